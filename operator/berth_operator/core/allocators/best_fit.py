@@ -13,7 +13,7 @@ def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
 
 def _left(cards: Cards, row: int, slots: Indices) -> Column:
     """Return the free part of each slot's scarcest resource, in hundredths of the card."""
-    # What is counted beside these has names, and is no part of a card.
+    # Resources after these (instances, replicas, virtual functions) are not amounts of the card.
     counted = len(cards.counted)
     total = np.maximum(cards.total[:counted, row, slots], 1)
     free: Column = ((total - cards.used[:counted, row, slots]) * 100 // total).min(axis=0)

@@ -135,16 +135,16 @@ def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Col
 
     What the pod left out of memory and ratio is charged too, so it must fit as well; it depends on the card's size.
     """
-    wanted = dict(part.amounts)
-    for name, amount in wanted.items():
+    amounts = dict(part.amounts)
+    for name, amount in amounts.items():
         if name in cards.index:
             yield cards.index[name], amount
     if cards.kind != GPU:
         return
-    if GPU_MEMORY_RATIO in wanted:
+    if GPU_MEMORY_RATIO in amounts:
         memory = pick(cards.total[cards.index[GPU_MEMORY]], rows)
-        yield cards.index[GPU_MEMORY], wanted[GPU_MEMORY_RATIO] * memory // CARD
-    elif GPU_MEMORY in wanted:
+        yield cards.index[GPU_MEMORY], amounts[GPU_MEMORY_RATIO] * memory // CARD
+    elif GPU_MEMORY in amounts:
         memory = pick(cards.total[cards.index[GPU_MEMORY]], rows)
-        # No card is near the cap, so a larger amount is refused by the memory itself and need not overflow here.
-        yield cards.index[GPU_MEMORY_RATIO], min(wanted[GPU_MEMORY], _CAP) * CARD // np.maximum(memory, 1)
+        # The cap prevents an overflow. It exceeds any card's memory, so such amounts are rejected by memory anyway.
+        yield cards.index[GPU_MEMORY_RATIO], min(amounts[GPU_MEMORY], _CAP) * CARD // np.maximum(memory, 1)

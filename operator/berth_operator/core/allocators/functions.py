@@ -15,8 +15,8 @@ def free(fleet: Fleet, part: Part, rows: Rows = ALL) -> Mask:
     if part.functions is None:
         return np.ones_like(cards.present[rows])
     matching = fleet.intern_table.offering(part.functions)
-    found: Mask = (cards.spare[rows] & matching[cards.functions[rows]]) != 0
-    return found
+    mask: Mask = (cards.spare[rows] & matching[cards.functions[rows]]) != 0
+    return mask
 
 
 def offered(fleet: Fleet, part: Part) -> Mask:
@@ -24,8 +24,8 @@ def offered(fleet: Fleet, part: Part) -> Mask:
     cards = fleet.cards[part.type]
     if part.functions is None:
         return np.ones_like(cards.present)
-    found: Mask = fleet.intern_table.offering(part.functions)[cards.functions] != 0
-    return found
+    mask: Mask = fleet.intern_table.offering(part.functions)[cards.functions] != 0
+    return mask
 
 
 def lowest(fleet: Fleet, row: int, slot: int, part: Part) -> tuple[Function, ...]:
@@ -36,5 +36,5 @@ def lowest(fleet: Fleet, row: int, slot: int, part: Part) -> tuple[Function, ...
     kind = int(cards.functions[row, slot])
     matching = int(fleet.intern_table.offering(part.functions)[kind])
     groups = (group for group in range(matching.bit_length()) if matching >> group & 1)
-    found = (each for group in groups for each in cards.free_functions(row, slot, fleet.intern_table, group))
-    return (min(found, key=lambda each: (each.bus_id, each.minor)),)
+    free_functions = (each for group in groups for each in cards.free_functions(row, slot, fleet.intern_table, group))
+    return (min(free_functions, key=lambda each: (each.bus_id, each.minor)),)

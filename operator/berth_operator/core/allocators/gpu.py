@@ -46,9 +46,9 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
     """Return the rows on which so many of the cards that fit will do together."""
-    mask = ~shortage.few(fits, part)
+    mask = ~shortage.too_few(fits, part)
     if within := locality.required(request, part):
-        mask &= locality.most(fleet, GPU, within, fits, rows) >= part.count
+        mask &= locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count
     if part.whole and (alone := partitions.bound(fleet, request, part, rows)).any():
         mask &= ~alone | partitions.feasible(fleet, request, part, fits, rows)
     return mask
@@ -79,13 +79,13 @@ def _best(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Sequence[int]:
     """Return the slots of the best cards of the row."""
-    if not fleet.partitions[row] and not topology.is_told(fleet, GPU, row):
+    if not fleet.partitions[row] and not topology.has_topology(fleet, GPU, row):
         fitting = candidates.slots(fleet, row, request, part)
         cost = costs(fleet, row, part, policy, fitting)
         return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near)
     if chosen := slots(fleet, row, request, part, policy, near=near):
         return chosen
-    raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
+    raise LookupError(f"node {fleet.names[row]} cannot allocate {part}: it does not pass the filter")
 
 
 def slots(
@@ -96,14 +96,14 @@ def slots(
     policy: AllocationPolicy,
     *,
     near: Collection[int] = (),
-    beside: Companions | None = None,
+    companions: Companions | None = None,
 ) -> Sequence[int]:
     """Return the slots of the best set of cards that have the companions they need; none if there is no such set."""
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)
     board = topology.candidates_of(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
     for within in locality.preferred(request, part):
-        if chosen := _chosen(fleet, row, request, part, replace(board, within=within, beside=beside)):
+        if chosen := _chosen(fleet, row, request, part, replace(board, within=within, companions=companions)):
             return chosen
     return ()
 
@@ -122,7 +122,7 @@ def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Cand
     """Return the slots of a partition, or of the best set where the part need not be one; none if there are none."""
     if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
         return topology.best(board)
-    found = partitions.choose(fleet, row, request, part, board)
-    if found or partitions.bound(fleet, request, part, np.array([row]))[0]:
-        return found
+    chosen = partitions.choose(fleet, row, request, part, board)
+    if chosen or partitions.bound(fleet, request, part, np.array([row]))[0]:
+        return chosen
     return topology.best(board)

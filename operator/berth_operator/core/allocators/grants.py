@@ -17,8 +17,8 @@ def cheapest(
     keys = [cards.minor[row, slots], cost]
     if near:
         keys.append(~np.isin(cards.pcie[row, slots], tuple(near)))
-    found: list[int] = slots[np.lexsort(keys)][: part.count].tolist()
-    return found
+    chosen: list[int] = slots[np.lexsort(keys)][: part.count].tolist()
+    return chosen
 
 
 def of_slots(cards: Cards, row: int, part: Part, slots: Iterable[int]) -> tuple[Grant, ...]:

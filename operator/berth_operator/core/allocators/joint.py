@@ -20,7 +20,7 @@ from berth_api.names import GPU
 from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import best_fit, candidates, gpu, grants, regions, simple, slices, switches
 from berth_operator.core.allocators.regions import ANY_NUMBER
-from berth_operator.core.allocators.switches import UNTOLD
+from berth_operator.core.allocators.switches import UNKNOWN_SWITCH
 from berth_operator.core.allocators.topology import Companions
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
@@ -50,18 +50,18 @@ def bound(request: PodRequest) -> Parts:
 
 def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, apart: Types) -> Mask:
     """Return which of the rows have switches that can serve all of the parts now."""
-    return _found(fleet, request, parts, [_able(fleet, request, part, rows, apart) for part in parts], rows)
+    return _feasible(fleet, request, parts, [_can_serve(fleet, request, part, rows, apart) for part in parts], rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, apart: Types) -> Mask:
     """Return the rows with switches that could serve all of the parts if all cards were free."""
-    return _found(fleet, request, parts, [_ever_able(fleet, request, part, apart) for part in parts], ALL)
+    return _feasible(fleet, request, parts, [_could_serve(fleet, request, part, apart) for part in parts], ALL)
 
 
 def reason(parts: Parts) -> str:
     """Say what a row lacks that has enough for each part by itself."""
-    wanted = " and ".join(f"{part.count} {part.type.upper()}" for part in parts)
-    return f"node(s) have too few free devices under the same PCIe switches ({wanted} requested)"
+    devices = " and ".join(f"{part.count} {part.type.upper()}" for part in parts)
+    return f"node(s) have too few free devices under the same PCIe switches ({devices} requested)"
 
 
 def choose(
@@ -78,17 +78,17 @@ def choose(
 
     `alone` chooses for a part by itself, near to some switches.
     """
-    asked = _Asked(fleet=fleet, row=row, request=request, parts=parts, policy=policy, apart=apart)
-    found = asked.under_switches()
-    return asked.nearby(alone) if found is None else found
+    joint_request = _JointRequest(fleet=fleet, row=row, request=request, parts=parts, policy=policy, apart=apart)
+    chosen = joint_request.under_switches()
+    return joint_request.nearby(alone) if chosen is None else chosen
 
 
-def _able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, apart: Types) -> Mask:
+def _can_serve(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, apart: Types) -> Mask:
     serve = candidates.fitting if part.type == GPU else simple.able
     return serve(fleet, request, part, rows) & _are_cards(fleet, part, rows, apart)[:, np.newaxis]
 
 
-def _ever_able(fleet: Fleet, request: PodRequest, part: Part, apart: Types) -> Mask:
+def _could_serve(fleet: Fleet, request: PodRequest, part: Part, apart: Types) -> Mask:
     serve = candidates.suitable if part.type == GPU else simple.ever_able
     return serve(fleet, request, part) & _are_cards(fleet, part, ALL, apart)[:, np.newaxis]
 
@@ -101,19 +101,22 @@ def _are_cards(fleet: Fleet, part: Part, rows: Rows, apart: Types) -> Mask:
     return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type not in apart)
 
 
-# --- whether there are such switches ------------------------------------------------------------------------------
+# --- whether a row has such switches ------------------------------------------------------------------------------
 
 
-def _found(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: Rows) -> Mask:
-    found = np.zeros(len(masks[0]), np.bool_)
-    wanted = tuple(part.count for part in parts)
+def _feasible(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: Rows) -> Mask:
+    feasible = np.zeros(len(masks[0]), np.bool_)
+    counts = tuple(part.count for part in parts)
     for narrowed, most in _choices(fleet, request, parts, masks, rows):
-        # Of many rows that is all there is to say.
-        enough = [np.count_nonzero(mask, axis=1) >= count for mask, count in zip(narrowed, wanted, strict=True)]
-        asked = np.flatnonzero(np.logical_and.reduce(enough))
-        under = [(fleet.cards[part.type].pcie[rows] * mask)[asked] for part, mask in zip(parts, narrowed, strict=True)]
-        found[asked] |= switches.exist(wanted, under, most)
-    return found
+        # Counting is cheap, and already rejects most rows.
+        enough = [np.count_nonzero(mask, axis=1) >= count for mask, count in zip(narrowed, counts, strict=True)]
+        candidate_rows = np.flatnonzero(np.logical_and.reduce(enough))
+        under = [
+            (fleet.cards[part.type].pcie[rows] * mask)[candidate_rows]
+            for part, mask in zip(parts, narrowed, strict=True)
+        ]
+        feasible[candidate_rows] |= switches.exist(counts, under, most)
+    return feasible
 
 
 def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: Rows) -> Iterator[tuple[Masks, int]]:
@@ -133,7 +136,7 @@ def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
+class _JointRequest:
     """What is asked of a row."""
 
     fleet: Fleet
@@ -151,20 +154,20 @@ class _Asked:
         """
         best: tuple[Masks, list[int]] | None = None
         for masks, most in self._choices(self.parts):
-            found = self._fewest(masks)
-            if found is not None and len(found) <= (most if best is None else min(most, len(best[1]) - 1)):
-                best = masks, found
+            chosen = self._fewest(masks)
+            if chosen is not None and len(chosen) <= (most if best is None else min(most, len(best[1]) - 1)):
+                best = masks, chosen
         if best is None:
             return None
         return self._connected() or self._grants(self.parts, *best)
 
     def nearby(self, alone: Alone) -> tuple[Grant, ...]:
         """Return the cards of the first part, and for the others such as are near to them, as far as there are any."""
-        found = alone(self.parts[0], ())
+        chosen = alone(self.parts[0], ())
         cards = self.fleet.cards[self.parts[0].type]
-        held = np.isin(cards.minor[self.row], [grant.minor for grant in found])
-        near = set(cards.pcie[self.row, held].tolist()) - {UNTOLD}
-        return (*found, *(grant for part in self.parts[1:] for grant in self._near(part, near, alone)))
+        held = np.isin(cards.minor[self.row], [grant.minor for grant in chosen])
+        near = set(cards.pcie[self.row, held].tolist()) - {UNKNOWN_SWITCH}
+        return (*chosen, *(grant for part in self.parts[1:] for grant in self._near(part, near, alone)))
 
     def _near(self, part: Part, near: Collection[int], alone: Alone) -> tuple[Grant, ...]:
         if part.type == GPU or part.type in self.apart:
@@ -175,7 +178,7 @@ class _Asked:
 
     def _choices(self, parts: Parts) -> Iterator[tuple[Masks, int]]:
         rows = np.array([self.row])
-        able = [_able(self.fleet, self.request, part, rows, self.apart) for part in parts]
+        able = [_can_serve(self.fleet, self.request, part, rows, self.apart) for part in parts]
         return _choices(self.fleet, self.request, parts, able, rows)
 
     def _connected(self) -> tuple[Grant, ...]:
@@ -185,10 +188,10 @@ class _Asked:
             return ()
         others = tuple(part for part in self.parts if part is not own)
         for masks, most in self._choices(others):
-            beside = Companions(
-                wanted=tuple(part.count for part in others), under=self._common(others, masks), most=most
+            companions = Companions(
+                counts=tuple(part.count for part in others), under=self._common(others, masks), max_switches=most
             )
-            slots = gpu.slots(self.fleet, self.row, self.request, own, self.policy, beside=beside)
+            slots = gpu.slots(self.fleet, self.row, self.request, own, self.policy, companions=companions)
             if slots:
                 cards = self.fleet.cards[GPU]
                 switches = cards.pcie[self.row, slots]
@@ -200,15 +203,15 @@ class _Asked:
         """Return the switches with cards for each of the parts, and how many; no more than are wanted."""
         under = [self._under(part, mask) for part, mask in zip(parts, masks, strict=True)]
         common = [switch for switch in under[0] if all(switch in other for other in under)]
-        wanted = [part.count for part in parts]
+        counts = [part.count for part in parts]
         return tuple(
-            (at, tuple(min(each[at], count) for each, count in zip(under, wanted, strict=True))) for at in common
+            (at, tuple(min(each[at], count) for each, count in zip(under, counts, strict=True))) for at in common
         )
 
     def _under(self, part: Part, mask: Mask) -> Counter[int]:
         """Return how many of these cards are under each switch that is known."""
         own = self.fleet.cards[part.type].pcie[self.row][mask[0]]
-        return Counter(own[own != UNTOLD].tolist())
+        return Counter(own[own != UNKNOWN_SWITCH].tolist())
 
     def _fewest(self, masks: Masks) -> list[int] | None:
         """Return the fewest switches that have enough of these cards; among as many, those with the cheapest cards."""
@@ -216,10 +219,10 @@ class _Asked:
         own, cheapest = self.fleet.cards[self.parts[0].type].pcie[self.row], dict[int, int]()
         for slot, cost in self._ranked(self.parts[0], np.flatnonzero(masks[0][0])):
             cheapest.setdefault(int(own[slot]), cost)
-        # Of cards that cost the same first those that have fewest others beside them.
+        # If the cost is equal, prefer the switch with the fewest cards.
         common = sorted(self._common(self.parts, masks), key=lambda each: (cheapest[each[0]], under[each[0]]))
-        found = switches.fewest([numbers for _, numbers in common], tuple(part.count for part in self.parts))
-        return None if found is None else [common[place][0] for place in found]
+        chosen = switches.fewest([numbers for _, numbers in common], tuple(part.count for part in self.parts))
+        return None if chosen is None else [common[place][0] for place in chosen]
 
     def _ranked(self, part: Part, slots: Indices) -> list[tuple[int, int]]:
         """Return these slots with what their cards cost, by the policy's strategy, the cheapest first."""

@@ -30,26 +30,26 @@ def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
     """Return what the part would waste on each slot of a row."""
     rows = only(row)
     [wasted] = _wasted(fleet, part, left(fleet.cards[GPU], rows), rows)
-    found: Column = wasted[slots]
-    return found
+    costs: Column = wasted[slots]
+    return costs
 
 
 def left(cards: Cards, rows: Rows = ALL) -> Column:
     """Return the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
     core, ratio = (cards.left(index, rows) for index in _HUNDREDTHS)
-    found: Column = np.maximum(np.minimum(core, ratio), 0) * pick(cards.healthy, rows)
-    return found
+    hundredths: Column = np.maximum(np.minimum(core, ratio), 0) * pick(cards.healthy, rows)
+    return hundredths
 
 
 def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
     """Return the hundredths of each GPU that a part takes: bytes are more of a small card than of a large one."""
-    wanted = dict(part.amounts)
-    hundredths = max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0))
-    if GPU_MEMORY not in wanted or GPU_MEMORY_RATIO in wanted:
+    requested = dict(part.amounts)
+    hundredths = max(requested.get(GPU_CORE, 0), requested.get(GPU_MEMORY_RATIO, 0))
+    if GPU_MEMORY not in requested or GPU_MEMORY_RATIO in requested:
         return hundredths
     memory = np.maximum(cards.total[cards.index[GPU_MEMORY], rows], 1)
-    found: Column = np.maximum(hundredths, np.minimum(CARD * (wanted[GPU_MEMORY] / memory), CARD).astype(np.int64))
-    return found
+    needed: Column = np.maximum(hundredths, np.minimum(CARD * (requested[GPU_MEMORY] / memory), CARD).astype(np.int64))
+    return needed
 
 
 def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Rows = ALL) -> Column:

@@ -19,11 +19,11 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.intern_table import Wiring
 from berth_operator.core.values.request import PodRequest
 
-Ways = npt.NDArray[np.float64]
+LinkScores = npt.NDArray[np.float64]
 
 MOST_CLIQUES: Final = 1024
 """Groups of cards with NVLinks among all of them that are looked at on one node; machines have a handful."""
-NOWHERE: Final = {"numa": -1, "pcie": 0}
+UNKNOWN_PLACE: Final = {"numa": -1, "pcie": 0}
 """Column of cards -> what it holds where nobody tells."""
 
 
@@ -44,9 +44,9 @@ class Locality:
     def __str__(self) -> str:
         """Name it in words for users: `too few free GPUs …`."""
         words = {"pcie": "under one PCIe switch", "numa": "on one NUMA node"}
-        told = [words[each] for each in self.places]
-        told += ["with NVLinks among all of them"] if self.linked else []
-        return " ".join(["in one device"] if self.alone else told)
+        phrases = [words[each] for each in self.places]
+        phrases += ["with NVLinks among all of them"] if self.linked else []
+        return " ".join(["in one device"] if self.alone else phrases)
 
 
 ANYWHERE: Final = Locality()
@@ -74,91 +74,91 @@ def of(part: Part, topology: GpuTopology | None) -> Locality:
         "numa": part.scope == "NUMANode" or level == "numa",
     }
     return Locality(
-        places=tuple(name for name, wanted in places.items() if wanted),
+        places=tuple(name for name, required in places.items() if required),
         linked=level == "nvlink",
         alone=part.scope == "Device",
     )
 
 
-def most(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> Column:
+def max_colocated(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> Column:
     """Return for each row the most of some cards that lie in one group; `among` has a line for each of these rows."""
     cards = fleet.cards[kind]
     single: Column = np.minimum(among.sum(axis=1), 1)
     if within.alone:
         return single
-    places = [(getattr(cards, name)[rows], NOWHERE[name]) for name in within.places]
+    places = [(getattr(cards, name)[rows], UNKNOWN_PLACE[name]) for name in within.places]
     if not within.linked:
-        return _most_together(places, among)
-    wiring, found = cards.wiring[rows], single
+        return _max_in_one_place(places, among)
+    wiring, largest = cards.wiring[rows], single
     for number in np.unique(wiring):
-        here = np.flatnonzero(wiring == number)
-        local = [(column[here], unknown) for column, unknown in places]
+        rows_here = np.flatnonzero(wiring == number)
+        local = [(column[rows_here], unknown) for column, unknown in places]
         for clique in cliques(fleet.intern_table.wirings[number], among.shape[1]):
-            found[here] = np.maximum(found[here], _most_together(local, among[here] & clique))
-    return found
+            largest[rows_here] = np.maximum(largest[rows_here], _max_in_one_place(local, among[rows_here] & clique))
+    return largest
 
 
-def _most_together(places: list[tuple[Column, int]], among: Mask) -> Column:
+def _max_in_one_place(places: list[tuple[Column, int]], among: Mask) -> Column:
     """Return for each row how many of some cards have the same in all places, at most."""
-    found: Column = among.sum(axis=1)
+    largest: Column = among.sum(axis=1)
     if not places:
-        return found
-    # Of cards of which nobody tells where they are, each is in a place of its own.
-    found = np.minimum(found, 1)
+        return largest
+    # A card whose place is not known is alone in its group.
+    largest = np.minimum(largest, 1)
     for slot in np.flatnonzero(among.any(axis=0)):
         same = among & among[:, [slot]]
         for column, unknown in places:
             same &= (column == column[:, [slot]]) & (column != unknown)
-        found = np.maximum(found, same.sum(axis=1))
-    return found
+        largest = np.maximum(largest, same.sum(axis=1))
+    return largest
 
 
 def shortage(
     fleet: Fleet, part: Part, within: Locality, among: Mask, rejected: Mask, *, state: str
 ) -> tuple[str, Mask]:
     """Return the reason that too few of some cards lie in one group, and the rows where it is so."""
-    at_most = most(fleet, part.type, within, among, ALL)
+    at_most = max_colocated(fleet, part.type, within, among, ALL)
     few = at_most < part.count
     most_of_all = at_most[few & rejected].max(initial=0)
     return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {most_of_all} of {part.count})", few
 
 
-def pairs(within: Locality, places: Mapping[str, Sequence[int]], ways: Ways) -> Mask:
+def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkScores) -> Mask:
     """Tell for any two of some cards whether they have what they must have in common: shape (cards, cards).
 
     `places` tell by column where each card is, and `ways` how good the way between two is.
     """
-    same = np.eye(len(ways), dtype=np.bool_)
+    same = np.eye(len(scores), dtype=np.bool_)
     if within.alone:
         return same
-    mask = ways >= NVLINK if within.linked else np.ones_like(same)
+    mask = scores >= NVLINK if within.linked else np.ones_like(same)
     for name in within.places:
         column = np.array(places[name])
-        mask &= (column[:, np.newaxis] == column) & (column != NOWHERE[name])
-    found: Mask = mask | same
-    return found
+        mask &= (column[:, np.newaxis] == column) & (column != UNKNOWN_PLACE[name])
+    allowed: Mask = mask | same
+    return allowed
 
 
 @lru_cache(maxsize=1024)
-def strengths(wiring: Wiring, slots: int) -> Ways:
+def link_scores(wiring: Wiring, slots: int) -> LinkScores:
     """Return how good the way between any two slots is, by whichever of the two tells of it; 0 where neither does."""
-    found = np.zeros((slots, slots))
+    scores = np.zeros((slots, slots))
     slot_of = {minor: slot for slot, minor, _ in wiring}
     for slot, _, links in wiring:
         for minor, strength in links:
             if (other := slot_of.get(minor, slot)) != slot:
-                found[slot, other] = found[other, slot] = max(strength, found[slot, other])
-    found.flags.writeable = False
-    return found
+                scores[slot, other] = scores[other, slot] = max(strength, scores[slot, other])
+    scores.flags.writeable = False
+    return scores
 
 
 @lru_cache(maxsize=1024)
 def cliques(wiring: Wiring, slots: int) -> Mask:
     """Return the maximal groups of several slots with NVLinks among all of them: shape (groups, slots)."""
-    linked = strengths(wiring, slots) >= NVLINK
+    linked = link_scores(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
-    found = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MOST_CLIQUES]) if each.bit_count() > 1]
-    return np.array([[each >> slot & 1 for slot in range(slots)] for each in found], np.bool_).reshape(-1, slots)
+    groups = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MOST_CLIQUES]) if each.bit_count() > 1]
+    return np.array([[each >> slot & 1 for slot in range(slots)] for each in groups], np.bool_).reshape(-1, slots)
 
 
 def _maximal(chosen: int, left: int, done: int, near: list[int], budget: list[int]) -> Iterator[int]:

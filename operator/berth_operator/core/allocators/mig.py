@@ -26,18 +26,18 @@ def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
 
 def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
     """Return the rows with enough instances, were all of them free."""
-    wanted = [(each, _offered(fleet, request, each)) for each in _parts(request)]
-    return subdevices.enough(fleet, request, wanted, ALL)
+    offers = [(each, _offered(fleet, request, each)) for each in _parts(request)]
+    return subdevices.enough(fleet, request, offers, ALL)
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Return what may be missing, and the rows where it is."""
     cards, name = fleet.cards[part.type], _profile(part)
-    here = subdevices.offered(cards, [name], ALL)
-    yield f"node(s) have no {name}", here.sum(axis=1) == 0
+    offered = subdevices.offered(cards, [name], ALL)
+    yield f"node(s) have no {name}", offered.sum(axis=1) == 0
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
     own_first = sorted(_wanted(fleet, request, ALL), key=lambda each: each[0] != part)
-    yield from subdevices.reasons(fleet, request, own_first, here, name, rejected=rejected)
+    yield from subdevices.reasons(fleet, request, own_first, offered, name, rejected=rejected)
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
@@ -51,16 +51,16 @@ def choose(
 ) -> tuple[Grant, ...]:
     """Return the instances for the part; the emptiest cards in turns where the policy spreads."""
     cards, rows = fleet.cards[part.type], np.array([row])
-    wanted = _wanted(fleet, request, rows)
-    order = subdevices.preferred(fleet, row, request, wanted, policy, near=near)
-    parts = [each for each, _ in wanted]
-    left = np.stack([column[0, order] for _, column in wanted])
+    available = _wanted(fleet, request, rows)
+    order = subdevices.preferred(fleet, row, request, available, policy, near=near)
+    parts = [each for each, _ in available]
+    left = np.stack([column[0, order] for _, column in available])
     counts = np.array([each.count for each in parts])
     given = _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
-    found: list[Grant] = []
+    instances: list[Grant] = []
     for slot, count in zip(order.tolist(), given[parts.index(part)].tolist(), strict=True):
-        found += islice(subdevices.instances_of(fleet, row, slot, part, [_profile(part)]), count)
-    return subdevices.complete(fleet, row, part, found)
+        instances += islice(subdevices.instances_of(fleet, row, slot, part, [_profile(part)]), count)
+    return subdevices.complete(fleet, row, part, instances)
 
 
 def _parts(request: PodRequest) -> tuple[Part, ...]:
@@ -77,8 +77,8 @@ def _wanted(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Wanted:
 
 
 def _offered(fleet: Fleet, request: PodRequest, part: Part) -> Column:
-    there = subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL)
-    return there * _serving(fleet, request, part, ALL)
+    instances = subdevices.offered(fleet.cards[part.type], [_profile(part)], ALL)
+    return instances * _serving(fleet, request, part, ALL)
 
 
 def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
@@ -99,7 +99,7 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
     """
     left, missing, given = left * _begun(left, counts, in_use), counts.copy(), np.zeros_like(left)
     for _ in range(left.shape[1]):
-        # The first card that gives all of it, or else most.
+        # Take the first card that gives everything that is missing, or the most of it.
         card = np.minimum(left, missing[:, np.newaxis]).sum(axis=0).argmax()
         given[:, card] += (taken := np.minimum(left[:, card], missing))
         left[:, card] -= taken

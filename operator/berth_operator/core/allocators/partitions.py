@@ -38,14 +38,14 @@ def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Ma
 def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows = ALL) -> Mask:
     """Return the rows with a partition of fitting cards for the part; `fits` has a line for each of these rows."""
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
-    places, found = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
+    places, mask = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
     within = locality.required(request, part)
     for number in np.unique(table):
-        here = np.flatnonzero(table == number)
-        for each in options(fleet.intern_table.tables[number], part.count, request.devices.partition):
-            cards = fits[here] & np.isin(minor[here], each.minors)
-            found[here] |= locality.most(fleet, GPU, within, cards, places[here]) == part.count
-    return found
+        rows_here = np.flatnonzero(table == number)
+        for partition in options(fleet.intern_table.tables[number], part.count, request.devices.partition):
+            cards = fits[rows_here] & np.isin(minor[rows_here], partition.minors)
+            mask[rows_here] |= locality.max_colocated(fleet, GPU, within, cards, places[rows_here]) == part.count
+    return mask
 
 
 @lru_cache(maxsize=1024)
@@ -60,16 +60,16 @@ def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Parti
     return tuple(each for each in own if least is None or (each.bandwidth is not None and each.bandwidth >= least))
 
 
-def best(table: Table, found: Sequence[Partition], used: Collection[int]) -> Partition | None:
+def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -> Partition | None:
     """Return the best of some partitions that can be given, those with the highest score first; None if there are none.
 
     `used` are the minors that any pod holds something of.
     """
-    equal = [each for each in found if each.score == found[0].score]
+    equal = [each for each in partitions if each.score == partitions[0].score]
     if len(equal) < 2:  # noqa: PLR2004 - of one there is nothing to choose
         return equal[0] if equal else None
     larger = [(worth, minors) for worth, minors in _larger(table, len(equal[0].minors)) if minors.isdisjoint(used)]
-    # The first of equal ones: they are in the order of the table.
+    # Of equal ones `max` returns the first, in the order of the table.
     return max(equal, key=lambda each: sum(worth for worth, minors in larger if minors.isdisjoint(each.minors)))
 
 
@@ -90,14 +90,16 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candi
     table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
     of_board = minor[list(board.slots)].tolist()
     at = {each: place for place, each in enumerate(of_board) if board.fits[place]}
-    found = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
+    partitions = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
     if board.within:
-        found = [each for each in found if board.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()]
-    if board.beside is not None:
-        sets = np.array([np.isin(of_board, each.minors) for each in found]).reshape(-1, len(of_board))
-        found = [each for each, ok in zip(found, topology.accompanied(board, sets), strict=True) if ok]
+        partitions = [
+            each for each in partitions if board.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()
+        ]
+    if board.companions is not None:
+        sets = np.array([np.isin(of_board, each.minors) for each in partitions]).reshape(-1, len(of_board))
+        partitions = [each for each, ok in zip(partitions, topology.accompanied(board, sets), strict=True) if ok]
     used = [each for each, taken in zip(of_board, board.used, strict=True) if taken]
-    chosen = best(table, found, used)
+    chosen = best(table, partitions, used)
     return () if chosen is None else tuple(board.slots[at[minor]] for minor in chosen.minors)
 
 
@@ -110,9 +112,9 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
     yield "node(s) have no partition table of GPUs", alone & (number == 0)
     yield f"node(s) have no partition of {part.count} GPUs", alone & ~of_size[number]
     if spec.bandwidth is not None:
-        asked = text(GPU_MEMORY, spec.bandwidth)
+        bandwidth = text(GPU_MEMORY, spec.bandwidth)
         yield (
-            f"node(s) have no partition of {part.count} GPUs with a ring bandwidth of {asked}",
+            f"node(s) have no partition of {part.count} GPUs with a ring bandwidth of {bandwidth}",
             alone & ~accepted[number],
         )
     best_only = " with the highest score" if spec.restricted else ""

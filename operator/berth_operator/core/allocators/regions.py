@@ -12,7 +12,7 @@ import numpy as np
 from berth_api.names import GPU
 from berth_api.request import Part
 from berth_operator.core.allocators import locality, partitions
-from berth_operator.core.allocators.locality import NOWHERE, Locality
+from berth_operator.core.allocators.locality import UNKNOWN_PLACE, Locality
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -50,19 +50,19 @@ def _within(request: PodRequest, part: Part, *, more: bool) -> Locality:
 def _on_nodes(fleet: Fleet, part: Part, mask: Mask, rows: Rows, most: int) -> Iterator[tuple[Mask, int]]:
     numa = fleet.cards[part.type].numa[rows]
     for node in np.unique(numa[mask]).tolist():
-        if node != NOWHERE["numa"]:
+        if node != UNKNOWN_PLACE["numa"]:
             yield mask & (numa == node), most
         elif part.count == 1:
-            # Of cards of which nobody tells the node, a single one may be given.
+            # A card whose NUMA node is not known can only be allocated alone.
             yield mask & (numa == node), 1
 
 
 def _linked(fleet: Fleet, mask: Mask, rows: Rows) -> Iterator[Mask]:
     wiring = fleet.cards[GPU].wiring[rows]
     for number in np.unique(wiring).tolist():
-        here = (wiring == number)[:, np.newaxis]
+        of_wiring = (wiring == number)[:, np.newaxis]
         for clique in locality.cliques(fleet.intern_table.wirings[number], mask.shape[1]):
-            yield mask & here & clique
+            yield mask & of_wiring & clique
 
 
 def _partitions(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows) -> Iterator[Mask]:
@@ -73,6 +73,6 @@ def _partitions(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows:
     yield mask & ~bound[:, np.newaxis]
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
     for number in np.unique(table[bound]).tolist():
-        here = (bound & (table == number))[:, np.newaxis]
-        for each in partitions.options(fleet.intern_table.tables[number], part.count, request.devices.partition):
-            yield mask & here & np.isin(minor, each.minors)
+        of_table = (bound & (table == number))[:, np.newaxis]
+        for partition in partitions.options(fleet.intern_table.tables[number], part.count, request.devices.partition):
+            yield mask & of_table & np.isin(minor, partition.minors)

@@ -21,20 +21,20 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     """Return what may be missing, and the rows where it is; enough cards may still not fit together."""
     kind, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
     healthy = fleet.cards[kind].healthy
-    yield f"node(s) have too few healthy {label} {few_of}", few(healthy, part)
-    of_model = few(healthy & candidates.of_model(fleet, request, part), part)
+    yield f"node(s) have too few healthy {label} {few_of}", too_few(healthy, part)
+    of_model = too_few(healthy & candidates.of_model(fleet, request, part), part)
     yield f"node(s) have too few healthy {label} of model {request.model} {few_of}", of_model
     right = healthy & candidates.accepted(fleet, request, part)
-    yield f"node(s) have too few healthy {label} that match the pod's device selector {few_of}", few(right, part)
-    small = few(candidates.suitable(fleet, request, part), part)
+    yield f"node(s) have too few healthy {label} that match the pod's device selector {few_of}", too_few(right, part)
+    small = too_few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
     yield unknown(kind), fleet.cards[kind].unknown > 0
-    yield f"node(s) have too few free {label} ({_wanted(part)})", few(candidates.free(fleet, request, part), part)
+    yield f"node(s) have too few free {label} ({_wanted(part)})", too_few(candidates.free(fleet, request, part), part)
     if candidates.by_kubelet(part):
         left = candidates.free(fleet, request, part) & ~fleet.cards[kind].withheld
-        yield WITHHELD, few(left, part)
+        yield WITHHELD, too_few(left, part)
     if part.exclusive:
-        yield kept_by_policy(part), few(candidates.fitting(fleet, request, part), part)
+        yield kept_by_policy(part), too_few(candidates.fitting(fleet, request, part), part)
 
 
 def plural(kind: str) -> str:
@@ -52,27 +52,26 @@ def kept_by_policy(part: Part) -> str:
     return f"node(s) have too few {plural(part.type)} free of an exclusivePolicy ({part.exclusive} requested)"
 
 
-def few(mask: Mask, part: Part) -> Mask:
+def too_few(mask: Mask, part: Part) -> Mask:
     """Return the rows with fewer such cards than the part wants."""
-    found: Mask = mask.sum(axis=1) < part.count
-    return found
+    rows: Mask = mask.sum(axis=1) < part.count
+    return rows
 
 
 def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
     """Name the memory that these rows could give on each of as many cards as the pod wants."""
-    wanted = max(dict(part.amounts).get(GPU_MEMORY, 0), part.min_memory)
-    if part.type != GPU or not wanted:
+    required = max(dict(part.amounts).get(GPU_MEMORY, 0), part.min_memory)
+    if part.type != GPU or not required:
         return f"node(s) have {plural(part.type)} that are too small"
     cards = fleet.cards[part.type]
     memory = np.where(right, cards.total[cards.index[GPU_MEMORY]], 0)
-    # Of several cards the smallest limits the pod. Rows with fewer cards than it wants have another reason.
+    # The smallest of several cards is the limit. Rows with fewer cards than requested have another reason.
     last = min(part.count, memory.shape[1])
     largest = int(np.sort(memory, axis=1)[rows, -last].max(initial=0))
-    if largest >= wanted:
+    if largest >= required:
         return "node(s) have GPUs that are too small"
-    return (
-        f"node(s) have GPUs with too little memory (at most {text(GPU_MEMORY, largest)} of {text(GPU_MEMORY, wanted)})"
-    )
+    of = text(GPU_MEMORY, required)
+    return f"node(s) have GPUs with too little memory (at most {text(GPU_MEMORY, largest)} of {of})"
 
 
 def _wanted(part: Part) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.request import Part
 from berth_operator.core.allocators import best_fit, candidates, functions, grants, locality, shortage
-from berth_operator.core.allocators.locality import NOWHERE, Locality
+from berth_operator.core.allocators.locality import UNKNOWN_PLACE, Locality
 from berth_operator.core.allocators.switches import Numbers
 from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
@@ -39,9 +39,9 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows) -> Mask:
-    together = locality.most(fleet, part.type, locality.of(part, None), mask, rows)
-    found: Mask = together >= wanted(fleet, request, part, rows)
-    return found
+    together = locality.max_colocated(fleet, part.type, locality.of(part, None), mask, rows)
+    enough: Mask = together >= wanted(fleet, request, part, rows)
+    return enough
 
 
 def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> int | Column:
@@ -49,8 +49,8 @@ def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> i
     if not part.every:
         return part.count
     picked = fleet.cards[part.type].healthy[rows] & candidates.accepted(fleet, request, part, rows)
-    found: Column = np.maximum(picked.sum(axis=1), 1)
-    return found
+    count: Column = np.maximum(picked.sum(axis=1), 1)
+    return count
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
@@ -58,17 +58,17 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     label, free = shortage.plural(part.type), able(fleet, request, part)
     yield from shortage.of_cards(fleet, request, part, rejected)
     if part.functions is not None:
-        none = shortage.few(ever_able(fleet, request, part), part)
+        none = shortage.too_few(ever_able(fleet, request, part), part)
         yield f"node(s) have too few {label} with matching virtual functions ({part.count} requested)", none
         held = f"node(s) have too few {label} with free virtual functions ({part.count} requested)"
-        yield held, shortage.few(free, part)
+        yield held, shortage.too_few(free, part)
     if part.every:
         yield (
             f"node(s) have too little free on some {label} (every one requested)",
             free.sum(axis=1) < wanted(fleet, request, part),
         )
     if within := locality.of(part, None):
-        together = locality.most(fleet, part.type, within, free, ALL)
+        together = locality.max_colocated(fleet, part.type, within, free, ALL)
         few = together < wanted(fleet, request, part)
         best = together[few & rejected].max(initial=0)
         if part.every:
@@ -103,7 +103,7 @@ def take(
     least = len(ranked) if part.every else part.count
     most = max(least, up_to)
     groups = _together(cards, row, locality.of(replace(part, count=most), None), ranked)
-    # Where most are near, and there where fewest would be left.
+    # Prefer the group with the most near cards, then the smallest group.
     near_of = {slot: int(cards.pcie[row, slot]) in near for slot in ranked}
     enough = [each for each in groups if len(each) >= least]
     best = min(enough, key=lambda each: (-min(most, sum(map(near_of.__getitem__, each))), len(each)))
@@ -113,13 +113,13 @@ def take(
 
 def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) -> list[list[int]]:
     """Return the groups of these slots of which any so many will do, each in the order given."""
-    found: dict[tuple[int, ...], list[int]] = {}
+    groups: dict[tuple[int, ...], list[int]] = {}
     for slot in slots:
         place = tuple(int(getattr(cards, name)[row, slot]) for name in within.places)
-        known = place == () or place[0] != NOWHERE[within.places[0]]
-        # A card of which nobody tells the place is by itself, and so is each where only a single one will do.
-        found.setdefault(place if known and not within.alone else (-1, slot), []).append(slot)
-    return list(found.values())
+        known = place == () or place[0] != UNKNOWN_PLACE[within.places[0]]
+        # A card whose place is not known is alone in its group, and so is every card if a single card is required.
+        groups.setdefault(place if known and not within.alone else (-1, slot), []).append(slot)
+    return list(groups.values())
 
 
 def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> list[int]:
@@ -134,6 +134,6 @@ def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> 
 
 
 def _grant(fleet: Fleet, row: int, part: Part, slot: int) -> Grant:
-    found = grants.of_card(fleet.cards[part.type], row, part, slot)
+    grant = grants.of_card(fleet.cards[part.type], row, part, slot)
     given = functions.lowest(fleet, row, slot, part)
-    return replace(found, functions=given) if given else found
+    return replace(grant, functions=given) if given else grant

@@ -36,8 +36,8 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     """Return the rows with as many slots or replicas, were all of them free."""
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
-    there = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
-    mask = subdevices.enough(fleet, request, [(part, there)], ALL)
+    offered = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
+    mask = subdevices.enough(fleet, request, [(part, offered)], ALL)
     return (
         mask if part.unit != PLUGIN_UNIT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
     )
@@ -51,15 +51,15 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
             yield reason, mask & cards
         rejected = rejected & ~cards
     if rejected.any():
-        yield from ((reason, mask & rejected) for reason, mask in _of_pieces(fleet, request, part, rejected))
+        yield from ((reason, mask & rejected) for reason, mask in _subdevice_reasons(fleet, request, part, rejected))
 
 
-def _of_pieces(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    name, there = _name(part), _offered(fleet, part)
+def _subdevice_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    name, offered = _name(part), _offered(fleet, part)
     if part.unit != PLUGIN_UNIT:
-        yield f"node(s) have no {name}", there.sum(axis=1) == 0
-    wanted = [(part, free(fleet, request, part, ALL))]
-    yield from subdevices.reasons(fleet, request, wanted, there, name, rejected=rejected)
+        yield f"node(s) have no {name}", offered.sum(axis=1) == 0
+    available = [(part, free(fleet, request, part, ALL))]
+    yield from subdevices.reasons(fleet, request, available, offered, name, rejected=rejected)
 
 
 def choose(
@@ -73,8 +73,8 @@ def choose(
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
     places = subdevices.in_turns(left[0, order], part.count)
     of_place = {place: _of_card(fleet, row, int(order[place]), part) for place in set(places)}
-    found = [each for place in places for each in islice(of_place[place], 1)]
-    return subdevices.complete(fleet, row, part, found)
+    chosen = [each for place in places for each in islice(of_place[place], 1)]
+    return subdevices.complete(fleet, row, part, chosen)
 
 
 def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
@@ -102,25 +102,25 @@ def divided(fleet: Fleet, rows: Rows) -> Mask:
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return how many slots or replicas each card can give now."""
     cards = fleet.cards[GPU]
-    found = np.zeros_like(cards.present[rows], np.int64)
+    counts = np.zeros_like(cards.present[rows], np.int64)
     if REPLICAS in cards.index:
-        found += subdevices.free_replicas(cards, rows) * _called(cards, part, rows)
+        counts += subdevices.free_replicas(cards, rows) * _called(cards, part, rows)
     if part.unit == PLUGIN_UNIT:
-        found += (
+        counts += (
             subdevices.free_instances(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
         )
-        found += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
-    return found * subdevices.open_to(fleet, request, part, rows)
+        counts += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
+    return counts * subdevices.open_to(fleet, request, part, rows)
 
 
 def _offered(fleet: Fleet, part: Part) -> Column:
     """Return how many slots or replicas each card has, held or not, whomever they serve."""
     cards = fleet.cards[GPU]
-    found = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
+    counts = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
     if part.unit == PLUGIN_UNIT:
-        found += _as_slots(fleet, ALL)
-        found += cards.healthy & ~_sliced(cards, ALL)
-    return found
+        counts += _as_slots(fleet, ALL)
+        counts += cards.healthy & ~_sliced(cards, ALL)
+    return counts
 
 
 def _name(part: Part) -> str:
@@ -129,8 +129,8 @@ def _name(part: Part) -> str:
 
 def _called(cards: Cards, part: Part, rows: Rows) -> Mask:
     """Return the cards whose replicas kubelet counts by the part's name, as far as it is known."""
-    told = cards.replicas_as[rows]
-    called: Mask = (told == 0) | (told == REPLICA_NAMES.index(_name(part)))
+    resource_index = cards.replicas_as[rows]
+    called: Mask = (resource_index == 0) | (resource_index == REPLICA_NAMES.index(_name(part)))
     return called
 
 
@@ -142,5 +142,7 @@ def _sliced(cards: Cards, rows: Rows) -> Mask:
 def _as_slots(fleet: Fleet, rows: Rows) -> Column:
     """Return the instances of each card that are slots."""
     cards = fleet.cards[GPU]
-    found: Column = subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
-    return found
+    counts: Column = (
+        subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
+    )
+    return counts

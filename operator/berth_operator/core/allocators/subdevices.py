@@ -46,11 +46,11 @@ def held(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
 
 
 def _summed(cards: Cards, column: Column, names: Iterable[str], rows: Rows) -> Column:
-    found: Column = np.zeros_like(cards.present[rows], np.int64)
+    totals: Column = np.zeros_like(cards.present[rows], np.int64)
     for name in names:
         if name in cards.index:
-            found += column[cards.index[name], rows]
-    return found
+            totals += column[cards.index[name], rows]
+    return totals
 
 
 def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
@@ -64,12 +64,12 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
 
 def free_replicas(cards: Cards, rows: Rows) -> Column:
     """Return how many replicas each card can give now; each takes its part of the card's amounts."""
-    there, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
-    left = np.maximum(there - taken, 0)
+    total_replicas, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
+    left = np.maximum(total_replicas - taken, 0)
     for name in SHARED:
         total, used = (column[cards.index[name], rows] for column in (cards.total, cards.used))
-        # How many slices there are may change while pods hold some: those keep what they were given.
-        left = np.minimum(left, np.maximum(total - used, 0) // np.maximum(total // np.maximum(there, 1), 1))
+        # The number of replicas may change while pods hold some; those pods keep their amounts.
+        left = np.minimum(left, np.maximum(total - used, 0) // np.maximum(total // np.maximum(total_replicas, 1), 1))
     alone = cards.healthy[rows] & (cards.users[rows] == taken)
     return np.where(alone, left, 0)
 
@@ -95,21 +95,21 @@ def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
-def within(request: PodRequest, wanted: Wanted) -> Locality:
+def within(request: PodRequest, available: Wanted) -> Locality:
     """Return what any two cards must have in common that a pod gets pieces of.
 
     No NVLink leads from one piece to another: where that is asked for, all must be of one card.
     """
-    part = replace(wanted[0][0], count=sum(each.count for each, _ in wanted))
-    found = locality.required(request, part)
-    return Locality(alone=True) if found.linked or found.alone else found
+    part = replace(available[0][0], count=sum(each.count for each, _ in available))
+    required = locality.required(request, part)
+    return Locality(alone=True) if required.linked or required.alone else required
 
 
-def enough(fleet: Fleet, request: PodRequest, wanted: Wanted, rows: Rows) -> Mask:
+def enough(fleet: Fleet, request: PodRequest, available: Wanted, rows: Rows) -> Mask:
     """Return the rows that have enough for all parts, within what the pod asks for."""
-    common = within(request, wanted)
-    found = [together(fleet, common, column, rows) >= part.count for part, column in wanted]
-    mask: Mask = np.logical_and.reduce(found).any(axis=1)
+    common = within(request, available)
+    masks = [together(fleet, common, column, rows) >= part.count for part, column in available]
+    mask: Mask = np.logical_and.reduce(masks).any(axis=1)
     return mask
 
 
@@ -117,15 +117,15 @@ def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Colu
     """Return for each card how many pieces there are on those that have what they must in common with it."""
     if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
-    found = np.zeros_like(column)
+    totals = np.zeros_like(column)
     for slot in np.flatnonzero(column.any(axis=0)).tolist():
-        found += _alike(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
-    return found
+        totals += _alike(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
+    return totals
 
 
 def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
     """Return the cards of each row that have it in common with the one in a slot; that one is among them."""
-    places = [(getattr(cards, name)[rows], locality.NOWHERE[name]) for name in common.places]
+    places = [(getattr(cards, name)[rows], locality.UNKNOWN_PLACE[name]) for name in common.places]
     mask = np.full_like(cards.present[rows], bool(places))
     for at, nowhere in places:
         mask &= (at == at[:, [slot]]) & (at != nowhere)
@@ -137,21 +137,21 @@ def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
 
 
 def preferred(
-    fleet: Fleet, row: int, request: PodRequest, wanted: Wanted, policy: AllocationPolicy, *, near: Collection[int]
+    fleet: Fleet, row: int, request: PodRequest, available: Wanted, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Indices:
     """Return the slots of a row that may serve all parts together, the best first."""
     cards, rows = fleet.cards[GPU], np.array([row])
     [left] = fullness(cards, rows)
     # The last key sorts first.
     order: Indices = np.lexsort((cards.minor[row], left if policy.spreads_cards else -left, _far(cards, row, near)))
-    common = within(request, wanted)
+    common = within(request, available)
     if not common:
         return order
-    found = [together(fleet, common, column, rows)[0] >= part.count for part, column in wanted]
-    [first, *_] = order[np.logical_and.reduce(found)[order]]
+    masks = [together(fleet, common, column, rows)[0] >= part.count for part, column in available]
+    [first, *_] = order[np.logical_and.reduce(masks)[order]]
     [alike] = _alike(cards, common, int(first), rows)
-    beside: Indices = order[alike[order]]
-    return beside
+    chosen: Indices = order[alike[order]]
+    return chosen
 
 
 def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
@@ -161,15 +161,15 @@ def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
 def fullness(cards: Cards, rows: Rows) -> Column:
     """Return the hundredths of each card's pieces that are in use."""
     names = [*instances(cards), REPLICAS]
-    used = np.minimum(held(cards, names, rows), there := offered(cards, names, rows))
-    return CARD * used // np.maximum(there, 1)
+    used = np.minimum(held(cards, names, rows), total := offered(cards, names, rows))
+    return CARD * used // np.maximum(total, 1)
 
 
 def unused(cards: Cards, free: Column, rows: Rows) -> Column:
     """Return the hundredths of each card's pieces that are left after one of the free ones; all where none is free."""
     names = [*instances(cards), REPLICAS]
-    there, used = offered(cards, names, rows), held(cards, names, rows)
-    after = np.minimum(CARD * (used + 1) // np.maximum(there, 1), CARD)
+    total, used = offered(cards, names, rows), held(cards, names, rows)
+    after = np.minimum(CARD * (used + 1) // np.maximum(total, 1), CARD)
     return CARD - np.where(free > 0, after, 0)
 
 
@@ -183,8 +183,8 @@ def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collectio
     """Return the free instances of these profiles that a card has, in the order of the Device."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
-    there, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
-    for uuid, name in there:
+    listed, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
+    for uuid, name in listed:
         if name in names and uuid not in taken:
             yield Grant(type=GPU, minor=minor, amounts=((name, 1),), id=uuid, exclusive=part.exclusive, parent=parent)
 
@@ -193,59 +193,59 @@ def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant
     """Return the free replicas of a card, the lowest number first."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
-    there, parent = int(cards.total[cards.index[REPLICAS], row, slot]), cards.ids[row][minor]
-    for number in range(there):
+    total, parent = int(cards.total[cards.index[REPLICAS], row, slot]), cards.ids[row][minor]
+    for number in range(total):
         if (name := f"{parent}{REPLICA_MARK}{number}") not in taken:
             amounts = cards.of_replica(row, slot)
             yield Grant(type=GPU, minor=minor, amounts=amounts, id=name, exclusive=part.exclusive, parent=parent)
 
 
-def complete(fleet: Fleet, row: int, part: Part, found: Sequence[Grant]) -> tuple[Grant, ...]:
+def complete(fleet: Fleet, row: int, part: Part, chosen: Sequence[Grant]) -> tuple[Grant, ...]:
     """Return what was found, which must be all.
 
     Raises:
         LookupError: the row does not pass.
     """
-    if len(found) < part.count:
-        raise LookupError(f"{fleet.names[row]} cannot give {part}: it does not pass")
-    return tuple(found)
+    if len(chosen) < part.count:
+        raise LookupError(f"node {fleet.names[row]} cannot allocate {part}: it does not pass the filter")
+    return tuple(chosen)
 
 
 # --- why not ----------------------------------------------------------------------------------------------------
 
 
 def reasons(
-    fleet: Fleet, request: PodRequest, wanted: Wanted, there: Column, name: str, *, rejected: Mask
+    fleet: Fleet, request: PodRequest, available: Wanted, listed: Column, name: str, *, rejected: Mask
 ) -> Iterator[tuple[str, Mask]]:
     """Return what may be missing of the first part, or of all of them together, and the rows where it is.
 
     `there` are the pieces that cards have, held or not; `name` is what users call them.
     """
-    part, free = wanted[0]
+    part, free = available[0]
     few_of = f"({part.count} requested)"
-    yield f"node(s) have too few {name} {few_of}", _few(there, part)
+    yield f"node(s) have too few {name} {few_of}", _too_few(listed, part)
     yield (
         f"node(s) have too few {name} on GPUs of model {request.model} {few_of}",
-        _few(there * candidates.of_model(fleet, request, part), part),
+        _too_few(listed * candidates.of_model(fleet, request, part), part),
     )
-    accepted = there * candidates.accepted(fleet, request, part)
-    yield f"node(s) have too few {name} on GPUs that match the pod's device selector {few_of}", _few(accepted, part)
-    serves = there * serving(fleet, request, part, ALL)
+    accepted = listed * candidates.accepted(fleet, request, part)
+    yield f"node(s) have too few {name} on GPUs that match the pod's device selector {few_of}", _too_few(accepted, part)
+    serves = listed * serving(fleet, request, part, ALL)
     memory = text(GPU_MEMORY, part.min_memory)
-    yield f"node(s) have too few {name} on GPUs with {memory} of memory {few_of}", _few(serves, part)
+    yield f"node(s) have too few {name} on GPUs with {memory} of memory {few_of}", _too_few(serves, part)
     yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
     yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
-    yield shortage.kept_by_policy(part), _few(serves * ~_kept_away(fleet, part, ALL), part)
-    yield shortage.WITHHELD, _few(there * open_to(fleet, request, part, ALL), part)
-    common = within(request, wanted)
+    yield shortage.kept_by_policy(part), _too_few(serves * ~_kept_away(fleet, part, ALL), part)
+    yield shortage.WITHHELD, _too_few(listed * open_to(fleet, request, part, ALL), part)
+    common = within(request, available)
     best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
     scope = f" {common}" if common else ""
     yield (
         f"node(s) have too few free {name}{scope} (at most {best} of {part.count})",
-        ~enough(fleet, request, wanted[:1], ALL),
+        ~enough(fleet, request, available[:1], ALL),
     )
     if common:
-        yield f"node(s) have too few free devices for the whole pod {common}", ~enough(fleet, request, wanted, ALL)
+        yield f"node(s) have too few free devices for the whole pod {common}", ~enough(fleet, request, available, ALL)
 
 
 def _withheld_instances(cards: Cards) -> Mask:
@@ -254,6 +254,6 @@ def _withheld_instances(cards: Cards) -> Mask:
     return mask
 
 
-def _few(there: Column, part: Part) -> Mask:
-    few: Mask = there.sum(axis=1) < part.count
+def _too_few(listed: Column, part: Part) -> Mask:
+    few: Mask = listed.sum(axis=1) < part.count
     return few

@@ -31,7 +31,7 @@ import numpy.typing as npt
 
 from berth_api.request import Part
 from berth_operator.core.allocators import locality
-from berth_operator.core.allocators.locality import ANYWHERE, Locality, Ways
+from berth_operator.core.allocators.locality import ANYWHERE, LinkScores, Locality
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.intern_table import Wiring
@@ -40,8 +40,8 @@ MOST_SETS: Final = 20_000
 SEEDS: Final = 32
 MEMORY: Final = 4096
 """Boards of which the best set is remembered: equal nodes are filled in equal steps."""
-_NEAR: Final = 1e13
-_WAY: Final = 1e5
+_NEAR_WEIGHT: Final = 1e13
+_LINK_WEIGHT: Final = 1e5
 """In growing a set: what a card that is near counts, and a hundredth of a link, beside what a card costs."""
 
 Ratings = npt.NDArray[np.float64]
@@ -51,11 +51,11 @@ Ratings = npt.NDArray[np.float64]
 class Companions:
     """What a set of cards needs of other types, under the very switches that it is under."""
 
-    wanted: tuple[int, ...]
+    counts: tuple[int, ...]
     """How many cards of each other type."""
     under: tuple[tuple[int, tuple[int, ...]], ...]
     """(switch, how many cards of each type it has), of switches that have all types."""
-    most: int
+    max_switches: int
     """Under so many switches at most."""
 
 
@@ -79,22 +79,22 @@ class Candidates:
     used: tuple[bool, ...]
     numa: tuple[int, ...]
     pcie: tuple[int, ...]
-    beside: Companions | None = None
+    companions: Companions | None = None
 
     @property
-    def ways(self) -> Ways:
+    def link_scores(self) -> LinkScores:
         """Return how good the way between any two cards is."""
         slots = np.array(self.slots)
-        found: Ways = locality.strengths(self.wiring, self.width)[np.ix_(slots, slots)]
-        return found
+        scores: LinkScores = locality.link_scores(self.wiring, self.width)[np.ix_(slots, slots)]
+        return scores
 
     @property
     def pairs(self) -> Mask:
         """Return which two cards may be in one set."""
-        return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.ways)
+        return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.link_scores)
 
 
-def is_told(fleet: Fleet, kind: str, row: int) -> bool:
+def has_topology(fleet: Fleet, kind: str, row: int) -> bool:
     """Return whether anything is known of where the cards of a row are, and how they are connected."""
     cards = fleet.cards[kind]
     return bool(cards.wiring[row] or cards.pcie[row].any() or (cards.numa[row] >= 0).any())
@@ -132,8 +132,8 @@ def best(candidates: Candidates) -> tuple[int, ...]:
         _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MOST_SETS else _grown_sets(candidates)
     )
     sets = sets[accompanied(candidates, sets)]
-    for rate in (_nearness, _ways, _cheapness, _fewness, _ways_left, _depth, _business):
-        if len(sets) < 2:  # noqa: PLR2004 - of one there is nothing to choose
+    for rate in (_nearness, _link_scores, _cheapness, _fewness, _link_scores_left, _depth, _business):
+        if len(sets) < 2:  # noqa: PLR2004 - nothing left to compare
             break
         rating = rate(candidates, sets)
         sets = sets[rating == rating.max()]
@@ -152,8 +152,8 @@ def _all_sets(candidates: Candidates) -> Mask:
     if not candidates.within:
         return sets
     bad = ~candidates.pairs
-    will_do: Mask = sets[_added_up(sets, bad.astype(np.float64)) == 0]
-    return will_do
+    allowed: Mask = sets[_sum_of_pairs(sets, bad.astype(np.float64)) == 0]
+    return allowed
 
 
 @lru_cache(maxsize=64)
@@ -161,9 +161,9 @@ def _choices(cards: int, count: int) -> Mask:
     """Return all ways to take so many of some cards, in lexicographic order: shape (ways, cards)."""
     number = comb(cards, count)
     taken = np.fromiter(chain.from_iterable(combinations(range(cards), count)), np.intp, number * count)
-    ways = np.zeros((number, cards), np.bool_)
-    ways[np.repeat(np.arange(number), count), taken] = True
-    return ways
+    sets = np.zeros((number, cards), np.bool_)
+    sets[np.repeat(np.arange(number), count), taken] = True
+    return sets
 
 
 def _grown_sets(candidates: Candidates) -> Mask:
@@ -197,67 +197,67 @@ def _groups(candidates: Candidates) -> Iterator[Mask]:
 
 def _grown(candidates: Candidates, group: Mask) -> Mask:
     """Grow sets within a group."""
-    seeds, ways = np.flatnonzero(group)[:SEEDS], candidates.ways
+    seeds, scores = np.flatnonzero(group)[:SEEDS], candidates.link_scores
     sets = np.zeros((len(seeds), len(group)), np.bool_)
     sets[np.arange(len(seeds)), seeds] = True
-    apart = _NEAR * np.array(candidates.near) - np.array(candidates.costs)
+    own_gain = _NEAR_WEIGHT * np.array(candidates.near) - np.array(candidates.costs)
     for _ in range(candidates.count - 1):
-        gain = np.where(group & ~sets, _WAY * (sets @ ways) + apart, -np.inf)
+        gain = np.where(group & ~sets, _LINK_WEIGHT * (sets @ scores) + own_gain, -np.inf)
         sets[np.arange(len(seeds)), gain.argmax(axis=1)] = True
     return sets
 
 
 def accompanied(candidates: Candidates, sets: Mask) -> Mask:
     """Return which sets have under their switches what they need of other types."""
-    beside = candidates.beside
-    if beside is None:
+    companions = candidates.companions
+    if companions is None:
         return np.ones(len(sets), np.bool_)
-    known = [switch for switch, _ in beside.under]
+    known = [switch for switch, _ in companions.under]
     elsewhere = sets[:, ~np.isin(candidates.pcie, known)].any(axis=1)
     covered = _switches(candidates, sets, known)
-    numbers = np.array([each for _, each in beside.under], np.int64).reshape(len(known), len(beside.wanted))
-    enough = (covered @ numbers >= beside.wanted).all(axis=1)
-    found: Mask = ~elsewhere & enough & (covered.sum(axis=1) <= beside.most)
-    return found
+    numbers = np.array([each for _, each in companions.under], np.int64).reshape(len(known), len(companions.counts))
+    enough = (covered @ numbers >= companions.counts).all(axis=1)
+    mask: Mask = ~elsewhere & enough & (covered.sum(axis=1) <= companions.max_switches)
+    return mask
 
 
 def _switches(candidates: Candidates, sets: Mask, switches: Sequence[int]) -> npt.NDArray[np.int64]:
     """Return 1 for each of some switches that a set is under, and 0 for the others: shape (sets, switches)."""
     under = np.array(candidates.pcie)[:, np.newaxis] == np.array(switches, np.int64)
-    found: npt.NDArray[np.int64] = (sets.astype(np.int64) @ under > 0).astype(np.int64)
-    return found
+    indicators: npt.NDArray[np.int64] = (sets.astype(np.int64) @ under > 0).astype(np.int64)
+    return indicators
 
 
-# --- what is good about a set -------------------------------------------------------------------------------
+# --- ratings of sets ----------------------------------------------------------------------------------------
 
 
 def _nearness(candidates: Candidates, sets: Mask) -> Ratings:
-    return _of_each(candidates.near, sets)
+    return _sum_of_cards(candidates.near, sets)
 
 
-def _ways(candidates: Candidates, sets: Mask) -> Ratings:
-    return _added_up(sets, candidates.ways)
+def _link_scores(candidates: Candidates, sets: Mask) -> Ratings:
+    return _sum_of_pairs(sets, candidates.link_scores)
 
 
 def _cheapness(candidates: Candidates, sets: Mask) -> Ratings:
-    return -_of_each(candidates.costs, sets)
+    return -_sum_of_cards(candidates.costs, sets)
 
 
 def _fewness(candidates: Candidates, sets: Mask) -> Ratings:
     """Count the switches, each of which must give cards of other types: those are wasted on few cards."""
-    if candidates.beside is None:
+    if candidates.companions is None:
         return np.zeros(len(sets))
-    found: Ratings = -_switches(candidates, sets, sorted(set(candidates.pcie))).sum(axis=1, dtype=np.float64)
-    return found
+    ratings: Ratings = -_switches(candidates, sets, sorted(set(candidates.pcie))).sum(axis=1, dtype=np.float64)
+    return ratings
 
 
-def _ways_left(candidates: Candidates, sets: Mask) -> Ratings:
-    return _added_up(np.array(candidates.idle) & ~sets, candidates.ways)
+def _link_scores_left(candidates: Candidates, sets: Mask) -> Ratings:
+    return _sum_of_pairs(np.array(candidates.idle) & ~sets, candidates.link_scores)
 
 
 def _depth(candidates: Candidates, sets: Mask) -> Ratings:
     if candidates.count == 1:
-        # Wherever it is, known or not, it is within one switch.
+        # A single card is always within one switch, known or not.
         return np.zeros(len(sets))
     switch, node = _scopes(candidates, sets)
     return np.where(switch, 2.0, node)
@@ -279,20 +279,20 @@ def _scopes(candidates: Candidates, sets: Mask) -> tuple[Mask, Mask]:
 
 
 def _in_one(name: str, column: tuple[int, ...], sets: Mask) -> Mask:
-    places, unknown = np.array(column), locality.NOWHERE[name]
+    places, unknown = np.array(column), locality.UNKNOWN_PLACE[name]
     first = places[sets.argmax(axis=1)]
     same: Mask = (~sets | (places == first[:, np.newaxis])).all(axis=1) & (first != unknown)
     return same
 
 
-def _of_each(values: tuple[float, ...], sets: Mask) -> Ratings:
+def _sum_of_cards(values: tuple[float, ...], sets: Mask) -> Ratings:
     """Add up what is known of each card of a set."""
-    found: Ratings = np.where(sets, np.array(values, np.float64), 0.0).sum(axis=1)
-    return found
+    ratings: Ratings = np.where(sets, np.array(values, np.float64), 0.0).sum(axis=1)
+    return ratings
 
 
-def _added_up(sets: Mask, ways: Ways) -> Ratings:
+def _sum_of_pairs(sets: Mask, scores: LinkScores) -> Ratings:
     """Add up the ways between any two cards of a set, each from both ends."""
     taken = sets.astype(np.float64)
-    found: Ratings = (taken @ ways * taken).sum(axis=1)
-    return found
+    ratings: Ratings = (taken @ scores * taken).sum(axis=1)
+    return ratings

@@ -48,7 +48,7 @@ class PodGroupByLabels:
         return replace(self, rows=self.rows.copy(), lines=self.lines.copy())
 
 
-class Held(Generic[K]):
+class ExistingTerms(Generic[K]):
     """The terms of placed pods, and on which nodes their holders are."""
 
     def __init__(self, rows: int, term_of: Callable[[K], Term]) -> None:
@@ -78,12 +78,12 @@ class Held(Generic[K]):
         """Return the held terms that match a pod."""
         if not self._holders:
             return ()
-        found = self._answers.get(identity)
-        if found is None:
+        terms = self._answers.get(identity)
+        if terms is None:
             if len(self._answers) >= MAX_ANSWERS:
                 self.forget()
-            found = self._answers[identity] = tuple(self._ask(identity, labels_of))
-        return found
+            terms = self._answers[identity] = tuple(self._ask(identity, labels_of))
+        return terms
 
     def copy(self) -> Self:
         """Return terms that can change without these."""
@@ -121,11 +121,11 @@ class AffinityIndex:
     def __init__(self, rows: int) -> None:
         self._groups: dict[str, dict[tuple[Identity, bool], PodGroupByLabels]] = {}
         """Namespace -> (identity, whether terminating) -> population."""
-        self._crowds: Tally[PodSelection] = Tally(rows)
+        self._selections: Tally[PodSelection] = Tally(rows)
         self._namespaces: dict[str, Mapping[str, str]] = {}
-        self.repelling: Held[Term] = Held(rows, lambda term: term)
+        self.anti_affinity_terms: ExistingTerms[Term] = ExistingTerms(rows, lambda term: term)
         """Required anti-affinity of placed pods."""
-        self.drawing: Held[Weighted] = Held(rows, lambda weighted: weighted[0])
+        self.preferred_terms: ExistingTerms[Weighted] = ExistingTerms(rows, lambda weighted: weighted[0])
         """What placed pods prefer, and what they require to be near."""
         self.replicas = Replicas(rows)
         self.services = Services()
@@ -133,31 +133,33 @@ class AffinityIndex:
 
     def place(self, row: int, identity: Identity, affinity: Affinity, *, terminating: bool, sign: int) -> None:
         """Count one more pod on a row, or one less."""
-        population = self._group_of(identity, terminating=terminating)
-        for line in population.lines:
-            self._crowds.counts[line, row] += sign
-        population.rows[row] += sign
+        group = self._group_of(identity, terminating=terminating)
+        for line in group.lines:
+            self._selections.counts[line, row] += sign
+        group.rows[row] += sign
         if identity.controller and not terminating:
             self.replicas.place(row, identity.controller, sign)
-        if not population.rows[row]:
-            del population.rows[row]
-            if not population.rows:
+        if not group.rows[row]:
+            del group.rows[row]
+            if not group.rows:
                 self._drop_group(identity, terminating=terminating)
         if affinity.apart:
-            self.repelling.place(row, affinity.apart, sign)
+            self.anti_affinity_terms.place(row, affinity.apart, sign)
         if affinity.preferred or affinity.near:
-            self.drawing.place(row, (*affinity.preferred, *((each, HARD_WEIGHT) for each in affinity.near)), sign)
+            self.preferred_terms.place(
+                row, (*affinity.preferred, *((each, HARD_WEIGHT) for each in affinity.near)), sign
+            )
 
-    def count(self, crowd: PodSelection) -> Counts:
+    def count(self, selection: PodSelection) -> Counts:
         """Return the number of pods per row that are in the crowd; read-only."""
-        line = self._crowds.touch(crowd)
+        line = self._selections.touch(selection)
         if line is None:
-            line = self._count_anew(crowd)
-        return self._crowds.line(line)
+            line = self._add_line(selection)
+        return self._selections.line(line)
 
-    def includes(self, crowd: PodSelection, identity: Identity) -> bool:
+    def includes(self, selection: PodSelection, identity: Identity) -> bool:
         """Return whether a pod would count in the crowd."""
-        return crowd.includes(identity.namespace, dict(identity.labels), self.labels_of)
+        return selection.includes(identity.namespace, dict(identity.labels), self.labels_of)
 
     def covers(self, term: Term, identity: Identity) -> bool:
         """Return whether a placed pod's term matches a pod."""
@@ -165,17 +167,17 @@ class AffinityIndex:
 
     def existing_anti_affinity_keys(self, identity: Identity) -> set[str]:
         """Return the topology keys by which placed pods require to be apart from such a pod."""
-        return {term.key for term in self.repelling.matching(identity, self.labels_of)}
+        return {term.key for term in self.anti_affinity_terms.matching(identity, self.labels_of)}
 
     def existing_anti_affinity(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
         """Return for each key the number of pods per row that require to be apart from such a pod."""
-        for key, terms in _by_key(self.repelling.matching(identity, self.labels_of), lambda term: term.key):
-            yield key, self.repelling.tally.sum(terms)
+        for key, terms in _by_key(self.anti_affinity_terms.matching(identity, self.labels_of), lambda term: term.key):
+            yield key, self.anti_affinity_terms.tally.sum(terms)
 
     def existing_preferred(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
         """Return for each key how much the pods on each row draw such a pod, or push it away where negative."""
-        for key, terms in _by_key(self.drawing.matching(identity, self.labels_of), lambda each: each[0].key):
-            yield key, self.drawing.tally.sum(terms, [weight for _, weight in terms])
+        for key, terms in _by_key(self.preferred_terms.matching(identity, self.labels_of), lambda each: each[0].key):
+            yield key, self.preferred_terms.tally.sum(terms, [weight for _, weight in terms])
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> bool:
         """Take a namespace's labels, none if it is gone; tell whether they are new."""
@@ -184,10 +186,10 @@ class AffinityIndex:
         self._namespaces[name] = labels
         if not labels:
             del self._namespaces[name]
-        for crowd in tuple(self._crowds.lines):
-            self._drop(crowd)
-        self.repelling.forget()
-        self.drawing.forget()
+        for selection in tuple(self._selections.lines):
+            self._drop(selection)
+        self.anti_affinity_terms.forget()
+        self.preferred_terms.forget()
         return True
 
     def labels_of(self, namespace: str) -> Mapping[str, str]:
@@ -196,72 +198,73 @@ class AffinityIndex:
 
     def copy(self) -> Self:
         """Return neighbours that can change without these."""
-        populations = {
-            namespace: {key: population.copy() for key, population in there.items()}
-            for namespace, there in self._groups.items()
+        copied = {
+            namespace: {key: group.copy() for key, group in there.items()} for namespace, there in self._groups.items()
         }
         return with_own(
             self,
-            _groups=populations,
-            _crowds=self._crowds.copy(),
+            _groups=copied,
+            _selections=self._selections.copy(),
             _namespaces=self._namespaces.copy(),
-            repelling=self.repelling.copy(),
-            drawing=self.drawing.copy(),
+            anti_affinity_terms=self.anti_affinity_terms.copy(),
+            preferred_terms=self.preferred_terms.copy(),
             replicas=self.replicas.copy(),
         )
 
     def grow(self, rows: int) -> None:
         """Make room for more rows."""
-        for tally in (self._crowds, self.repelling.tally, self.drawing.tally, self.replicas):
+        for tally in (self._selections, self.anti_affinity_terms.tally, self.preferred_terms.tally, self.replicas):
             tally.grow(rows)
 
     def _group_of(self, identity: Identity, *, terminating: bool) -> PodGroupByLabels:
-        there = self._groups.setdefault(identity.namespace, {})
-        found = there.get((identity, terminating))
-        if found is None:
-            found = PodGroupByLabels(
+        groups = self._groups.setdefault(identity.namespace, {})
+        group = groups.get((identity, terminating))
+        if group is None:
+            group = PodGroupByLabels(
                 namespace=identity.namespace, labels=dict(identity.labels), terminating=terminating
             )
-            found.lines = [line for crowd, line in self._crowds.lines.items() if self._is_part(found, crowd)]
-            there[identity, terminating] = found
-        return found
+            group.lines = [
+                line for selection, line in self._selections.lines.items() if self._is_part(group, selection)
+            ]
+            groups[identity, terminating] = group
+        return group
 
     def _drop_group(self, identity: Identity, *, terminating: bool) -> None:
-        there = self._groups[identity.namespace]
-        del there[identity, terminating]
-        if not there:
+        groups = self._groups[identity.namespace]
+        del groups[identity, terminating]
+        if not groups:
             del self._groups[identity.namespace]
 
-    def _is_part(self, population: PodGroupByLabels, crowd: PodSelection) -> bool:
-        if crowd.living and population.terminating:
+    def _is_part(self, group: PodGroupByLabels, selection: PodSelection) -> bool:
+        if selection.living and group.terminating:
             return False
-        return crowd.includes(population.namespace, population.labels, self.labels_of)
+        return selection.includes(group.namespace, group.labels, self.labels_of)
 
-    def _count_anew(self, crowd: PodSelection) -> int:
-        if len(self._crowds) >= MAX_SELECTIONS:
-            self._drop(next(iter(self._crowds.lines)))
-        line = self._crowds.add(crowd)
-        for population in self._within(crowd):
-            if self._is_part(population, crowd):
-                population.lines.append(line)
-                self._crowds.counts[line, list(population.rows)] += list(population.rows.values())
+    def _add_line(self, selection: PodSelection) -> int:
+        if len(self._selections) >= MAX_SELECTIONS:
+            self._drop(next(iter(self._selections.lines)))
+        line = self._selections.add(selection)
+        for group in self._within(selection):
+            if self._is_part(group, selection):
+                group.lines.append(line)
+                self._selections.counts[line, list(group.rows)] += list(group.rows.values())
         return line
 
-    def _within(self, crowd: PodSelection) -> Iterator[PodGroupByLabels]:
+    def _within(self, selection: PodSelection) -> Iterator[PodGroupByLabels]:
         """Return the populations of the namespaces that the crowd may reach."""
-        first = crowd.peers[0]
+        first = selection.peers[0]
         for namespace in self._groups if first.namespace_selector != NOTHING else first.namespaces:
             yield from self._groups.get(namespace, {}).values()
 
-    def _drop(self, crowd: PodSelection) -> None:
-        line = self._crowds.drop(crowd)
-        for population in self._within(crowd):
-            if line in population.lines:
-                population.lines.remove(line)
+    def _drop(self, selection: PodSelection) -> None:
+        line = self._selections.drop(selection)
+        for group in self._within(selection):
+            if line in group.lines:
+                group.lines.remove(line)
 
 
-def _by_key(found: Sequence[K], key_of: Callable[[K], str]) -> Iterable[tuple[str, list[K]]]:
+def _by_key(terms: Sequence[K], key_of: Callable[[K], str]) -> Iterable[tuple[str, list[K]]]:
     groups: dict[str, list[K]] = {}
-    for each in found:
-        groups.setdefault(key_of(each), []).append(each)
+    for term in terms:
+        groups.setdefault(key_of(term), []).append(term)
     return groups.items()

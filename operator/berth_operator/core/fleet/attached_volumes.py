@@ -83,9 +83,9 @@ class Attached:
         before = holders.hold(row)
         counter[row] += number
         change = holders.hold(row) - before
-        for each in (holders.pods, holders.attachments):
-            if not each[row]:
-                del each[row]
+        for counts in (holders.pods, holders.attachments):
+            if not counts[row]:
+                del counts[row]
         if not holders.pods and not holders.attachments:
             del self._holders[volume]
         if change:

@@ -60,17 +60,17 @@ class CardColumns:
 
 def card_columns(rows: int, resources: int) -> CardColumns:
     """Return columns with one empty slot for each node."""
-    made = CardColumns()
+    columns_ = CardColumns()
     for name in ("present", "healthy", "withheld", "announced"):
-        setattr(made, name, np.zeros((rows, 1), np.bool_))
+        setattr(columns_, name, np.zeros((rows, 1), np.bool_))
     for name in ("model", "users", "pcie", "labels", "functions", "spare"):
-        setattr(made, name, np.zeros((rows, 1), np.int32))
+        setattr(columns_, name, np.zeros((rows, 1), np.int32))
     for name in ("wiring", "unknown", "unlocated"):
-        setattr(made, name, np.zeros(rows, np.int32))
-    made.minor, made.numa = np.full((rows, 1), EMPTY, np.int32), np.full((rows, 1), -1, np.int16)
-    made.replicas_as = np.zeros((rows, 1), np.int8)
-    made.total, made.used = np.zeros((resources, rows, 1), np.int64), np.zeros((resources, rows, 1), np.int64)
-    return made
+        setattr(columns_, name, np.zeros(rows, np.int32))
+    columns_.minor, columns_.numa = np.full((rows, 1), EMPTY, np.int32), np.full((rows, 1), -1, np.int16)
+    columns_.replicas_as = np.zeros((rows, 1), np.int8)
+    columns_.total, columns_.used = np.zeros((resources, rows, 1), np.int64), np.zeros((resources, rows, 1), np.int64)
+    return columns_
 
 
 def grown(of: CardColumns, rows: int, slots: int) -> CardColumns:

@@ -57,9 +57,9 @@ _STAND_INS: Final = 2**31 - 1 - MAX_MINOR
 """How many numbers above all minors a column has room for."""
 _MIG_ID: Final = "MIG-"
 """How the driver's UUIDs of MIG instances begin."""
-_NO_PIECES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
+_NOT_SUBDEVICES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
 """Counted on cards that have not come apart for it."""
-_NAMED: Final = _NO_PIECES | {REPLICAS}
+_NAMED: Final = _NOT_SUBDEVICES | {REPLICAS}
 
 
 def is_listed(grant: Grant) -> bool:
@@ -143,7 +143,7 @@ class Cards(CardColumns):
     def resource(self, name: str) -> int:
         """Return a resource's place, making one if need be."""
         if name not in self.index:
-            # A new one: copies share the old.
+            # A new dict, because copies share the old one.
             self.index = {**self.index, name: len(self.index)}
             self._own.total = np.pad(self._own.total, ((0, 1), (0, 0), (0, 0)))
             self._own.used = np.pad(self._own.used, ((0, 1), (0, 0), (0, 0)))
@@ -160,7 +160,7 @@ class Cards(CardColumns):
     def dynamic_key(self, row: int) -> bytes:
         """Return what is held of a row's cards; equal rows give the same."""
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
-            return b""  # of most types a fleet has none
+            return b""  # most nodes have no cards of most types
         named = repr(self.taken[row]).encode() if row in self.taken else b""
         columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row])
         unsure = (self.unknown[row], self.unlocated[row])
@@ -168,7 +168,7 @@ class Cards(CardColumns):
 
     def in_subdevices(self, rows: Rows = ALL) -> Mask:
         """Return the cards of which a pod holds an instance or a replica."""
-        names = self.index.keys() - self.counted - _NO_PIECES
+        names = self.index.keys() - self.counted - _NOT_SUBDEVICES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
             used |= self.used[self.index[name], rows] > 0
@@ -177,7 +177,7 @@ class Cards(CardColumns):
     def excerpt(self, rows: Indices) -> Self:
         """Return an independent copy of these rows, in this order, each as often as named."""
         own = excerpt(self._own, rows)
-        # What-ifs ask what would be once the agents have seen it, too.
+        # A what-if assumes that the agents have already reacted, so nothing is withheld.
         own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
         made = with_own(
             self,
@@ -241,7 +241,7 @@ class Cards(CardColumns):
         own.replicas_as[row] = 0
         own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
         own.total[:, row] = 0
-        # New values, since copies share the old.
+        # New values, because copies share the old ones.
         self.ids[row], self.places[row] = {}, {}
         self.instances.pop(row, None)
         own.minor[row, own.users[row] == 0] = EMPTY
@@ -279,25 +279,25 @@ class Cards(CardColumns):
         """
         own = self._own
         where = rows * own.users.shape[1] + slots
-        # A pod may name a card twice, so these are no plain assignments; flat ones are much the fastest.
+        # A pod may have two grants of a card, so plain indexing would lose one. `add.at` is fastest on flat arrays.
         np.add.at(own.users.reshape(-1), where, sign)
-        # The cards may have resources by now that no pod had when the amounts were read.
+        # Resources that were added after `amounts` was computed have no line in it, so `strict` is False.
         for used, taken in zip(own.used, amounts, strict=False):
             if taken.any():
                 np.add.at(used.reshape(-1), where, sign * taken[kinds])
 
     def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
         """Take (sign 1) or give back (sign -1) what pods hold by name, and nothing else."""
-        # A new value, since copies share the old; in order, so that what is given back leaves it as it was.
+        # A new value, because copies share the old one; sorted, so that a release restores the earlier value.
         held = list(self.taken.pop(row, ()))
-        for each in handles:
-            held.append(each) if sign > 0 else held.remove(each)
+        for name in handles:
+            held.append(name) if sign > 0 else held.remove(name)
         if held:
             self.taken[row] = tuple(sorted(held))
 
     def find_spare(self, row: int, intern_table: InternTable) -> None:
         """Find out anew in which groups the node's cards have a virtual function that nobody holds."""
-        # Of all its cards: what a pod holds by name may, by mistake, be of another than the pod says.
+        # For all its cards, because a pod's allocation may name a wrong card for a virtual function.
         for slot in np.flatnonzero(self.functions[row]).tolist():
             groups = range(len(intern_table.functions[self.functions[row, slot]]))
             free = (1 << group for group in groups if any(self.free_functions(row, slot, intern_table, group)))
@@ -314,8 +314,8 @@ class Cards(CardColumns):
 
     def named(self, row: int, grant: Grant) -> str:
         """Return the id of the card that a grant without one is of: by its virtual functions, or else by its minor."""
-        found = (self.places[row].get(each.bus_id) for each in grant.functions)
-        minor = next((place[0] for place in found if place is not None), grant.minor)
+        places = (self.places[row].get(each.bus_id) for each in grant.functions)
+        minor = next((place[0] for place in places if place is not None), grant.minor)
         return self.ids[row].get(minor, "")
 
     def located(self, row: int, grant: Grant) -> Grant:
@@ -352,7 +352,7 @@ class Cards(CardColumns):
             amounts[GPU_MEMORY_RATIO] = amounts[GPU_MEMORY] * CARD // memory
         else:
             amounts[GPU_MEMORY] = amounts[GPU_MEMORY_RATIO] * memory // CARD
-        # Written out: `replace` would take longer than all of the rest.
+        # Not `replace`, which would take longer than the rest of this function.
         named = tuple(sorted(amounts.items()))
         return Grant(
             type=grant.type,
@@ -382,18 +382,18 @@ class Cards(CardColumns):
 
     def worth(self, row: int, grant: Grant) -> Hashable:
         """Return what a grant is worth: the same for any two of which one is as good as the other."""
-        now = self.completed(row, grant)
-        slot = self._slot_of(row, now.minor)
+        current = self.completed(row, grant)
+        slot = self._slot_of(row, current.minor)
         card = None if slot is None else (int(self.model[row, slot]), self.total[:, row, slot].tobytes())
-        # What memory is written as may have been rounded; the card tells how much it has.
-        return card, tuple(sorted(each for each in now.counted if each[0] != GPU_MEMORY))
+        # Memory in the grant may be rounded; the card's key has its exact memory.
+        return card, tuple(sorted(each for each in current.counted if each[0] != GPU_MEMORY))
 
     def of_replica(self, row: int, slot: int) -> tuple[tuple[str, int], ...]:
         """Return what a replica of a card takes; nothing of a card that has none."""
-        there = int(self.total[self.index[REPLICAS], row, slot]) if REPLICAS in self.index else 0
-        if not there:
+        replicas = int(self.total[self.index[REPLICAS], row, slot]) if REPLICAS in self.index else 0
+        if not replicas:
             return ()
-        shares = [(name, int(self.total[self.index[name], row, slot]) // there) for name in SHARED]
+        shares = [(name, int(self.total[self.index[name], row, slot]) // replicas) for name in SHARED]
         return (*shares, (REPLICAS, 1))
 
     def slots(self, row: int) -> Iterator[int]:

@@ -22,17 +22,17 @@ Values = npt.NDArray[Any]
 T = TypeVar("T")
 
 ALL: Final = slice(None)
-MOST: Final = 2**25
+MAX_BYTES: Final = 2**25
 """Bytes of columns kept: at 5,000 rows 6,000 masks or 800 scores. With room for fewer than the classes that wait, each
 would push out the one that is asked for next."""
-LOOKS: Final = 64
+MAX_FINGERPRINTS: Final = 64
 """Looks of which a column remembers what is said."""
-ANSWERS: Final = 4096
+MAX_ANSWERS: Final = 4096
 """What is remembered of single rows, for all questions together."""
-TRIES: Final = 200
-WORTH: Final = 4
+MIN_LOOKUPS: Final = 200
+LOOKUPS_PER_HIT: Final = 4
 """After so many rows looking goes on if it was known what to say of one in so many."""
-FEW: Final = 4
+MAX_ROWS_ONE_BY_ONE: Final = 4
 """So many rows at most are looked at one by one; more are computed side by side."""
 
 
@@ -49,52 +49,52 @@ def pick(values: Values, rows: Rows) -> Values:
     return values[rows] if isinstance(rows, slice) else values.take(rows, 0)
 
 
-class _Memory:
+class _Memo:
     """What was said of rows, by their looks."""
 
     def __init__(self, most: int) -> None:
-        self._most, self._said = most, dict[Hashable, Any]()
-        self._asked = self._recalled = 0
+        self._most, self._values = most, dict[Hashable, Any]()
+        self._lookups = self._hits = 0
 
     @property
     def pays(self) -> bool:
         """Return whether looking at rows pays: in a fleet where no two are alike it never does."""
-        return self._asked < TRIES or WORTH * self._recalled >= self._asked
+        return self._lookups < MIN_LOOKUPS or LOOKUPS_PER_HIT * self._hits >= self._lookups
 
-    def recall(self, look: Hashable) -> Any:
+    def recall(self, fingerprint: Hashable) -> Any:
         """Return what was said of a row that looked the same; None if there was none."""
-        found = self._said.get(look)
-        self._asked += 1
-        self._recalled += found is not None
-        return found
+        value = self._values.get(fingerprint)
+        self._lookups += 1
+        self._hits += value is not None
+        return value
 
-    def remember(self, look: Hashable, said: Any) -> None:
+    def remember(self, fingerprint: Hashable, value: Any) -> None:
         """Keep what is said; too much is forgotten at once."""
-        if len(self._said) >= self._most:
-            self._said.clear()
-        self._said[look] = said
+        if len(self._values) >= self._most:
+            self._values.clear()
+        self._values[fingerprint] = value
 
 
-class _Kept:
+class _CachedColumn:
     def __init__(self, values: Values, seen: int) -> None:
         self.values, self.seen = values, seen
         """`seen`: how many moves it has taken in."""
         self.shown = read_only(values)
-        self.memory = _Memory(LOOKS)
+        self.memory = _Memo(MAX_FINGERPRINTS)
 
 
 class ColumnCache:
     """The kept columns, and which rows have moved."""
 
-    def __init__(self, nature: Callable[[int], Hashable], state: Callable[[int], bytes]) -> None:
+    def __init__(self, static_key: Callable[[int], Hashable], dynamic_key: Callable[[int], bytes]) -> None:
         """The two give, together, all that columns may read of a row; its nature stands until it is altered."""
-        self._nature, self._state = nature, state
-        self._natures: dict[int, bytes] = {}
+        self._static_key, self._dynamic_key = static_key, dynamic_key
+        self._static_digests: dict[int, bytes] = {}
         """Digests of natures, once somebody asked."""
-        self._looks: dict[int, bytes] = {}
+        self._fingerprints: dict[int, bytes] = {}
         """Of rows that have not moved since."""
-        self._answers = _Memory(ANSWERS)
-        self._kept: dict[Hashable, _Kept] = {}
+        self._answers = _Memo(MAX_ANSWERS)
+        self._kept: dict[Hashable, _CachedColumn] = {}
         """The longest unused comes first."""
         self._size = 0
         """Bytes of all of them."""
@@ -105,17 +105,17 @@ class ColumnCache:
     def move(self, row: int) -> None:
         """Say that a row is no longer what it was."""
         self._moved.append(row)
-        self._looks.pop(row, None)
+        self._fingerprints.pop(row, None)
 
     def alter(self, row: int) -> None:
         """Say that a row is to be of another nature."""
-        self._natures.pop(row, None)
+        self._static_digests.pop(row, None)
         self.move(row)
 
     def forget(self) -> None:
         """Drop all columns: the number of rows has changed."""
         self._kept.clear()
-        self._looks.clear()
+        self._fingerprints.clear()
         self._size = 0
 
     def column(self, key: Hashable, compute: Callable[[Rows], Values]) -> Values:
@@ -124,9 +124,9 @@ class ColumnCache:
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
             self._size -= 0 if kept is None else kept.values.nbytes
-            kept = _Kept(compute(ALL), now)
-            self._make_room(kept.values)
-        # Before it is repaired: a plug-in may fail at that.
+            kept = _CachedColumn(compute(ALL), now)
+            self._evict(kept.values)
+        # Before the repair, in which a plug-in may fail.
         self._kept[key] = kept
         if kept.seen < now:
             self._repair(kept, compute)
@@ -137,17 +137,17 @@ class ColumnCache:
         """Return what `compute` finds out about one row; never None."""
         if not self._answers.pays:
             return compute()
-        place = (key, self._look(row))
-        found: T | None = self._answers.recall(place)
-        if found is None:
-            self._answers.remember(place, found := compute())
-        return found
+        place = (key, self._fingerprint(row))
+        answer: T | None = self._answers.recall(place)
+        if answer is None:
+            self._answers.remember(place, answer := compute())
+        return answer
 
-    def _repair(self, kept: _Kept, compute: Callable[[Rows], Values]) -> None:
+    def _repair(self, kept: _CachedColumn, compute: Callable[[Rows], Values]) -> None:
         """Compute the rows that have moved since; all, where they are so many that picking them costs more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        if alike := len(rows) <= FEW and kept.memory.pays:
-            rows -= {row for row in rows if self._recalled(kept, row)}
+        if alike := len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
+            rows -= {row for row in rows if self._restore(kept, row)}
             if not rows:
                 return
         picked = np.fromiter(rows, np.intp, len(rows)) if 2 * len(rows) < len(kept.values) else ALL
@@ -155,33 +155,33 @@ class ColumnCache:
         if alike:
             self._remember(kept, rows)
 
-    def _recalled(self, kept: _Kept, row: int) -> bool:
+    def _restore(self, kept: _CachedColumn, row: int) -> bool:
         """Say of a row what was said of one that looked the same, if there was one."""
-        found = kept.memory.recall(self._look(row))
-        if found is not None:
-            kept.values[row] = found
-        return found is not None
+        values = kept.memory.recall(self._fingerprint(row))
+        if values is not None:
+            kept.values[row] = values
+        return values is not None
 
-    def _remember(self, kept: _Kept, rows: Iterable[int]) -> None:
+    def _remember(self, kept: _CachedColumn, rows: Iterable[int]) -> None:
         for row in rows:
-            kept.memory.remember(self._look(row), kept.values[row].copy())
+            kept.memory.remember(self._fingerprint(row), kept.values[row].copy())
 
-    def _look(self, row: int) -> bytes:
-        if (look := self._looks.get(row)) is None:
-            look = self._looks[row] = self._digest(row) + self._state(row)
-        return look
+    def _fingerprint(self, row: int) -> bytes:
+        if (fingerprint := self._fingerprints.get(row)) is None:
+            fingerprint = self._fingerprints[row] = self._digest(row) + self._dynamic_key(row)
+        return fingerprint
 
     def _digest(self, row: int) -> bytes:
-        if (digest := self._natures.get(row)) is None:
-            text = repr(self._nature(row)).encode()
-            digest = self._natures[row] = blake2b(text, digest_size=16).digest()
+        if (digest := self._static_digests.get(row)) is None:
+            text = repr(self._static_key(row)).encode()
+            digest = self._static_digests[row] = blake2b(text, digest_size=16).digest()
         return digest
 
-    def _make_room(self, values: Values) -> None:
+    def _evict(self, values: Values) -> None:
         self._size += values.nbytes
-        while self._size > MOST and self._kept:
+        while self._size > MAX_BYTES and self._kept:
             self._size -= self._kept.pop(next(iter(self._kept))).values.nbytes
         if len(self._moved) > 2 * len(values):
-            # A column that has missed so many moves costs less to compute than to repair.
+            # A column that missed this many changes is cheaper to compute than to repair.
             self._dropped += len(self._moved) - len(values)
             del self._moved[: -len(values)]

@@ -20,8 +20,8 @@ Amounts = npt.NDArray[np.float64]
 
 def members(fleet: Fleet, key: str) -> Mask:
     """Return the rows that are in a domain of this key."""
-    found: Mask = fleet.labels.column(key).numbers != ABSENT
-    return found & fleet.present
+    mask: Mask = fleet.labels.column(key).numbers != ABSENT
+    return mask & fleet.present
 
 
 def members_of_all(fleet: Fleet, keys: Iterable[str]) -> Mask:
@@ -36,12 +36,12 @@ def sums(fleet: Fleet, key: str, counts: Counts) -> Amounts:
     """Add up what is counted per row by domain; pods whose Node is gone count nowhere."""
     column = fleet.labels.column(key)
     weights = (counts * fleet.present).astype(np.float64)
-    found = np.bincount(column.numbers, weights, len(column.values) + 1).astype(np.float64, copy=False)
-    found[ABSENT] = 0
-    return found
+    totals = np.bincount(column.numbers, weights, len(column.values) + 1).astype(np.float64, copy=False)
+    totals[ABSENT] = 0
+    return totals
 
 
 def around(fleet: Fleet, key: str, counts: Counts) -> Amounts:
     """Return for each row what is counted in its whole domain."""
-    found: Amounts = sums(fleet, key, counts).take(fleet.labels.column(key).numbers)
-    return found
+    totals: Amounts = sums(fleet, key, counts).take(fleet.labels.column(key).numbers)
+    return totals

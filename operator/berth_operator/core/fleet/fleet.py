@@ -152,21 +152,21 @@ class Fleet(NodeColumns):
         row = self.rows[name]
         self.column_cache.alter(row)
         charges = tuple(self.on_node(name))
-        nominees = tuple(each for each in self.nominees.values() if each.node == name)
-        for each in (*charges, *nominees):
-            self._apply_grants(each, row, -1)
-        self._tell_of(row, inventory)
+        nominees = tuple(pod for pod in self.nominees.values() if pod.node == name)
+        for pod in (*charges, *nominees):
+            self._apply_grants(pod, row, -1)
+        self._set_device_columns(row, inventory)
         for kind, cards in self.cards.items():
-            cards.put(row, [each for each in inventory.cards if each.type == kind], self.intern_table)
-        for each in map(self.resolved, charges):
-            self._apply_grants(each, row, 1)
-            self.charges[each.uid] = self._on_node[name][each.uid] = each
-            self.placed_pods.moved(each.uid)
-        for each in map(self.resolved, nominees):
-            self._apply_grants(each, row, 1)
-            self.nominees[each.uid] = each
+            cards.put(row, [pod for pod in inventory.cards if pod.type == kind], self.intern_table)
+        for pod in map(self.resolved, charges):
+            self._apply_grants(pod, row, 1)
+            self.charges[pod.uid] = self._on_node[name][pod.uid] = pod
+            self.placed_pods.moved(pod.uid)
+        for pod in map(self.resolved, nominees):
+            self._apply_grants(pod, row, 1)
+            self.nominees[pod.uid] = pod
 
-    def _tell_of(self, row: int, inventory: DeviceInventory) -> None:
+    def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
         own = self._own
         own.vendor[row] = self._intern(inventory.vendor)
         own.partitions[row] = self.intern_table.tables.number(inventory.partitions)
@@ -222,7 +222,7 @@ class Fleet(NodeColumns):
         name = self._frozen.get(uid, {}).get(key) or self.cards[grant.type].named(row, grant)
         if not name:
             return grant
-        # A new value, since copies share the old.
+        # A new value, because copies share the old one.
         self._frozen[uid] = {**self._frozen.get(uid, {}), key: name}
         return replace(grant, id=name)
 
@@ -280,12 +280,12 @@ class Fleet(NodeColumns):
     @contextmanager
     def without(self, nominees: Iterable[Charge]) -> Iterator[None]:
         """Do as if these were not nominated."""
-        aside = [each for each in nominees if self.withdraw(each.uid)]
+        withdrawn = [nominee for nominee in nominees if self.withdraw(nominee.uid)]
         try:
             yield
         finally:
-            for each in aside:
-                self.nominate(each)
+            for nominee in withdrawn:
+                self.nominate(nominee)
 
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
         """Return the nominees that a pod need not mind: itself and those below it."""
@@ -342,15 +342,15 @@ class Fleet(NodeColumns):
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
         """Return a copy that has these columns and parts as its own, and all others in common with this Fleet."""
-        made = with_own(self, _own=own, **parts)
-        columns.show(own, made)
-        made.column_cache = ColumnCache(made.static_key, made.dynamic_key)
-        return made
+        copied = with_own(self, _own=own, **parts)
+        columns.show(own, copied)
+        copied.column_cache = ColumnCache(copied.static_key, copied.dynamic_key)
+        return copied
 
     def move_requested(self, rows: Indices, amounts: Column, sign: int) -> None:
         """Add (sign 1) or take back (sign -1) what pods request, one pod of each row: shape (resources, rows)."""
         self.column_cache.forget()
-        # There may be resources by now that no pod had when the amounts were read.
+        # Resources that were added after `amounts` was computed have no line in it.
         self._own.requested[: len(amounts), rows] += sign * amounts
 
     # --- rows that look the same ------------------------------------------------------------------------------
@@ -463,7 +463,7 @@ class Fleet(NodeColumns):
         self.column_cache.alter(row)
         self.names[row] = name
         self.volumes.enter(row, name)
-        # Nothing is handed out until the lifecycle controller has seen the agent alive.
+        # Nothing is allocated until the lifecycle controller has seen that the agent is alive.
         self._own.fresh[row] = False
         return row
 

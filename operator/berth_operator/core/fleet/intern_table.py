@@ -92,8 +92,8 @@ class InternTable:
         if bits is None or len(bits) != len(self.functions):
             if len(self._offering) >= MOST:
                 self._offering.clear()
-            found = (_matching(groups, selector) for groups in self.functions)
-            bits = self._offering[selector] = sealed(np.fromiter(found, np.int32, len(self.functions)))
+            matches = (_matching(groups, selector) for groups in self.functions)
+            bits = self._offering[selector] = sealed(np.fromiter(matches, np.int32, len(self.functions)))
         return bits
 
 

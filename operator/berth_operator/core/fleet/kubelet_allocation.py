@@ -128,10 +128,10 @@ def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
     if grant.is_subdevice:
         return grant
     amounts = dict(grant.amounts)
-    for device, found in whole.items():
-        # Memory and ratio are one amount in two units; a promise may name either.
-        if is_of(grant, device) and any(amounts.get(n, 0) < a for n, a in found.amounts if n != GPU_MEMORY):
-            return found
+    for device, whole_grant in whole.items():
+        # Memory and ratio are one amount in two units, and a grant may have either, so one is compared.
+        if is_of(grant, device) and any(amounts.get(n, 0) < a for n, a in whole_grant.amounts if n != GPU_MEMORY):
+            return whole_grant
     return grant
 
 
@@ -165,7 +165,7 @@ def _grants(fleet: Fleet, node: str, devices: Iterable[Device]) -> tuple[Grant, 
     return tuple(fleet.given(node, each.type, each.minor, each.id) for each in devices)
 
 
-# --- what is said -----------------------------------------------------------------------------------------------
+# --- messages ---------------------------------------------------------------------------------------------------
 
 
 def difference(promised: Charge, given: ActualAllocation) -> str:
@@ -193,7 +193,7 @@ def _named(devices: Iterable[Device]) -> str:
 
 
 def to_be_rewritten(
-    fleet: Fleet, cases: Sequence[Mismatch], beside: Iterable[ActualAllocation]
+    fleet: Fleet, cases: Sequence[Mismatch], others: Iterable[ActualAllocation]
 ) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
     """Return the pods of one node whose allocations were exchanged, each with what stands for what: id -> grant.
 
@@ -202,23 +202,23 @@ def to_be_rewritten(
     this one was promised, or was promised what this one holds and has got other devices. So it is for both halves of a
     swap, for each member of a longer cycle, and for the half that is left when only one was written.
     """
-    held = [each for given in (*(case.actual for case in cases), *beside) for each in given.devices]
-    wanted = [grant for case in cases for grant in missing(case.promised, case.actual)]
+    held = [each for given in (*(case.actual for case in cases), *others) for each in given.devices]
+    lacking = [grant for case in cases for grant in missing(case.promised, case.actual)]
     for case in cases:
         lost, new = missing(case.promised, case.actual), surprising(case.promised, case.actual)
-        # Of what it has lost it holds nothing itself, and what it holds it does not miss.
+        # No need to exclude the pod itself: it does not hold what it lost, and does not lack what it holds.
         is_swapped = any(is_of(grant, each) for grant in lost for each in held)
-        is_swapped |= any(is_of(grant, each) for grant in wanted for each in new)
-        if is_swapped and (found := _instead(fleet, case, lost, new)):
-            yield case, found
+        is_swapped |= any(is_of(grant, each) for grant in lacking for each in new)
+        if is_swapped and (substitutes := _instead(fleet, case, lost, new)):
+            yield case, substitutes
 
 
 def _instead(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
     """Return for the id of each device that kubelet did not give an equivalent one; nothing if one has none."""
     node = case.actual.node
-    there: defaultdict[Hashable, list[Grant]] = defaultdict(list)
-    for each in _grants(fleet, node, new):
-        there[fleet.worth(node, each)].append(each)
-    found = {grant.id: there[worth].pop() for grant in lost if there[worth := fleet.worth(node, grant)]}
-    # Who has not been given all yet has lost more than it has got instead.
-    return found if len(found) == len(lost) == len(new) and "" not in found else {}
+    by_worth: defaultdict[Hashable, list[Grant]] = defaultdict(list)
+    for grant in _grants(fleet, node, new):
+        by_worth[fleet.worth(node, grant)].append(grant)
+    substitutes = {grant.id: by_worth[worth].pop() for grant in lost if by_worth[worth := fleet.worth(node, grant)]}
+    # If kubelet has not allocated everything yet, more devices are lost than new.
+    return substitutes if len(substitutes) == len(lost) == len(new) and "" not in substitutes else {}

@@ -38,8 +38,8 @@ class LabelColumn:
         self.numbers = read_only(self._numbers)
         """The number of each row's value; read-only."""
         self._tables: dict[Requirement, Mask] = {}
-        for row, each in enumerate(labels):
-            self.put(row, each)
+        for row, labels_of_row in enumerate(labels):
+            self.put(row, labels_of_row)
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
         """Read the label of a node."""
@@ -74,14 +74,14 @@ class LabelColumn:
             if len(self._tables) >= MOST:
                 self._tables.clear()
             table = self._tables[requirement] = self._table(requirement)
-        found: Mask = table[self.numbers]
-        return found
+        mask: Mask = table[self.numbers]
+        return mask
 
     def _table(self, requirement: Requirement) -> Mask:
         if requirement.operator != IN:
             answers = (requirement.accepts(value) for value in (None, *self.values))
             return np.fromiter(answers, np.bool_, len(self.values) + 1)
-        # Looked up rather than asked one by one: of host names there are as many as nodes.
+        # Look up the listed values instead of testing each known value: there are as many host names as nodes.
         table = np.zeros(len(self.values) + 1, np.bool_)
         table[[self.values[each] for each in requirement.values if each in self.values]] = True
         return table

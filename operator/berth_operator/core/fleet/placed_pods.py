@@ -52,7 +52,7 @@ class Parts:
             number=np.concatenate((self.number, more.number)),
             slots=np.concatenate((self.slots, more.slots)),
             kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
-            amounts=_beside(self.amounts, more.amounts),
+            amounts=_hstack(self.amounts, more.amounts),
             unknown=np.concatenate((self.unknown, more.unknown)),
             functions={**self.functions, **{len(self.slots) + part: each for part, each in more.functions.items()}},
         )
@@ -99,7 +99,7 @@ class PlacedPods:
             started=np.concatenate((self.started, more.started)),
             terminating=np.concatenate((self.terminating, more.terminating)),
             kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
-            amounts=_beside(self.amounts, more.amounts),
+            amounts=_hstack(self.amounts, more.amounts),
             parts={kind: parts.joined(more.parts[kind]) for kind, parts in self.parts.items()},
         )
 
@@ -128,17 +128,17 @@ class PlacedPodsCache:
         """Return the occupants as they are; `numbers` tells which of them are still there."""
         if self._all is None or len(self._all.charges) + len(self._moved) > 2 * len(fleet.charges):
             self._number = {}
-            found = self._count(PlacedPods.of(fleet, list(fleet.charges.values())), 0)
+            pods = self._count(PlacedPods.of(fleet, list(fleet.charges.values())), 0)
         elif self._moved:
             for uid in self._moved:
                 self._number.pop(uid, None)
             more = [fleet.charges[uid] for uid in self._moved if uid in fleet.charges]
-            found = self._count(self._all.joined(PlacedPods.of(fleet, more)), len(self._all.charges))
+            pods = self._count(self._all.joined(PlacedPods.of(fleet, more)), len(self._all.charges))
         else:
             return self._all
-        self._all, self._there = found, None
+        self._all, self._there = pods, None
         self._moved.clear()
-        return found
+        return pods
 
     def numbers(self) -> Indices:
         """Return the numbers of all that are there."""
@@ -150,44 +150,44 @@ class PlacedPodsCache:
         """Return the numbers of some pods, of those that are there."""
         return np.array([self._number[uid] for uid in uids if uid in self._number], np.intp)
 
-    def _count(self, found: PlacedPods, first: int) -> PlacedPods:
+    def _count(self, placed: PlacedPods, first: int) -> PlacedPods:
         """Return numbers to the occupants from the first that has none."""
-        self._number |= {found.charges[number].uid: number for number in range(first, len(found.charges))}
-        return found
+        self._number |= {placed.charges[number].uid: number for number in range(first, len(placed.charges))}
+        return placed
 
 
 def _parts(fleet: "Fleet", kind: str, charges: Sequence[Charge], rows: Indices) -> Parts:
     cards = fleet.cards[kind]
-    # Flat, without a list for each pod: of those there are so many that collecting them would cost most of it all.
-    found = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == kind]
-    pods = np.fromiter((pod for pod, _ in found), np.intp, len(found))
-    minors = np.fromiter((grant.minor for _, grant in found), np.int32, len(found))
-    kinds, amounts = _amounts(cards.index, [grant.counted for _, grant in found])
+    # One flat list: a list per pod would be most of the cost, because there are many pods.
+    held = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == kind]
+    pods = np.fromiter((pod for pod, _ in held), np.intp, len(held))
+    minors = np.fromiter((grant.minor for _, grant in held), np.int32, len(held))
+    kinds, amounts = _amounts(cards.index, [grant.counted for _, grant in held])
     number = np.bincount(pods, minlength=len(charges))
     return Parts(
         first=np.cumsum(number) - number,
         number=number,
-        # What is charged has its slot.
+        # Every charged grant has a slot.
         slots=(cards.minor[rows[pods]] == minors[:, np.newaxis]).argmax(axis=1),
         kinds=kinds,
         amounts=amounts,
         unknown=np.fromiter((kind in each.unknown for each in charges), np.bool_, len(charges)),
-        functions={part: grant.handles for part, (_, grant) in enumerate(found) if grant.functions},
+        functions={part: grant.handles for part, (_, grant) in enumerate(held) if grant.functions},
     )
 
 
-def _amounts(index: Mapping[str, int], told: Sequence[Amounts]) -> tuple[Indices, Column]:
+def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts]) -> tuple[Indices, Column]:
     """Return amounts, told by name, as columns of a matrix in the order of an index, each once, and whose is which."""
     numbers: dict[Any, int] = {}
-    kinds = np.array([numbers.setdefault(each, len(numbers)) for each in told], np.intp)
-    found: Column = np.zeros((len(index), len(numbers)), np.int64)
+    kinds = np.array([numbers.setdefault(each, len(numbers)) for each in amounts_by_pod], np.intp)
+    matrix: Column = np.zeros((len(index), len(numbers)), np.int64)
     for amounts, at in numbers.items():
         for name, amount in amounts:
             if name in index:
-                found[index[name], at] += amount
-    return kinds, found
+                matrix[index[name], at] += amount
+    return kinds, matrix
 
 
-def _beside(amounts: Column, more: Column) -> Column:
+def _hstack(amounts: Column, more: Column) -> Column:
     """Put later columns of amounts beside these; there may be resources that there were not before."""
     return np.hstack((np.pad(amounts, ((0, len(more) - len(amounts)), (0, 0))), more))

@@ -42,8 +42,8 @@ class Ports:
     def taken(self, port: HostPort) -> Mask:
         """Return the rows where a pod could not listen."""
         addresses = self._used.get((port.protocol, port.port), {})
-        asked = addresses if port.address == ALL_ADDRESSES else {ALL_ADDRESSES, port.address} & addresses.keys()
-        return reduce(np.logical_or, (addresses[each] > 0 for each in asked), np.zeros(self._rows, np.bool_))
+        compared = addresses if port.address == ALL_ADDRESSES else {ALL_ADDRESSES, port.address} & addresses.keys()
+        return reduce(np.logical_or, (addresses[each] > 0 for each in compared), np.zeros(self._rows, np.bool_))
 
     def copy(self) -> Self:
         """Return ports that can change without these."""

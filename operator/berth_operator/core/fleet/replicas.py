@@ -37,7 +37,7 @@ class Replicas:
         """Return the number of a controller's replicas per row; read-only."""
         line = self._tally.touch(controller)
         if line is None:
-            line = self._count_anew(controller)
+            line = self._add_line(controller)
         return self._tally.line(line)
 
     def copy(self) -> Self:
@@ -49,7 +49,7 @@ class Replicas:
         """Make room for more rows."""
         self._tally.grow(rows)
 
-    def _count_anew(self, controller: str) -> int:
+    def _add_line(self, controller: str) -> int:
         if len(self._tally) >= MOST:
             self._tally.drop(next(iter(self._tally.lines)))
         line, rows = self._tally.add(controller), self._rows.get(controller, Counter())

@@ -57,7 +57,7 @@ class Tally(Generic[K]):
 
     def sum(self, names: Sequence[K], weights: Sequence[int] | None = None) -> Counts:
         """Return the sum of the lines of several names, each multiplied by its weight; it may be read-only."""
-        if len(names) == 1:  # as is usual: a tenth of the work
+        if len(names) == 1:  # the usual case, in a tenth of the time
             line = self.line(self.lines[names[0]])
             return line if weights is None else weights[0] * line
         lines = self.counts[[self.lines[each] for each in names]]

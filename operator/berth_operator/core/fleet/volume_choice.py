@@ -67,11 +67,11 @@ def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
     if not mounts.claims:
         return NO_POD_VOLUMES
     bindings, provisions = [], []
-    for each in options(fleet, mounts):
-        if each.picks[row] == NONE:
-            provisions.append(each.claim.key)
+    for option in options(fleet, mounts):
+        if option.picks[row] == NONE:
+            provisions.append(option.claim.key)
         else:
-            bindings.append((each.claim.key, tuple(each.volumes)[each.picks[row]]))
+            bindings.append((option.claim.key, tuple(option.volumes)[option.picks[row]]))
     return PodVolumes(bindings=tuple(bindings), provisions=tuple(provisions))
 
 
@@ -83,10 +83,10 @@ def reach(fleet: Fleet, terms: Terms | None) -> Rows:
     if volumes.reached_at != fleet.labels.version or len(volumes.reached) >= MOST:
         volumes.reached.clear()
         volumes.reached_at = fleet.labels.version
-    found = volumes.reached.get(terms)
-    if found is None:
-        found = volumes.reached[terms] = sealed(np.flatnonzero(node_terms.any_of(fleet, terms)))
-    return found
+    rows = volumes.reached.get(terms)
+    if rows is None:
+        rows = volumes.reached[terms] = sealed(np.flatnonzero(node_terms.any_of(fleet, terms)))
+    return rows
 
 
 def reaching(fleet: Fleet, terms: Terms | None) -> Mask:
@@ -97,17 +97,17 @@ def reaching(fleet: Fleet, terms: Terms | None) -> Mask:
 
 
 def _delayed(fleet: Fleet, mounts: Mounts) -> list[Claim]:
-    found = {use.claim: fleet.volumes.claims.get(use.claim) for use in mounts.claims}
-    waiting = [each for each in found.values() if each and not each.bound and fleet.volumes.is_delayed(each)]
+    claims = {use.claim: fleet.volumes.claims.get(use.claim) for use in mounts.claims}
+    waiting = [each for each in claims.values() if each and not each.bound and fleet.volumes.is_delayed(each)]
     return sorted(waiting, key=lambda each: (each.size, each.key))
 
 
 def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
     selected = fleet.volumes.selected_node(claim)
-    # Where a volume is being made already, none of those that exist is looked at.
+    # Once provisioning has started, existing volumes are not considered.
     volumes = [] if selected is not None else list(fleet.volumes.candidates(claim))
     picks = np.full(len(fleet.names), NONE, np.int64)
-    for number in range(len(volumes) - 1, -1, -1):  # the best last, so that it stands
+    for number in range(len(volumes) - 1, -1, -1):  # the best last, because later ones overwrite earlier ones
         rows = _left(reach(fleet, volumes[number].affinity), volumes[number].name, earlier)
         picks[rows] = number
     storage_class = fleet.volumes.classes[claim.storage_class]
@@ -122,9 +122,9 @@ def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
 
 def _left(rows: Rows, volume: str, earlier: Sequence[Option]) -> Rows:
     """Return those of the rows on which no earlier claim of the pod takes the volume."""
-    for each in earlier:
-        if (number := each.volumes.get(volume)) is not None:
-            rows = rows[each.picks[rows] != number]
+    for option in earlier:
+        if (number := option.volumes.get(volume)) is not None:
+            rows = rows[option.picks[rows] != number]
     return rows
 
 

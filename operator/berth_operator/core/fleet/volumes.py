@@ -120,7 +120,7 @@ class Volumes:
         """Volume or node ("volume x", "node x") -> attachments."""
         self._attached_as: dict[str, tuple[int, Attachable]] = {}
 
-    # --- what the API server says -----------------------------------------------------------------------------
+    # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_claim(self, claim: Claim) -> None:
         """Take a claim as it is."""
@@ -163,9 +163,9 @@ class Volumes:
 
     def remove_capacity(self, key: str) -> None:
         """A capacity is gone."""
-        for each in self.capacities.values():
-            each.pop(key, None)
-        self.capacities = {name: each for name, each in self.capacities.items() if each}
+        for capacities in self.capacities.values():
+            capacities.pop(key, None)
+        self.capacities = {name: capacities for name, capacities in self.capacities.items() if capacities}
 
     def put_limits(self, node: str, limits: Mapping[str, int]) -> None:
         """Take how many volumes of each driver a node can hold; those not named have no limit."""
@@ -237,8 +237,8 @@ class Volumes:
             self._place(row, use, sign)
         for disk in mounts.disks:
             self.disks.place(row, disk, sign)
-        for each in mounts.attachables:
-            self.attached.use(row, each, sign)
+        for attachable in mounts.attachables:
+            self.attached.use(row, attachable, sign)
         for claim, volume in chosen.bindings:
             self._promised.put(volume, claim, sign)
         for claim in chosen.provisions:
@@ -248,8 +248,8 @@ class Volumes:
 
     def is_delayed(self, claim: Claim) -> bool:
         """Return whether a claim that is not bound waits for its first consumer; one that names a volume does not."""
-        found = self.classes.get(claim.storage_class)
-        return not claim.volume and found is not None and found.delayed
+        storage_class = self.classes.get(claim.storage_class)
+        return not claim.volume and storage_class is not None and storage_class.delayed
 
     def candidates(self, claim: Claim) -> Iterable[Volume]:
         """Return the volumes that may serve a claim, the smallest first; only the one set aside for it, if there is."""
@@ -295,9 +295,9 @@ class Volumes:
         return self._to_be_made(claim) if volume is None else volume.attachable
 
     def _to_be_made(self, claim: Claim) -> Attachable | None:
-        found = self.classes.get(claim.storage_class)
-        driver = MIGRATED.get(found.provisioner, found.provisioner) if found else ""
-        # No driver names its volumes so.
+        storage_class = self.classes.get(claim.storage_class)
+        driver = MIGRATED.get(storage_class.provisioner, storage_class.provisioner) if storage_class else ""
+        # No driver has volume handles of this form.
         return Attachable(driver=driver, handle=f"for claim {claim.key}") if driver else None
 
     def _is_for(self, volume: Volume, claim: Claim) -> bool:
@@ -389,7 +389,7 @@ class Volumes:
 def _holds(volume: Volume, claim: Claim) -> bool:
     """Return whether a volume could serve a claim even if it was set aside for it."""
     return (
-        volume.claim in ("", claim.key)  # first: most volumes are somebody's
+        volume.claim in ("", claim.key)  # first, because it excludes most volumes
         and volume.size >= claim.size
         and volume.volume_mode == claim.volume_mode
         and volume.attributes_class == claim.attributes_class

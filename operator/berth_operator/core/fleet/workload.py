@@ -82,24 +82,24 @@ class Workload:
 
     def see(self, request: PodRequest) -> None:
         """Take notice of a pod; one without GPUs, or that names only bytes of them, changes nothing."""
-        each, count = _cards(request.devices.parts)
-        if not each:
+        hundredths, count = _cards(request.devices.parts)
+        if not hundredths:
             return
-        # Later pods weigh more; that is the same as fading all earlier ones, and leaves them alone.
+        # Increasing the weight of later pods is the same as decreasing that of all earlier ones, without touching them.
         self._weight *= _GROWTH
-        self._count(each, count, dict(request.resources).get(CPU, 0), request.model)
+        self._count(hundredths, count, dict(request.resources).get(CPU, 0), request.model)
         if self._unseen * FRESH >= self._total:
             self._draw_up()
 
-    def _count(self, each: int, count: int, cpu: int, model: ModelConstraint) -> None:
-        cards = self._weight * each * count
+    def _count(self, hundredths: int, count: int, cpu: int, model: ModelConstraint) -> None:
+        cards = self._weight * hundredths * count
         self._total += self._weight
         self._unseen += self._weight
         self._cpu += self._weight * cpu
         self._by_cpu[min(-(-cpu // (count * STEP)), STEPS - 1)] += cards
         self._demand[model] = self._demand.get(model, 0.0) + cards
-        if each < CARD:
-            self._by_share[each] += self._weight
+        if hundredths < CARD:
+            self._by_share[hundredths] += self._weight
 
     def _draw_up(self) -> None:
         if self._weight > _RESCALE:
@@ -128,8 +128,8 @@ class Workload:
 def _cards(parts: Iterable[Part]) -> tuple[int, int]:
     """Return the hundredths of each GPU (the greater of core and memory) and the count; (0, 0) for bytes only."""
     for part in parts:
-        wanted = dict(part.amounts)
-        each = max(wanted.get(GPU_CORE, 0), wanted.get(GPU_MEMORY_RATIO, 0))
-        if part.type == GPU and each:
-            return each, part.count
+        amounts = dict(part.amounts)
+        hundredths = max(amounts.get(GPU_CORE, 0), amounts.get(GPU_MEMORY_RATIO, 0))
+        if part.type == GPU and hundredths:
+            return hundredths, part.count
     return 0, 0

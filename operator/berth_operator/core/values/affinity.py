@@ -110,7 +110,7 @@ class PodSelection:
     def includes(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Return whether a pod of this namespace with these labels counts."""
         # A loop: see LabelSelector.matches.
-        for each in self.peers:  # noqa: SIM110
-            if not each.reach(namespace, labels, labels_of):
+        for peers in self.peers:  # noqa: SIM110
+            if not peers.reach(namespace, labels, labels_of):
                 return False
         return True

@@ -12,7 +12,7 @@ from berth_api.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.column_cache import MOST, TRIES, ColumnCache, Rows, Values
+from berth_operator.core.fleet.column_cache import MAX_BYTES, MIN_LOOKUPS, ColumnCache, Rows, Values
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
@@ -111,7 +111,7 @@ def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
     def column(name: str) -> None:
         def compute(_rows: Rows) -> Values:
             asked.append(name)
-            return np.zeros(MOST // 40, np.int8)
+            return np.zeros(MAX_BYTES // 40, np.int8)
 
         column_cache.column(name, compute)
 
@@ -157,10 +157,10 @@ def test_where_no_two_rows_are_alike_nobody_looks() -> None:
     squares, looks = Squares(), itertools.count()
     column_cache = ColumnCache(lambda _row: 0, lambda _row: b"%d" % next(looks))
     column_cache.column("squares", squares)
-    for _ in range(2 * TRIES):
+    for _ in range(2 * MIN_LOOKUPS):
         column_cache.move(0)
         column_cache.column("squares", squares)
-    assert next(looks) == TRIES
+    assert next(looks) == MIN_LOOKUPS
 
 
 def test_what_was_found_out_about_a_row_is_told_of_one_that_looks_the_same() -> None:
