@@ -1,13 +1,13 @@
-"""Which cards of a node a pod gets, and how much of each.
+"""Allocators: they choose the cards of a node that a pod gets, and how much of each.
 
-    gpu.py       parts of GPUs in amounts
+    gpu.py       GPUs by amounts: whole cards and shares
     mig.py       instances of GPUs in MIG mode
-    slices.py    what a Device offers as one GPU, or as one slice of one
-    simple.py    RDMA NICs and FPGAs, and what plug-ins bring without an allocator of their own
-    joint.py     parts of several types that lie together
+    slices.py    `nvidia.com/gpu` and `nvidia.com/gpu.shared`, as the device plugin counts them
+    simple.py    RDMA NICs and FPGAs, and devices of plug-ins without an allocator
+    joint.py     parts of several device types under the same PCIe switches
 
-Each but the last is an `Allocator`: a small pure module that serves one part of a request. `Allocators` selects one for
-each part of a whole request.
+Each module except joint.py is an `Allocator`: a small pure module that serves one part of a request. `Allocators`
+selects an allocator for each part of a request.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -32,7 +32,7 @@ _OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLI
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Allocators:
-    """The built-in allocators, and those that plug-ins bring for their device types."""
+    """The built-in allocators, and the plug-ins' allocators for their device types."""
 
     of_plugins: Mapping[str, Allocator]
     """By device type."""
@@ -63,7 +63,7 @@ class Allocators:
         return mask
 
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        """Yield what is missing for each part and the rows where it is, the first reason first."""
+        """Yield reasons for each part, the most important first, each with the rows it is true for."""
         for part in request.devices.parts:
             yield from self.of(part).reasons(fleet, request, part, rejected)
         if bound := joint.bound(request):
@@ -86,21 +86,21 @@ BUILT_IN: Final = Allocators({})
 
 
 def in_subdevices(fleet: Fleet, part: Part) -> bool:
-    """Return whether there are nodes on which a part is of pieces, and not of cards."""
+    """Return whether there are nodes on which a part is allocated as subdevices instead of cards."""
     return part.unit != AMOUNTS and not slices.are_cards(fleet, part)
 
 
 def subdevices_left(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return how many pieces each card can give now for a part that is `in_subdevices`."""
+    """Return how many free subdevices each card has for a part that is `in_subdevices`."""
     free = mig.free if part.unit == INSTANCE else slices.free
     return free(fleet, request, part, rows)
 
 
 def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return the hundredths of each card's pieces that no pod has after one more; all of a card that can give none."""
+    """Return the hundredths of each card's subdevices that stay free after one more is taken; 100 if none is free."""
     return subdevices.unused(fleet.cards[part.type], subdevices_left(fleet, request, part, rows), rows)
 
 
 def divided(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Return the rows where a part that is `in_subdevices` is of pieces."""
+    """Return the rows where a part that is `in_subdevices` is allocated as subdevices."""
     return slices.divided(fleet, rows) if part.unit == PLUGIN_UNIT else np.ones_like(fleet.present[rows])

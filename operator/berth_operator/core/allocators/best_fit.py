@@ -1,4 +1,4 @@
-"""Take the cards that are left with least, so that larger requests find room elsewhere; or with most."""
+"""Best fit: prefer the cards with the least left free, so that larger requests fit elsewhere; to spread, the most."""
 
 import numpy as np
 
@@ -6,13 +6,13 @@ from berth_operator.core.fleet.cards import Cards, Column, Indices
 
 
 def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:
-    """Return for each slot what its card costs: its free part, or the taken one where pods shall spread."""
+    """Return the cost of each slot's card in hundredths: what is free of it, or the negative of that to spread pods."""
     left = _left(cards, row, slots)
     return -left if spread else left
 
 
 def _left(cards: Cards, row: int, slots: Indices) -> Column:
-    """Return the free part of each slot's scarcest resource, in hundredths of the card."""
+    """Return the free hundredths of each slot's scarcest resource."""
     # Resources after these (instances, replicas, virtual functions) are not amounts of the card.
     counted = len(cards.counted)
     total = np.maximum(cards.total[:counted, row, slots], 1)

@@ -17,7 +17,7 @@ _CAP: Final = 2**56
 
 
 def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Return the cards that can serve the part now, but for what it asks of several of them together."""
+    """Return the cards that can serve the part now, without the constraints between several cards."""
     cards = fleet.cards[part.type]
     mask = _free(fleet, request, part, rows, cards.announced if by_kubelet(part) else cards.healthy)
     if part.exclusive:
@@ -26,7 +26,7 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Return the healthy cards that are accepted with enough left; a whole card must have no pod at all."""
+    """Return the healthy accepted cards with enough left; for a whole card, no pod may use the card."""
     return _free(fleet, request, part, rows, fleet.cards[part.type].healthy)
 
 
@@ -45,12 +45,12 @@ def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mas
 
 
 def by_kubelet(part: Part) -> bool:
-    """Return whether kubelet gives out what the part asks for, of what its agent announces."""
+    """Return whether kubelet allocates what the part requests, from the devices that the agent announces."""
     return part.type == GPU and part.unit != AMOUNTS
 
 
 def broken_up(cards: Cards, part: Part, rows: Rows) -> Mask | None:
-    """Return the idle cards whose slices nobody can have once the part takes some of them; None if there are none."""
+    """Return the idle cards whose slices become unavailable if the part takes the card; None if no card has slices."""
     if part.type != GPU or part.unit != AMOUNTS or REPLICAS not in cards.index:
         return None
     sliced: Mask = (cards.total[cards.index[REPLICAS], rows] > 0) & (cards.users[rows] == 0)
@@ -58,10 +58,10 @@ def broken_up(cards: Cards, part: Part, rows: Rows) -> Mask | None:
 
 
 def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Return the cards from which pods that are exclusive keep another such pod.
+    """Return the cards that are blocked for the part by other pods' exclusive policies.
 
-    No two of them share a card; and no two with PCIeLevel a switch. Where nobody tells of a card on which switch it is,
-    it may be on any.
+    No two pods with an exclusive policy share a card, and no two with PCIeLevel share a PCIe switch. A card whose
+    switch is not known may be on any switch.
     """
     taken = _held(cards, rows, *EXCLUSIVES)
     if part.exclusive != PCIE_LEVEL:
@@ -74,7 +74,7 @@ def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
 
 
 def _held(cards: Cards, rows: Rows, *policies: str) -> Mask:
-    """Return the cards that pods with one of these policies are on."""
+    """Return the cards that pods with one of these exclusive policies use."""
     held = np.zeros_like(cards.present[rows])
     for name in policies:
         if name in cards.index:
@@ -89,13 +89,13 @@ def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
 
 
 def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Return the cards that could serve the part were no pod on them."""
+    """Return the cards that could serve the part if no pod used them."""
     mask: Mask = fleet.cards[part.type].healthy & accepted(fleet, request, part) & large_enough(fleet, part)
     return mask
 
 
 def large_enough(fleet: Fleet, part: Part) -> Mask:
-    """Return the cards that could serve the part were they free."""
+    """Return the cards that are large enough for the part, whatever is used of them."""
     cards = fleet.cards[part.type]
     mask = large(cards, part, ALL)
     for index, amount in needs(cards, part, ALL):
@@ -104,7 +104,7 @@ def large_enough(fleet: Fleet, part: Part) -> Mask:
 
 
 def large(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Return the cards with as much memory in all as the pod wants of each."""
+    """Return the cards with at least the total memory that the part requires of each card."""
     if not part.min_memory:
         return np.ones_like(cards.healthy[rows])
     large: Mask = cards.total[cards.index[GPU_MEMORY], rows] >= part.min_memory
@@ -112,7 +112,7 @@ def large(cards: Cards, part: Part, rows: Rows) -> Mask:
 
 
 def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Return the cards of a model and with labels that the pod accepts."""
+    """Return the cards whose model and labels the pod accepts."""
     mask = of_model(fleet, request, part, rows)
     if part.selector.requirements:
         mask = mask & fleet.intern_table.selected(part.selector)[fleet.cards[part.type].labels[rows]]
@@ -120,7 +120,7 @@ def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 
 
 def of_model(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Return the cards of a model that the pod accepts."""
+    """Return the cards whose model the pod accepts."""
     cards = fleet.cards[part.type]
     present = pick(cards.present, rows)
     if part.type != GPU or not request.model:
@@ -131,9 +131,10 @@ def of_model(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
 
 
 def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Column]]:
-    """Return each resource's index with the amount that a card must have.
+    """Yield (index of a resource, amount that a card must have free).
 
-    What the pod left out of memory and ratio is charged too, so it must fit as well; it depends on the card's size.
+    If the pod requests only one of memory and memory ratio, the other is charged too and must fit; its amount depends
+    on the card's memory.
     """
     amounts = dict(part.amounts)
     for name, amount in amounts.items():

@@ -1,4 +1,4 @@
-"""Virtual functions: each card that is given gives one of a group whose labels match."""
+"""Virtual functions: a part may request one, from a group with matching labels, on each of its cards."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from berth_operator.core.fleet.fleet import Fleet
 
 
 def free(fleet: Fleet, part: Part, rows: Rows = ALL) -> Mask:
-    """Return the cards with a virtual function for the part that nobody holds; all, where it wants none."""
+    """Return the cards with a free virtual function for the part; all cards if the part requests none."""
     cards = fleet.cards[part.type]
     if part.functions is None:
         return np.ones_like(cards.present[rows])
@@ -20,7 +20,7 @@ def free(fleet: Fleet, part: Part, rows: Rows = ALL) -> Mask:
 
 
 def offered(fleet: Fleet, part: Part) -> Mask:
-    """Return the cards with a virtual function for the part, whoever holds it; all, where it wants none."""
+    """Return the cards with a virtual function for the part, free or not; all cards if the part requests none."""
     cards = fleet.cards[part.type]
     if part.functions is None:
         return np.ones_like(cards.present)
@@ -29,7 +29,7 @@ def offered(fleet: Fleet, part: Part) -> Mask:
 
 
 def lowest(fleet: Fleet, row: int, slot: int, part: Part) -> tuple[Function, ...]:
-    """Return the free virtual function with the lowest bus id, compared as text; none if the part needs none."""
+    """Return the free virtual function with the lowest bus id, compared as text; empty if the part requests none."""
     if part.functions is None:
         return ()
     cards = fleet.cards[part.type]

@@ -1,7 +1,7 @@
-"""Parts of GPUs in amounts: whole cards, shares of one, and shares of several.
+"""The allocator of GPUs by amounts: whole cards, a share of one card, or shares of several cards.
 
-`reach` says which cards will do together, `partitions` which sets an NVSwitch allows, `topology` which set is the best,
-and the policy's strategy (`least_waste`, `best_fit`) what each card costs.
+`locality` determines which cards can be combined, `partitions` which sets an NVSwitch allows, `topology` which set is
+the best, and the policy's strategy (`least_waste`, `best_fit`) what each card costs.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -31,21 +31,21 @@ from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 BROKEN_UP: Final = 10_000
-"""What it costs to take a sliced card as a whole or by shares: more than any strategy asks for a card."""
+"""The cost of allocating a sliced card whole or by shares; more than the cost of any card in any strategy."""
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the rows with as many cards that can serve the part, and that will do together."""
+    """Return the rows with enough cards that can serve the part and that meet its locality."""
     return _enough(fleet, request, part, candidates.fitting(fleet, request, part, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Return the rows that would have as many such cards, were they free."""
+    """Return the rows that would have enough such cards if all cards were free."""
     return _enough(fleet, request, part, candidates.suitable(fleet, request, part), ALL)
 
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
-    """Return the rows on which so many of the cards that fit will do together."""
+    """Return the rows where enough of the fitting cards meet the part's locality and partitions."""
     mask = ~shortage.too_few(fits, part)
     if within := locality.required(request, part):
         mask &= locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count
@@ -55,7 +55,7 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Row
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing, and the rows where it is."""
+    """Yield the possible reasons, each with the rows it is true for."""
     yield from shortage.of_cards(fleet, request, part, rejected)
     fits, within = candidates.fitting(fleet, request, part), locality.required(request, part)
     if within:
@@ -68,7 +68,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Return the best cards of the row."""
+    """Return the grants of the best cards of the row."""
     common = fleet.workload.typical.common
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common)
     chosen = fleet.column_cache.of_row(row, key, lambda: _best(fleet, row, request, part, policy, near=near))
@@ -98,7 +98,7 @@ def slots(
     near: Collection[int] = (),
     companions: Companions | None = None,
 ) -> Sequence[int]:
-    """Return the slots of the best set of cards that have the companions they need; none if there is no such set."""
+    """Return the slots of the best set of cards that has the required companions; empty if there is none."""
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)
     board = topology.candidates_of(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
@@ -109,7 +109,7 @@ def slots(
 
 
 def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: Indices) -> Column:
-    """Return what each of these cards costs by the policy's strategy, those that would be broken up the most."""
+    """Return the cost of each of these cards by the policy's strategy; sliced cards cost most."""
     if policy.card_strategy == "Fragmentation":
         cost = least_waste.cost(fleet, row, part, slots)
     else:
@@ -119,7 +119,7 @@ def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: I
 
 
 def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> Sequence[int]:
-    """Return the slots of a partition, or of the best set where the part need not be one; none if there are none."""
+    """Return the slots of the best partition, or of the best set if none is required; empty if there is neither."""
     if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
         return topology.best(board)
     chosen = partitions.choose(fleet, row, request, part, board)

@@ -1,4 +1,4 @@
-"""What a pod is given of cards that were chosen."""
+"""Grants of a part on cards that were chosen."""
 
 from collections.abc import Collection, Iterable, Sequence
 
@@ -12,7 +12,7 @@ from berth_operator.core.fleet.cards import Cards, Column, Indices
 def cheapest(
     cards: Cards, row: int, part: Part, slots: Indices, cost: Column, *, near: Collection[int]
 ) -> Sequence[int]:
-    """Return the slots with the lowest cost; those of the switches that are `near` come before all others."""
+    """Return the part's number of slots with the lowest cost; cards on PCIe switches in `near` come first."""
     # The last key sorts first.
     keys = [cards.minor[row, slots], cost]
     if near:
@@ -22,12 +22,12 @@ def cheapest(
 
 
 def of_slots(cards: Cards, row: int, part: Part, slots: Iterable[int]) -> tuple[Grant, ...]:
-    """Return a part's amounts on each of these cards."""
+    """Return one grant with the part's amounts for each of these slots."""
     return tuple(of_card(cards, row, part, slot) for slot in slots)
 
 
 def of_card(cards: Cards, row: int, part: Part, slot: int) -> Grant:
-    """Return a part's amounts on one card."""
+    """Return a grant with the part's amounts for the card in one slot."""
     minor = int(cards.minor[row, slot])
     name = cards.ids[row].get(minor, "")
     grant = Grant(type=part.type, minor=minor, amounts=part.amounts, id=name, exclusive=part.exclusive)

@@ -1,11 +1,12 @@
-"""Parts that lie together: GPUs, and NICs or FPGAs under the same PCIe switches.
+"""Joint allocation: GPUs, and NICs or FPGAs under the same PCIe switches.
 
-`SamePCIe` asks for a set of switches with cards of every type under each, and none of any type elsewhere. The type that
-is named first, and GPUs in any case, are given as many as the pod asks for. Of the others every switch gets one, even
-where that makes more than the pod asks for. So a set will do if it has no more switches than there are cards of a type
-with a fixed number, each of them can serve all types, and all together have enough of each.
+`SamePCIe` requires a set of switches such that each switch has a card of every type, and all cards are under these
+switches. The first type, and GPUs in any case, get exactly the requested number of cards. Every other type gets at
+least one card under each switch, even if that is more than requested. So a set of switches is feasible if it has no
+more switches than the types with an exact number have cards, each switch serves all types, and the switches together
+have enough cards of each type.
 
-Without `SamePCIe` such a set is preferred, and cards that are near to those of the first type are where there is none.
+Without `SamePCIe` such a set is preferred; if there is none, cards near those of the first type are preferred.
 """
 
 from collections import Counter
@@ -31,35 +32,35 @@ from berth_operator.core.values.request import PodRequest
 Parts = tuple[Part, ...]
 Alone = Callable[[Part, Collection[int]], tuple[Grant, ...]]
 Masks = Sequence[Mask]
-"""For each part the cards that can serve it."""
+"""For each part, the cards that can serve it: shape (rows, slots)."""
 Types = Container[str]
-"""Device types whose devices are not chosen here, because a plug-in's allocator chooses them."""
+"""Device types that are not allocated jointly, because a plug-in's allocator chooses their devices."""
 
 
 def parts_of(request: PodRequest) -> Parts:
-    """Return the parts that lie together, the one that is placed first before the others; none for most pods."""
+    """Return the parts of the joint allocation, the primary one first; empty for most pods."""
     joint = request.devices.joint
     named = () if joint is None else joint.types
     return tuple(part for kind in named for part in request.devices.parts if part.type == kind)
 
 
 def bound(request: PodRequest) -> Parts:
-    """Return the parts that must lie under the same switches."""
+    """Return the parts that must be under the same PCIe switches (`SamePCIe`); empty for most pods."""
     return parts_of(request) if request.devices.joint is not None and request.devices.joint.same_pcie else ()
 
 
 def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, apart: Types) -> Mask:
-    """Return which of the rows have switches that can serve all of the parts now."""
+    """Return which of the rows have PCIe switches that can serve all parts now."""
     return _feasible(fleet, request, parts, [_can_serve(fleet, request, part, rows, apart) for part in parts], rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, apart: Types) -> Mask:
-    """Return the rows with switches that could serve all of the parts if all cards were free."""
+    """Return the rows with PCIe switches that could serve all parts if all cards were free."""
     return _feasible(fleet, request, parts, [_could_serve(fleet, request, part, apart) for part in parts], ALL)
 
 
 def reason(parts: Parts) -> str:
-    """Say what a row lacks that has enough for each part by itself."""
+    """Return the reason for rows that have enough for each part alone, but not under the same switches."""
     devices = " and ".join(f"{part.count} {part.type.upper()}" for part in parts)
     return f"node(s) have too few free devices under the same PCIe switches ({devices} requested)"
 
@@ -74,9 +75,9 @@ def choose(
     alone: Alone,
     apart: Types,
 ) -> tuple[Grant, ...]:
-    """Return the cards for all of the parts: under the same switches, or near to those of the first if that is enough.
+    """Return the grants for all parts: under the same switches, or, if that is not required, near the first part's.
 
-    `alone` chooses for a part by itself, near to some switches.
+    `alone(part, near)` allocates one part, preferring the switches in `near`.
     """
     joint_request = _JointRequest(fleet=fleet, row=row, request=request, parts=parts, policy=policy, apart=apart)
     chosen = joint_request.under_switches()
@@ -94,7 +95,7 @@ def _could_serve(fleet: Fleet, request: PodRequest, part: Part, apart: Types) ->
 
 
 def _are_cards(fleet: Fleet, part: Part, rows: Rows, apart: Types) -> Mask:
-    """Return the rows where the part is of cards that can be chosen here: no pieces, and none of a plug-in."""
+    """Return the rows where the part is allocated as cards by this module: not subdevices, and no plug-in's devices."""
     cards = np.ones_like(fleet.present[rows])
     if part.unit == PLUGIN_UNIT and not slices.are_cards(fleet, part):
         return cards & ~slices.divided(fleet, rows)
@@ -120,7 +121,10 @@ def _feasible(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, row
 
 
 def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: Rows) -> Iterator[tuple[Masks, int]]:
-    """Return the cards among which the parts may choose freely, and under how many switches at most."""
+    """Yield, for each combination of groups: for each part its cards, and the maximum number of switches.
+
+    Any cards of a group can be combined.
+    """
     first = parts_of(request)[0]
     fixed = [part == first or part.type == GPU for part in parts]
     groups = (
@@ -137,7 +141,7 @@ def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _JointRequest:
-    """What is asked of a row."""
+    """The joint parts of a request, to be allocated on one row."""
 
     fleet: Fleet
     row: int
@@ -147,10 +151,10 @@ class _JointRequest:
     apart: Types
 
     def under_switches(self) -> tuple[Grant, ...] | None:
-        """Return cards under switches that can serve all of the parts; None if there are none such.
+        """Return grants under switches that can serve all parts; None if there are no such switches.
 
-        The GPUs are the best of all sets that have the others beside them. Where there are no GPUs, or more than can
-        be compared, the fewest switches that will do are taken.
+        The GPUs are the best set that has the other parts' cards under its switches. Without GPUs, or if the sets are
+        too many to compare, the smallest feasible set of switches is taken.
         """
         best: tuple[Masks, list[int]] | None = None
         for masks, most in self._choices(self.parts):
@@ -162,7 +166,7 @@ class _JointRequest:
         return self._connected() or self._grants(self.parts, *best)
 
     def nearby(self, alone: Alone) -> tuple[Grant, ...]:
-        """Return the cards of the first part, and for the others such as are near to them, as far as there are any."""
+        """Return grants for the first part, and for the other parts near its cards where possible."""
         chosen = alone(self.parts[0], ())
         cards = self.fleet.cards[self.parts[0].type]
         held = np.isin(cards.minor[self.row], [grant.minor for grant in chosen])
@@ -182,7 +186,10 @@ class _JointRequest:
         return _choices(self.fleet, self.request, parts, able, rows)
 
     def _connected(self) -> tuple[Grant, ...]:
-        """Return the best GPUs that have the other parts beside them, and those; nothing where that is not found."""
+        """Return grants of the best GPUs that have the other parts under their switches, and of those parts.
+
+        The result is empty if no such set was found.
+        """
         own = next((part for part in self.parts if part.type == GPU), None)
         if own is None:
             return ()
@@ -200,7 +207,10 @@ class _JointRequest:
         return ()
 
     def _common(self, parts: Parts, masks: Masks) -> tuple[tuple[int, tuple[int, ...]], ...]:
-        """Return the switches with cards for each of the parts, and how many; no more than are wanted."""
+        """Return (switch, number of cards for each part) of switches with cards for all parts.
+
+        A number is at most what its part requests.
+        """
         under = [self._under(part, mask) for part, mask in zip(parts, masks, strict=True)]
         common = [switch for switch in under[0] if all(switch in other for other in under)]
         counts = [part.count for part in parts]
@@ -209,12 +219,12 @@ class _JointRequest:
         )
 
     def _under(self, part: Part, mask: Mask) -> Counter[int]:
-        """Return how many of these cards are under each switch that is known."""
+        """Return the number of these cards under each known switch."""
         own = self.fleet.cards[part.type].pcie[self.row][mask[0]]
         return Counter(own[own != UNKNOWN_SWITCH].tolist())
 
     def _fewest(self, masks: Masks) -> list[int] | None:
-        """Return the fewest switches that have enough of these cards; among as many, those with the cheapest cards."""
+        """Return the smallest set of switches with enough of these cards; of equal ones, the one with the cheapest."""
         under = self._under(self.parts[0], masks[0])
         own, cheapest = self.fleet.cards[self.parts[0].type].pcie[self.row], dict[int, int]()
         for slot, cost in self._ranked(self.parts[0], np.flatnonzero(masks[0][0])):
@@ -225,7 +235,7 @@ class _JointRequest:
         return None if chosen is None else [common[place][0] for place in chosen]
 
     def _ranked(self, part: Part, slots: Indices) -> list[tuple[int, int]]:
-        """Return these slots with what their cards cost, by the policy's strategy, the cheapest first."""
+        """Return (slot, cost by the policy's strategy), the cheapest first."""
         cards = self.fleet.cards[part.type]
         if part.type == GPU:
             cost = gpu.costs(self.fleet, self.row, part, self.policy, slots)
@@ -235,7 +245,7 @@ class _JointRequest:
         return list(zip(slots[order].tolist(), cost[order].tolist(), strict=True))
 
     def _grants(self, parts: Parts, masks: Masks, chosen: Collection[int]) -> tuple[Grant, ...]:
-        """Return these cards under the chosen switches, one under each before a second under any."""
+        """Return grants of these cards under the chosen switches, one per switch before a second one."""
         given = (self._of_part(part, mask[0], chosen) for part, mask in zip(parts, masks, strict=True))
         return tuple(chain.from_iterable(given))
 

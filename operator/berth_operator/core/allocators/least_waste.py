@@ -1,9 +1,9 @@
-"""Take the cards of a node on which a pod wastes least.
+"""Least waste: prefer the cards of a node on which a pod wastes least.
 
     waste = what is left of the card + 4 * growth of its residue
 
-A card's residue is what stays unused of it even if the common shares fill it as well as they can. So of two cards the
-tighter one is taken, unless that spoils it for the shares that typically come.
+A card's residue is what stays unused even if pods of the common sizes fill the card as well as possible. So the tighter
+of two cards is preferred, unless what is left of it no longer fits the common sizes.
 """
 
 from functools import lru_cache
@@ -21,13 +21,13 @@ from berth_operator.core.values.request import PodRequest
 
 _HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))
 SPOILT: Final = 4
-"""How much a hundredth of residue counts beside one that is left."""
+"""The weight of a hundredth of residue, relative to a hundredth that is left."""
 UNFIT: Final = (2 + 2 * SPOILT) * CARD
-"""More than any card wastes that the part fits on."""
+"""The waste of a card that the part does not fit on: more than that of any card that it fits on."""
 
 
 def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
-    """Return what the part would waste on each slot of a row."""
+    """Return the hundredths that the part would waste on each of these slots of a row."""
     rows = only(row)
     [wasted] = _wasted(fleet, part, left(fleet.cards[GPU], rows), rows)
     costs: Column = wasted[slots]
@@ -35,14 +35,14 @@ def cost(fleet: Fleet, row: int, part: Part, slots: Indices) -> Column:
 
 
 def left(cards: Cards, rows: Rows = ALL) -> Column:
-    """Return the hundredths that are left of each healthy GPU, of core or of memory, whichever is less."""
+    """Return the free hundredths of each healthy GPU: the smaller of core and memory."""
     core, ratio = (cards.left(index, rows) for index in _HUNDREDTHS)
     hundredths: Column = np.maximum(np.minimum(core, ratio), 0) * pick(cards.healthy, rows)
     return hundredths
 
 
 def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
-    """Return the hundredths of each GPU that a part takes: bytes are more of a small card than of a large one."""
+    """Return the hundredths of a GPU that a part takes; for memory in bytes they depend on the card's memory."""
     requested = dict(part.amounts)
     hundredths = max(requested.get(GPU_CORE, 0), requested.get(GPU_MEMORY_RATIO, 0))
     if GPU_MEMORY not in requested or GPU_MEMORY_RATIO in requested:
@@ -53,9 +53,9 @@ def need(cards: Cards, part: Part, rows: Rows = ALL) -> int | Column:
 
 
 def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Rows = ALL) -> Column:
-    """Return the hundredths that each GPU would waste, by what is left of it; UNFIT where the part does not fit.
+    """Return the hundredths that each GPU would waste, given what is `free` of it; UNFIT if the part does not fit.
 
-    A card whose slices cannot be had any more is wasted as a whole.
+    A card whose slices become unavailable is wasted as a whole.
     """
     wasted = _wasted(fleet, part, free, rows)
     if (broken := candidates.broken_up(fleet.cards[GPU], part, rows)) is not None:
@@ -72,10 +72,10 @@ def _wasted(fleet: Fleet, part: Part, free: Column, rows: Rows) -> Column:
 
 @lru_cache(maxsize=256)
 def residues(common: tuple[int, ...]) -> Column:
-    """Return for each number of hundredths how many stay unused when pods of these sizes fill it as well as they can.
+    """Return, for each number of free hundredths, how many stay unused if pods of these sizes fill it best.
 
-    A whole card has none: it can be had as a whole. Where no size is common, nothing can be told. Numbers below 0, of
-    cards on which a pod does not fit, count from the end and mean nothing.
+    The residue of a whole card is 0, because a pod can request a whole card. Without common sizes every residue is 0.
+    Negative indices, of cards on which a pod does not fit, read the padding at the end.
     """
     residue = np.zeros(2 * CARD + 1, np.int64)
     if not common:

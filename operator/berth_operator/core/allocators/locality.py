@@ -1,7 +1,7 @@
-"""What any two cards of a part must have in common: a NUMA node, a PCIe switch, an NVLink between them.
+"""Locality: what any two cards of a part must have in common, such as a NUMA node, a PCIe switch or an NVLink.
 
-Cards that have it lie in groups: any so many cards of one group will do. So whether a node has enough of them is a
-question of counting, asked of all nodes side by side, whatever the sizes of their groups.
+Locality divides a node's cards into groups, and any cards of one group can be combined. So whether a node has enough
+cards is a matter of counting, which array expressions do for all nodes at once.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,27 +22,27 @@ from berth_operator.core.values.request import PodRequest
 LinkScores = npt.NDArray[np.float64]
 
 MOST_CLIQUES: Final = 1024
-"""Groups of cards with NVLinks among all of them that are looked at on one node; machines have a handful."""
+"""Maximum number of NVLink cliques that are computed for one node; real machines have a few."""
 UNKNOWN_PLACE: Final = {"numa": -1, "pcie": 0}
-"""Column of cards -> what it holds where nobody tells."""
+"""Column of cards -> the value of a card whose place is not known."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Locality:
-    """What any two cards of a part must have in common; nothing, of a part with one card."""
+    """What any two cards of a part must have in common; false if they need nothing in common."""
 
     places: tuple[str, ...] = ()
-    """Columns of cards: each must hold the same, and be known."""
+    """Columns of cards that must have equal, known values."""
     linked: bool = False
     """Whether there must be NVLinks between them."""
     alone: bool = False
-    """No two cards will do: all must be a single one."""
+    """Whether everything must be on a single card."""
 
     def __bool__(self) -> bool:
         return bool(self.places) or self.linked or self.alone
 
     def __str__(self) -> str:
-        """Name it in words for users: `too few free GPUs …`."""
+        """Return the words for a reason: `too few free GPUs …`."""
         words = {"pcie": "under one PCIe switch", "numa": "on one NUMA node"}
         phrases = [words[each] for each in self.places]
         phrases += ["with NVLinks among all of them"] if self.linked else []
@@ -53,19 +53,19 @@ ANYWHERE: Final = Locality()
 
 
 def required(request: PodRequest, part: Part) -> Locality:
-    """Return what a part of a request cannot do without."""
+    """Return the locality that a part requires."""
     topology = request.devices.topology
     return of(part, topology if topology is None or topology.required else None)
 
 
 def preferred(request: PodRequest, part: Part) -> tuple[Locality, ...]:
-    """Return what a part asks for, with what is only preferred and, if that changes anything, without."""
+    """Return the localities to try in order: with what is only preferred, then, if it differs, what is required."""
     return tuple(dict.fromkeys((of(part, request.devices.topology), required(request, part))))
 
 
 @lru_cache(maxsize=1024)
 def of(part: Part, topology: GpuTopology | None) -> Locality:
-    """Return what a part asks for, by the scope of its hint and by the pod's topology."""
+    """Return the locality that a part's hint (`scope`) and the pod's topology request."""
     if part.count == 1 and not part.every:
         return ANYWHERE
     level = topology.level if topology else ""
@@ -81,7 +81,10 @@ def of(part: Part, topology: GpuTopology | None) -> Locality:
 
 
 def max_colocated(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> Column:
-    """Return for each row the most of some cards that lie in one group; `among` has a line for each of these rows."""
+    """Return, for each row, the largest number of the cards in `among` that are in one group.
+
+    `among` has one line for each of the rows: shape (rows, slots).
+    """
     cards = fleet.cards[kind]
     single: Column = np.minimum(among.sum(axis=1), 1)
     if within.alone:
@@ -99,7 +102,7 @@ def max_colocated(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: 
 
 
 def _max_in_one_place(places: list[tuple[Column, int]], among: Mask) -> Column:
-    """Return for each row how many of some cards have the same in all places, at most."""
+    """Return, for each row, the largest number of the cards in `among` with equal, known values in all places."""
     largest: Column = among.sum(axis=1)
     if not places:
         return largest
@@ -116,7 +119,7 @@ def _max_in_one_place(places: list[tuple[Column, int]], among: Mask) -> Column:
 def shortage(
     fleet: Fleet, part: Part, within: Locality, among: Mask, rejected: Mask, *, state: str
 ) -> tuple[str, Mask]:
-    """Return the reason that too few of some cards lie in one group, and the rows where it is so."""
+    """Return the reason that too few of the cards in `among` are in one group, and the rows it is true for."""
     at_most = max_colocated(fleet, part.type, within, among, ALL)
     few = at_most < part.count
     most_of_all = at_most[few & rejected].max(initial=0)
@@ -124,9 +127,9 @@ def shortage(
 
 
 def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkScores) -> Mask:
-    """Tell for any two of some cards whether they have what they must have in common: shape (cards, cards).
+    """Return whether any two of some cards can be combined: shape (cards, cards).
 
-    `places` tell by column where each card is, and `ways` how good the way between two is.
+    `places` has each card's place by column, and `scores` the link score of any two cards.
     """
     same = np.eye(len(scores), dtype=np.bool_)
     if within.alone:
@@ -141,7 +144,7 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkSco
 
 @lru_cache(maxsize=1024)
 def link_scores(wiring: Wiring, slots: int) -> LinkScores:
-    """Return how good the way between any two slots is, by whichever of the two tells of it; 0 where neither does."""
+    """Return the score of the link between any two slots, as either card reports it; 0 if neither does."""
     scores = np.zeros((slots, slots))
     slot_of = {minor: slot for slot, minor, _ in wiring}
     for slot, _, links in wiring:
@@ -154,7 +157,7 @@ def link_scores(wiring: Wiring, slots: int) -> LinkScores:
 
 @lru_cache(maxsize=1024)
 def cliques(wiring: Wiring, slots: int) -> Mask:
-    """Return the maximal groups of several slots with NVLinks among all of them: shape (groups, slots)."""
+    """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots)."""
     linked = link_scores(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
     groups = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MOST_CLIQUES]) if each.bit_count() > 1]
@@ -162,9 +165,10 @@ def cliques(wiring: Wiring, slots: int) -> Mask:
 
 
 def _maximal(chosen: int, left: int, done: int, near: list[int], budget: list[int]) -> Iterator[int]:
-    """Return all maximal cliques with what is chosen, more of what is left and nothing that is done, as bit masks.
+    """Yield, as bit masks, the maximal cliques that contain `chosen`, some of `left` and nothing of `done`.
 
-    This is Bron and Kerbosch's way, with a pivot. `near` tells who is linked with whom, `budget` how many may follow.
+    This is the Bron-Kerbosch algorithm with pivoting. `near` has the linked slots of each slot as a bit mask, and
+    `budget` the number of cliques that may still be yielded.
     """
     if not left and not done:
         budget[0] -= 1

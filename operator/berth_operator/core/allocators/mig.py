@@ -1,7 +1,7 @@
-"""Parts of GPUs by MIG profile: instances of cards that are in MIG mode, under strategy mixed.
+"""The allocator of MIG instances by profile, on cards in MIG mode with strategy mixed.
 
-Cards that are in use come first, so that whole cards stay free for larger instances to come: as few idle cards as
-possible are begun, then as few cards as possible used, then the fullest. All parts of a pod are chosen together.
+Cards in use come first, so that idle cards stay free for larger instances: use as few idle cards as possible, then as
+few cards as possible, then the fullest cards. All MIG parts of a pod are allocated together.
 """
 
 from collections.abc import Collection, Iterator
@@ -20,18 +20,18 @@ from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
-    """Return the rows with enough free instances for all parts of the pod: a scope is one for all of them."""
+    """Return the rows with enough free instances for all MIG parts of the pod, because they share one scope."""
     return subdevices.enough(fleet, request, _wanted(fleet, request, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
-    """Return the rows with enough instances, were all of them free."""
+    """Return the rows that would have enough instances if all instances were free."""
     offers = [(each, _offered(fleet, request, each)) for each in _parts(request)]
     return subdevices.enough(fleet, request, offers, ALL)
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing, and the rows where it is."""
+    """Yield the possible reasons, each with the rows it is true for."""
     cards, name = fleet.cards[part.type], _profile(part)
     offered = subdevices.offered(cards, [name], ALL)
     yield f"node(s) have no {name}", offered.sum(axis=1) == 0
@@ -41,7 +41,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return how many instances for the part each card can give now."""
+    """Return how many free instances each card has for the part."""
     left = subdevices.free_instances(fleet.cards[part.type], [_profile(part)], rows)
     return left * (subdevices.open_to(fleet, request, part, rows) & ~fleet.mig_single[rows][:, np.newaxis])
 
@@ -49,7 +49,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Return the instances for the part; the emptiest cards in turns where the policy spreads."""
+    """Return the instances for the part, packed; or, if the policy spreads, in turns from the emptiest cards."""
     cards, rows = fleet.cards[part.type], np.array([row])
     available = _wanted(fleet, request, rows)
     order = subdevices.preferred(fleet, row, request, available, policy, near=near)
@@ -87,15 +87,16 @@ def _serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def _spread(left: Column, counts: Column) -> Column:
-    """Return how many of each part each card gives: one after the other."""
+    """Return how many instances of each part each card gives if the cards give one in turn: shape (parts, cards)."""
     turns = [subdevices.in_turns(free, count) for free, count in zip(left, counts.tolist(), strict=True)]
     return np.stack([np.bincount(places, minlength=left.shape[1]) for places in turns])
 
 
 def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
-    """Return the same by as few idle cards, and then as few cards, as is easily seen; the preferred come first.
+    """Return how many instances of each part each card gives, with few idle cards, and then few cards.
 
-    Shapes: (parts, cards), (parts,), (cards,). For one part there are no fewer that would do.
+    Shapes: `left` (parts, cards), in the order of preference; `counts` (parts,); `in_use` (cards,). The search is
+    greedy, which is optimal for one part.
     """
     left, missing, given = left * _begun(left, counts, in_use), counts.copy(), np.zeros_like(left)
     for _ in range(left.shape[1]):
@@ -108,7 +109,7 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
 
 
 def _begun(left: Column, counts: Column, in_use: Mask) -> Mask:
-    """Return the cards in use, and the idle ones that have to be begun."""
+    """Return the cards in use, and the idle cards that are needed too."""
     begun = in_use.copy()
     for _ in range(left.shape[1]):
         missing = np.maximum(counts - (left * begun).sum(axis=1), 0)

@@ -1,8 +1,8 @@
-"""Partitions of a node's NVSwitch: which of its tables' sets of whole cards may be given, and which of them is taken.
+"""Partitions of a node's NVSwitch: which sets of whole cards in its partition table can be allocated, and the best one.
 
-A pod with a partition spec, and every pod on a node that honours its table, gets one of the table's sets or nothing;
-other pods get one where they can. Sets with the highest score come first. Of equal ones the one is taken that leaves
-most other sets whole, of its size and larger, by their worth.
+Pods with a partition spec, and all pods on a node that allocates by partition only, must get a set of the table; other
+pods get one if possible. The set with the highest score is taken. Of sets with equal scores, the one is taken that
+leaves the most valuable other sets, of its size or larger, completely free.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -23,12 +23,12 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 _WORTH: Final = {8: 10_000, 4: 100, 2: 1}
-"""Size of a set -> what it is worth that one stays whole."""
+"""Size of a set -> the value of one that stays completely free."""
 _ANY: Final = PartitionSpec()
 
 
 def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
-    """Return the rows on which the part can be given by partition alone."""
+    """Return the rows on which the part must be allocated by partition."""
     honors = pick(fleet.partitions_only, rows)
     if not part.whole:
         return np.zeros_like(honors)
@@ -36,7 +36,7 @@ def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Ma
 
 
 def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows = ALL) -> Mask:
-    """Return the rows with a partition of fitting cards for the part; `fits` has a line for each of these rows."""
+    """Return the rows with a partition of fitting cards for the part; `fits` has one line for each of the rows."""
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
     places, mask = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
     within = locality.required(request, part)
@@ -50,7 +50,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
 
 @lru_cache(maxsize=1024)
 def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
-    """Return the partitions of so many cards that a pod accepts, those with the highest score first."""
+    """Return the partitions of `count` cards that a pod accepts, those with the highest score first."""
     own = sorted(dict(table).get(count, ()), key=lambda each: -each.score)
     if spec is None:
         return tuple(own)
@@ -61,9 +61,9 @@ def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Parti
 
 
 def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -> Partition | None:
-    """Return the best of some partitions that can be given, those with the highest score first; None if there are none.
+    """Return the best of the free partitions, which are ordered by score, highest first; None if there are none.
 
-    `used` are the minors that any pod holds something of.
+    `used` are the minors of cards that pods use.
     """
     equal = [each for each in partitions if each.score == partitions[0].score]
     if len(equal) < 2:  # noqa: PLR2004 - of one there is nothing to choose
@@ -75,7 +75,7 @@ def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -
 
 @lru_cache(maxsize=1024)
 def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
-    """Return of all sets of at least this size that have the highest score what they are worth, and their minors."""
+    """Return (value, minors) of the sets of at least this size that have the highest score of their size."""
     sized = [(_WORTH[number], sets) for number, sets in table if number in _WORTH and number >= size and sets]
     return tuple(
         (worth * each.score, frozenset(each.minors))
@@ -86,7 +86,7 @@ def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
 
 
 def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> tuple[int, ...]:
-    """Return the slots of the best partition of cards that fit; none where there is no such partition."""
+    """Return the slots of the best partition of fitting cards; empty if there is no such partition."""
     table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
     of_board = minor[list(board.slots)].tolist()
     at = {each: place for place, each in enumerate(of_board) if board.fits[place]}
@@ -104,7 +104,7 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candi
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing on rows where the part is given by partition alone, and the rows where it is."""
+    """Yield the possible reasons on rows where a partition is required, each with the rows it is true for."""
     alone, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
     tables = fleet.intern_table.tables
     of_size = np.array([bool(options(each, part.count, None)) for each in tables])

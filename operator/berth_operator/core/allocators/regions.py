@@ -1,6 +1,6 @@
-"""Groups of cards among which a part may choose freely: any so many of one group will do, for all that it asks.
+"""Groups of cards that meet a part's locality and partitions: any cards of one group can be combined.
 
-`reach` and `partitions` count what is in such groups; who has more to ask of a set takes them one after the other.
+`locality` and `partitions` only count the cards in such groups; joint allocation iterates over the groups.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 ANY_NUMBER: Final = 256
-"""More switches than a node has."""
+"""No limit: more switches than any node has."""
 
 
 def of_part(
     fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows, *, more: bool
 ) -> Iterator[tuple[Mask, int]]:
-    """Return the groups of these cards, and under how many switches at most the part's cards may be.
+    """Yield the groups of these cards, each with the maximum number of switches that the part's cards may be under.
 
-    `mask` has a line for each of these rows; `more` says that the part may be given more cards than it wants.
+    `mask` has one line for each of the rows; with `more` the part may get more cards than it requests.
     """
     within = _within(request, part, more=more)
     if within.alone:

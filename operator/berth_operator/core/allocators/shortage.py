@@ -1,4 +1,4 @@
-"""Why a row cannot give a part of a request, as far as it is a matter of how many cards there are."""
+"""The reasons why a row has too few cards for a part of a request."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -14,11 +14,11 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
-"""Their node's agent gives them back once it has seen those pods go."""
+"""The agent offers withheld GPUs to kubelet again after the pods that used them are gone."""
 
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing, and the rows where it is; enough cards may still not fit together."""
+    """Yield the possible reasons, each with the rows it is true for; locality is not considered."""
     kind, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
     healthy = fleet.cards[kind].healthy
     yield f"node(s) have too few healthy {label} {few_of}", too_few(healthy, part)
@@ -38,28 +38,28 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
 
 
 def plural(kind: str) -> str:
-    """Return what users call several devices of a type."""
+    """Return the plural of a device type for messages."""
     return "RDMA devices" if kind == RDMA else f"{kind.upper()}s"
 
 
 def unknown(kind: str) -> str:
-    """Return the reason of rows with pods of which only the type of their devices is known."""
+    """Return the reason for rows with pods that have devices of the type, but it is not known which."""
     return f"node(s) have pods whose {kind.upper()} allocation is unknown"
 
 
 def kept_by_policy(part: Part) -> str:
-    """Return the reason of rows where other pods' exclusive policies keep too many devices from a part."""
+    """Return the reason for rows where other pods' exclusive policies block too many devices."""
     return f"node(s) have too few {plural(part.type)} free of an exclusivePolicy ({part.exclusive} requested)"
 
 
 def too_few(mask: Mask, part: Part) -> Mask:
-    """Return the rows with fewer such cards than the part wants."""
+    """Return the rows with fewer of these cards than the part requests."""
     rows: Mask = mask.sum(axis=1) < part.count
     return rows
 
 
 def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
-    """Name the memory that these rows could give on each of as many cards as the pod wants."""
+    """Return the reason for cards that are too small, with the memory that each of the requested cards could have."""
     required = max(dict(part.amounts).get(GPU_MEMORY, 0), part.min_memory)
     if part.type != GPU or not required:
         return f"node(s) have {plural(part.type)} that are too small"

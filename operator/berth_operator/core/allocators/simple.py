@@ -1,4 +1,4 @@
-"""Parts of RDMA NICs and FPGAs: some of them or every one, each with a virtual function where one is wanted."""
+"""The allocator of RDMA NICs and FPGAs: some or all of them, each with a virtual function if one is requested."""
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
@@ -24,17 +24,17 @@ def able(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mas
 
 
 def ever_able(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Return the cards that could serve the part were no pod on them."""
+    """Return the cards that could serve the part if no pod used them."""
     return candidates.suitable(fleet, request, part) & functions.offered(fleet, part)
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the rows with as many cards at one place that can serve the part."""
+    """Return the rows with enough cards that can serve the part and that meet its locality."""
     return _enough(fleet, request, part, able(fleet, request, part, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Return the rows with as many cards at one place that could serve the part, were they free."""
+    """Return the rows that would have enough such cards if all cards were free."""
     return _enough(fleet, request, part, ever_able(fleet, request, part), ALL)
 
 
@@ -45,7 +45,7 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Row
 
 
 def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> int | Column:
-    """Return how many cards the part wants of each row: every one is all that are healthy, however little is left."""
+    """Return how many cards the part requests on each row; `every` means all healthy cards, even those in use."""
     if not part.every:
         return part.count
     picked = fleet.cards[part.type].healthy[rows] & candidates.accepted(fleet, request, part, rows)
@@ -54,7 +54,7 @@ def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> i
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing, and the rows where it is."""
+    """Yield the possible reasons, each with the rows it is true for."""
     label, free = shortage.plural(part.type), able(fleet, request, part)
     yield from shortage.of_cards(fleet, request, part, rejected)
     if part.functions is not None:
@@ -80,7 +80,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Return the cards, by the policy's strategy."""
+    """Return the grants of the best cards by the policy's strategy."""
     [mask] = able(fleet, request, part, np.array([row]))
     return take(fleet, row, part, policy, np.flatnonzero(mask), near=near)
 
@@ -95,7 +95,7 @@ def take(
     near: Collection[int] = (),
     up_to: int = 0,
 ) -> tuple[Grant, ...]:
-    """Return the part on the best of these cards, and on up to so many if there are more than it wants."""
+    """Return the grants of the best of these cards: as many as requested, or up to `up_to` if there are more."""
     cards = fleet.cards[part.type]
     cost = best_fit.cost(cards, row, slots, spread=policy.spreads_cards)
     # The last key sorts first.
@@ -112,7 +112,7 @@ def take(
 
 
 def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) -> list[list[int]]:
-    """Return the groups of these slots of which any so many will do, each in the order given."""
+    """Return the groups of these slots whose cards can be combined, each in the given order."""
     groups: dict[tuple[int, ...], list[int]] = {}
     for slot in slots:
         place = tuple(int(getattr(cards, name)[row, slot]) for name in within.places)
@@ -123,7 +123,7 @@ def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) ->
 
 
 def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> list[int]:
-    """Return the best card of each near switch first, then the second of each, and those elsewhere last."""
+    """Return the slots in turns: the best of each near switch, then the second of each, and all others last."""
     turns: Counter[int] = Counter()
     keyed = []
     for rank, slot in enumerate(slots):

@@ -1,9 +1,9 @@
-"""Parts of GPUs in what the Device offers as one: `nvidia.com/gpu.shared` and `nvidia.com/gpu`.
+"""The allocator of GPUs by the device plugin's names `nvidia.com/gpu.shared` and `nvidia.com/gpu`.
 
-A replica is one of the equal slices in which a card's time is given out. A slot is a replica where the card is sliced,
-an instance where the MIG strategy is single, and else a card: on nodes with nothing but those all is as gpu.py has it.
-Several slots of a pod go to different cards first, as NVIDIA's plugin distributes them; among pods the policy packs or
-spreads.
+A replica is one of the equal time slices of a card. A unit of `nvidia.com/gpu` (PLUGIN_UNIT) is a replica on a sliced
+card, an instance if the MIG strategy is single, and otherwise a card; on nodes where all units are cards, gpu.py does
+the work. Several units of one pod are on different cards if possible, as NVIDIA's plugin distributes them; the policy
+determines whether pods are packed or spread.
 """
 
 from collections.abc import Collection, Iterator
@@ -23,7 +23,7 @@ from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the rows with as many free slots or replicas."""
+    """Return the rows with enough free units or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
     mask = subdevices.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
@@ -33,7 +33,7 @@ def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Return the rows with as many slots or replicas, were all of them free."""
+    """Return the rows that would have enough units or replicas if all of them were free."""
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
     offered = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
@@ -44,7 +44,7 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing, and the rows where it is."""
+    """Yield the possible reasons, each with the rows it is true for."""
     if part.unit == PLUGIN_UNIT:
         cards = ~divided(fleet, ALL)
         for reason, mask in gpu.reasons(fleet, request, part, rejected & cards):
@@ -65,7 +65,7 @@ def _subdevice_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: 
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Return the slots or replicas, one of each card before a second of any."""
+    """Return the units or replicas, one per card before a second one of any card."""
     rows = np.array([row])
     if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and not divided(fleet, rows)[0]):
         return gpu.choose(fleet, row, request, part, policy, near=near)
@@ -78,7 +78,7 @@ def choose(
 
 
 def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
-    """Return what is free of a card, one by one."""
+    """Yield the free units or replicas of a card."""
     cards = fleet.cards[GPU]
     if _sliced(cards, np.array([row]))[0, slot]:
         return subdevices.replicas_of(fleet, row, slot, part)
@@ -88,19 +88,19 @@ def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
 
 
 def are_cards(fleet: Fleet, part: Part) -> bool:
-    """Return whether slots are whole cards in all of the fleet."""
+    """Return whether the part's units are whole cards on all nodes."""
     return part.unit == PLUGIN_UNIT and REPLICAS not in fleet.cards[GPU].index and not fleet.mig_single.any()
 
 
 def divided(fleet: Fleet, rows: Rows) -> Mask:
-    """Return the rows where some slot is no whole card."""
+    """Return the rows where some unit is not a whole card."""
     cards = fleet.cards[GPU]
     some: Mask = (_sliced(cards, rows) | (_as_slots(fleet, rows) > 0)).sum(axis=1) > 0
     return some
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return how many slots or replicas each card can give now."""
+    """Return how many free units or replicas each card has."""
     cards = fleet.cards[GPU]
     counts = np.zeros_like(cards.present[rows], np.int64)
     if REPLICAS in cards.index:
@@ -114,7 +114,7 @@ def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
 
 
 def _offered(fleet: Fleet, part: Part) -> Column:
-    """Return how many slots or replicas each card has, held or not, whomever they serve."""
+    """Return how many units or replicas each card has, free or not, for any part."""
     cards = fleet.cards[GPU]
     counts = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
     if part.unit == PLUGIN_UNIT:
@@ -128,7 +128,7 @@ def _name(part: Part) -> str:
 
 
 def _called(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Return the cards whose replicas kubelet counts by the part's name, as far as it is known."""
+    """Return the cards whose replicas kubelet counts by the part's resource name, or by a name that is not known."""
     resource_index = cards.replicas_as[rows]
     called: Mask = (resource_index == 0) | (resource_index == REPLICA_NAMES.index(_name(part)))
     return called
@@ -140,7 +140,7 @@ def _sliced(cards: Cards, rows: Rows) -> Mask:
 
 
 def _as_slots(fleet: Fleet, rows: Rows) -> Column:
-    """Return the instances of each card that are slots."""
+    """Return how many instances of each card are units, which they are if the MIG strategy is single."""
     cards = fleet.cards[GPU]
     counts: Column = (
         subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]

@@ -1,7 +1,7 @@
-"""Cards that are given out in pieces, instances under MIG or slices of time: how many each has left, and which.
+"""Subdevices of cards, which are MIG instances or replicas (time slices): how many each card has free, and which.
 
-`Cards.users` counts who holds something of a card, and `used` how many of its pieces are held. So a card gives pieces
-of one kind while the two are equal, and none while anybody holds it in another way.
+`Cards.users` counts the grants of a card, and `Cards.used` how many of its subdevices are held. If the two are equal,
+all grants are of subdevices, and the card can give more of them; if not, a pod uses the card in another way.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -24,24 +24,24 @@ from berth_operator.core.values.request import PodRequest
 
 UNLOCATED: Final = "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"
 Wanted = Sequence[tuple[Part, Column]]
-"""Parts, and how many pieces for each every card has."""
+"""For each part, the number of subdevices that each card has for it: shape (rows, slots)."""
 
 
 # --- how many ---------------------------------------------------------------------------------------------------
 
 
 def instances(cards: Cards) -> list[str]:
-    """Return the resources of all MIG profiles that were ever seen."""
+    """Return the resource names of all MIG profiles that were ever seen."""
     return [name for name in cards.index if mig.is_resource(name)]
 
 
 def offered(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
-    """Return how many pieces of these resources each card has."""
+    """Return how many subdevices of these resources each card has."""
     return _summed(cards, cards.total, names, rows)
 
 
 def held(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
-    """Return how many of them pods hold."""
+    """Return how many subdevices of these resources pods hold of each card."""
     return _summed(cards, cards.used, names, rows)
 
 
@@ -54,7 +54,7 @@ def _summed(cards: Cards, column: Column, names: Iterable[str], rows: Rows) -> C
 
 
 def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
-    """Return how many instances of these profiles each card can give now."""
+    """Return how many free instances of these profiles each card has."""
     left = np.zeros_like(cards.present[rows], np.int64)
     for name in names:
         left += np.maximum(offered(cards, [name], rows) - held(cards, [name], rows), 0)
@@ -63,7 +63,7 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
 
 
 def free_replicas(cards: Cards, rows: Rows) -> Column:
-    """Return how many replicas each card can give now; each takes its part of the card's amounts."""
+    """Return how many free replicas each card has; each replica takes an equal share of the card's amounts."""
     total_replicas, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
     left = np.maximum(total_replicas - taken, 0)
     for name in SHARED:
@@ -78,7 +78,7 @@ def free_replicas(cards: Cards, rows: Rows) -> Column:
 
 
 def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the cards whose pieces will do for a part, free or not."""
+    """Return the cards whose subdevices fit a part, free or not."""
     mask: Mask = candidates.accepted(fleet, request, part, rows) & candidates.large(fleet.cards[part.type], part, rows)
     return mask
 
@@ -90,15 +90,15 @@ def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 
 def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Return the cards of whose pieces another pod's exclusive policy keeps this one away."""
+    """Return the cards that are blocked for the part by other pods' exclusive policies."""
     cards = fleet.cards[part.type]
     return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
 def within(request: PodRequest, available: Wanted) -> Locality:
-    """Return what any two cards must have in common that a pod gets pieces of.
+    """Return what any two cards must have in common if a pod gets subdevices of both.
 
-    No NVLink leads from one piece to another: where that is asked for, all must be of one card.
+    Subdevices have no NVLinks: if the pod requires NVLinks, all subdevices must be on one card.
     """
     part = replace(available[0][0], count=sum(each.count for each, _ in available))
     required = locality.required(request, part)
@@ -106,7 +106,7 @@ def within(request: PodRequest, available: Wanted) -> Locality:
 
 
 def enough(fleet: Fleet, request: PodRequest, available: Wanted, rows: Rows) -> Mask:
-    """Return the rows that have enough for all parts, within what the pod asks for."""
+    """Return the rows with enough subdevices for all parts within the pod's locality."""
     common = within(request, available)
     masks = [together(fleet, common, column, rows) >= part.count for part, column in available]
     mask: Mask = np.logical_and.reduce(masks).any(axis=1)
@@ -114,7 +114,7 @@ def enough(fleet: Fleet, request: PodRequest, available: Wanted, rows: Rows) -> 
 
 
 def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Column:
-    """Return for each card how many pieces there are on those that have what they must in common with it."""
+    """Return, for each card, how many subdevices are on the cards that can be combined with it, itself included."""
     if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
     totals = np.zeros_like(column)
@@ -124,7 +124,7 @@ def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Colu
 
 
 def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
-    """Return the cards of each row that have it in common with the one in a slot; that one is among them."""
+    """Return the cards of each row that can be combined with the card in a slot, itself included."""
     places = [(getattr(cards, name)[rows], locality.UNKNOWN_PLACE[name]) for name in common.places]
     mask = np.full_like(cards.present[rows], bool(places))
     for at, nowhere in places:
@@ -139,7 +139,7 @@ def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
 def preferred(
     fleet: Fleet, row: int, request: PodRequest, available: Wanted, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Indices:
-    """Return the slots of a row that may serve all parts together, the best first."""
+    """Return the slots of a row that can serve all parts together, the best first."""
     cards, rows = fleet.cards[GPU], np.array([row])
     [left] = fullness(cards, rows)
     # The last key sorts first.
@@ -159,14 +159,14 @@ def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
 
 
 def fullness(cards: Cards, rows: Rows) -> Column:
-    """Return the hundredths of each card's pieces that are in use."""
+    """Return the hundredths of each card's subdevices that are in use."""
     names = [*instances(cards), REPLICAS]
     used = np.minimum(held(cards, names, rows), total := offered(cards, names, rows))
     return CARD * used // np.maximum(total, 1)
 
 
 def unused(cards: Cards, free: Column, rows: Rows) -> Column:
-    """Return the hundredths of each card's pieces that are left after one of the free ones; all where none is free."""
+    """Return the hundredths of each card's subdevices that stay free after one more is taken; 100 if none is free."""
     names = [*instances(cards), REPLICAS]
     total, used = offered(cards, names, rows), held(cards, names, rows)
     after = np.minimum(CARD * (used + 1) // np.maximum(total, 1), CARD)
@@ -174,13 +174,13 @@ def unused(cards: Cards, free: Column, rows: Rows) -> Column:
 
 
 def in_turns(free: Column, count: int) -> list[int]:
-    """Return so many places, each as often as it has something free: all of them once, then all once more."""
+    """Return `count` places in turns: each place once, then again, at most as often as it has something free."""
     turns = [(turn, place) for place, number in enumerate(free.tolist()) for turn in range(min(number, count))]
     return [place for _, place in sorted(turns)[:count]]
 
 
 def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collection[str]) -> Iterator[Grant]:
-    """Return the free instances of these profiles that a card has, in the order of the Device."""
+    """Yield a card's free instances of these profiles, in the order of the Device."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     listed, parent = cards.instances.get(row, {}).get(minor, ()), cards.ids[row].get(minor, "")
@@ -190,7 +190,7 @@ def instances_of(fleet: Fleet, row: int, slot: int, part: Part, names: Collectio
 
 
 def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
-    """Return the free replicas of a card, the lowest number first."""
+    """Yield a card's free replicas, the lowest number first."""
     cards = fleet.cards[GPU]
     minor, taken = int(cards.minor[row, slot]), cards.taken.get(row, ())
     total, parent = int(cards.total[cards.index[REPLICAS], row, slot]), cards.ids[row][minor]
@@ -201,10 +201,10 @@ def replicas_of(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant
 
 
 def complete(fleet: Fleet, row: int, part: Part, chosen: Sequence[Grant]) -> tuple[Grant, ...]:
-    """Return what was found, which must be all.
+    """Return the chosen grants after checking that there are enough.
 
     Raises:
-        LookupError: the row does not pass.
+        LookupError: there are too few, so the row does not pass the filter.
     """
     if len(chosen) < part.count:
         raise LookupError(f"node {fleet.names[row]} cannot allocate {part}: it does not pass the filter")
@@ -217,9 +217,9 @@ def complete(fleet: Fleet, row: int, part: Part, chosen: Sequence[Grant]) -> tup
 def reasons(
     fleet: Fleet, request: PodRequest, available: Wanted, listed: Column, name: str, *, rejected: Mask
 ) -> Iterator[tuple[str, Mask]]:
-    """Return what may be missing of the first part, or of all of them together, and the rows where it is.
+    """Yield the possible reasons for the first part, or for all parts together, each with the rows it is true for.
 
-    `there` are the pieces that cards have, held or not; `name` is what users call them.
+    `listed` is the number of subdevices of each card, free or not; `name` is their name in messages.
     """
     part, free = available[0]
     few_of = f"({part.count} requested)"
@@ -249,7 +249,7 @@ def reasons(
 
 
 def _withheld_instances(cards: Cards) -> Mask:
-    """Return the rows with instances that are withheld, since pods hold some of which no card is known."""
+    """Return the rows whose instances are withheld, because pods hold instances whose card is not known."""
     mask: Mask = offered(cards, instances(cards), ALL).any(axis=1) & (cards.unlocated > 0)
     return mask
 

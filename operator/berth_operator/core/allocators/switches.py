@@ -1,7 +1,7 @@
-"""Sets of PCIe switches that can serve several parts together, cards of every part under each switch.
+"""Sets of PCIe switches that can serve several parts together, with cards for every part under each switch.
 
-Whether a row has such a set depends on nothing but how many cards for each part are under its switches. So it is found
-out once for each combination of such numbers, of which a fleet has few, however many rows it has.
+Whether a row has such a set depends only on the number of cards for each part under each of its switches. A fleet has
+few different combinations of these numbers, so the answer is computed once for each combination.
 """
 
 from collections.abc import Sequence
@@ -14,19 +14,19 @@ import numpy.typing as npt
 from berth_operator.core.fleet.cards import Column, Mask
 
 Switch = tuple[int, ...]
-"""For each part how many cards under the switch can serve it; no more than the part wants."""
+"""For each part, how many cards under the switch can serve it; at most the number that the part requests."""
 Numbers = npt.NDArray[np.int32]
 
 UNKNOWN_SWITCH: Final = 0
-"""The switch of a card of which nobody tells its own."""
+"""The switch of a card whose switch is not known."""
 MAX_INT64: Final = 2**63 - 1
 
 
 def exist(counts: Switch, switches: Sequence[Numbers], most: int) -> Mask:
-    """Tell for each row whether so many of its switches at most have as many cards as wanted, at least one under each.
+    """Return whether each row has a set of at most `most` switches with `counts` cards in all, and some under each.
 
-    `switches` gives for each part the switch of each card that can serve it, and UNTOLD for all others: shape (rows,
-    slots).
+    `switches` has for each part the switch of each card that can serve it, and UNKNOWN_SWITCH for all other cards:
+    shape (rows, slots).
     """
     kinds = np.sort(_combined_counts(counts, switches), axis=1)
     _, first, which = np.unique(_line_numbers(kinds), return_index=True, return_inverse=True)
@@ -35,7 +35,10 @@ def exist(counts: Switch, switches: Sequence[Numbers], most: int) -> Mask:
 
 
 def _combined_counts(counts: Switch, switches: Sequence[Numbers]) -> Column:
-    """Return the kinds of each row's switches, in any order: the numbers in one, and 0 of those that lack some part."""
+    """Return each row's switches, in any order, each as one number that combines its cards for each part.
+
+    A switch without cards for some part is 0.
+    """
     rows, slots = switches[0].shape
     span = 1 + max(int(each.max(initial=0)) for each in switches)
     own = np.arange(rows)[:, np.newaxis] * span
@@ -53,7 +56,7 @@ def _combined_counts(counts: Switch, switches: Sequence[Numbers]) -> Column:
 
 
 def _line_numbers(lines: Column) -> Column:
-    """Return a number for each line, the same for equal ones."""
+    """Return a number for each line; equal lines have equal numbers."""
     most = 1 + int(lines.max(initial=0))
     numbers, reached = np.zeros(len(lines), np.int64), 1
     for column in lines.T:
@@ -66,16 +69,16 @@ def _line_numbers(lines: Column) -> Column:
 
 @lru_cache(maxsize=8192)
 def _suffice(kinds: tuple[int, ...], counts: Switch, most: int) -> bool:
-    """Return whether so many of these switches at most will do; a kind is the numbers of a switch in one."""
+    """Return whether at most `most` of these switches suffice; each is one number from `_combined_counts`."""
     sizes = tuple(count + 1 for count in counts)
     chosen = fewest([tuple(map(int, np.unravel_index(kind, sizes))) for kind in kinds], counts)
     return chosen is not None and len(chosen) <= most
 
 
 def fewest(switches: Sequence[Switch], counts: Switch) -> tuple[int, ...] | None:
-    """Return the places of the fewest switches that have as many as wanted; None if even all of them have not.
+    """Return the indices of the smallest set of switches with `counts` cards in all; None if all switches have fewer.
 
-    Among as many those that come first are taken.
+    Of sets with equal size, the one with the first switches is taken.
     """
     best: dict[Switch, tuple[int, ...]] = {(0,) * len(counts): ()}
     for place, switch in enumerate(switches):

@@ -1,22 +1,22 @@
 """The best set of a node's cards for a part.
 
-Of all sets that have what the pod requires (`reach`) it is the first in this order, each rule among those that are
-equal by all before:
+The sets that meet the required locality (`locality`) are compared by these rules; each rule breaks the ties of the
+rules before it:
 
-1. as many cards as can be on switches that are near what the pod has of other types
-2. the best ways between its cards, added up over all pairs: each NVLink counts, also through an NVSwitch
-3. what the policy's strategy says that the cards cost
-4. the fewest switches, where each of them must give cards of other types too
-5. the best ways between the cards that stay idle, added up, so that the next pods are connected well too
-6. the deepest scope that holds all of it: one switch, one NUMA node
-7. that scope being busy already; being idle, where pods are to spread
+1. the most cards on PCIe switches near the pod's devices of other types
+2. the highest sum of link scores over all pairs of cards: each NVLink counts, also through an NVSwitch
+3. the lowest cost by the policy's strategy
+4. the fewest switches, if each of them must give cards of other types too
+5. the highest sum of link scores between the cards that stay idle, so that the next pods are connected well too
+6. the smallest scope that contains the set: one switch, then one NUMA node
+7. a scope that is in use already; if the policy spreads, an idle one
 8. the lowest minors
 
-So a share goes to the card that its strategy wants, for one card has no ways to others; and whole cards, which all cost
-the same, by how they are connected. Where no Device tells of links, the scopes decide.
+So the strategy chooses the card for a share, because a single card has no links to score; and the links choose whole
+cards, because they all cost the same. If the Device reports no links, the scopes decide.
 
-All sets are looked at up to MOST_SETS, which is every set of 16 cards. Beyond that, sets are grown: from each of the
-first SEEDS cards of a group, taking at each step the card that has the best ways to those taken.
+All sets are compared if they are at most MOST_SETS, which is every set of 16 cards. Otherwise sets are grown from each
+of the first SEEDS cards of a group, by adding the card with the best links to the set at each step.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -39,34 +39,34 @@ from berth_operator.core.fleet.intern_table import Wiring
 MOST_SETS: Final = 20_000
 SEEDS: Final = 32
 MEMORY: Final = 4096
-"""Boards of which the best set is remembered: equal nodes are filled in equal steps."""
+"""Number of nodes' states whose best set is cached; equal nodes are filled in equal steps, so they share entries."""
 _NEAR_WEIGHT: Final = 1e13
 _LINK_WEIGHT: Final = 1e5
-"""In growing a set: what a card that is near counts, and a hundredth of a link, beside what a card costs."""
+"""When a set is grown: the weights of a near card and of a link score, relative to the cost of a card."""
 
 Ratings = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Companions:
-    """What a set of cards needs of other types, under the very switches that it is under."""
+    """The cards of other types that a set of cards needs under its own switches."""
 
     counts: tuple[int, ...]
-    """How many cards of each other type."""
+    """Number of cards of each other type."""
     under: tuple[tuple[int, tuple[int, ...]], ...]
-    """(switch, how many cards of each type it has), of switches that have all types."""
+    """(switch, number of cards of each other type) of the switches that have all types."""
     max_switches: int
-    """Under so many switches at most."""
+    """Maximum number of switches."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Candidates:
-    """The cards of one type of a node, by minor, and what is wanted of them; what stands in tuples is of each card."""
+    """A node's cards of one type, by minor, and the part's constraints; each tuple has one value per card."""
 
     count: int
     within: Locality = ANYWHERE
     spread: bool = False
-    """Whether idle scopes come before busy ones."""
+    """Whether idle scopes are preferred to scopes in use."""
     wiring: Wiring
     width: int
     """Slots of a node."""
@@ -83,19 +83,19 @@ class Candidates:
 
     @property
     def link_scores(self) -> LinkScores:
-        """Return how good the way between any two cards is."""
+        """Return the score of the link between any two cards: shape (cards, cards)."""
         slots = np.array(self.slots)
         scores: LinkScores = locality.link_scores(self.wiring, self.width)[np.ix_(slots, slots)]
         return scores
 
     @property
     def pairs(self) -> Mask:
-        """Return which two cards may be in one set."""
+        """Return whether any two cards may be in one set: shape (cards, cards)."""
         return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.link_scores)
 
 
 def has_topology(fleet: Fleet, kind: str, row: int) -> bool:
-    """Return whether anything is known of where the cards of a row are, and how they are connected."""
+    """Return whether the place or the links of any card of a row are known."""
     cards = fleet.cards[kind]
     return bool(cards.wiring[row] or cards.pcie[row].any() or (cards.numa[row] >= 0).any())
 
@@ -103,7 +103,7 @@ def has_topology(fleet: Fleet, kind: str, row: int) -> bool:
 def candidates_of(
     fleet: Fleet, row: int, part: Part, fitting: Indices, *, costs: Column, near: Collection[int], spread: bool
 ) -> Candidates:
-    """Return a row's candidates, of the slots that fit, what each of them costs, and which switches are near."""
+    """Return a row's candidates, from the slots that fit, the cost of each of them, and the near switches."""
     cards = fleet.cards[part.type]
     slots, width = np.fromiter(cards.slots(row), np.intp), cards.minor.shape[1]
     fits, cost = np.zeros(width, np.bool_), np.zeros(width, np.int64)
@@ -127,7 +127,7 @@ def candidates_of(
 
 @lru_cache(maxsize=MEMORY)
 def best(candidates: Candidates) -> tuple[int, ...]:
-    """Return the slots of the best set, by minor; none where no set will do."""
+    """Return the slots of the best set, ordered by minor; empty if no set is allowed."""
     sets = (
         _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MOST_SETS else _grown_sets(candidates)
     )
@@ -145,7 +145,7 @@ def best(candidates: Candidates) -> tuple[int, ...]:
 
 
 def _all_sets(candidates: Candidates) -> Mask:
-    """Return every set that will do, those with the lowest minors first: shape (sets, cards)."""
+    """Return every allowed set, those with the lowest minors first: shape (sets, cards)."""
     fitting = np.flatnonzero(candidates.fits)
     sets: Mask = np.zeros((comb(len(fitting), candidates.count), len(candidates.slots)), np.bool_)
     sets[:, fitting] = _choices(len(fitting), candidates.count)
@@ -158,7 +158,7 @@ def _all_sets(candidates: Candidates) -> Mask:
 
 @lru_cache(maxsize=64)
 def _choices(cards: int, count: int) -> Mask:
-    """Return all ways to take so many of some cards, in lexicographic order: shape (ways, cards)."""
+    """Return all sets of `count` of the cards, in lexicographic order: shape (sets, cards)."""
     number = comb(cards, count)
     taken = np.fromiter(chain.from_iterable(combinations(range(cards), count)), np.intp, number * count)
     sets = np.zeros((number, cards), np.bool_)
@@ -167,14 +167,14 @@ def _choices(cards: int, count: int) -> Mask:
 
 
 def _grown_sets(candidates: Candidates) -> Mask:
-    """Return sets that will do, grown from several cards of each group, those with the lowest minors first."""
+    """Return allowed sets grown from several cards of each group, those with the lowest minors first."""
     grown = [_grown(candidates, group) for group in _groups(candidates) if np.count_nonzero(group) >= candidates.count]
     sets = np.unique(np.concatenate(grown or [np.zeros((0, len(candidates.slots)), np.bool_)]), axis=0)
     return sets[::-1]
 
 
 def _groups(candidates: Candidates) -> Iterator[Mask]:
-    """Return the groups of fitting cards of which any so many will do."""
+    """Yield the groups of fitting cards that can be combined."""
     fits = np.array(candidates.fits)
     if candidates.within.alone:
         return
@@ -196,7 +196,7 @@ def _groups(candidates: Candidates) -> Iterator[Mask]:
 
 
 def _grown(candidates: Candidates, group: Mask) -> Mask:
-    """Grow sets within a group."""
+    """Return sets grown within a group, one from each seed: shape (sets, cards)."""
     seeds, scores = np.flatnonzero(group)[:SEEDS], candidates.link_scores
     sets = np.zeros((len(seeds), len(group)), np.bool_)
     sets[np.arange(len(seeds)), seeds] = True
@@ -208,7 +208,7 @@ def _grown(candidates: Candidates, group: Mask) -> Mask:
 
 
 def accompanied(candidates: Candidates, sets: Mask) -> Mask:
-    """Return which sets have under their switches what they need of other types."""
+    """Return which sets have the companions that they need under their switches."""
     companions = candidates.companions
     if companions is None:
         return np.ones(len(sets), np.bool_)
@@ -222,7 +222,7 @@ def accompanied(candidates: Candidates, sets: Mask) -> Mask:
 
 
 def _switches(candidates: Candidates, sets: Mask, switches: Sequence[int]) -> npt.NDArray[np.int64]:
-    """Return 1 for each of some switches that a set is under, and 0 for the others: shape (sets, switches)."""
+    """Return 1 for each of the switches that a set has cards under, and 0 for the others: shape (sets, switches)."""
     under = np.array(candidates.pcie)[:, np.newaxis] == np.array(switches, np.int64)
     indicators: npt.NDArray[np.int64] = (sets.astype(np.int64) @ under > 0).astype(np.int64)
     return indicators
@@ -244,7 +244,7 @@ def _cheapness(candidates: Candidates, sets: Mask) -> Ratings:
 
 
 def _fewness(candidates: Candidates, sets: Mask) -> Ratings:
-    """Count the switches, each of which must give cards of other types: those are wasted on few cards."""
+    """Rate fewer switches higher if each must give cards of other types, because those would be wasted."""
     if candidates.companions is None:
         return np.zeros(len(sets))
     ratings: Ratings = -_switches(candidates, sets, sorted(set(candidates.pcie))).sum(axis=1, dtype=np.float64)
@@ -264,7 +264,7 @@ def _depth(candidates: Candidates, sets: Mask) -> Ratings:
 
 
 def _business(candidates: Candidates, sets: Mask) -> Ratings:
-    """Count which of a set's switch and NUMA node are busy, as far as it has one of them for itself."""
+    """Rate a set by whether its only switch and its only NUMA node are in use."""
     first, used = sets.argmax(axis=1), np.array(candidates.used)
     columns = zip(_scopes(candidates, sets), (candidates.pcie, candidates.numa), strict=True)
     busy: Ratings = np.zeros(len(sets))
@@ -286,13 +286,13 @@ def _in_one(name: str, column: tuple[int, ...], sets: Mask) -> Mask:
 
 
 def _sum_of_cards(values: tuple[float, ...], sets: Mask) -> Ratings:
-    """Add up what is known of each card of a set."""
+    """Return the sum of the values of each set's cards."""
     ratings: Ratings = np.where(sets, np.array(values, np.float64), 0.0).sum(axis=1)
     return ratings
 
 
 def _sum_of_pairs(sets: Mask, scores: LinkScores) -> Ratings:
-    """Add up the ways between any two cards of a set, each from both ends."""
+    """Return the sum of the link scores of each set's pairs of cards, each pair counted twice."""
     taken = sets.astype(np.float64)
     ratings: Ratings = (taken @ scores * taken).sum(axis=1)
     return ratings
