@@ -1,1 +1,1 @@
-"""The Fleet: nodes, devices and what pods hold of them, as columns."""
+"""The Fleet: nodes, devices and what pods use of them, as columns."""

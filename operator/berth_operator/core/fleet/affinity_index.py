@@ -1,11 +1,10 @@
-"""Which pods are where, as other pods' selectors see them: counts per node, kept by every charge and release.
+"""Placed pods as selectors match them: counts per node, kept current by every charge and release.
 
-* A *population* is all pods with the same namespace and labels. A selector is asked once for a population, never for
-  a pod.
-* A *crowd* is what a pod to be placed asks for: the pods that its terms match. Its line of counts is made with the
-  first question, kept current from then on, and dropped when it has not been asked for longest.
-* A term is *held* while a placed pod has it: here the question is the other way round, which of the held terms match
-  the pod to be placed.
+* A *group* is all placed pods with the same namespace and labels. A selector is evaluated once per group, not per pod.
+* A *selection* is the pods that the terms of a pending pod match. Its line of counts is computed when it is first
+  read, then kept current, and dropped when it is the least recently used one.
+* *Existing terms* are the terms of placed pods. They are matched in the other direction: which of them match the
+  pending pod.
 """
 
 from collections import Counter
@@ -21,11 +20,11 @@ from berth_operator.core.fleet.tally import Counts, Tally
 from berth_operator.core.values.affinity import Affinity, Identity, PodSelection, Term
 
 MAX_SELECTIONS: Final = 1024
-"""Crowds counted at once: 20 MB at 5,000 nodes."""
+"""Maximum number of selections with a line of counts: 20 MB at 5,000 nodes."""
 MAX_ANSWERS: Final = 4096
-"""Identities for which the matching held terms are remembered."""
+"""Maximum number of identities whose matching terms are cached."""
 HARD_WEIGHT: Final = 1
-"""How much a placed pod's required affinity draws the pods that it matches; kube-scheduler's default."""
+"""The score weight of placed pods' required affinity; kube-scheduler's default for `hardPodAffinityWeight`."""
 
 K = TypeVar("K", bound=Hashable)
 Weighted = tuple[Term, int]
@@ -41,26 +40,26 @@ class PodGroupByLabels:
     rows: Counter[int] = field(default_factory=Counter)
     """Row -> number of pods on it."""
     lines: list[int] = field(default_factory=list)
-    """The lines of the crowds that it is part of."""
+    """The lines of the selections that include the group."""
 
     def copy(self) -> "PodGroupByLabels":
-        """Return a population that can change without this one."""
+        """Return an independent copy."""
         return replace(self, rows=self.rows.copy(), lines=self.lines.copy())
 
 
 class ExistingTerms(Generic[K]):
-    """The terms of placed pods, and on which nodes their holders are."""
+    """The terms of placed pods, with the number of pods per node that have each term."""
 
     def __init__(self, rows: int, term_of: Callable[[K], Term]) -> None:
         self._term_of = term_of
         self._holders: Counter[K] = Counter()
         self._by_label: dict[tuple[str, str] | None, dict[K, None]] = {}
-        """The held terms by a label that their selectors require, and those that require none by None."""
+        """The terms by one label that their selectors require; None has the terms that require no label."""
         self._answers: dict[Identity, tuple[K, ...]] = {}
         self.tally: Tally[K] = Tally(rows)
 
     def place(self, row: int, keys: Iterable[K], sign: int) -> None:
-        """Count one more pod (or one less) that holds these terms."""
+        """Add (sign 1) or remove (sign -1) a pod on a row that has these terms."""
         for key in keys:
             if key not in self._holders:
                 self.tally.add(key)
@@ -75,7 +74,7 @@ class ExistingTerms(Generic[K]):
                 self.forget()
 
     def matching(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> tuple[K, ...]:
-        """Return the held terms that match a pod."""
+        """Return the terms of placed pods that match a pod."""
         if not self._holders:
             return ()
         terms = self._answers.get(identity)
@@ -86,7 +85,7 @@ class ExistingTerms(Generic[K]):
         return terms
 
     def copy(self) -> Self:
-        """Return terms that can change without these."""
+        """Return an independent copy."""
         return with_own(
             self,
             _holders=self._holders.copy(),
@@ -96,7 +95,7 @@ class ExistingTerms(Generic[K]):
         )
 
     def forget(self) -> None:
-        """Drop remembered answers: a term or a namespace is no longer what it was."""
+        """Clear cached results after a term or a namespace changed."""
         self._answers.clear()
 
     def _ask(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> Iterable[K]:
@@ -116,23 +115,23 @@ class ExistingTerms(Generic[K]):
 
 
 class AffinityIndex:
-    """All placed pods."""
+    """The affinity of all placed pods, and counts of the pods that selectors match."""
 
     def __init__(self, rows: int) -> None:
         self._groups: dict[str, dict[tuple[Identity, bool], PodGroupByLabels]] = {}
-        """Namespace -> (identity, whether terminating) -> population."""
+        """Namespace -> (identity, whether terminating) -> group."""
         self._selections: Tally[PodSelection] = Tally(rows)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self.anti_affinity_terms: ExistingTerms[Term] = ExistingTerms(rows, lambda term: term)
         """Required anti-affinity of placed pods."""
         self.preferred_terms: ExistingTerms[Weighted] = ExistingTerms(rows, lambda weighted: weighted[0])
-        """What placed pods prefer, and what they require to be near."""
+        """Preferred terms and required affinity of placed pods, with their weights."""
         self.replicas = Replicas(rows)
         self.services = Services()
-        """No what-if changes them."""
+        """Copies share it, because no what-if changes Services."""
 
     def place(self, row: int, identity: Identity, affinity: Affinity, *, terminating: bool, sign: int) -> None:
-        """Count one more pod on a row, or one less."""
+        """Add (sign 1) or remove (sign -1) a pod on a row."""
         group = self._group_of(identity, terminating=terminating)
         for line in group.lines:
             self._selections.counts[line, row] += sign
@@ -151,14 +150,14 @@ class AffinityIndex:
             )
 
     def count(self, selection: PodSelection) -> Counts:
-        """Return the number of pods per row that are in the crowd; read-only."""
+        """Return the number of the selection's pods per row; read-only."""
         line = self._selections.touch(selection)
         if line is None:
             line = self._add_line(selection)
         return self._selections.line(line)
 
     def includes(self, selection: PodSelection, identity: Identity) -> bool:
-        """Return whether a pod would count in the crowd."""
+        """Return whether the selection includes a pod with this identity."""
         return selection.includes(identity.namespace, dict(identity.labels), self.labels_of)
 
     def covers(self, term: Term, identity: Identity) -> bool:
@@ -166,21 +165,21 @@ class AffinityIndex:
         return term.peers.include(identity.namespace, dict(identity.labels), self.labels_of)
 
     def existing_anti_affinity_keys(self, identity: Identity) -> set[str]:
-        """Return the topology keys by which placed pods require to be apart from such a pod."""
+        """Return the topology keys of placed pods' required anti-affinity terms that match a pod."""
         return {term.key for term in self.anti_affinity_terms.matching(identity, self.labels_of)}
 
     def existing_anti_affinity(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
-        """Return for each key the number of pods per row that require to be apart from such a pod."""
+        """Yield (topology key, number of pods per row whose required anti-affinity matches a pod)."""
         for key, terms in _by_key(self.anti_affinity_terms.matching(identity, self.labels_of), lambda term: term.key):
             yield key, self.anti_affinity_terms.tally.sum(terms)
 
     def existing_preferred(self, identity: Identity) -> Iterator[tuple[str, Counts]]:
-        """Return for each key how much the pods on each row draw such a pod, or push it away where negative."""
+        """Yield (topology key, sum per row of the weights of placed pods' preferred terms that match a pod)."""
         for key, terms in _by_key(self.preferred_terms.matching(identity, self.labels_of), lambda each: each[0].key):
             yield key, self.preferred_terms.tally.sum(terms, [weight for _, weight in terms])
 
     def put_namespace(self, name: str, labels: Mapping[str, str]) -> bool:
-        """Take a namespace's labels, none if it is gone; tell whether they are new."""
+        """Set a namespace's labels, empty if it was deleted; return whether they changed."""
         if self._namespaces.get(name, {}) == labels:
             return False
         self._namespaces[name] = labels
@@ -197,7 +196,7 @@ class AffinityIndex:
         return self._namespaces.get(namespace, {})
 
     def copy(self) -> Self:
-        """Return neighbours that can change without these."""
+        """Return an independent copy."""
         copied = {
             namespace: {key: group.copy() for key, group in there.items()} for namespace, there in self._groups.items()
         }
@@ -212,7 +211,7 @@ class AffinityIndex:
         )
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Enlarge to this number of rows."""
         for tally in (self._selections, self.anti_affinity_terms.tally, self.preferred_terms.tally, self.replicas):
             tally.grow(rows)
 
@@ -251,7 +250,7 @@ class AffinityIndex:
         return line
 
     def _within(self, selection: PodSelection) -> Iterator[PodGroupByLabels]:
-        """Return the populations of the namespaces that the crowd may reach."""
+        """Yield the groups of the namespaces that the selection may include."""
         first = selection.peers[0]
         for namespace in self._groups if first.namespace_selector != NOTHING else first.namespaces:
             yield from self._groups.get(namespace, {}).values()

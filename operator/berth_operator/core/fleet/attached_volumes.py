@@ -1,7 +1,7 @@
-"""How many volumes of each driver are on each node: a volume counts once a node, however many pods use it there.
+"""The number of volumes of each driver on each node; a volume counts once per node, however many pods use it there.
 
-A node holds a volume while a pod there uses it, and while the API server says that it is attached (VolumeAttachment),
-which begins a little later and ends a little later.
+A volume counts while a pod on the node uses it, and while a VolumeAttachment exists, which starts and ends a little
+later.
 """
 
 from collections import Counter
@@ -20,7 +20,7 @@ Counts = npt.NDArray[np.int64]
 
 @dataclass(slots=True, kw_only=True)
 class Holders:
-    """Where one volume is: row -> number."""
+    """The pods and attachments of one volume: row -> number."""
 
     pods: Counter[int] = field(default_factory=Counter)
     attachments: Counter[int] = field(default_factory=Counter)
@@ -30,7 +30,7 @@ class Holders:
         return bool(self.pods[row] or self.attachments[row])
 
     def copy(self) -> "Holders":
-        """Return holders that can change without these."""
+        """Return an independent copy."""
         return Holders(pods=self.pods.copy(), attachments=self.attachments.copy())
 
 
@@ -45,12 +45,12 @@ class Attached:
         self._holders: dict[Attachable, Holders] = {}
 
     def use(self, row: int, volume: Attachable, number: int) -> None:
-        """Count so many more pods (or fewer) of a row that use a volume."""
+        """Add `number` pods of a row that use a volume; a negative number removes pods."""
         holders = self._holders.setdefault(volume, Holders())
         self._change(row, volume, holders, holders.pods, number)
 
     def attach(self, row: int, volume: Attachable, number: int) -> None:
-        """Count one more attachment (or one less) of a volume to a row."""
+        """Add `number` attachments of a volume to a row; a negative number removes attachments."""
         holders = self._holders.setdefault(volume, Holders())
         self._change(row, volume, holders, holders.attachments, number)
 
@@ -65,7 +65,7 @@ class Attached:
         return [row for row, number in holders.pods.items() if number] if holders else []
 
     def copy(self) -> Self:
-        """Return volumes that can change without these."""
+        """Return an independent copy."""
         counts = {driver: values.copy() for driver, values in self._counts.items()}
         return with_own(
             self,
@@ -75,7 +75,7 @@ class Attached:
         )
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Enlarge to this number of rows."""
         self._counts = {driver: np.pad(each, (0, rows - self._rows)) for driver, each in self._counts.items()}
         self._shown, self._rows = all_read_only(self._counts), rows
 

@@ -1,4 +1,4 @@
-"""The columns of cards: arrays of shape (nodes, slots), but for the few that are of nodes or of resources."""
+"""The columns of cards: arrays of shape (nodes, slots), unless noted otherwise."""
 
 from typing import Final
 
@@ -16,24 +16,24 @@ Numbers = npt.NDArray[np.int32]
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
 _FILL: Final = {"minor": EMPTY, "numa": -1}
-"""What an empty slot has in columns in which it does not have a 0."""
+"""Column -> the value of an empty slot, if it is not 0."""
 
 
 class CardColumns:
-    """What each card offers, what is taken of it, where it sits and what it is.
+    """Each card's description, place, capacity and use.
 
-    `users` counts who holds something of a card; what is used shows whether they share it, or have slices or instances.
+    `users` counts the grants of a card; `used` shows whether they are shares, replicas or instances.
     """
 
     minor: Numbers
     present: Mask
     healthy: Mask
     withheld: Mask
-    """Cards that kubelet cannot give out now, because its agent keeps them for pods with shares."""
+    """Cards that kubelet cannot allocate now, because the agent withholds them for pods with shares."""
     announced: Mask
     """Healthy cards that are not withheld."""
     replicas_as: npt.NDArray[np.int8]
-    """By `REPLICA_NAMES`: what pods must ask for to get replicas of it."""
+    """Index in `REPLICA_NAMES` of the resource name by which pods request the card's replicas."""
     model: Numbers
     """By `InternTable.models`."""
     users: Numbers
@@ -45,17 +45,17 @@ class CardColumns:
     functions: Numbers
     """By `InternTable.functions`."""
     spare: Numbers
-    """Groups of virtual functions in which one is free: a bit each, in the order of the groups."""
+    """Bit mask of the groups of virtual functions in which one is free, in the order of the groups."""
     wiring: Numbers
     """By `InternTable.wirings`: shape (nodes,)."""
     total: Column
-    """What each card offers: shape (resources, nodes, slots)."""
+    """Each card's capacity: shape (resources, nodes, slots)."""
     used: Column
-    """What is taken of it: shape (resources, nodes, slots)."""
+    """What is charged to each card: shape (resources, nodes, slots)."""
     unknown: Numbers
-    """Pods of the node that may hold any of its cards: shape (nodes,)."""
+    """Number of pods that may hold any card of the node: shape (nodes,)."""
     unlocated: Numbers
-    """MIG instances of the node that pods hold and whose card is not known, so any in MIG mode: shape (nodes,)."""
+    """Number of MIG instances that pods hold and whose card is not known: shape (nodes,)."""
 
 
 def card_columns(rows: int, resources: int) -> CardColumns:
@@ -74,7 +74,7 @@ def card_columns(rows: int, resources: int) -> CardColumns:
 
 
 def grown(of: CardColumns, rows: int, slots: int) -> CardColumns:
-    """Return columns with room for at least so many rows and slots, and what there was."""
+    """Return copies of the columns with at least this number of rows and slots."""
     old_rows, old_slots = of.minor.shape
     more = ((0, max(0, rows - old_rows)), (0, max(0, slots - old_slots)))
     widths = {1: more[:1], 2: more, 3: ((0, 0), *more)}
@@ -85,7 +85,7 @@ def grown(of: CardColumns, rows: int, slots: int) -> CardColumns:
 
 
 def excerpt(of: CardColumns, rows: Indices) -> CardColumns:
-    """Return copies of some rows, in this order and each as often as it is named."""
+    """Return copies of these rows, in this order; rows may be repeated."""
 
     def picked(values: Array) -> Array:
         return values.take(rows, axis=1 if values.ndim == 3 else 0)  # noqa: PLR2004 - (resources, nodes, slots)

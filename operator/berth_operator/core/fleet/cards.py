@@ -1,9 +1,9 @@
 """The cards of one type as columns: arrays of shape (nodes, slots), one slot a card.
 
-A device is its id, not its minor: drivers renumber cards. A slot belongs to one card of one node for as long as the
-Device lists the card or something is charged to it. A card that fails keeps what its pods hold. One that the Device
-lists no more keeps it in a slot of its own, so that neither its return nor a new card under its old minor is booked
-twice.
+A device is identified by its id, not by its minor, because drivers renumber cards. A slot belongs to one card as long
+as the Device lists the card or something is charged to it. Charges of a failed card stay. Charges of a card that the
+Device no longer lists stay in a slot of its own. So nothing is allocated twice if that card returns, or if a new card
+gets its minor.
 """
 
 import zlib
@@ -35,7 +35,7 @@ RESOURCES: Final = {
     RDMA: (RDMA,),
     FPGA: (FPGA,),
 }
-"""Device type -> what is counted on each card; what only some cards have is counted from the first that has it on."""
+"""Device type -> the resources of each card; resources that only some cards have are added when one is first seen."""
 NVLINK: Final = 100
 LINKS: Final = {
     "System": 10,
@@ -46,19 +46,19 @@ LINKS: Final = {
     "SameBoard": 60,
     "NVLink": NVLINK,
 }
-"""How good a way between two cards is; of NVLinks each counts so much."""
+"""Type of a link -> its score; several NVLinks between two cards add up."""
 
 SHARED: Final = (GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
-"""What the replicas of a GPU divide evenly."""
+"""The resources that the replicas of a GPU share equally."""
 _WHOLE: Final = {GPU: (GPU_CORE, GPU_MEMORY_RATIO)}
 REPLICA_NAMES: Final = ("", NVIDIA_GPU, NVIDIA_SHARED)
-"""By which name kubelet counts the replicas of a card; by the first, pods may ask for them by either of the others."""
+"""Resource names by which kubelet counts the replicas of a card; with the empty one, pods may use either name."""
 _STAND_INS: Final = 2**31 - 1 - MAX_MINOR
-"""How many numbers above all minors a column has room for."""
+"""How many stand-in minors fit into a column above all real minors."""
 _MIG_ID: Final = "MIG-"
-"""How the driver's UUIDs of MIG instances begin."""
+"""The prefix of the driver's UUIDs of MIG instances."""
 _NOT_SUBDEVICES: Final = frozenset({FUNCTIONS, *EXCLUSIVES})
-"""Counted on cards that have not come apart for it."""
+"""Resources that are counted by name, but are not subdevices."""
 _NAMED: Final = _NOT_SUBDEVICES | {REPLICAS}
 
 
@@ -68,51 +68,51 @@ def is_listed(grant: Grant) -> bool:
 
 
 def card_id(grant: Grant) -> str:
-    """Return the id of the card that a grant is of, as far as the grant itself names it."""
+    """Return the id of a grant's card, if the grant names it."""
     return grant.parent or grant.visible
 
 
 def shown_minors(grants: Iterable[Grant]) -> Mapping[tuple[str, int], int]:
-    """Return by which minor people are shown each card of some charged grants: -1, -2 and so on if it is not listed."""
+    """Return (type, minor) of each grant's card -> the minor to show to users: -1, -2 and so on for unlisted cards."""
     cards = sorted({(each.type, each.minor) for each in grants})
     absent = [card for card in cards if card[1] > MAX_MINOR]
     return {card: card[1] for card in cards} | {card: -1 - number for number, card in enumerate(absent)}
 
 
 def is_unlocated(grant: Grant) -> bool:
-    """Return whether a charged grant is of a MIG instance of which no card is known: the Device lists it no more."""
+    """Return whether a charged grant is of a MIG instance whose card is not known: the Device no longer lists it."""
     if is_listed(grant) or grant.parent:
         return False
     return grant.id.startswith(_MIG_ID) or any(mig.is_resource(name) for name, _ in grant.amounts)
 
 
 def _stand_in(name: str) -> int:
-    """Return the number of the slot of a card that the Device does not list: above all minors, the same for one id.
+    """Return the stand-in minor of a card that the Device does not list: above all real minors, equal for equal ids.
 
-    Two ids that get the same number share a slot that is never given out, which does no harm.
+    If two ids have the same stand-in, their charges share a slot. That does no harm, because it is never allocated.
     """
     return MAX_MINOR + 1 + zlib.crc32(name.encode()) % _STAND_INS
 
 
 def is_counted(kind: str, name: str) -> bool:
-    """Return whether this is counted on cards of this type; of those that plug-ins bring, whatever is told."""
+    """Return whether a resource is counted on cards of this type; for plug-ins' types every resource is."""
     return kind not in RESOURCES or name in RESOURCES[kind] or _has_a_name(name)
 
 
 def _has_a_name(name: str) -> bool:
-    """Return whether this counts what is no part of a card."""
+    """Return whether a resource counts named things: instances, replicas, virtual functions, or exclusive policies."""
     return name in _NAMED or mig.is_resource(name)
 
 
 class Cards(CardColumns):
-    """All cards of one type. The columns, like all arrays that it hands out, are read-only."""
+    """All cards of one type. The columns, like all arrays that its methods return, are read-only."""
 
     def __init__(self, kind: str, rows: int, counted: Sequence[str] = ()) -> None:
         self.kind = kind
         self.counted = counted or RESOURCES[kind]
-        """What is counted on each card, even if the Device does not list it."""
+        """The resources of each card, even if the Device does not list them."""
         self.index = {name: i for i, name in enumerate(self.counted)}
-        """Resource -> its place in `total` and `used`."""
+        """Resource -> its index in `total` and `used`."""
         self._own = card_columns(rows, len(self.index))
         columns.show(self._own, self)
         self.ids: list[dict[int, str]] = [{} for _ in range(rows)]
@@ -126,22 +126,22 @@ class Cards(CardColumns):
 
     @property
     def free(self) -> Column:
-        """What is left of each card, negative where more is charged than there is."""
+        """What is left of each card; negative if more is charged than its capacity."""
         return self.total - self.used
 
     def left(self, index: int, rows: Rows) -> Column:
-        """Return what is left of one resource of each card, negative where more is charged than there is."""
+        """Return what is left of one resource of each card; negative if more is charged than its capacity."""
         return pick(self.total[index], rows) - pick(self.used[index], rows)
 
     def grow(self, rows: int, slots: int) -> None:
-        """Make room, keeping what is there."""
+        """Enlarge to at least this number of rows and slots, keeping the contents."""
         self._own = grown(self._own, rows, slots)
         columns.show(self._own, self)
         self.ids += [{} for _ in range(len(self._own.minor) - len(self.ids))]
         self.places += [{} for _ in range(len(self._own.minor) - len(self.places))]
 
     def resource(self, name: str) -> int:
-        """Return a resource's place, making one if need be."""
+        """Return a resource's index, adding the resource if it is new."""
         if name not in self.index:
             # A new dict, because copies share the old one.
             self.index = {**self.index, name: len(self.index)}
@@ -151,14 +151,14 @@ class Cards(CardColumns):
         return self.index[name]
 
     def static_key(self, row: int) -> Hashable:
-        """Return all that is known of a row's cards but who holds what of them; equal rows give the same."""
+        """Return a key of a row's inventory, without charges; equal rows have equal keys."""
         flags = (self.present, self.healthy, self.withheld, self.announced)
         columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
         known = b"".join(each[row].tobytes() for each in columns)
         return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
 
     def dynamic_key(self, row: int) -> bytes:
-        """Return what is held of a row's cards; equal rows give the same."""
+        """Return a key of the charges to a row's cards; equal rows have equal keys."""
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
             return b""  # most nodes have no cards of most types
         named = repr(self.taken[row]).encode() if row in self.taken else b""
@@ -167,7 +167,7 @@ class Cards(CardColumns):
         return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
 
     def in_subdevices(self, rows: Rows = ALL) -> Mask:
-        """Return the cards of which a pod holds an instance or a replica."""
+        """Return the cards of which pods hold instances or replicas."""
         names = self.index.keys() - self.counted - _NOT_SUBDEVICES
         used: Mask = np.zeros_like(self.present[rows])
         for name in names:
@@ -175,7 +175,7 @@ class Cards(CardColumns):
         return used
 
     def excerpt(self, rows: Indices) -> Self:
-        """Return an independent copy of these rows, in this order, each as often as named."""
+        """Return an independent copy of these rows, in this order; rows may be repeated."""
         own = excerpt(self._own, rows)
         # A what-if assumes that the agents have already reacted, so nothing is withheld.
         own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
@@ -191,7 +191,7 @@ class Cards(CardColumns):
         return made
 
     def put(self, row: int, cards: Iterable[CardInfo], intern_table: InternTable) -> None:
-        """Replace a node's inventory; what is charged stays."""
+        """Replace a node's inventory; its charges stay."""
         self.clear(row)
         wiring: list[tuple[int, int, Links]] = []
         for card in cards:
@@ -211,7 +211,7 @@ class Cards(CardColumns):
         self.find_spare(row, intern_table)
 
     def _find_places(self, row: int, card: CardInfo) -> None:
-        """Take down where what has a name is; of two cards with one id, which are not given out, the first has it."""
+        """Record the card of each id; of two cards with the same id, neither of which is allocated, the first."""
         places = self.places[row]
         places.setdefault(card.id, (card.minor, ""))
         for name, resource in card.instances:
@@ -234,7 +234,7 @@ class Cards(CardColumns):
         own.functions[row, slot] = intern_table.functions.number(card.functions)
 
     def clear(self, row: int) -> None:
-        """Forget a node's inventory, but not what is charged."""
+        """Remove a node's inventory; its charges stay."""
         own = self._own
         own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = False
         own.numa[row] = -1
@@ -247,13 +247,13 @@ class Cards(CardColumns):
         own.minor[row, own.users[row] == 0] = EMPTY
 
     def withhold(self, row: int, minors: Collection[int]) -> None:
-        """Take which cards of a node kubelet cannot give out, until its inventory is replaced."""
+        """Set which cards of a node kubelet cannot allocate, until the inventory is replaced."""
         own = self._own
         own.withheld[row] = own.present[row] & np.isin(own.minor[row], tuple(minors))
         own.announced[row] = own.healthy[row] & ~own.withheld[row]
 
     def charge(self, row: int, grant: Grant, sign: int) -> None:
-        """Add (sign 1) or take back (sign -1) a pod's part of a card."""
+        """Charge (sign 1) or release (sign -1) a pod's grant."""
         slot = self._slot_for(row, grant.minor)
         for name, amount in grant.counted:
             if name in self.index or _has_a_name(name):
@@ -268,13 +268,13 @@ class Cards(CardColumns):
             self._own.minor[row, slot] = EMPTY
 
     def charge_unknown(self, rows: int | Indices, pods: int | Column) -> None:
-        """Add pods that may hold any card of a row, or take them back if negative; each row at most once."""
+        """Add a number of pods that may hold any card of a row; negative numbers remove pods. Rows must not repeat."""
         self._own.unknown[rows] += pods
 
     def charge_parts(self, rows: Indices, slots: Indices, amounts: Column, kinds: Indices, sign: int) -> None:
-        """Add (sign 1) or take back (sign -1) parts of cards at once, but for what is held by name.
+        """Charge (sign 1) or release (sign -1) many grants at once, except what they hold by name.
 
-        Part i is of the card in `slots[i]` of `rows[i]` and takes column `kinds[i]` of `amounts`: shape (resources,
+        Grant i is of the card in `slots[i]` of `rows[i]` and takes column `kinds[i]` of `amounts`: shape (resources,
         kinds).
         """
         own = self._own
@@ -287,7 +287,7 @@ class Cards(CardColumns):
                 np.add.at(used.reshape(-1), where, sign * taken[kinds])
 
     def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
-        """Take (sign 1) or give back (sign -1) what pods hold by name, and nothing else."""
+        """Add (sign 1) or remove (sign -1) names that pods hold, without their amounts."""
         # A new value, because copies share the old one; sorted, so that a release restores the earlier value.
         held = list(self.taken.pop(row, ()))
         for name in handles:
@@ -296,7 +296,7 @@ class Cards(CardColumns):
             self.taken[row] = tuple(sorted(held))
 
     def find_spare(self, row: int, intern_table: InternTable) -> None:
-        """Find out anew in which groups the node's cards have a virtual function that nobody holds."""
+        """Recompute in which groups the node's cards have a free virtual function."""
         # For all its cards, because a pod's allocation may name a wrong card for a virtual function.
         for slot in np.flatnonzero(self.functions[row]).tolist():
             groups = range(len(intern_table.functions[self.functions[row, slot]]))
@@ -304,7 +304,7 @@ class Cards(CardColumns):
             self._own.spare[row, slot] = sum(free)
 
     def free_functions(self, row: int, slot: int, intern_table: InternTable, group: int) -> Iterator[Function]:
-        """Return the virtual functions of one group of a card that nobody holds."""
+        """Yield the free virtual functions of one group of a card."""
         held, minor = set(self.taken.get(row, ())), int(self.minor[row, slot])
         _, functions = intern_table.functions[self.functions[row, slot]][group]
         for number, bus_id in functions:
@@ -313,16 +313,17 @@ class Cards(CardColumns):
                 yield function
 
     def named(self, row: int, grant: Grant) -> str:
-        """Return the id of the card that a grant without one is of: by its virtual functions, or else by its minor."""
+        """Return the card id of a grant without an id, by its virtual functions or else its minor; empty if unknown."""
         places = (self.places[row].get(each.bus_id) for each in grant.functions)
         minor = next((place[0] for place in places if place is not None), grant.minor)
         return self.ids[row].get(minor, "")
 
     def located(self, row: int, grant: Grant) -> Grant:
-        """Return a grant on the card that has its id now, whatever minor was recorded; one without an id as it is.
+        """Return a grant with the minor that its id has now, whatever minor was recorded.
 
-        If the Device does not list the id, it is of its parent, or else of a slot of its own. An instance is what has
-        its name now: a card that is divided differently may use a name again.
+        A grant without an id is returned unchanged. If the Device does not list the id, the grant is located on its
+        parent, or else in a slot of its own. An instance gets the resource that its id has now, because a card that is
+        partitioned again may reuse an id.
         """
         place = self.places[row].get(grant.id) if grant.id else (grant.minor, "")
         if place is None:
@@ -334,11 +335,11 @@ class Cards(CardColumns):
         return grant if minor == grant.minor else replace(grant, minor=minor)
 
     def completed(self, row: int, grant: Grant) -> Grant:
-        """Return a grant on the card that it is of now, with what it leaves out filled in."""
+        """Return a grant with its card's current minor and with omitted amounts filled in."""
         return self.filled(row, self.located(row, grant))
 
     def filled(self, row: int, grant: Grant) -> Grant:
-        """Fill in what a grant leaves out: memory from ratio or ratio from memory, by that card's memory."""
+        """Return a grant with both memory and memory ratio, one computed from the other by the card's memory."""
         if self.kind != GPU:
             return grant
         amounts = dict(grant.amounts)
@@ -365,10 +366,10 @@ class Cards(CardColumns):
         )
 
     def given(self, row: int | None, minor: int, name: str) -> Grant:
-        """Return what a pod takes to which kubelet gave a device by its id: an instance, a replica, or else a card.
+        """Return the grant for a device that kubelet allocated by its id: an instance, a replica, or else a card.
 
-        Without an id it is the card that has the minor now. What the Device does not list counts as a whole card:
-        nobody knows how much of it is left.
+        Without an id it is the card that has the minor now. A device that is not listed counts as a whole card,
+        because it is not known how much of it is left.
         """
         whole = tuple((each, CARD) for each in _WHOLE.get(self.kind, (self.kind,)))
         grant = Grant(type=self.kind, minor=minor, amounts=whole, id=name)
@@ -381,7 +382,7 @@ class Cards(CardColumns):
         return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
     def worth(self, row: int, grant: Grant) -> Hashable:
-        """Return what a grant is worth: the same for any two of which one is as good as the other."""
+        """Return a key that is equal for grants that can replace each other."""
         current = self.completed(row, grant)
         slot = self._slot_of(row, current.minor)
         card = None if slot is None else (int(self.model[row, slot]), self.total[:, row, slot].tobytes())
@@ -389,7 +390,7 @@ class Cards(CardColumns):
         return card, tuple(sorted(each for each in current.counted if each[0] != GPU_MEMORY))
 
     def of_replica(self, row: int, slot: int) -> tuple[tuple[str, int], ...]:
-        """Return what a replica of a card takes; nothing of a card that has none."""
+        """Return the amounts of a replica of a card; empty if the card has no replicas."""
         replicas = int(self.total[self.index[REPLICAS], row, slot]) if REPLICAS in self.index else 0
         if not replicas:
             return ()
@@ -397,7 +398,7 @@ class Cards(CardColumns):
         return (*shares, (REPLICAS, 1))
 
     def slots(self, row: int) -> Iterator[int]:
-        """Return the node's slots in use, by minor."""
+        """Return the node's slots in use, ordered by minor."""
         used = np.flatnonzero(self.minor[row] != EMPTY)
         return iter(used[np.argsort(self.minor[row, used])].tolist())
 
@@ -418,5 +419,5 @@ class Cards(CardColumns):
 
 
 def _of_rows(sparse: Mapping[int, V], rows: Indices) -> dict[int, V]:
-    """Return what these rows have, under their new numbers."""
+    """Return the values of these rows by their new row numbers."""
     return {new: sparse[row] for new, row in enumerate(rows.tolist()) if row in sparse} if sparse else {}

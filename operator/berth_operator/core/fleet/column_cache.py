@@ -1,10 +1,11 @@
-"""Columns computed row by row, kept, and computed anew for those rows alone that have moved since.
+"""A cache of columns that recomputes only the rows that changed.
 
-A decision moves one row. What a filter or a score says of a row often depends on nothing but that row and a part of
-the request which many classes share (so much cpu, so many cards), so nearly all of it still stands at the next one.
+A decision changes one row. The result of a filter or a score for a row often depends only on that row and on a part of
+the request that many classes share (an amount of cpu, a number of cards). So nearly all of a column is still valid for
+the next decision.
 
-What is said of one row holds for every row that looks the same. Nodes are often equal, and are filled by equal pods in
-equal steps, so most rows that move look as another one did before: then nothing is computed at all.
+Rows with equal fingerprints have equal results. Nodes are often equal, and equal pods fill them in equal steps, so most
+rows that change become equal to an earlier row; then its result is reused.
 """
 
 from collections.abc import Callable, Hashable, Iterable
@@ -17,40 +18,40 @@ import numpy.typing as npt
 from berth_operator.core.fleet.columns import read_only
 
 Rows = slice | npt.NDArray[np.intp]
-"""The rows that are asked for."""
+"""The rows to compute."""
 Values = npt.NDArray[Any]
 T = TypeVar("T")
 
 ALL: Final = slice(None)
 MAX_BYTES: Final = 2**25
-"""Bytes of columns kept: at 5,000 rows 6,000 masks or 800 scores. With room for fewer than the classes that wait, each
-would push out the one that is asked for next."""
+"""Maximum size of all cached columns: at 5,000 rows 6,000 masks or 800 scores. If it were smaller than the columns of
+the classes that wait, each column would evict the one that is needed next."""
 MAX_FINGERPRINTS: Final = 64
-"""Looks of which a column remembers what is said."""
+"""Maximum number of fingerprints whose value a column remembers."""
 MAX_ANSWERS: Final = 4096
-"""What is remembered of single rows, for all questions together."""
+"""Maximum number of results of single rows, for all keys together."""
 MIN_LOOKUPS: Final = 200
 LOOKUPS_PER_HIT: Final = 4
-"""After so many rows looking goes on if it was known what to say of one in so many."""
+"""After MIN_LOOKUPS, fingerprints are used only while at least one of this many look-ups is a hit."""
 MAX_ROWS_ONE_BY_ONE: Final = 4
-"""So many rows at most are looked at one by one; more are computed side by side."""
+"""Up to this number of changed rows are looked up one by one; more are computed together."""
 
 
 def only(row: int) -> slice:
-    """Return a row as one that is asked for alone: nothing is copied to pick it."""
+    """Return a single row as a slice, which picks it without a copy."""
     return slice(row, row + 1)
 
 
 def pick(values: Values, rows: Rows) -> Values:
-    """Return what these rows have of an array whose first axis is the rows; it may be a view of the array.
+    """Return these rows of an array whose first axis is the rows; the result may be a view.
 
-    Picking is most of what a repair costs, and `take` does it in a third of the time that an index needs.
+    Picking is most of the cost of a repair, and `take` needs a third of the time of indexing.
     """
     return values[rows] if isinstance(rows, slice) else values.take(rows, 0)
 
 
 class _Memo:
-    """What was said of rows, by their looks."""
+    """Values of rows by fingerprint."""
 
     def __init__(self, most: int) -> None:
         self._most, self._values = most, dict[Hashable, Any]()
@@ -58,18 +59,18 @@ class _Memo:
 
     @property
     def pays(self) -> bool:
-        """Return whether looking at rows pays: in a fleet where no two are alike it never does."""
+        """Return whether enough look-ups are hits; in a fleet without equal nodes none are."""
         return self._lookups < MIN_LOOKUPS or LOOKUPS_PER_HIT * self._hits >= self._lookups
 
     def recall(self, fingerprint: Hashable) -> Any:
-        """Return what was said of a row that looked the same; None if there was none."""
+        """Return the value of a row with the same fingerprint; None if there is none."""
         value = self._values.get(fingerprint)
         self._lookups += 1
         self._hits += value is not None
         return value
 
     def remember(self, fingerprint: Hashable, value: Any) -> None:
-        """Keep what is said; too much is forgotten at once."""
+        """Remember a value; if the memo is full, clear it first."""
         if len(self._values) >= self._most:
             self._values.clear()
         self._values[fingerprint] = value
@@ -78,48 +79,51 @@ class _Memo:
 class _CachedColumn:
     def __init__(self, values: Values, seen: int) -> None:
         self.values, self.seen = values, seen
-        """`seen`: how many moves it has taken in."""
+        """`seen`: the number of changes that the values include."""
         self.shown = read_only(values)
         self.memory = _Memo(MAX_FINGERPRINTS)
 
 
 class ColumnCache:
-    """The kept columns, and which rows have moved."""
+    """The cached columns, and the rows that changed."""
 
     def __init__(self, static_key: Callable[[int], Hashable], dynamic_key: Callable[[int], bytes]) -> None:
-        """The two give, together, all that columns may read of a row; its nature stands until it is altered."""
+        """Set the functions that together return everything that columns may read of a row.
+
+        The static key of a row is valid until `alter`, the dynamic key until `move`.
+        """
         self._static_key, self._dynamic_key = static_key, dynamic_key
         self._static_digests: dict[int, bytes] = {}
-        """Digests of natures, once somebody asked."""
+        """Row -> digest of its static key, as far as computed."""
         self._fingerprints: dict[int, bytes] = {}
-        """Of rows that have not moved since."""
+        """Row -> fingerprint, as far as computed since the row changed."""
         self._answers = _Memo(MAX_ANSWERS)
         self._kept: dict[Hashable, _CachedColumn] = {}
-        """The longest unused comes first."""
+        """Key -> column; the least recently used one comes first."""
         self._size = 0
-        """Bytes of all of them."""
+        """Bytes of all cached columns."""
         self._moved: list[int] = []
         self._dropped = 0
-        """Moves that are no longer in the list."""
+        """Number of changes that were removed from the start of `_moved`."""
 
     def move(self, row: int) -> None:
-        """Say that a row is no longer what it was."""
+        """Record that a row's charges changed."""
         self._moved.append(row)
         self._fingerprints.pop(row, None)
 
     def alter(self, row: int) -> None:
-        """Say that a row is to be of another nature."""
+        """Record that a row's node or inventory changed."""
         self._static_digests.pop(row, None)
         self.move(row)
 
     def forget(self) -> None:
-        """Drop all columns: the number of rows has changed."""
+        """Drop all columns, because the number of rows changed."""
         self._kept.clear()
         self._fingerprints.clear()
         self._size = 0
 
     def column(self, key: Hashable, compute: Callable[[Rows], Values]) -> Values:
-        """Return a column, as `compute` has it for these rows."""
+        """Return the column of a key, computed by `compute`; read-only."""
         now = self._dropped + len(self._moved)
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
@@ -134,7 +138,7 @@ class ColumnCache:
         return kept.shown
 
     def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:
-        """Return what `compute` finds out about one row; never None."""
+        """Return the result of `compute` for one row; it must not be None."""
         if not self._answers.pays:
             return compute()
         place = (key, self._fingerprint(row))
@@ -144,7 +148,7 @@ class ColumnCache:
         return answer
 
     def _repair(self, kept: _CachedColumn, compute: Callable[[Rows], Values]) -> None:
-        """Compute the rows that have moved since; all, where they are so many that picking them costs more."""
+        """Recompute the rows that changed; all rows if more than half did, because picking them would cost more."""
         rows = set(self._moved[kept.seen - self._dropped :])
         if alike := len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
             rows -= {row for row in rows if self._restore(kept, row)}
@@ -156,7 +160,7 @@ class ColumnCache:
             self._remember(kept, rows)
 
     def _restore(self, kept: _CachedColumn, row: int) -> bool:
-        """Say of a row what was said of one that looked the same, if there was one."""
+        """Set a row to the value of a row with the same fingerprint; return whether there was one."""
         values = kept.memory.recall(self._fingerprint(row))
         if values is not None:
             kept.values[row] = values

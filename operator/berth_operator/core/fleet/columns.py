@@ -1,8 +1,8 @@
-"""Arrays that their owner writes and that all others only read.
+"""Arrays that only their owner writes.
 
-The owner keeps its arrays as the attributes of one object, and has read-only views of them under the same names
-(`show`). A view costs its readers nothing, and shows what the owner writes. It has to be made again only when the array
-is replaced: when there are more rows, slots or resources.
+The owner keeps its arrays as attributes of one private object, and has read-only views of them as its own attributes of
+the same names (`show`). A view costs nothing to read and shows what the owner writes. It must be created again only if
+the array is replaced, which happens when rows, slots or resources are added.
 """
 
 from collections.abc import Callable, Hashable, Mapping
@@ -20,7 +20,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 def read_only(values: npt.NDArray[A]) -> npt.NDArray[A]:
-    """Return a view of an array through which nothing can be written."""
+    """Return a read-only view of an array."""
     view = values.view()
     view.setflags(write=False)
     return view
@@ -32,16 +32,16 @@ def all_read_only(own: Mapping[K, npt.NDArray[A]]) -> dict[K, npt.NDArray[A]]:
 
 
 def sealed(values: npt.NDArray[A]) -> npt.NDArray[A]:
-    """Return an array after making it read-only for its owner, too."""
+    """Make an array read-only, for its owner too, and return it."""
     values.setflags(write=False)
     return values
 
 
 def show(own: object, to: object) -> None:
-    """Return `to` read-only views of the arrays that are the attributes of `own`, under the same names."""
+    """Set attributes of `to` to read-only views of the arrays that `own` has under the same names."""
     vars(to).update({name: read_only(values) for name, values in vars(own).items()})
 
 
 def each_by(own: C, change: Callable[[Array], Array]) -> C:
-    """Return a copy of an object whose attributes are arrays, with what `change` makes of each."""
+    """Return a copy of an object whose attributes are arrays, with `change` applied to each array."""
     return with_own(own, **{name: change(values) for name, values in vars(own).items()})

@@ -1,4 +1,4 @@
-"""Copies that share all that is not named."""
+"""Shallow copies with some attributes replaced."""
 
 import copy
 from typing import TypeVar
@@ -7,7 +7,7 @@ T = TypeVar("T")
 
 
 def with_own(original: T, **parts: object) -> T:
-    """Return a copy of an object that has these attributes as its own, and all others in common with it."""
+    """Return a shallow copy of an object with these attributes replaced; all others are shared."""
     new = copy.copy(original)
     vars(new).update(parts)
     return new

@@ -1,7 +1,7 @@
-"""Topology domains: the nodes with one value of a label, and what is counted in each.
+"""Topology domains: the nodes with one value of a label, and counts per domain.
 
-A domain's number is that of the label's value in its column, so a count per node becomes a count per domain by one
-`bincount`. Nodes without the label are in no domain: their place, `ABSENT`, always holds nothing.
+A domain's number is the number of the label's value in its column, so one `bincount` turns counts per node into counts
+per domain. Nodes without the label are in no domain; the count at their index, `ABSENT`, is always 0.
 """
 
 from collections.abc import Iterable
@@ -19,13 +19,13 @@ Amounts = npt.NDArray[np.float64]
 
 
 def members(fleet: Fleet, key: str) -> Mask:
-    """Return the rows that are in a domain of this key."""
+    """Return the rows of existing nodes that are in a domain of this key."""
     mask: Mask = fleet.labels.column(key).numbers != ABSENT
     return mask & fleet.present
 
 
 def members_of_all(fleet: Fleet, keys: Iterable[str]) -> Mask:
-    """Return the rows that are in a domain of each key."""
+    """Return the rows of existing nodes that are in a domain of every key."""
     mask = fleet.present.copy()
     for key in keys:
         mask &= members(fleet, key)
@@ -33,7 +33,7 @@ def members_of_all(fleet: Fleet, keys: Iterable[str]) -> Mask:
 
 
 def sums(fleet: Fleet, key: str, counts: Counts) -> Amounts:
-    """Add up what is counted per row by domain; pods whose Node is gone count nowhere."""
+    """Return the sums of counts per row by domain; pods whose Node does not exist are not counted."""
     column = fleet.labels.column(key)
     weights = (counts * fleet.present).astype(np.float64)
     totals = np.bincount(column.numbers, weights, len(column.values) + 1).astype(np.float64, copy=False)
@@ -42,6 +42,6 @@ def sums(fleet: Fleet, key: str, counts: Counts) -> Amounts:
 
 
 def around(fleet: Fleet, key: str, counts: Counts) -> Amounts:
-    """Return for each row what is counted in its whole domain."""
+    """Return, for each row, the sum of the counts in its domain."""
     totals: Amounts = sums(fleet, key, counts).take(fleet.labels.column(key).numbers)
     return totals

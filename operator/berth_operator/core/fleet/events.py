@@ -1,4 +1,4 @@
-"""One event of the cluster, with what queueing hints read of it."""
+"""A cluster event, with what queueing hints read of it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,19 +9,19 @@ from berth_operator.core.values.verdict import Change
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterEvent:
-    """What happened, and to what."""
+    """A change in the cluster and the objects that it affects."""
 
     change: Change
     node: str = ""
-    """The node that it happened on, if it is a single one."""
+    """The affected node, if it is a single one."""
     labels: frozenset[str] = frozenset()
-    """Keys of this node's labels that were added, changed or removed."""
+    """Keys of the node's labels that were added, changed or removed."""
     before: Charge | None = None
-    """The pod as it was, if it changed or left its node."""
+    """The pod before the event, if it changed or left its node."""
     after: Charge | None = None
-    """The pod as it is, if it changed or was assigned to a node."""
+    """The pod after the event, if it changed or was assigned to a node."""
 
     @property
     def pods(self) -> Iterator[Charge]:
-        """Return the pod as it was and as it is."""
+        """Return the pod before and after the event, as far as they exist."""
         return (pod for pod in (self.before, self.after) if pod is not None)

@@ -1,7 +1,7 @@
 """The Fleet: all nodes and cards as columns, and what is charged to them.
 
-It is the only thing that decisions read. A node's row exists while its Node, its Device or a charge does, since
-the three arrive in any order. Changing the Fleet is arithmetic in memory, without I/O.
+Decisions read only the Fleet. A node's row exists while its Node, its Device or a charge exists, because these arrive
+in any order. Changing the Fleet is arithmetic in memory, without I/O.
 """
 
 from collections import Counter
@@ -41,7 +41,7 @@ from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceIn
 from berth_operator.core.values.request import Taint
 
 ROWS: Final = 16
-"""Room for so many nodes at first."""
+"""The initial number of rows."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _OF_DEVICES: Final = ("has_device", "vendor", "partitions", "partitions_only", "mig_single")
@@ -54,10 +54,10 @@ def _cards(rows: int, kinds: Kinds) -> dict[str, Cards]:
 
 
 class Fleet(NodeColumns):
-    """All nodes and cards. The columns of nodes, like all arrays that it hands out, are read-only."""
+    """All nodes and cards. The columns of nodes, like all arrays that its methods return, are read-only."""
 
     device_classes: Mapping[str, str] = MappingProxyType({})
-    """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced and never changed."""
+    """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced, never modified."""
 
     def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
@@ -73,11 +73,11 @@ class Fleet(NodeColumns):
         self.charges: dict[str, Charge] = {}
         """Pod UID -> its charge."""
         self.nominees: dict[str, Charge] = {}
-        """Pod UID -> what a pod that waits for others to leave a node will take of it."""
+        """Pod UID -> what a nominated pod will use of its node once its victims are gone."""
         self.leaving: set[str] = set()
-        """UIDs of placed pods that were told to leave, whether the API server says so yet or not."""
+        """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
         self.priorities: Counter[int] = Counter()
-        """How many placed pods have each priority."""
+        """Priority -> number of placed pods."""
         self.placed_pods = PlacedPodsCache()
         self.affinity_index = AffinityIndex(rows)
         self.ports = Ports(rows)
@@ -85,7 +85,7 @@ class Fleet(NodeColumns):
         self.volumes = Volumes(rows, self.rows)
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.workload = Workload()
-        """What pods typically ask for; no charge changes it."""
+        """What pods typically request; charges do not change it."""
         self._on_node: dict[str, dict[str, Charge]] = {}
         # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
@@ -99,7 +99,7 @@ class Fleet(NodeColumns):
     # --- nodes ------------------------------------------------------------------------------------------------
 
     def put_node(self, node: NodeInfo) -> None:
-        """Add a Node or replace what is known of it."""
+        """Add or replace a Node."""
         row, own = self._row(node.name), self._own
         self.column_cache.alter(row)
         self.labels.put(row, node.labels)
@@ -112,7 +112,7 @@ class Fleet(NodeColumns):
         self._set_allocatable(row, node.allocatable)
 
     def remove_node(self, name: str) -> None:
-        """Take a Node away; its Device and its pods' charges stay until they go themselves."""
+        """Remove a Node; its Device and its pods' charges stay until they are removed themselves."""
         if (row := self.rows.get(name)) is not None:
             self.column_cache.alter(row)
             self._own.present[row] = False
@@ -121,7 +121,7 @@ class Fleet(NodeColumns):
             self._drop_if_empty(name)
 
     def set_fresh(self, name: str, *, fresh: bool) -> None:
-        """Say whether the node's agent is alive; of a node that nobody knows there is nothing to say."""
+        """Set whether the node's agent is alive; ignore unknown nodes."""
         if (row := self.rows.get(name)) is not None:
             self.column_cache.alter(row)
             self._own.fresh[row] = fresh
@@ -129,26 +129,26 @@ class Fleet(NodeColumns):
     # --- devices ----------------------------------------------------------------------------------------------
 
     def put_device(self, name: str, inventory: DeviceInventory) -> None:
-        """Add a Device or replace its inventory; what is charged to its cards stays."""
+        """Add a Device or replace its inventory; charges to its cards stay."""
         row = self._row(name)
         self._own.has_device[row] = True
         self._put_inventory(name, inventory)
 
     def remove_device(self, name: str) -> None:
-        """Take a Device away. What its pods hold stays charged, so that its return books nothing twice."""
+        """Remove a Device. Its pods' charges stay, so that nothing is allocated twice if the Device returns."""
         if (row := self.rows.get(name)) is not None:
             self._own.has_device[row] = False
             self._put_inventory(name, NO_DEVICE)
             self._drop_if_empty(name)
 
     def withhold(self, name: str, minors: Collection[int]) -> None:
-        """Say which GPUs of a node kubelet cannot give out now; a new inventory comes without any."""
+        """Set which GPUs of a node kubelet cannot allocate now; a new inventory clears them."""
         if (row := self.rows.get(name)) is not None:
             self.column_cache.alter(row)
             self.cards[GPU].withhold(row, minors)
 
     def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
-        """Replace a node's cards, and charge what is held or kept of them where each card is now."""
+        """Replace a node's cards, and move charges and nominations to the slots that the cards have now."""
         row = self.rows[name]
         self.column_cache.alter(row)
         charges = tuple(self.on_node(name))
@@ -184,7 +184,7 @@ class Fleet(NodeColumns):
     # --- charges ----------------------------------------------------------------------------------------------
 
     def charge(self, charge: Charge) -> None:
-        """Charge a pod to its node, in place of what was charged to it before."""
+        """Charge a pod to its node, in place of its previous charge."""
         self._take_back(charge.uid)
         if self.nominees:
             self.withdraw(charge.uid)
@@ -197,17 +197,17 @@ class Fleet(NodeColumns):
         self._on_node.setdefault(charge.node, {})[charge.uid] = charge
 
     def release(self, uid: str) -> Charge | None:
-        """Take a pod's charge back; give it, if there was one."""
+        """Remove and return a pod's charge; None if there was none."""
         self._frozen.pop(uid, None)
         return self._take_back(uid)
 
     def resolved(self, charge: Charge) -> Charge:
-        """Return a charge as it stands on the node's cards now: each grant on the card that has its id."""
+        """Return a charge with each grant on the card that has its id now."""
         grants = self.on_cards(charge.uid, charge.node, charge.grants)
         return charge if grants is charge.grants else replace(charge, grants=grants)
 
     def on_cards(self, uid: str, node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
-        """Return a pod's grants, each on the card that has its id now; the same tuple if all are there already."""
+        """Return a pod's grants, each on the card that has its id now; the same tuple if nothing changed."""
         if not grants or (row := self.rows.get(node)) is None:
             return grants
         completed = tuple(
@@ -217,7 +217,7 @@ class Fleet(NodeColumns):
         return grants if completed == grants else completed
 
     def _identified(self, uid: str, row: int, grant: Grant) -> Grant:
-        """Return a grant without an id with that of the card which it was of when we first knew it."""
+        """Return a grant with the id of the card that it was of when the grant was first seen."""
         key = (grant.type, grant.minor)
         name = self._frozen.get(uid, {}).get(key) or self.cards[grant.type].named(row, grant)
         if not name:
@@ -239,29 +239,30 @@ class Fleet(NodeColumns):
         return charge
 
     def started(self, uid: str, at: int) -> None:
-        """Take when a placed pod started; what it takes is the same."""
+        """Set when a placed pod started, in seconds since 1970; what it uses does not change."""
         charge = replace(self.charges[uid], started=at)
         self.charges[uid] = self._on_node[charge.node][uid] = charge
         self.placed_pods.moved(uid)
 
     def on_node(self, name: str) -> Iterable[Charge]:
-        """Return what is charged to a node."""
+        """Return the charges of a node's pods."""
         return self._on_node.get(name, {}).values()
 
     def given(self, node: str, kind: str, minor: int, name: str) -> Grant:
-        """Return what a pod takes to which kubelet gave a device by its id."""
+        """Return the grant for a device that kubelet allocated by its id."""
         return self.cards[kind].given(self.rows.get(node), minor, name)
 
     def worth(self, node: str, grant: Grant) -> Hashable:
-        """Return what a grant of a known node is worth: the same for any two that may stand for each other."""
+        """Return a key that is equal for grants of a known node that can replace each other."""
         return grant.type, self.cards[grant.type].worth(self.rows[node], grant)
 
     # --- nominees ---------------------------------------------------------------------------------------------
 
     def nominate(self, charge: Charge) -> None:
-        """Keep for a pod what it will take of a node once others have left it, in place of what was kept before.
+        """Reserve for a pod what it will use of its nominated node, in place of its previous nomination.
 
-        Other pods see it as taken, but it is no charge: it holds nothing yet, and is nobody's victim.
+        The reserved capacity is not free for other pods. But a nomination is not a charge: the pod holds nothing yet
+        and cannot be a victim.
         """
         self.withdraw(charge.uid)
         row = self._row(charge.node)
@@ -270,7 +271,7 @@ class Fleet(NodeColumns):
         self.nominees[charge.uid] = charge
 
     def withdraw(self, uid: str) -> Charge | None:
-        """Keep nothing for a pod any more; give what was kept, if there was something."""
+        """Remove and return a pod's nomination; None if there was none."""
         charge = self.nominees.pop(uid, None)
         if charge is not None:
             self._apply(charge, self.rows[charge.node], -1)
@@ -279,7 +280,7 @@ class Fleet(NodeColumns):
 
     @contextmanager
     def without(self, nominees: Iterable[Charge]) -> Iterator[None]:
-        """Do as if these were not nominated."""
+        """Return a context in which these pods are not nominated."""
         withdrawn = [nominee for nominee in nominees if self.withdraw(nominee.uid)]
         try:
             yield
@@ -288,7 +289,7 @@ class Fleet(NodeColumns):
                 self.nominate(nominee)
 
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
-        """Return the nominees that a pod need not mind: itself and those below it."""
+        """Return the nominees that a pod may ignore: itself and those of lower priority."""
         return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
 
     def mark_leaving(self, uid: str) -> None:
@@ -296,11 +297,11 @@ class Fleet(NodeColumns):
         self.leaving.add(uid)
 
     def unmark_leaving(self, uid: str) -> None:
-        """Record that a placed pod is gone, or could not be deleted."""
+        """Record that a placed pod was deleted, or could not be deleted."""
         self.leaving.discard(uid)
 
     def is_leaving(self, charge: Charge) -> bool:
-        """Return whether a placed pod is on its way out."""
+        """Return whether a placed pod is being deleted."""
         return charge.terminating or charge.uid in self.leaving
 
     def set_device_classes(self, classes: Mapping[str, str]) -> None:
@@ -310,7 +311,7 @@ class Fleet(NodeColumns):
     # --- what-ifs ---------------------------------------------------------------------------------------------
 
     def copy(self) -> Self:
-        """Return a Fleet of the same nodes and Devices that can be charged and released without this one."""
+        """Return an independent copy for what-ifs, which can be charged and released."""
         plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, dict | list | set)}
         every, rows = np.arange(len(self.names)), self.rows.copy()
         deep = {
@@ -330,9 +331,9 @@ class Fleet(NodeColumns):
         return self._copied(columns.each_by(self._own, np.copy), **{**plain, **deep})
 
     def excerpt(self, rows: Indices) -> Self:
-        """Return copies of some rows, in this order and each as often as it is named: as many what-ifs side by side.
+        """Return copies of these rows, in this order, to evaluate many what-ifs at once; rows may be repeated.
 
-        Only what they have of resources and devices is copied, and nothing else of the excerpt may be asked.
+        Only columns of resources and devices are copied, so nothing else of the excerpt may be used.
         """
         return self._copied(
             columns.each_by(self._own, lambda values: values.take(rows, -1)),
@@ -341,14 +342,14 @@ class Fleet(NodeColumns):
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
-        """Return a copy that has these columns and parts as its own, and all others in common with this Fleet."""
+        """Return a shallow copy with these columns and attributes replaced; all others are shared."""
         copied = with_own(self, _own=own, **parts)
         columns.show(own, copied)
         copied.column_cache = ColumnCache(copied.static_key, copied.dynamic_key)
         return copied
 
     def move_requested(self, rows: Indices, amounts: Column, sign: int) -> None:
-        """Add (sign 1) or take back (sign -1) what pods request, one pod of each row: shape (resources, rows)."""
+        """Charge (sign 1) or release (sign -1) the requests of one pod per row: shape (resources, rows)."""
         self.column_cache.forget()
         # Resources that were added after `amounts` was computed have no line in it.
         self._own.requested[: len(amounts), rows] += sign * amounts
@@ -356,12 +357,12 @@ class Fleet(NodeColumns):
     # --- rows that look the same ------------------------------------------------------------------------------
 
     def static_key(self, row: int) -> Hashable:
-        """Return all that columns may read of a row but what is charged to it."""
+        """Return everything that columns may read of a row, except its charges."""
         flags = tuple(getattr(self, name)[row].item() for name in ("present", "fresh", *_OF_DEVICES))
         return flags, self.allocatable[:, row].tobytes(), *(cards.static_key(row) for cards in self.cards.values())
 
     def dynamic_key(self, row: int) -> bytes:
-        """Return all that columns may read of what is charged to a row."""
+        """Return everything that columns may read of a row's charges."""
         held = [cards.dynamic_key(row) for cards in self.cards.values()]
         return b"".join([self.requested[:, row].tobytes(), self.nonzero_requested[:, row].tobytes(), *held])
 
@@ -390,7 +391,7 @@ class Fleet(NodeColumns):
     # --- what filters ask -------------------------------------------------------------------------------------
 
     def resource(self, name: str) -> int:
-        """Return the index of a resource's column, making one if need be."""
+        """Return the index of a resource's column, adding the resource if it is new."""
         if name not in self.resources:
             self.resources[name] = len(self.resources)
             self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
@@ -399,19 +400,19 @@ class Fleet(NodeColumns):
         return self.resources[name]
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
-        """Return what is left of a resource on each row; none of one that nobody has."""
+        """Return what is left of a resource on each row; 0 if the resource is unknown."""
         index = self.resources.get(name)
         if index is None:
             return np.zeros_like(self.vendor[rows], np.int64)
         return pick(self.allocatable[index], rows) - pick(self.requested[index], rows)
 
     def total(self, name: str) -> Column:
-        """Return what each row offers of a resource."""
+        """Return each row's allocatable amount of a resource."""
         index = self.resources.get(name)
         return np.zeros(len(self.names), np.int64) if index is None else self.allocatable[index]
 
     def taints(self) -> Mapping[Taint, Mask]:
-        """Return for each taint in the fleet the rows that carry it."""
+        """Return each taint in the fleet with the rows that have it."""
         return self._taints.masks
 
     def declaring(self, feature: str) -> Mask:
@@ -420,7 +421,7 @@ class Fleet(NodeColumns):
         return np.zeros(len(self.names), np.bool_) if mask is None else mask
 
     def accepting(self, constraints: tuple[ModelConstraint, ...]) -> npt.NDArray[np.float64]:
-        """Return for each of these and each model id 1 where the model is accepted: shape (constraints, models)."""
+        """Return 1 where a constraint accepts a model, else 0: shape (constraints, models)."""
         if self._accepting[0] != (constraints, self.models):
             accepted = [self.accepted_models(each) for each in constraints]
             matrix = np.array(accepted, np.float64).reshape(len(constraints), self.models)
@@ -428,7 +429,7 @@ class Fleet(NodeColumns):
         return self._accepting[1]
 
     def named(self, name: str) -> Mask:
-        """Return the row of the node with this name, if there is one."""
+        """Return a mask of the row of the node with this name; empty if there is none."""
         mask = np.zeros(len(self.names), np.bool_)
         if (row := self.rows.get(name)) is not None:
             mask[row] = True
@@ -441,11 +442,11 @@ class Fleet(NodeColumns):
 
     @property
     def models(self) -> int:
-        """Return how many models of cards there are."""
+        """Return the number of card models that were seen."""
         return len(self.intern_table.models)
 
     def accepted_models(self, constraint: ModelConstraint) -> Mask:
-        """Return for each model id whether the constraint accepts it."""
+        """Return, for each model number, whether the constraint accepts the model."""
         mask = self._model_masks.get(constraint)
         if mask is None or len(mask) != self.models:
             mask = np.fromiter(map(constraint.accepts, self.intern_table.models), np.bool_, self.models)

@@ -1,6 +1,6 @@
-"""Which node has which container images.
+"""The container images of each node.
 
-An image counts with the size that the first node reported, as in kube-scheduler.
+An image has the size that the first node reported, as in kube-scheduler.
 """
 
 from collections.abc import Iterable
@@ -31,14 +31,14 @@ class Images:
             del self._sizes[name]
 
     def found(self, name: str) -> tuple[int, Mask] | None:
-        """Return an image's size and the rows that have it, if any."""
+        """Return an image's size in bytes and the rows that have it; None if no node has it."""
         rows = self._nodes.masks.get(name)
         return None if rows is None else (self._sizes[name], rows)
 
     def copy(self) -> Self:
-        """Return images that can change without these."""
+        """Return an independent copy."""
         return with_own(self, _sizes=self._sizes.copy(), _nodes=self._nodes.copy())
 
     def grow(self, rows: int) -> None:
-        """Make room for more nodes."""
+        """Enlarge to this number of rows."""
         self._nodes.grow(rows)

@@ -1,7 +1,7 @@
-"""Numbers for what many cards and nodes have alike, so that columns can hold it and equal nodes cost nothing.
+"""Numbers for values that many cards and nodes have in common, so that columns can hold them.
 
-A question about a value (does this selector match these labels?) is asked once for each different one; its answer for
-all cards is then one look-up in a short table.
+A predicate on values (does this selector match these labels?) is evaluated once for each different value. Its result
+for all cards is then one look-up in a short table.
 """
 
 from collections.abc import Hashable, Iterator
@@ -21,21 +21,21 @@ Mask = npt.NDArray[np.bool_]
 Bits = npt.NDArray[np.int32]
 
 Wiring = tuple[tuple[int, int, Links], ...]
-"""(slot, minor, links) of each card of a node; nothing where none has links."""
+"""(slot, minor, links) of each card of a node; empty if no card has links."""
 
 MOST: Final = 512
-"""Selectors come from users' pods: rather than keep the answers for all that ever were, begin anew after so many."""
+"""Maximum number of selectors whose results are cached. They come from users' pods, so their number has no limit."""
 
 
 class Interner(Generic[K]):
-    """Values, each with the number of its coming; equal values have one number, and keep it."""
+    """Values numbered in the order of their first use; equal values have the same number, which never changes."""
 
     def __init__(self, *values: K) -> None:
         self._numbers: dict[K, int] = {value: number for number, value in enumerate(values)}
         self._values = list(values)
 
     def number(self, value: K) -> int:
-        """Return a value's number."""
+        """Return a value's number, assigning one if the value is new."""
         known = self._numbers.get(value)
         if known is not None:
             return known
@@ -57,7 +57,7 @@ class Interner(Generic[K]):
 
 
 class InternTable:
-    """What the cards of a Fleet have alike; 0 stands for none of it, but among models."""
+    """The interned values of a Fleet's cards; except for models, 0 is the number of the empty value."""
 
     def __init__(self) -> None:
         self.models: Interner[str] = Interner()
@@ -77,7 +77,7 @@ class InternTable:
         return with_own(self, **own)
 
     def selected(self, selector: LabelSelector) -> Mask:
-        """Return for each set of labels whether a selector matches it."""
+        """Return, for each set of labels, whether a selector matches it: shape (sets of labels,)."""
         mask = self._selected.get(selector)
         if mask is None or len(mask) != len(self.labels):
             if len(self._selected) >= MOST:
@@ -87,7 +87,7 @@ class InternTable:
         return mask
 
     def offering(self, selector: LabelSelector) -> Bits:
-        """Return for each kind of virtual functions the groups that a selector matches: a bit each, in their order."""
+        """Return, for each list of groups of virtual functions, a bit mask of the groups that a selector matches."""
         bits = self._offering.get(selector)
         if bits is None or len(bits) != len(self.functions):
             if len(self._offering) >= MOST:
@@ -98,6 +98,6 @@ class InternTable:
 
 
 def _matching(groups: Functions, selector: LabelSelector) -> int:
-    """Return the groups that have virtual functions and match."""
+    """Return a bit mask of the groups that have virtual functions and match a selector."""
     matching = (bool(functions) and selector.matches(dict(labels)) for labels, functions in groups)
     return sum(1 << place for place, matches in enumerate(matching) if matches)

@@ -1,4 +1,4 @@
-"""Which nodes have what, such as a taint or an image: a mask for each key that any node has."""
+"""A mask of nodes for each key that any node has, such as a taint or an image."""
 
 from collections.abc import Hashable, Mapping, Sequence
 from typing import Generic, Self, TypeVar
@@ -14,7 +14,7 @@ K = TypeVar("K", bound=Hashable)
 
 
 class KeyedMasks(Generic[K]):
-    """The rows that have each key. A key that no row has is dropped: some hold a time, and would pile up."""
+    """The rows that have each key. A key that no row has is dropped; keys with a timestamp would accumulate."""
 
     def __init__(self, rows: int) -> None:
         self._rows = rows
@@ -25,11 +25,11 @@ class KeyedMasks(Generic[K]):
 
     @property
     def masks(self) -> Mapping[K, Mask]:
-        """Return the mask of each key, in the order in which the keys came; read-only."""
+        """Return the mask of each key, in the order in which the keys were added; read-only."""
         return self._shown
 
     def put(self, row: int, keys: Sequence[K]) -> Sequence[K]:
-        """Replace the keys of a row, and return those that no row has any more."""
+        """Replace the keys of a row, and return the keys that no row has any more."""
         before = self._keys.pop(row, frozenset())
         for key in keys:
             if key not in before:
@@ -39,12 +39,12 @@ class KeyedMasks(Generic[K]):
         return [key for key in before.difference(keys) if self._remove(key, row)]
 
     def copy(self) -> Self:
-        """Return masks that can change without these."""
+        """Return an independent copy."""
         own = {key: mask.copy() for key, mask in self._own.items()}
         return with_own(self, _own=own, _shown=all_read_only(own), _keys=self._keys.copy())
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Enlarge to this number of rows."""
         self._own = {key: np.pad(mask, (0, rows - self._rows)) for key, mask in self._own.items()}
         self._shown, self._rows = all_read_only(self._own), rows
 
@@ -55,7 +55,7 @@ class KeyedMasks(Generic[K]):
         return self._own[key]
 
     def _remove(self, key: K, row: int) -> bool:
-        """Take a key from a row, and return whether it was the last row that had the key."""
+        """Remove a key from a row, and return whether no other row has it."""
         mask = self._own[key]
         mask[row] = False
         if mask.any():

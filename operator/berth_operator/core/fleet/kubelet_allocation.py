@@ -1,7 +1,8 @@
-"""What kubelet gave, beside what was promised, and what pods are therefore charged for.
+"""What kubelet allocated, compared with the allocation annotation, and what pods are therefore charged for.
 
-kubelet names no pod when it hands out devices, so a pod may come to hold others than its allocation says. Devices are
-charged to who holds them: what kubelet gave counts, and of a promise what kubelet may still give by it.
+kubelet's device plugin API does not name the pod, so a pod may get other devices than its annotation names. Devices are
+charged to the pod that holds them: what kubelet allocated, plus the part of the annotation that kubelet may still
+allocate.
 """
 
 from collections import defaultdict
@@ -15,14 +16,14 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 
 FOREIGN: Final = "processes outside Kubernetes"
-"""Stands for a pod where there is none."""
+"""The pod name in charges for processes outside Kubernetes."""
 BEYOND: Final = 2**31 - 1
-"""A priority above that of any pod: who holds something and is no pod that lives is nobody's victim."""
+"""A priority above that of any pod, for charges that are not of existing pods, so that they are never victims."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """A device that kubelet gave: a card, an instance or a replica."""
+    """A device that kubelet allocated: a card, an instance or a replica."""
 
     type: str
     minor: int
@@ -36,7 +37,7 @@ class Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActualAllocation:
-    """What kubelet gave one pod."""
+    """The devices that kubelet allocated to one pod."""
 
     uid: str
     pod: str
@@ -46,41 +47,41 @@ class ActualAllocation:
 
     @property
     def devices(self) -> tuple[Device, ...]:
-        """Return the devices of all containers, each once: one container may take over what another had."""
+        """Return the devices of all containers, each once; a container may reuse an init container's devices."""
         return tuple(dict.fromkeys(each for _, devices in self.containers for each in devices))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mismatch:
-    """A pod that holds something else than it was promised of the same type."""
+    """A pod that holds other devices of a type than its allocation annotation names."""
 
     promised: Charge
     actual: ActualAllocation
 
 
 def is_pod(charge: Charge) -> bool:
-    """Return whether a charge is that of a pod that lives, as far as the API server knows."""
+    """Return whether a charge is of a pod that exists in the API server."""
     return charge.priority != BEYOND
 
 
 def by_kubelet(charge: Charge) -> int:
-    """Count the devices that kubelet has to give a pod, by names of which its agent announces devices."""
+    """Return the number of devices that kubelet must allocate to a pod, by resources that the agent announces."""
     return sum(amount for name, amount in charge.plugin_requests if name.startswith(NVIDIA_PREFIX))
 
 
 def is_of(grant: Grant, device: Device) -> bool:
-    """Return whether a grant is of this very device; one without an id names a card by its minor."""
+    """Return whether a grant is of this device; a grant without an id is compared by minor."""
     same = grant.id == device.id if grant.id else grant.minor == device.minor
     return same and grant.type == device.type
 
 
 def surprising(promised: Charge, given: ActualAllocation) -> list[Device]:
-    """Return the devices that a pod was not promised."""
+    """Return the devices of a pod that its annotation does not name."""
     return [each for each in given.devices if not any(is_of(grant, each) for grant in promised.grants)]
 
 
 def missing(promised: Charge, given: ActualAllocation) -> list[Grant]:
-    """Return what a pod was promised of kubelet's devices and has not been given."""
+    """Return the pod's grants of kubelet's devices that kubelet has not allocated to it."""
     if not by_kubelet(promised):
         return []
     of_kubelet = (grant for grant in promised.grants if grant.type == GPU)
@@ -88,7 +89,7 @@ def missing(promised: Charge, given: ActualAllocation) -> list[Grant]:
 
 
 def is_whole(promised: Charge, given: ActualAllocation) -> bool:
-    """Return whether kubelet has given a pod all that it asked for: it does so container by container."""
+    """Return whether kubelet has allocated all devices that a pod requests; it does so container by container."""
     return 0 < by_kubelet(promised) <= sum(each.type == GPU for each in given.devices)
 
 
@@ -98,8 +99,9 @@ def is_whole(promised: Charge, given: ActualAllocation) -> bool:
 def charged(fleet: Fleet, promised: Charge, given: ActualAllocation, *, claimed: bool) -> Charge:
     """Return what a pod is charged for.
 
-    What it was promised stays charged beside what it was given, if that is less, or `claimed` by a pod that kubelet has
-    given nothing yet: that one will get what is left. Of a card that it was given it is charged for all.
+    The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged too
+    while kubelet has not allocated all of its devices, or if they are `claimed` by a pod to which kubelet has allocated
+    nothing yet: that pod will get them.
     """
     promised = _at_least_given(fleet, promised, given)
     new = [each for each in surprising(promised, given) if each.type in fleet.cards]
@@ -113,7 +115,7 @@ def charged(fleet: Fleet, promised: Charge, given: ActualAllocation, *, claimed:
 
 
 def _at_least_given(fleet: Fleet, promised: Charge, given: ActualAllocation) -> Charge:
-    """Return what a pod was promised, but all of each card that kubelet gave it."""
+    """Return a pod's charge with all of each card that kubelet allocated to it."""
     whole = {
         each: fleet.given(given.node, each.type, each.minor, each.id)
         for each in given.devices
@@ -124,7 +126,7 @@ def _at_least_given(fleet: Fleet, promised: Charge, given: ActualAllocation) -> 
 
 
 def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
-    """Return a grant, or what kubelet gave of its card if that is more; how large a piece is, the Device says."""
+    """Return a grant, or what kubelet allocated of its card if that is more; subdevices have the Device's size."""
     if grant.is_subdevice:
         return grant
     amounts = dict(grant.amounts)
@@ -136,28 +138,28 @@ def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
 
 
 def left_behind(fleet: Fleet, given: ActualAllocation) -> Charge | None:
-    """Return what a pod that is gone still holds, if anything: its containers may run on."""
+    """Return a charge for what a deleted pod still holds, because its containers may still run; None if nothing."""
     grants = _grants(fleet, given.node, (each for each in given.devices if each.type in fleet.cards))
     uid = left_uid(given.node, given.uid)
     return Charge(uid=uid, pod=given.pod, node=given.node, grants=grants, priority=BEYOND) if grants else None
 
 
 def left_uid(node: str, uid: str) -> str:
-    """Return what the charge of what a pod has left behind has for a UID.
+    """Return the UID of the charge for what a deleted pod still holds.
 
-    It is not the pod's own: what an agent says of a pod must not touch one that waits, or lives on another node.
+    It is not the pod's own UID, because an agent's report must not affect a pod that is pending or on another node.
     """
     return f"{node}/{uid}"
 
 
 def foreign(fleet: Fleet, node: str, used: Iterable[Device]) -> Charge | None:
-    """Return what processes outside Kubernetes take of a node, if anything: whole cards."""
+    """Return a charge for the cards, as a whole, that processes outside Kubernetes use; None if there are none."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
     return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND) if grants else None
 
 
 def foreign_uid(node: str) -> str:
-    """Return what the charge of a node's foreign processes has for a UID; no pod has one of this form."""
+    """Return the UID of the charge for a node's processes outside Kubernetes; no pod has a UID of this form."""
     return f"{node}//foreign"
 
 
@@ -169,9 +171,9 @@ def _grants(fleet: Fleet, node: str, devices: Iterable[Device]) -> tuple[Grant, 
 
 
 def difference(promised: Charge, given: ActualAllocation) -> str:
-    """Tell in words how what a pod holds differs from what it was promised; empty where it does not.
+    """Return a message on how the devices of a pod differ from its annotation; empty if they do not.
 
-    Of types of which nothing was promised anything may be held: who chose it did not ask us.
+    Types that the annotation does not name are ignored, because Berth did not allocate them.
     """
     kinds = {grant.type for grant in promised.grants}
     new = [each for each in surprising(promised, given) if each.type in kinds]
@@ -195,12 +197,12 @@ def _named(devices: Iterable[Device]) -> str:
 def to_be_rewritten(
     fleet: Fleet, cases: Sequence[Mismatch], others: Iterable[ActualAllocation]
 ) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
-    """Return the pods of one node whose allocations were exchanged, each with what stands for what: id -> grant.
+    """Yield the pods of one node whose annotations must be rewritten, each with its substitutes: id -> grant.
 
-    `cases` are all that hold something else than they were promised, and `beside` what others of the node were given.
-    Such a pod's allocation is to say what it holds, if that is worth the same and another pod is in it: it holds what
-    this one was promised, or was promised what this one holds and has got other devices. So it is for both halves of a
-    swap, for each member of a longer cycle, and for the half that is left when only one was written.
+    `cases` are all pods of the node with a mismatch, and `others` what kubelet allocated to the node's other pods. An
+    annotation is rewritten to name what the pod holds, if that is equivalent and another pod is involved: the other pod
+    holds a device of this annotation, or its annotation names a device that this pod holds and it got another one. This
+    covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first was rewritten.
     """
     held = [each for given in (*(case.actual for case in cases), *others) for each in given.devices]
     lacking = [grant for case in cases for grant in missing(case.promised, case.actual)]
@@ -214,7 +216,7 @@ def to_be_rewritten(
 
 
 def _instead(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
-    """Return for the id of each device that kubelet did not give an equivalent one; nothing if one has none."""
+    """Return id -> equivalent grant for each device that the pod did not get; empty if one has no equivalent."""
     node = case.actual.node
     by_worth: defaultdict[Hashable, list[Grant]] = defaultdict(list)
     for grant in _grants(fleet, node, new):

@@ -1,8 +1,8 @@
-"""Node labels as columns of integers: one for each key that anybody asks about.
+"""Node labels as columns of integers: one for each key that was looked up.
 
-A column holds for each row the number of the label's value, and `ABSENT` where the node has no such label. A
-requirement on a label is then a short table, value's number -> yes or no, and its answer for all nodes is that table
-at the column:
+A column has for each row the number of the label's value, or `ABSENT` if the node does not have the label. A
+requirement on a label is then a short table, number of a value -> yes or no, and its result for all nodes is that
+table indexed by the column:
 
     zone          on rows 0 to 3:  [1, 2, 0, 1]           numbers: a=1, b=2
     zone In (a)   as a table:      [no, yes, no]          -> rows 0 and 3
@@ -24,7 +24,7 @@ Numbers = npt.NDArray[np.intp]
 ABSENT: Final = 0
 """The number of the value of a label that a node does not have."""
 MOST: Final = 512
-"""Keys and requirements come from users' pods: rather than keep all that ever were, begin anew after so many."""
+"""Maximum number of cached keys, and of requirements per key. They come from users' pods and have no other limit."""
 
 
 class LabelColumn:
@@ -33,7 +33,7 @@ class LabelColumn:
     def __init__(self, key: str, labels: list[Mapping[str, str]]) -> None:
         self.key = key
         self.values: dict[str, int] = {}
-        """Value -> its number, from 1; one that no node has any more keeps it."""
+        """Value -> its number, from 1; a value that no node has any more keeps its number."""
         self._numbers: Numbers = np.zeros(len(labels), np.intp)
         self.numbers = read_only(self._numbers)
         """The number of each row's value; read-only."""
@@ -42,12 +42,12 @@ class LabelColumn:
             self.put(row, labels_of_row)
 
     def put(self, row: int, labels: Mapping[str, str]) -> None:
-        """Read the label of a node."""
+        """Set a row's value from its node's labels."""
         value = labels.get(self.key)
         self._numbers[row] = ABSENT if value is None else self.values.setdefault(value, len(self.values) + 1)
 
     def copy(self) -> Self:
-        """Return a column that can change without this one."""
+        """Return an independent copy."""
         numbers = self._numbers.copy()
         return with_own(
             self,
@@ -59,11 +59,11 @@ class LabelColumn:
 
     @property
     def is_stale(self) -> bool:
-        """Return whether most values are of nodes that came and went."""
+        """Return whether most values are of nodes that no longer exist."""
         return len(self.values) > 2 * len(self.numbers)
 
     def grow(self, rows: int) -> None:
-        """Make room for more nodes."""
+        """Enlarge to this number of rows."""
         self._numbers = np.pad(self._numbers, (0, rows - len(self._numbers)))
         self.numbers = read_only(self._numbers)
 
@@ -94,7 +94,7 @@ class Labels:
         self._rows: list[Mapping[str, str]] = [{}] * rows
         self._columns: dict[str, LabelColumn] = {}
         self.version = 0
-        """Higher after every change, for whoever remembers what follows from labels."""
+        """Incremented by every change; caches that depend on labels compare it."""
 
     def __getitem__(self, row: int) -> Mapping[str, str]:
         """Return a node's labels."""
@@ -110,18 +110,18 @@ class Labels:
             del self._columns[key]
 
     def copy(self) -> Self:
-        """Return labels that can change without these."""
+        """Return an independent copy."""
         columns = {key: column.copy() for key, column in self._columns.items()}
         return with_own(self, _rows=self._rows.copy(), _columns=columns)
 
     def grow(self, rows: int) -> None:
-        """Make room for more nodes."""
+        """Enlarge to this number of rows."""
         self._rows += [{}] * (rows - len(self._rows))
         for column in self._columns.values():
             column.grow(rows)
 
     def column(self, key: str) -> LabelColumn:
-        """Return a label's column, which is current until the next change; ask again rather than keep it."""
+        """Return a label's column; it is valid until the next change, so callers must not keep it."""
         column = self._columns.get(key)
         if column is None:
             if len(self._columns) >= MOST:

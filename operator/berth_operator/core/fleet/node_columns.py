@@ -7,10 +7,10 @@ from berth_operator.core.fleet.cards import Column, Mask
 
 
 class NodeColumns:
-    """A value of each node."""
+    """The columns of all nodes."""
 
     present: Mask
-    """Rows whose Node exists; all others fit nothing and count for nothing."""
+    """Rows whose Node exists; no pod fits on other rows, and they are not counted."""
     ready: Mask
     unreachable: Mask
     cordoned: Mask
@@ -20,21 +20,21 @@ class NodeColumns:
     vendor: npt.NDArray[np.int32]
     """The number of the Device's vendor."""
     partitions: npt.NDArray[np.int32]
-    """By `InternTable.tables`."""
+    """The number of the partition table in `InternTable.tables`."""
     partitions_only: Mask
-    """As in `DeviceInventory`; taken from the Node's label where the Device leaves it open."""
+    """As in `DeviceInventory`, or from the Node's label if the Device does not set it."""
     mig_single: Mask
     """As in `DeviceInventory`."""
     node_honors: Mask
-    """What the Node's label says."""
+    """Rows whose Node has the label for partitions only."""
     device_decides: Mask
-    """Rows whose Device does not leave it open."""
+    """Rows whose Device sets `partitions_only`."""
     allocatable: Column
     """Shape (resources, nodes)."""
     requested: Column
     """Shape (resources, nodes)."""
     nonzero_requested: Column
-    """Requested cpu and memory, with what is assumed of containers that name none: shape (2, nodes)."""
+    """Requested cpu and memory, with defaults for containers that request none: shape (2, nodes)."""
 
 
 def node_columns(rows: int, resources: int) -> NodeColumns:

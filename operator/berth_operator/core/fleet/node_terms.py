@@ -1,4 +1,4 @@
-"""Which nodes a pod's terms match: ANDed within a term, ORed between terms, as array expressions."""
+"""The nodes that a pod's node selector terms match: ANDed within a term, ORed between terms, as array expressions."""
 
 from collections.abc import Collection, Iterable
 from functools import reduce
@@ -24,14 +24,14 @@ def matching(fleet: Fleet, term: NodeTerm) -> Mask:
 
 
 def named(fleet: Fleet, terms: Collection[NodeTerm]) -> Mask:
-    """Return the rows that the terms' names leave; all rows if a term names none (`In`)."""
+    """Return the rows that the terms' node names (`In`) allow; all rows if some term has no node names."""
     if not terms or not all(pins_name(each) for each in terms):
         return fleet.present
     return any_of(fleet, (NodeTerm(names=tuple(filter(_lists_names, each.names))) for each in terms))
 
 
 def pins_name(term: NodeTerm) -> bool:
-    """Return whether a term matches only nodes that it names."""
+    """Return whether a term lists the names of the nodes that it matches."""
     return any(map(_lists_names, term.names))
 
 

@@ -1,7 +1,7 @@
-"""Placed pods as columns, and what they hold of cards, so that questions about all of them are array expressions.
+"""Placed pods and their grants as columns, so that preemption can evaluate all of them with array expressions.
 
-The columns are made when somebody first asks and brought up to date when somebody asks again; who never preempts pays
-for no more than one look at an empty set a charge.
+The columns are computed when they are first read, and updated when they are read again. Without preemption a charge
+costs only one look at an attribute.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -19,34 +19,34 @@ if TYPE_CHECKING:
 
 Amounts = tuple[tuple[str, int], ...]
 Handles = tuple[str, ...]
-"""What is held by name."""
+"""The names of what a grant holds by name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What pods hold of the cards of one type: those of pod i from `first[i]`, `number[i]` of them."""
+    """The grants of pods on cards of one type: pod i has `number[i]` grants, starting at `first[i]`."""
 
     first: Indices
     number: Indices
     slots: Indices
     kinds: Indices
-    """Which column of `amounts` each takes: there are few different ones."""
+    """Grant -> its column in `amounts`; there are few different ones."""
     amounts: Column
     """Shape (resources, kinds)."""
     unknown: Mask
     """Pods that may hold any card."""
     functions: Mapping[int, Handles]
-    """Part -> the virtual functions that are held with it, if any are."""
+    """Grant -> its virtual functions; only grants that have some."""
 
     def of(self, pods: Indices) -> tuple[Indices, Indices]:
-        """Return the parts of some pods, and for each of them the place of its pod among those."""
+        """Return the grants of some pods, and for each grant the index of its pod in `pods`."""
         number = self.number[pods]
         places = np.repeat(np.arange(len(pods)), number)
         before = np.cumsum(number) - number
         return self.first[pods][places] + np.arange(len(places)) - before[places], places
 
     def joined(self, more: "Parts") -> "Parts":
-        """Return these and those of other pods, which come after."""
+        """Return the grants of these pods, followed by those of more pods."""
         return Parts(
             first=np.concatenate((self.first, more.first + len(self.slots))),
             number=np.concatenate((self.number, more.number)),
@@ -60,7 +60,7 @@ class Parts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacedPods:
-    """Pods by number."""
+    """Placed pods as columns, by number."""
 
     charges: Sequence[Charge]
     rows: Indices
@@ -68,7 +68,7 @@ class PlacedPods:
     started: Column
     terminating: Mask
     kinds: Indices
-    """Which column of `amounts` each takes."""
+    """Pod -> its column in `amounts`."""
     amounts: Column
     """Shape (resources, kinds)."""
     parts: Mapping[str, Parts]
@@ -76,7 +76,7 @@ class PlacedPods:
 
     @classmethod
     def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "PlacedPods":
-        """Return pods that are placed in a Fleet."""
+        """Return the columns of pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
         kinds, amounts = _amounts(fleet.resources, [each.resources for each in charges])
         return cls(
@@ -91,7 +91,7 @@ class PlacedPods:
         )
 
     def joined(self, more: "PlacedPods") -> "PlacedPods":
-        """Return these and other pods, which come after."""
+        """Return these pods, followed by more pods."""
         return PlacedPods(
             charges=[*self.charges, *more.charges],
             rows=np.concatenate((self.rows, more.rows)),
@@ -105,27 +105,27 @@ class PlacedPods:
 
 
 class PlacedPodsCache:
-    """The occupants of a Fleet."""
+    """The cached columns of a Fleet's placed pods."""
 
     def __init__(self) -> None:
         self._all: PlacedPods | None = None
         self._number: dict[str, int] = {}
-        """UID -> number; pods that are gone keep theirs until all is made anew, but nobody has it."""
+        """UID -> number; numbers of pods that are gone stay unused until all columns are computed again."""
         self._moved: set[str] = set()
         self._there: Indices | None = None
-        """All of `_number`'s values, while they stand."""
+        """All values of `_number`; None if they changed."""
 
     def copy(self) -> Self:
-        """Return a census of a copied Fleet."""
+        """Return an independent copy, for a copy of the Fleet."""
         return with_own(self, _number=self._number.copy(), _moved=self._moved.copy())
 
     def moved(self, uid: str) -> None:
-        """A pod was placed, changed or released."""
+        """Record that a pod was placed, changed or released."""
         if self._all is not None:
             self._moved.add(uid)
 
     def current(self, fleet: "Fleet") -> PlacedPods:
-        """Return the occupants as they are; `numbers` tells which of them are still there."""
+        """Return the current columns; they may include pods that are gone, which `numbers` leaves out."""
         if self._all is None or len(self._all.charges) + len(self._moved) > 2 * len(fleet.charges):
             self._number = {}
             pods = self._count(PlacedPods.of(fleet, list(fleet.charges.values())), 0)
@@ -141,17 +141,17 @@ class PlacedPodsCache:
         return pods
 
     def numbers(self) -> Indices:
-        """Return the numbers of all that are there."""
+        """Return the numbers of all pods that are placed now."""
         if self._there is None:
             self._there = np.fromiter(self._number.values(), np.intp, len(self._number))
         return self._there
 
     def numbers_of(self, uids: Iterable[str]) -> Indices:
-        """Return the numbers of some pods, of those that are there."""
+        """Return the numbers of these pods, as far as they are placed now."""
         return np.array([self._number[uid] for uid in uids if uid in self._number], np.intp)
 
     def _count(self, placed: PlacedPods, first: int) -> PlacedPods:
-        """Return numbers to the occupants from the first that has none."""
+        """Record the numbers of the pods from `first` on, and return the columns."""
         self._number |= {placed.charges[number].uid: number for number in range(first, len(placed.charges))}
         return placed
 
@@ -177,7 +177,7 @@ def _parts(fleet: "Fleet", kind: str, charges: Sequence[Charge], rows: Indices) 
 
 
 def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts]) -> tuple[Indices, Column]:
-    """Return amounts, told by name, as columns of a matrix in the order of an index, each once, and whose is which."""
+    """Return each pod's column, and a matrix of the different amounts: shape (resources, kinds), ordered by `index`."""
     numbers: dict[Any, int] = {}
     kinds = np.array([numbers.setdefault(each, len(numbers)) for each in amounts_by_pod], np.intp)
     matrix: Column = np.zeros((len(index), len(numbers)), np.int64)
@@ -189,5 +189,5 @@ def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts]) -> tup
 
 
 def _hstack(amounts: Column, more: Column) -> Column:
-    """Put later columns of amounts beside these; there may be resources that there were not before."""
+    """Return the columns of both matrices; the second may have more resources."""
     return np.hstack((np.pad(amounts, ((0, len(more) - len(amounts)), (0, 0))), more))

@@ -1,7 +1,7 @@
-"""Host ports in use, as columns: for each port and address, how many pods of each node listen there.
+"""Host ports in use, as columns: for each port and address, the number of pods on each node that listen there.
 
-A pod that listens on all addresses (0.0.0.0) excludes all others from its port, and the other way round; two addresses
-of one port, and two protocols, do not mind each other. As in kube-scheduler, every other address is just a text.
+A pod that listens on all addresses (0.0.0.0) conflicts with all other pods on the port. Different addresses of a port,
+and different protocols, do not conflict. As in kube-scheduler, addresses are compared as text.
 """
 
 from collections.abc import Iterable
@@ -26,10 +26,10 @@ class Ports:
     def __init__(self, rows: int) -> None:
         self._rows = rows
         self._used: dict[tuple[str, int], dict[str, Counts]] = {}
-        """(protocol, port) -> address -> pods on each row; only those that some pod uses."""
+        """(protocol, port) -> address -> number of pods on each row; only for ports in use."""
 
     def charge(self, row: int, ports: Iterable[HostPort], sign: int) -> None:
-        """Add (sign 1) or take back (sign -1) a pod's ports."""
+        """Charge (sign 1) or release (sign -1) a pod's ports."""
         for port in ports:
             addresses = self._used.setdefault((port.protocol, port.port), {})
             counts = addresses.setdefault(port.address, np.zeros(self._rows, np.int32))
@@ -40,13 +40,13 @@ class Ports:
                 del self._used[port.protocol, port.port]
 
     def taken(self, port: HostPort) -> Mask:
-        """Return the rows where a pod could not listen."""
+        """Return the rows where the port is in use."""
         addresses = self._used.get((port.protocol, port.port), {})
         compared = addresses if port.address == ALL_ADDRESSES else {ALL_ADDRESSES, port.address} & addresses.keys()
         return reduce(np.logical_or, (addresses[each] > 0 for each in compared), np.zeros(self._rows, np.bool_))
 
     def copy(self) -> Self:
-        """Return ports that can change without these."""
+        """Return an independent copy."""
         used = {
             port: {address: counts.copy() for address, counts in addresses.items()}
             for port, addresses in self._used.items()
@@ -54,7 +54,7 @@ class Ports:
         return with_own(self, _used=used)
 
     def grow(self, rows: int) -> None:
-        """Make room for more nodes."""
+        """Enlarge to this number of rows."""
         for addresses in self._used.values():
             for address, counts in addresses.items():
                 addresses[address] = np.pad(counts, (0, rows - self._rows))

@@ -1,7 +1,7 @@
-"""How many replicas of each controller are on each node, of those that are not terminating.
+"""The number of replicas of each controller on each node, without terminating pods.
 
-Which they are is always known; a line of counts is made for a controller when a pod of it is decided, kept current from
-then on, and dropped when it has not been asked for longest.
+The rows of all replicas are always known. The line of counts of a controller is computed when it is first read, then
+kept current by every charge and release, and dropped when it is the least recently used one.
 """
 
 from collections import Counter
@@ -11,11 +11,11 @@ from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.tally import Counts, Tally
 
 MOST: Final = 1024
-"""Controllers whose replicas are counted at once: 20 MB at 5,000 nodes."""
+"""Maximum number of controllers with a line of counts: 20 MB at 5,000 nodes."""
 
 
 class Replicas:
-    """The placed replicas of all controllers, each known by its UID."""
+    """The placed replicas of all controllers, by the controller's UID."""
 
     def __init__(self, rows: int) -> None:
         self._rows: dict[str, Counter[int]] = {}
@@ -23,7 +23,7 @@ class Replicas:
         self._tally: Tally[str] = Tally(rows)
 
     def place(self, row: int, controller: str, sign: int) -> None:
-        """Count one more replica on a row, or one less."""
+        """Add (sign 1) or remove (sign -1) a replica on a row."""
         rows = self._rows.setdefault(controller, Counter())
         rows[row] += sign
         if not rows[row]:
@@ -41,12 +41,12 @@ class Replicas:
         return self._tally.line(line)
 
     def copy(self) -> Self:
-        """Return replicas that can change without these."""
+        """Return an independent copy."""
         rows = {controller: rows.copy() for controller, rows in self._rows.items()}
         return with_own(self, _rows=rows, _tally=self._tally.copy())
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Enlarge to this number of rows."""
         self._tally.grow(rows)
 
     def _add_line(self, controller: str) -> int:

@@ -1,4 +1,4 @@
-"""Counts per node under many names: a matrix of shape (lines, nodes), a line for each name in use."""
+"""Counts per node for many names: a matrix of shape (lines, nodes), with one line for each name in use."""
 
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, Self, TypeVar
@@ -14,11 +14,11 @@ K = TypeVar("K", bound=Hashable)
 
 
 class Tally(Generic[K]):
-    """The lines; one that is dropped is zeroed and used again."""
+    """The lines of counts; a dropped line is zeroed and reused."""
 
     def __init__(self, rows: int) -> None:
         self.lines: dict[K, int] = {}
-        """Name -> its line, the longest unused name first where `touch` is called on every use."""
+        """Name -> its line; the least recently used name comes first if `touch` is called on every use."""
         self.counts: Counts = np.zeros((4, rows), np.int32)
         self._shown = read_only(self.counts)
         self._free = list(range(3, -1, -1))
@@ -27,7 +27,7 @@ class Tally(Generic[K]):
         return len(self.lines)
 
     def add(self, name: K) -> int:
-        """Return a new name a line of zeros."""
+        """Return a line of zeros for a new name."""
         if not self._free:
             old = len(self.counts)
             self.counts = np.pad(self.counts, ((0, old), (0, 0)))
@@ -37,14 +37,14 @@ class Tally(Generic[K]):
         return line
 
     def touch(self, name: K) -> int | None:
-        """Return a name's line and make it the last to be dropped; None if it has none."""
+        """Return a name's line and mark it as most recently used; None if the name has no line."""
         line = self.lines.pop(name, None)
         if line is not None:
             self.lines[name] = line
         return line
 
     def drop(self, name: K) -> int:
-        """Return up a name's line."""
+        """Free a name's line, and return its number."""
         line = self.lines.pop(name)
         self.counts[line] = 0
         self._free.append(line)
@@ -65,11 +65,11 @@ class Tally(Generic[K]):
         return total
 
     def copy(self) -> Self:
-        """Return a tally that can change without this one."""
+        """Return an independent copy."""
         counts = self.counts.copy()
         return with_own(self, lines=self.lines.copy(), counts=counts, _shown=read_only(counts), _free=self._free.copy())
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Enlarge to this number of rows."""
         self.counts = np.pad(self.counts, ((0, 0), (0, rows - self.counts.shape[1])))
         self._shown = read_only(self.counts)

@@ -1,8 +1,8 @@
-"""Claims that wait for their first consumer: what each would get on each node, as array expressions over nodes.
+"""Claims that wait for their first consumer: what each gets on each node, as array expressions over nodes.
 
-Where volumes of the claim's class can be reached, the smallest that fits is bound to it; a pod's claims choose one
-after the other, the smallest first, and not the same volume. Elsewhere a volume is made, if the class allows it there
-and its driver has enough left.
+On nodes that can reach a fitting volume of the claim's class, the smallest one is bound to the claim. A pod's claims
+choose in order of size, the smallest first, and never the same volume. On other nodes a volume is provisioned, if the
+class allows it there and the driver has enough capacity.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -23,7 +23,7 @@ from berth_operator.core.values.storage import NO_PROVISIONER, Claim, StorageCla
 
 NONE: Final = -1
 MOST: Final = 2**16
-"""Remembered answers: a large cluster has so many volumes that only one node reaches."""
+"""Maximum number of cached results; a large cluster has many volumes that only one node can reach."""
 
 Picks = npt.NDArray[np.int64]
 
@@ -36,26 +36,26 @@ class Option:
     volumes: Mapping[str, int]
     """Volume -> its number in `picks`, the best first."""
     picks: Picks
-    """Row -> the volume to be bound there, or NONE."""
+    """Row -> the number of the volume to bind there, or NONE."""
     makeable: Mask
-    """Rows for which a volume may be made."""
+    """Rows for which the class allows to provision a volume."""
     enough: Mask
-    """Rows for which there is space to make one."""
+    """Rows for which the driver has enough capacity."""
 
     @property
     def found(self) -> Mask:
-        """Return the rows where there is a volume."""
+        """Return the rows that can reach a volume for the claim."""
         mask: Mask = self.picks != NONE
         return mask
 
     @property
     def passes(self) -> Mask:
-        """Return the rows where the claim gets a volume, one way or the other."""
+        """Return the rows where the claim gets a volume, an existing or a provisioned one."""
         return self.found | (self.makeable & self.enough)
 
 
 def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
-    """Return what each of a pod's delayed claims gets; its other claims have nothing to choose."""
+    """Yield what each of a pod's unbound claims with WaitForFirstConsumer gets."""
     earlier: list[Option] = []
     for claim in _delayed(fleet, mounts):
         earlier.append(_option(fleet, claim, earlier))
@@ -76,7 +76,7 @@ def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
 
 
 def reach(fleet: Fleet, terms: Terms | None) -> Rows:
-    """Return the rows that one of the terms matches, or all without terms; remembered until a label changes."""
+    """Return the rows that one of the terms matches, all rows for None; cached until a label changes."""
     if terms is None:
         return np.arange(len(fleet.names))
     volumes = fleet.volumes
@@ -90,7 +90,7 @@ def reach(fleet: Fleet, terms: Terms | None) -> Rows:
 
 
 def reaching(fleet: Fleet, terms: Terms | None) -> Mask:
-    """Return the same as a mask."""
+    """Return the rows that one of the terms matches, all rows for None, as a mask."""
     mask = np.zeros(len(fleet.names), np.bool_)
     mask[reach(fleet, terms)] = True
     return mask
@@ -121,7 +121,7 @@ def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
 
 
 def _left(rows: Rows, volume: str, earlier: Sequence[Option]) -> Rows:
-    """Return those of the rows on which no earlier claim of the pod takes the volume."""
+    """Return the rows on which no earlier claim of the pod takes the volume."""
     for option in earlier:
         if (number := option.volumes.get(volume)) is not None:
             rows = rows[option.picks[rows] != number]
@@ -136,7 +136,7 @@ def _makeable(fleet: Fleet, storage_class: StorageClass, selected: str | None) -
 
 
 def _enough(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
-    """Return the rows for which the driver has space, all if it does not say how much it has."""
+    """Return the rows for which the driver has enough capacity; all rows if it does not report its capacity."""
     if not claim.has_size or storage_class.provisioner not in fleet.volumes.tracked:
         return np.ones(len(fleet.names), np.bool_)
     capacities = fleet.volumes.capacities.get(storage_class.name, {}).values()

@@ -1,12 +1,12 @@
-"""Claims, volumes and what provides them, as the API server has them and as decisions have promised them.
+"""Claims, volumes and what provides them, as the API server shows them and as decisions have assigned them.
 
     pod -> claim -> volume -> nodes from which it can be reached
              |
-             +----> class: which volumes may serve it, who makes new ones and for which nodes
+             +----> class: which volumes fit, which driver provisions new ones, and for which nodes
 
-A claim of a class that binds at once is bound before its pod is looked at. One of a class that waits for its first
-consumer is bound by the decision: the pod's node, and with it the volume or the node for which one is made, is
-*promised* by the pod's charge, so that the next decision sees it, until the API server says the same.
+A claim with binding mode Immediate is bound before its pod is scheduled. A claim with WaitForFirstConsumer is bound by
+the decision: the pod's charge *promises* the volume, or the node for which one is provisioned, so that the next
+decision sees it before the API server shows it.
 """
 
 from collections import Counter, defaultdict
@@ -31,37 +31,37 @@ K = TypeVar("K")
 
 
 class Promises:
-    """What charges have promised: name -> value, kept as long as one of them does. All that do say the same."""
+    """What charges promise: name -> value, kept while at least one charge promises it. All promise the same value."""
 
     def __init__(self) -> None:
         self._values: dict[str, str] = {}
         self._holders: Counter[str] = Counter()
 
     def put(self, name: str, value: str, sign: int) -> None:
-        """Make a promise once more, or once less."""
+        """Add (sign 1) or remove (sign -1) a promise."""
         self._values[name] = value
         self._holders[name] += sign
         if not self._holders[name]:
             del self._holders[name], self._values[name]
 
     def get(self, name: str) -> str | None:
-        """Return what is promised."""
+        """Return the promised value; None if there is none."""
         return self._values.get(name)
 
     def copy(self) -> Self:
-        """Return promises that can change without these."""
+        """Return an independent copy."""
         return with_own(self, _values=self._values.copy(), _holders=self._holders.copy())
 
 
 class Disks:
-    """Disks named in pods: on which rows pods use them, and on which they may write to them."""
+    """Disks named in pod specs: the rows where pods use them, and the rows where pods may write to them."""
 
     def __init__(self) -> None:
         self._all: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
         self._writers: defaultdict[tuple[str, str], Counter[int]] = defaultdict(Counter)
 
     def place(self, row: int, disk: Disk, sign: int) -> None:
-        """Count one more pod with the disk on a row, or one less."""
+        """Add (sign 1) or remove (sign -1) a pod with the disk on a row."""
         for users in (self._all,) if disk.read_only else (self._all, self._writers):
             counter = users[disk.kind, disk.id]
             counter[row] += sign
@@ -71,12 +71,12 @@ class Disks:
                 del users[disk.kind, disk.id]
 
     def conflicts(self, disk: Disk) -> list[int]:
-        """Return the rows where a pod with the disk cannot be."""
+        """Return the rows where a pod with the disk would conflict with another pod."""
         users = self._writers if disk.read_only else self._all
         return list(users.get((disk.kind, disk.id), ()))
 
     def copy(self) -> Self:
-        """Return disks that can change without these."""
+        """Return an independent copy."""
         return with_own(
             self,
             _all=defaultdict(Counter, _copied(self._all)),
@@ -85,7 +85,7 @@ class Disks:
 
 
 class Volumes:
-    """All of them, and who uses them where."""
+    """All claims, volumes, classes, capacities and attachments, and the pods that use them on each row."""
 
     def __init__(self, rows: int, row_of: Mapping[str, int]) -> None:
         self.claims: dict[str, Claim] = {}
@@ -94,13 +94,13 @@ class Volumes:
         self.capacities: dict[str, dict[str, Capacity]] = {}
         """Class -> key -> capacity."""
         self.tracked: set[str] = set()
-        """Drivers that say how much they can still make."""
+        """Drivers that report their capacity."""
         self.attached = Attached(rows)
         self.disks = Disks()
         self.users: Counter[str] = Counter()
-        """Claim -> number of placed pods; not of ephemeral volumes."""
+        """Claim -> number of placed pods that use it; without generic ephemeral volumes."""
         self.reached: dict[Terms, Rows] = {}
-        """Remembered answers of `reach`, of the labels' version `reached_at`."""
+        """Cached results of `reach` for the labels' version `reached_at`."""
         self.reached_at = -1
         self._rows, self._row_of = rows, row_of
         self._promised, self._selected = Promises(), Promises()
@@ -110,10 +110,10 @@ class Volumes:
         self._uses: defaultdict[str, dict[Use, Counter[int]]] = defaultdict(dict)
         """Claim -> use -> row -> number of pods."""
         self._counted: dict[Use, Attachable | None] = {}
-        """What each use counts as."""
+        """Use -> the volume that it counts as for the node's limit."""
         self._limits: dict[str, Counts] = {}
         self._shown_limits: dict[str, Counts] = {}
-        """Driver -> how many of its volumes each row can hold."""
+        """Driver -> the maximum number of its volumes on each row."""
         self._node_limits: dict[str, Mapping[str, int]] = {}
         self._attachments: dict[str, Attachment] = {}
         self._attachments_of: defaultdict[str, set[str]] = defaultdict(set)
@@ -123,7 +123,7 @@ class Volumes:
     # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_claim(self, claim: Claim) -> None:
-        """Take a claim as it is."""
+        """Add or replace a claim."""
         self._drop_claim(claim.key)
         self.claims[claim.key] = claim
         if claim.volume:
@@ -131,44 +131,44 @@ class Volumes:
         self._recount(claim.key)
 
     def remove_claim(self, key: str) -> None:
-        """A claim is gone."""
+        """Remove a claim."""
         self._drop_claim(key)
         self._recount(key)
 
     def put_volume(self, volume: Volume) -> None:
-        """Take a volume as it is."""
+        """Add or replace a volume."""
         self._drop_volume(volume.name)
         self.volumes[volume.name] = volume
         self._of_class[volume.storage_class][volume.name] = volume
         self._recount_volume(volume.name)
 
     def remove_volume(self, name: str) -> None:
-        """A volume is gone."""
+        """Remove a volume."""
         self._drop_volume(name)
         self._recount_volume(name)
 
     def put_class(self, storage_class: StorageClass) -> None:
-        """Take a class as it is."""
+        """Add or replace a storage class."""
         self.classes[storage_class.name] = storage_class
         self._recount(*self._uses)
 
     def remove_class(self, name: str) -> None:
-        """A class is gone."""
+        """Remove a storage class."""
         self.classes.pop(name, None)
         self._recount(*self._uses)
 
     def put_capacity(self, capacity: Capacity) -> None:
-        """Take a capacity as it is; its class never changes."""
+        """Add or replace a capacity; its class never changes."""
         self.capacities.setdefault(capacity.storage_class, {})[capacity.key] = capacity
 
     def remove_capacity(self, key: str) -> None:
-        """A capacity is gone."""
+        """Remove a capacity."""
         for capacities in self.capacities.values():
             capacities.pop(key, None)
         self.capacities = {name: capacities for name, capacities in self.capacities.items() if capacities}
 
     def put_limits(self, node: str, limits: Mapping[str, int]) -> None:
-        """Take how many volumes of each driver a node can hold; those not named have no limit."""
+        """Set the maximum number of each driver's volumes on a node; drivers that are not named have no limit."""
         self._node_limits[node] = limits
         if not limits:
             del self._node_limits[node]
@@ -176,14 +176,14 @@ class Volumes:
             self._set_limits(row, limits)
 
     def put_attachment(self, attachment: Attachment) -> None:
-        """Take an attachment; what it says never changes."""
+        """Add an attachment; its content never changes."""
         self._attachments[attachment.name] = attachment
         for key in (f"node {attachment.node}", f"volume {attachment.volume}"):
             self._attachments_of[key].add(attachment.name)
         self._reattach(attachment.name)
 
     def remove_attachment(self, name: str) -> Attachment | None:
-        """Remove an attachment, for its volume is no longer attached; return it, if it was known."""
+        """Remove and return an attachment; None if it is unknown."""
         attachment = self._attachments.pop(name, None)
         if attachment is not None:
             self._detach(name)
@@ -194,18 +194,18 @@ class Volumes:
     # --- rows and pods ----------------------------------------------------------------------------------------
 
     def enter(self, row: int, node: str) -> None:
-        """A row is now this node's."""
+        """Assign a row to a node."""
         self._set_limits(row, self._node_limits.get(node, {}))
         self._reattach(*self._attachments_of.get(f"node {node}", ()))
 
     def leave(self, row: int, node: str) -> None:
-        """A row is nobody's."""
+        """Free the row of a node."""
         self._set_limits(row, {})
         for name in self._attachments_of.get(f"node {node}", ()):
             self._detach(name)
 
     def grow(self, rows: int) -> None:
-        """Make room for more rows."""
+        """Enlarge to this number of rows."""
         more = (0, rows - self._rows)
         self._limits = {name: np.pad(each, more, constant_values=NO_LIMIT) for name, each in self._limits.items()}
         self._shown_limits = all_read_only(self._limits)
@@ -232,7 +232,7 @@ class Volumes:
         )
 
     def charge(self, row: int, node: str, mounts: Mounts, chosen: PodVolumes, sign: int) -> None:
-        """Count what one more pod uses, and what it was promised; or what one less does."""
+        """Charge (sign 1) or release (sign -1) a pod's volumes and what the decision assigned to its claims."""
         for use in mounts.claims:
             self._place(row, use, sign)
         for disk in mounts.disks:
@@ -247,31 +247,31 @@ class Volumes:
     # --- what filters ask -------------------------------------------------------------------------------------
 
     def is_delayed(self, claim: Claim) -> bool:
-        """Return whether a claim that is not bound waits for its first consumer; one that names a volume does not."""
+        """Return whether an unbound claim waits for its first consumer; a claim that names a volume does not."""
         storage_class = self.classes.get(claim.storage_class)
         return not claim.volume and storage_class is not None and storage_class.delayed
 
     def candidates(self, claim: Claim) -> Iterable[Volume]:
-        """Return the volumes that may serve a claim, the smallest first; only the one set aside for it, if there is."""
+        """Return the volumes that fit a claim, the smallest first; only the one reserved for it if there is one."""
         fitting = [each for each in self._of_class.get(claim.storage_class, {}).values() if _holds(each, claim)]
         own = [each for each in fitting if self._is_for(each, claim)]
         free = own or [each for each in fitting if self._is_free(each) and _suits(each, claim)]
         return sorted(free, key=lambda each: (each.size, each.name))
 
     def is_of_class(self, claim: str, storage_class: str) -> bool:
-        """Return whether a claim (namespace/name) is of a storage class; one that does not exist is of none."""
+        """Return whether a claim (namespace/name) exists and is of a storage class."""
         known = self.claims.get(claim)
         return known is not None and known.storage_class == storage_class
 
     def may_serve(self, volume: Volume, claim: str) -> bool:
-        """Return whether a change of a volume may matter to a claim (namespace/name)."""
+        """Return whether a change of a volume may affect a claim (namespace/name)."""
         known = self.claims.get(claim)
         if known is None:
             return False
         return volume.name == known.volume or volume.claim == claim or volume.storage_class == known.storage_class
 
     def selected_node(self, claim: Claim) -> str | None:
-        """Return the node for which a volume is being made, or about to be."""
+        """Return the node for which a volume is or will be provisioned; None if there is none."""
         return self._selected.get(claim.key) or claim.selected_node
 
     def attachments(self) -> Iterable[Attachment]:
@@ -283,11 +283,11 @@ class Volumes:
         return {row for rows in self._uses.get(claim, {}).values() for row in rows}
 
     def limits(self, driver: str) -> Counts | None:
-        """Return how many of a driver's volumes each row can hold, read-only; None if no row has a limit."""
+        """Return the maximum number of a driver's volumes on each row, read-only; None if no row has a limit."""
         return self._shown_limits.get(driver)
 
     def attachable(self, use: Use) -> Attachable | None:
-        """Return what a use of a claim counts as on a node; None where nobody counts it."""
+        """Return the volume that a use of a claim counts as for the node's limit; None if it does not count."""
         claim = self.claims.get(use.claim)
         if claim is None or (use.owner and claim.owner != use.owner):
             return None
@@ -333,7 +333,7 @@ class Volumes:
             del self.users[use.claim]
 
     def _recount(self, *claims: str) -> None:
-        """Count the uses of claims anew: what they stand for may have changed."""
+        """Count the uses of claims again, because their volumes may have changed."""
         for claim in claims:
             for use, rows in self._uses.get(claim, {}).items():
                 before, after = self._counted[use], self.attachable(use)
@@ -387,7 +387,7 @@ class Volumes:
 
 
 def _holds(volume: Volume, claim: Claim) -> bool:
-    """Return whether a volume could serve a claim even if it was set aside for it."""
+    """Return whether a volume fits a claim by what even a volume reserved for the claim must meet."""
     return (
         volume.claim in ("", claim.key)  # first, because it excludes most volumes
         and volume.size >= claim.size
@@ -398,7 +398,7 @@ def _holds(volume: Volume, claim: Claim) -> bool:
 
 
 def _suits(volume: Volume, claim: Claim) -> bool:
-    """Return whether a volume that is nobody's may be bound to a claim."""
+    """Return whether a volume that is not reserved may be bound to a claim."""
     return claim.modes <= volume.modes and claim.selector.matches(dict(volume.labels))
 
 
@@ -407,7 +407,7 @@ def _copied(counters: Mapping[K, Counter[int]]) -> dict[K, Counter[int]]:
 
 
 def _discard(sets: dict[str, set[str]], key: str, name: str) -> None:
-    """Take a name out of a set, and the set away when it is empty."""
+    """Remove a name from the set of a key, and the set if it is empty."""
     sets[key].discard(name)
     if not sets[key]:
         del sets[key]

@@ -1,7 +1,7 @@
-"""The typical mix of pods: how much processor time goes with a card, which shares and which models are asked for.
+"""The typical mix of pods: how much cpu goes with a card, and which shares and models are requested.
 
-Each pod is seen once, when it is first heard of, and counts for less with every pod that comes after it. So the mix
-follows what users ask for now, and seeing a pod costs the same however many came before.
+Each pod is counted once, when it is first seen, and its weight decreases with every later pod. So the mix follows what
+users request now, and counting a pod takes constant time.
 """
 
 from collections.abc import Iterable
@@ -19,14 +19,14 @@ from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.values.request import PodRequest
 
 HALF_LIFE: Final = 10_000
-"""Pods with cards after which one counts half."""
+"""Number of pods with cards after which a pod has half its weight."""
 COMMON: Final = 0.03
-"""A size is common if at least so many of all shares of cards have it."""
+"""A share is common if at least this fraction of all pods with shares request it."""
 STEP: Final = 250
-"""Thousandths of a processor: how finely pods are told apart by what they need for a card."""
+"""Thousandths of a cpu: the width of the histogram's bins for cpu per card."""
 STEPS: Final = 1024
 FRESH: Final = 64
-"""One part in so many of the mix may be missing from what decisions see, so that what is kept for a mix stands."""
+"""Decisions see a new mix only after 1/FRESH of the weight is new, so that columns cached for a mix stay valid."""
 _GROWTH: Final = 2.0 ** (1 / HALF_LIFE)
 _RESCALE: Final = 2.0**40
 _NEGLIGIBLE: Final = 2.0**-10
@@ -34,54 +34,54 @@ _NEGLIGIBLE: Final = 2.0**-10
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Typical:
-    """What decisions see of the mix. Each is equal to itself alone, so that columns can be kept for it."""
+    """The mix as decisions see it. Compared by identity, so that columns can be cached for it."""
 
     cpu_per_card: float = 0.0
-    """Processor time, in thousandths, that goes with a whole card; 0 while no pod was seen."""
+    """Thousandths of a cpu per whole card; 0 until a pod was seen."""
     common: tuple[int, ...] = ()
     """The common shares of a card, in hundredths."""
     constraints: tuple[ModelConstraint, ...] = ()
     demand: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
-    """The part of all cards asked for that is asked for with each of the constraints."""
+    """Constraint -> the fraction of all requested cards that are requested with it."""
     enough: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
-    """Steps of processor time -> the part of all cards asked for that need no more each."""
+    """Steps of cpu -> the fraction of all requested cards that need at most this much cpu per card."""
     _starved: npt.NDArray[np.float64] = field(init=False)
-    """The other part, one step later: the first place is of all numbers below 0."""
+    """1 - `enough`, shifted by one: the first value is for all amounts below 0."""
 
     def __post_init__(self) -> None:
-        """Invert it once: every decision reads it."""
+        """Compute `_starved` once, because every decision reads it."""
         object.__setattr__(self, "_starved", sealed(np.append(1.0, 1.0 - self.enough)))
         sealed(self.demand)
         sealed(self.enough)
 
     @property
     def constrained(self) -> bool:
-        """Return whether any pod minds which model it gets."""
+        """Return whether any pod has a model constraint."""
         return any(self.constraints)
 
     def starved(self, cpu: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
-        """Return the part of all cards asked for that need more processor time than this for a single one."""
+        """Return the fraction of all requested cards that need more cpu (thousandths) per card than this."""
         return self._starved.take(cpu // STEP + 1, mode="clip")
 
 
 class Workload:
-    """What pods with cards ask for, the latest counting most."""
+    """What pods with GPUs request; later pods have more weight."""
 
     def __init__(self) -> None:
         self.typical = Typical()
         self._weight = 1.0
         self._total = 0.0
         self._unseen = 0.0
-        """Weight of the pods that came after `typical` was drawn up."""
+        """Weight of the pods that were seen after `typical` was computed."""
         self._cpu = 0.0
         self._by_cpu = np.zeros(STEPS)
-        """Weight of the cards that go with so many steps of processor time each."""
+        """Steps of cpu per card -> weight of the cards."""
         self._by_share = np.zeros(CARD)
-        """Weight of the pods that take so many hundredths of a card."""
+        """Hundredths of a card -> weight of the pods."""
         self._demand: dict[ModelConstraint, float] = {}
 
     def see(self, request: PodRequest) -> None:
-        """Take notice of a pod; one without GPUs, or that names only bytes of them, changes nothing."""
+        """Count a pod; ignore pods without GPUs, and pods that request only GPU memory in bytes."""
         hundredths, count = _cards(request.devices.parts)
         if not hundredths:
             return
@@ -115,7 +115,7 @@ class Workload:
         )
 
     def _rescale(self) -> None:
-        """Keep the numbers small, and forget constraints that nobody uses any more."""
+        """Scale the weights down to keep the numbers small, and drop constraints with negligible weight."""
         self._total /= self._weight
         self._cpu /= self._weight
         self._by_cpu /= self._weight
@@ -126,7 +126,7 @@ class Workload:
 
 
 def _cards(parts: Iterable[Part]) -> tuple[int, int]:
-    """Return the hundredths of each GPU (the greater of core and memory) and the count; (0, 0) for bytes only."""
+    """Return (hundredths of each GPU, number of GPUs), by the larger of core and memory; (0, 0) for bytes only."""
     for part in parts:
         amounts = dict(part.amounts)
         hundredths = max(amounts.get(GPU_CORE, 0), amounts.get(GPU_MEMORY_RATIO, 0))
