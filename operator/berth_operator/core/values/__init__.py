@@ -1,1 +1,1 @@
-"""Values that decisions read: what a pod requests, what it mounts, and what a filter answers."""
+"""Values that decisions read: what a pod requests, what it mounts, and what a filter returns."""

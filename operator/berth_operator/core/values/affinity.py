@@ -1,6 +1,6 @@
-"""What a pod wants of the pods around it, and what they see of it.
+"""A pod's affinity to other pods, its topology spread constraints, and what other pods' selectors see of it.
 
-All of it is read once, at the edge, into values: equal wishes are equal keys.
+The pod's spec is parsed once into these values. Equal specs give equal values, so values can be keys.
 """
 
 from collections.abc import Callable, Mapping
@@ -10,12 +10,12 @@ from typing import Final
 from berth_api.selectors import NOTHING, Labels, LabelSelector
 
 LabelsOf = Callable[[str], Mapping[str, str]]
-"""Gives a namespace's labels; of a namespace that nobody knows, none."""
+"""Returns a namespace's labels, or no labels if the namespace is unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Identity:
-    """What others see of a pod: by what selectors match it, and whose replica it is."""
+    """What selectors match of a pod, and its controller."""
 
     namespace: str = ""
     labels: Labels = ()
@@ -24,12 +24,12 @@ class Identity:
 
 
 NO_IDENTITY: Final = Identity()
-"""What stands for a pod of which nobody asks."""
+"""The identity of pods that no selector needs to match."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peers:
-    """Pods of some namespaces that a selector matches."""
+    """Pods that a selector matches, in the listed and the selected namespaces."""
 
     selector: LabelSelector
     namespaces: tuple[str, ...] = ()
@@ -37,29 +37,29 @@ class Peers:
     """Adds the namespaces whose labels it matches."""
 
     def include(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Return whether a pod of this namespace with these labels is one of them."""
+        """Return whether a pod with these labels in this namespace is one of the peers."""
         if namespace in self.namespaces or self._selects(labels_of(namespace)):
             return self.selector.matches(labels)
         return False
 
     def reach(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Tell the same as kube-scheduler does for the terms of the pod that it places.
+        """Return whether a pod is one of the peers, as kube-scheduler evaluates the terms of the pod that it places.
 
-        It looks up the selected namespaces, and then asks the selector once more without any labels: one that an
-        unlabelled namespace would match (DoesNotExist, NotIn) reaches pods of all namespaces there.
+        kube-scheduler resolves the selected namespaces, and then matches the namespace selector again with no labels.
+        So a selector that matches an unlabelled namespace (DoesNotExist, NotIn) reaches the pods of all namespaces.
         """
         if namespace in self.namespaces or self._selects({}) or self._selects(labels_of(namespace)):
             return self.selector.matches(labels)
         return False
 
     def _selects(self, labels: Mapping[str, str]) -> bool:
-        """Return whether a namespace with these labels is selected; nearly always there is no selector."""
+        """Return whether a namespace with these labels is selected."""
         return self.namespace_selector is not NOTHING and self.namespace_selector.matches(labels)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Term:
-    """Peers, and the label of nodes whose equal values make a domain."""
+    """Peers, and the topology key: nodes with equal values of this label form a domain."""
 
     key: str
     peers: Peers
@@ -67,48 +67,48 @@ class Term:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spread:
-    """A topology spread constraint: how evenly pods of one namespace lie over the domains of a key."""
+    """A topology spread constraint: how evenly pods of one namespace are spread over the domains of a key."""
 
     key: str
     selector: LabelSelector
     max_skew: int
     min_domains: int = 1
     honor_affinity: bool = True
-    """Count only on nodes that the pod's node selector and node affinity allow."""
+    """Count pods only on nodes that match the pod's node selector and node affinity."""
     honor_taints: bool = False
-    """Count only on nodes whose taints the pod tolerates."""
+    """Count pods only on nodes whose taints the pod tolerates."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Affinity:
-    """What a pod wants of the pods around it."""
+    """A pod's affinity, anti-affinity and topology spread constraints."""
 
     near: tuple[Term, ...] = ()
-    """Required affinity: one pod must match all terms, in the node's domain of each key."""
+    """Required affinity: a pod that matches all terms must be in the node's domain of each key."""
     apart: tuple[Term, ...] = ()
     """Required anti-affinity."""
     preferred: tuple[tuple[Term, int], ...] = ()
-    """(term, weight): preferred affinity, and with a negative weight preferred anti-affinity."""
+    """(term, weight): preferred affinity, or preferred anti-affinity if the weight is negative."""
     spread: tuple[Spread, ...] = ()
-    """Where unsatisfiable: DoNotSchedule."""
+    """Constraints with `whenUnsatisfiable: DoNotSchedule`."""
     preferred_spread: tuple[Spread, ...] = ()
-    """Where unsatisfiable: ScheduleAnyway."""
+    """Constraints with `whenUnsatisfiable: ScheduleAnyway`."""
 
 
 NO_AFFINITY: Final = Affinity()
-"""Of nearly all pods."""
+"""The affinity of nearly all pods: no terms and no constraints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodSelection:
-    """Pods that are counted together for the pod to be placed: those that are among all of these peers."""
+    """Pods that are counted together for the pod to be placed: those that match every one of these peers."""
 
     peers: tuple[Peers, ...]
     living: bool = False
     """Leave out pods that are terminating."""
 
     def includes(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Return whether a pod of this namespace with these labels counts."""
+        """Return whether a pod with these labels in this namespace counts."""
         # A loop: see LabelSelector.matches.
         for peers in self.peers:  # noqa: SIM110
             if not peers.reach(namespace, labels, labels_of):

@@ -1,4 +1,4 @@
-"""What one pod takes of its node."""
+"""What one pod uses of its node."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -14,7 +14,7 @@ NOT_STARTED: Final = 2**62
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Charge:
-    """What one pod takes of its node."""
+    """What one pod uses of its node."""
 
     uid: str
     pod: str
@@ -22,20 +22,20 @@ class Charge:
     node: str
     resources: tuple[tuple[str, int], ...] = ()
     nonzero_requested: tuple[int, int] = (0, 0)
-    """cpu and memory, with what is assumed of containers that name none."""
+    """cpu (thousandths) and memory (bytes), with kube-scheduler's defaults for containers that request none."""
     plugin_requests: tuple[tuple[str, int], ...] = ()
-    """(name, amount) of the device resources that it requests, as kubelet counts them."""
+    """(name, amount) of the device resources that the pod requests, as kubelet counts them."""
     ports: tuple[HostPort, ...] = ()
     grants: tuple[Grant, ...] = ()
     unknown: tuple[str, ...] = ()
-    """Device types of which it may hold any card, because its allocation is missing or cannot be read."""
+    """Device types of which the pod may hold any card, because its allocation is missing or cannot be parsed."""
     identity: Identity = NO_IDENTITY
     affinity: Affinity = NO_AFFINITY
     mounts: Mounts = NO_MOUNTS
     volumes: PodVolumes = NO_POD_VOLUMES
-    """What the decision assigned to its claims, until the API server shows the same."""
+    """What the decision assigned to the pod's claims, kept until the API server shows the same."""
     terminating: bool = False
     gang: Membership | None = None
     priority: int = 0
     started: int = field(default=NOT_STARTED, compare=False)
-    """Seconds since 1970, as its kubelet reports; what the pod takes does not depend on it."""
+    """Seconds since 1970, as kubelet reports; not compared, because it does not affect what the pod uses."""

@@ -10,10 +10,10 @@ from berth_operator.core.values.request import Taint
 
 ANY_VENDOR: Final = ""
 DEFAULT_VENDOR: Final = "nvidia"
-"""The vendor of a Device that names none."""
+"""The vendor of a Device that does not name one."""
 
 Links = tuple[tuple[int, int], ...]
-"""(minor of the other card, how good the link to it is)."""
+"""(minor of the other card, score of the link to it; see `LINKS`)."""
 Functions = tuple[tuple[Labels, tuple[tuple[int, str], ...]], ...]
 """Groups of a card's virtual functions: (labels, (minor, bus id) of each)."""
 
@@ -45,15 +45,15 @@ class CardInfo:
     id: str
     model: str = ""
     healthy: bool = True
-    """Also false for cards that cannot be handed out, whole or shared: in MIG mode, or contradicting the rest of the
+    """Also false for cards that cannot be allocated, whole or shared: in MIG mode, or inconsistent with the rest of the
     Device."""
     amounts: tuple[tuple[str, int], ...] = ()
-    """(resource, what the whole card offers): also how many instances of each profile, replicas and virtual functions
-    it has."""
+    """(resource, capacity of the whole card); also its number of instances of each profile, of replicas and of virtual
+    functions."""
     numa: int = -1
     socket: int = -1
     pcie: str = ""
-    """The PCIe switch."""
+    """The PCIe switch; empty if it is not known."""
     module: int = -1
     """Position on the baseboard."""
     labels: Labels = ()
@@ -61,11 +61,11 @@ class CardInfo:
     functions: Functions = ()
     """Virtual functions."""
     instances: tuple[tuple[str, str], ...] = ()
-    """(MIG UUID, resource) of each instance that can be handed out."""
+    """(MIG UUID, resource) of each instance that can be allocated."""
     parts: tuple[str, ...] = ()
-    """MIG UUIDs of all its instances, whether they can be handed out or not."""
+    """MIG UUIDs of all its instances, whether they can be allocated or not."""
     replica_resource: str = ""
-    """The one name by which pods may ask for its replicas; empty for either."""
+    """The only resource name by which pods can request its replicas; empty if both names are allowed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,10 +77,9 @@ class DeviceInventory:
     partitions: Table = ()
     """The partitions of the node's NVSwitch; empty if it has none."""
     partitions_only: bool | None = None
-    """Whether whole cards are allocated by partition only, not just by preference; None to take it from the Node's
-    label."""
+    """Whether whole cards are allocated by partition only, instead of by preference; None to use the Node's label."""
     mig_single: bool = False
-    """Whether `nvidia.com/gpu` is a MIG instance on cards that have some."""
+    """Whether `nvidia.com/gpu` is a MIG instance on cards that have instances (MIG strategy single)."""
 
 
 NO_DEVICE: Final = DeviceInventory(vendor=ANY_VENDOR)

@@ -1,7 +1,7 @@
-"""How much of its cards each container may use, for a library in the container that sees to it (HAMi-core).
+"""How much of its cards each container may use, enforced by a library in the container (HAMi-core).
 
-Only containers that read their limits from annotations have any: those into which the library was injected
-(`manifests/components/hami-core`).
+Only containers into which the library was injected (`manifests/components/hami-core`) have limits: their environment
+reads them from annotations.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,22 +13,22 @@ from berth_api import allocation, names, resources
 from berth_api.allocation import Grant
 
 _MEASURES: Final = (names.GPU, names.GPU_MEMORY_RATIO, names.GPU_MEMORY)
-"""By what a request is measured: the first of these that the pod names."""
+"""The resource by which a request is measured: the first of these that the pod requests."""
 _READ: Final = names.LIMIT_PREFIX.format("memory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limit:
-    """A container's part of all that its pod is given."""
+    """A container's fraction of what its pod is allocated."""
 
     container: str
     memory: Fraction
     core: Fraction
-    """0 where it asks for none, and nothing limits it."""
+    """0 if the container requests no core; it is then not limited."""
 
 
 def of_pod(spec: Mapping[str, Any], containers: Sequence[resources.Container], *, labelled: bool) -> tuple[Limit, ...]:
-    """Return the parts of the containers that read their limits; by labels alone each may use all."""
+    """Return the limits of the containers that read them; if the request comes from labels, each may use all."""
     reading = {
         each["name"] for kind in ("initContainers", "containers") for each in spec.get(kind) or () if _reads(each)
     }
@@ -44,7 +44,7 @@ def of_pod(spec: Mapping[str, Any], containers: Sequence[resources.Container], *
 
 
 def is_limit(entry: Mapping[str, Any]) -> bool:
-    """Return whether an entry of `env` is a limit of memory, read from an annotation."""
+    """Return whether an entry of `env` reads a memory limit from an annotation."""
     return _READ in (((entry.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath") or "")
 
 
@@ -67,10 +67,10 @@ def _limit(name: str, own: Mapping[str, int], total: Mapping[str, int], measure:
 
 
 def annotations(limit: Limit, seen: Sequence[Grant], cards: int) -> Iterator[tuple[str, str]]:
-    """Return what tells a container how much it may use of each card that it sees, of its pod's `cards`.
+    """Yield (annotation, value) for each limit of a container on each card that it sees; the pod has `cards` cards.
 
-    The pod has as much of one card as of the other; a container that sees fewer has the more of each. To the library 0
-    is no limit.
+    A pod gets the same amount of each card, so a container that sees fewer cards may use more of each. The library
+    treats 0 as no limit.
     """
     for what, part, name in (("memory", limit.memory, names.GPU_MEMORY), ("sm", limit.core, names.GPU_CORE)):
         for number, grant in enumerate(seen):

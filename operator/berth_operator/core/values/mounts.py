@@ -1,4 +1,4 @@
-"""What a pod mounts, as far as scheduling reads it."""
+"""The volumes of a pod that affect scheduling."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,22 +11,22 @@ class Use:
     claim: str
     """namespace/name."""
     owner: str = ""
-    """UID of the pod, where the claim must be its own: that of a generic ephemeral volume."""
+    """UID of the pod if it must own the claim, as for a generic ephemeral volume; otherwise empty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Disk:
-    """A disk named in the pod itself that two pods of one node may not both write to."""
+    """A disk named in the pod spec that two pods on one node must not both write to."""
 
     kind: str
     id: str
     read_only: bool = False
-    """Whether others that only read it may share it."""
+    """Whether the pod only reads it, so that other readers can share it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attachable:
-    """A volume as its driver knows it; nodes can hold a limited number of each driver's."""
+    """A volume as its driver names it; each node can attach a limited number of a driver's volumes."""
 
     driver: str
     handle: str
@@ -34,12 +34,12 @@ class Attachable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mounts:
-    """All volumes of a pod that scheduling has to do with; false where there are none."""
+    """All volumes of a pod that affect scheduling; false if there are none."""
 
     claims: tuple[Use, ...] = ()
     disks: tuple[Disk, ...] = ()
     attachables: tuple[Attachable, ...] = ()
-    """Those named in the pod itself; those behind claims are known by the claims."""
+    """The volumes named in the pod spec; the volumes of claims are looked up by claim."""
 
     def __bool__(self) -> bool:
         return bool(self.claims or self.disks or self.attachables)
@@ -49,24 +49,24 @@ class Mounts:
         return any(each.claim == claim for each in self.claims)
 
     def shares_with(self, other: "Mounts") -> bool:
-        """Return whether two pods use the same volume, as far as their specs tell."""
+        """Return whether two pods' specs name the same volume."""
         return any(self.include(each.claim) for each in other.claims) or not set(self.attachables).isdisjoint(
             other.attachables
         )
 
 
 NO_MOUNTS: Final = Mounts()
-"""Of most pods."""
+"""The mounts of most pods: none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodVolumes:
-    """What a placement decides about claims that are not bound yet; false where there are none."""
+    """What a placement decides about claims that are not bound yet; false if there are none."""
 
     bindings: tuple[tuple[str, str], ...] = ()
     """(claim, volume)."""
     provisions: tuple[str, ...] = ()
-    """Claims for which a volume is to be made for the pod's node."""
+    """Claims for which a volume must be provisioned for the pod's node."""
 
     def __bool__(self) -> bool:
         return bool(self.bindings or self.provisions)

@@ -1,6 +1,6 @@
 """Everything that scheduling reads of a pod.
 
-Two pods with equal `PodRequest`s are of one class: what is decided for one holds for the other.
+Two pods with equal `PodRequest`s are of one class: a decision for one is valid for the other.
 """
 
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """A taint that the pod puts up with; empty fields match all."""
+    """A toleration of a pod; empty fields match everything."""
 
     key: str = ""
     operator: str = "Equal"
@@ -25,7 +25,7 @@ class Toleration:
     effect: str = ""
 
     def tolerates(self, taint: "Taint") -> bool:
-        """Return whether this covers the taint, by Kubernetes' rules."""
+        """Return whether this tolerates the taint, by Kubernetes' rules."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
@@ -49,11 +49,11 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeTerm:
-    """Conditions on a node that must all hold; a term without any matches no node."""
+    """Requirements on a node that must all be met; a term without requirements matches no node."""
 
     labels: tuple[Requirement, ...] = ()
     names: tuple[Requirement, ...] = ()
-    """Conditions on the node's name, `In` or `NotIn`; their key means nothing."""
+    """Requirements on the node's name, `In` or `NotIn`; their key is ignored."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,39 +78,39 @@ class PodRequest:
     """A pod's class."""
 
     resources: tuple[tuple[str, int], ...] = ()
-    """(name, amount) of what is compared with the Node's allocatable; `pods: 1` is always there."""
+    """(name, amount) of what is compared with the Node's allocatable; always includes `pods: 1`."""
     nonzero_requested: tuple[int, int] = (0, 0)
-    """cpu and memory, with what is assumed of containers that name none."""
+    """cpu (thousandths) and memory (bytes), with kube-scheduler's defaults for containers that request none."""
     devices: DeviceRequest = NOTHING
     plugin_requests: tuple[tuple[str, int], ...] = ()
-    """The device resources as the pod names them."""
+    """(name, amount) of the device resources under the names that the pod requests."""
     shares: tuple[Share, ...] = ()
     """Which of the pod's cards each container sees."""
     model: ModelConstraint = ANY_MODEL
     node_selector: tuple[Requirement, ...] = ()
     node_affinity: tuple[NodeTerm, ...] | None = None
-    """Terms of which at least one must match; None where the pod does not mind."""
+    """Terms of which at least one must match; None if the pod has no required node affinity."""
     preferred_nodes: tuple[tuple[NodeTerm, int], ...] = ()
     """(term, weight)."""
     tolerations: tuple[Toleration, ...] = ()
     images: PodImages = PodImages()
     ports: tuple[HostPort, ...] = ()
     features: tuple[str, ...] = ()
-    """Features of kubelet that it cannot do without."""
+    """Features of kubelet that the pod requires."""
     identity: Identity = NO_IDENTITY
-    """Its namespace and labels: pods on a node may mind them."""
+    """The pod's namespace and labels, which terms of placed pods may match."""
     affinity: Affinity = NO_AFFINITY
     mounts: Mounts = NO_MOUNTS
     unsupported: tuple[str, ...] = ()
-    """Fields that this version cannot honour; such a pod stays pending and is told so."""
+    """Fields that this version does not support; such a pod stays pending, and its status names them."""
     limits: tuple[Limit, ...] = ()
-    """Parts of the containers that read how much they may use."""
+    """The limits of the containers that read them."""
     uninjected: tuple[str, ...] = ()
-    """Containers that would not see the pod's GPUs, or others beside them."""
+    """Containers that would not see the pod's GPUs, or would see other GPUs too."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: classes are looked up with every pod."""
+        """Compute the hash once, because classes are looked up for every pod."""
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
@@ -118,23 +118,23 @@ class PodRequest:
         return self._hash
 
     def tolerates(self, taint: Taint) -> bool:
-        """Return whether any toleration covers the taint."""
+        """Return whether any of the pod's tolerations tolerates the taint."""
         return any(each.tolerates(taint) for each in self.tolerations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """What a pod says of the gang that it belongs to."""
+    """The gang that a pod belongs to, as the pod's spec names it."""
 
     group: str
     """namespace/name."""
     minimum: int | None = None
-    """The members that are needed, by the pod's annotation; None where a PodGroup tells."""
+    """The minimum number of members, from the pod's annotation; None if the PodGroup defines it."""
     scheduler: str = names.SCHEDULER
 
     @property
     def key(self) -> str:
-        """Return what tells the gang from all others, in words for its user."""
+        """Return the gang's unique name, in the words that messages use."""
         return f"PodGroup {self.group}" if self.minimum is None else f"pod group {self.group}"
 
 
@@ -147,27 +147,27 @@ class PendingPod:
     name: str
     request: PodRequest
     scheduler: str = names.SCHEDULER
-    """Its `schedulerName`, which tells the policy that it is decided by."""
+    """The pod's `schedulerName`, which selects the policy."""
     error: str = ""
-    """Why its request means nothing; such a pod is never placed."""
+    """Why the pod's request is invalid; such a pod is never placed."""
     priority: int = 0
     weight: int = 0
-    """`genius/priority`: orders pods of one priority, higher first."""
+    """`genius/priority`: orders pods of equal priority, higher first."""
     created: str = ""
-    """RFC 3339, so that text order is time order."""
+    """RFC 3339, so that lexical order is time order."""
     arrived: int = 0
-    """Its number in the order in which the watch showed pods; orders those that were created in the same second."""
+    """The pod's number in the order of the watch; orders pods that were created in the same second."""
     annotation_bytes: int = 0
-    """Bytes of annotations that it has already."""
+    """Bytes of the annotations that the pod already has."""
     generation: int = 0
-    """Of its spec; 0 if the API server is too old to count."""
+    """`metadata.generation`; 0 if the API server is too old to set it."""
     last_message: str = ""
-    """The message that its PodScheduled condition already carries."""
+    """The message of the pod's current PodScheduled condition."""
     gang: Membership | None = None
     preempts: bool = True
-    """Whether pods of lower priority may be evicted for it."""
+    """Whether pods of lower priority may be preempted for this pod."""
     nominated: str = ""
-    """The node that others leave for it, if any: it is tried first."""
+    """The pod's nominated node, if any; it is tried first."""
 
     @property
     def key(self) -> str:
@@ -176,14 +176,15 @@ class PendingPod:
 
     @property
     def kind(self) -> tuple[PodRequest, str, str, int, bool, str]:
-        """Return the class of pods for which the same is decided; another scheduler's policy may answer otherwise.
+        """Return the key of the pods that get the same decision.
 
-        Whom it may preempt is part of it; and a pod for which others leave a node is a class of its own.
+        It includes the scheduler, because policies differ, and the priority, because it determines the victims. A pod
+        with a nominated node has a key of its own.
         """
         own = self.uid if self.nominated else ""
         return self.request, self.error, self.scheduler, self.priority, self.preempts, own
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:
-        """Return what is requested, as a unit of the queue."""
+        """Return the requests of this unit of the queue: a single one."""
         return (self.request,)

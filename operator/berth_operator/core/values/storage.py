@@ -1,4 +1,4 @@
-"""Claims, volumes and what provides them: what scheduling reads of each."""
+"""What scheduling reads of claims, volumes, storage classes, capacities and attachments."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -8,7 +8,7 @@ from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import NodeTerm
 
 Terms = tuple[NodeTerm, ...]
-"""Conditions on a node of which one must hold."""
+"""Requirements on a node, of which at least one term must match."""
 
 READ_WRITE_ONCE_POD: Final = "ReadWriteOncePod"
 NO_PROVISIONER: Final = "kubernetes.io/no-provisioner"
@@ -22,7 +22,7 @@ MIGRATED: Final = {
     "kubernetes.io/azure-file": "",
     "kubernetes.io/vsphere-volume": "",
 }
-"""Names of provisioners that Kubernetes itself once had -> the driver whose limit counts; none for the last two."""
+"""In-tree provisioner -> the CSI driver that replaced it and whose limit counts; empty if no limit counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,16 +42,16 @@ class Claim:
     attributes_class: str = ""
     selector: LabelSelector = EVERYTHING
     volume: str = ""
-    """The volume that it is bound to, or wants."""
+    """The volume that the claim is bound to or requests by name."""
     bound: bool = False
-    """Whether both sides are."""
+    """Whether the claim and the volume refer to each other."""
     lost: bool = False
-    """Whether its volume is gone."""
+    """Whether the claim's volume no longer exists."""
     deleting: bool = False
     selected_node: str | None = None
-    """The node for which a volume is being made."""
+    """The node for which a volume is being provisioned."""
     owner: str = ""
-    """UID of the object that controls it."""
+    """UID of the object that controls the claim."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,19 +69,19 @@ class Volume:
     available: bool = False
     deleting: bool = False
     claim: str = ""
-    """The claim that it is for, if any."""
+    """`claimRef`: namespace/name of the claim that the volume is bound to or reserved for, if any."""
     claim_uid: str = ""
-    """That claim's UID; a volume that a user set aside for a claim has none yet."""
+    """The claim's UID; empty while the volume is only reserved for the claim."""
     affinity: Terms | None = None
-    """Nodes from which it can be reached; None for all."""
+    """Nodes from which the volume can be reached; None for all."""
     zones: tuple[tuple[str, tuple[str, ...]], ...] = ()
-    """(topology label, values) of which a node that has such labels must have one."""
+    """(topology label, values): a node with such a label must have one of the values."""
     attachable: Attachable | None = None
     csi: bool = False
-    """Whether it says so itself, and was not one of Kubernetes' own kinds."""
+    """Whether the spec has a `csi` source, instead of an in-tree source that was migrated."""
 
     def is_for(self, claim: Claim) -> bool:
-        """Return whether it is bound to the claim or set aside for it."""
+        """Return whether the volume is bound to the claim or reserved for it."""
         return self.claim == claim.key and self.claim_uid in ("", claim.uid)
 
 
@@ -92,19 +92,19 @@ class StorageClass:
     name: str
     provisioner: str = ""
     delayed: bool = False
-    """Whether claims wait for their first consumer."""
+    """Whether the binding mode is WaitForFirstConsumer."""
     topologies: Terms | None = None
-    """Nodes for which volumes can be made; None for all."""
+    """Nodes for which volumes can be provisioned; None for all."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """A CSIStorageCapacity: how much can be made for some nodes."""
+    """A CSIStorageCapacity: how much storage can be provisioned for some nodes."""
 
     key: str
     storage_class: str
     limit: int | None = None
-    """The largest volume, or else all that is left; None for unknown, which is not enough."""
+    """Bytes: the maximum volume size, or the capacity if there is none; None if unknown, which is never enough."""
     nodes: Terms = ()
 
 

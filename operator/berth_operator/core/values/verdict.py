@@ -1,4 +1,4 @@
-"""What a filter says, and what may change its mind."""
+"""What a filter returns for a node, and the cluster events that may change it."""
 
 import enum
 
@@ -8,9 +8,9 @@ class Verdict(enum.Enum):
 
     OK = "ok"
     UNSCHEDULABLE = "unschedulable"
-    """Not now: it could once other pods left."""
+    """The pod does not fit now; removing other pods may help."""
     UNRESOLVABLE = "unresolvable"
-    """Not even if all other pods left."""
+    """The pod does not fit, even if all other pods were removed."""
 
 
 class Change(enum.IntFlag):
@@ -22,34 +22,34 @@ class Change(enum.IntFlag):
     """Taints, cordon or readiness."""
     NODE_ALLOCATABLE = enum.auto()
     NODE_FEATURES = enum.auto()
-    """What its kubelet declares that it can do."""
+    """The features that kubelet declares."""
     DEVICE = enum.auto()
     """A Device's inventory, health or freshness."""
     CAPACITY_FREED = enum.auto()
-    """A pod left its node, and what it held there is free."""
+    """A pod left its node, and what it used there is free."""
     POD_ASSIGNED = enum.auto()
-    """A pod came to a node."""
+    """A pod was assigned to a node."""
     POD_LABELS = enum.auto()
-    """A placed pod's labels changed, or it began to terminate."""
+    """A placed pod's labels changed, or the pod started to terminate."""
     NAMESPACE_LABELS = enum.auto()
     NODE_REMOVED = enum.auto()
     CLAIM = enum.auto()
-    """A PersistentVolumeClaim came or changed; only its own pods wait for it."""
+    """A PersistentVolumeClaim was added or changed; only pods that use it wait for this."""
     VOLUME = enum.auto()
-    """A PersistentVolume came or changed, or is no longer promised to a pod."""
+    """A PersistentVolume was added or changed, or is no longer reserved for a pod."""
     STORAGE_CLASS = enum.auto()
     STORAGE_CAPACITY = enum.auto()
-    """A driver has more space, or no longer says how much it has."""
+    """A driver has more capacity, or no longer reports its capacity."""
     VOLUME_LIMITS = enum.auto()
-    """A node can hold more volumes of a driver, or one was detached from it."""
+    """A node can attach more volumes of a driver, or a volume was detached from it."""
     POD_DELETED = enum.auto()
-    """The same, to those who mind that the pod is there at all, and not only what it holds of its own node."""
+    """A pod left its node; for filters that depend on the pod's existence, not only on what it used of its node."""
     BOUND = enum.auto()
-    """A pod that was on its way to a node is certainly bound: now it may be told to leave."""
+    """The binding of a pod was confirmed, so the pod can now be preempted."""
     DEVICE_CLASS = enum.auto()
-    """A DeviceClass provides an extended resource, or no longer does."""
+    """A DeviceClass started or stopped providing an extended resource."""
     EVICTABLE = enum.auto()
-    """A pod left its node, and those that stay there may be evicted for one that waits."""
+    """A pod left its node, and the remaining pods there may now be preempted for a pending pod."""
 
 
 ANY = ~Change(0)
@@ -61,4 +61,4 @@ NODE_CHANGES = (
     | Change.NODE_FEATURES
     | Change.DEVICE
 )
-"""What a Node or its Device newly says."""
+"""Changes of a Node or of its Device."""
