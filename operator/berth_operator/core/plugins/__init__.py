@@ -28,16 +28,19 @@ class AllocationPolicy(Protocol):
 
 
 class Allocator(Protocol):
-    """What every allocator module offers."""
+    """The interface of allocators."""
 
     def passes(self, fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-        """Return which of the rows can allocate the part now; the result for a row depends on that row alone."""
+        """Return which of the rows can allocate the part now; the result for a row depends only on that row."""
 
     def could_pass(self, fleet: Fleet, request: PodRequest, part: Part) -> Mask:
         """Return the rows that could allocate the part if all their cards were free."""
 
     def reasons(self, fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-        """Return what is missing and the rows where it is, the first reason first; every rejected row has one."""
+        """Return reasons, the most important first, each with the rows it is true for.
+
+        Every rejected row has at least one reason.
+        """
 
     def choose(
         self,
@@ -49,58 +52,58 @@ class Allocator(Protocol):
         *,
         near: Collection[int] = (),
     ) -> tuple[Grant, ...]:
-        """Return the cards for the part, on a row that passes; `near` are PCIe switches that are preferred."""
+        """Return the cards for the part, on a row that passes; the PCIe switches in `near` are preferred."""
 
 
 class Score(Protocol):
-    """What every score module offers."""
+    """The interface of scores."""
 
     NAME: str
 
     def score(self, fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float64] | None:
-        """Return each row's score, 0 to 100, or None where all are equal; rows that do not fit may hold any number."""
+        """Return each row's score, 0 to 100, or None if all are equal; rows that do not fit may have any number."""
 
 
 class Chooser(Protocol):
-    """What chooses the cards of a node. One that is a score, too, may choose as it scored."""
+    """The interface for choosing the cards of a node. A score may implement it, to choose the cards that it scored."""
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
         """Return the cards for every part of the request; the row has passed every filter."""
 
 
 class PluginFailedError(Exception):
-    """A plug-in's code raised something, or answered what is not allowed; the text says whose it is and what.
+    """A plug-in raised an exception or returned an invalid value; the message names the plug-in and the problem.
 
-    That is no answer to whether a pod fits. Who decides tells the pod, and decides it again after a while.
+    It does not mean that the pod does not fit. The pod's status reports the failure, and the pod is retried later.
     """
 
     def __init__(self, kind: str, problem: str) -> None:
-        """`kind` is the type of its devices."""
+        """Set the problem, and `kind`, the plug-in's device type."""
         super().__init__(problem)
         self.kind = kind
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class DevicePlugin:
-    """A type of devices that another distribution brings: what an entry point of `berth.device_allocators` names.
+    """A device type that another distribution provides with an entry point of the group `berth.device_allocators`.
 
-    What its devices are and who holds how much of them is kept in the Fleet like that of all others.
+    The Fleet keeps its devices and their charges as for the built-in device types.
     """
 
     kind: Kind
-    """How it is called, requested and counted."""
+    """The device type's name, how it is requested, and what is counted."""
     allocator: Allocator | None = None
-    """What chooses its devices; by default the allocator of NICs and FPGAs."""
+    """Chooses the devices; None for the allocator of NICs and FPGAs."""
     score: Score | None = None
-    """Which nodes are preferred for pods that request it."""
+    """Scores nodes for pods that request the device type; None if all nodes are equal."""
 
 
 NO_PLUGINS: Final[Mapping[str, DevicePlugin]] = {}
-"""By the name of the device type."""
+"""Device type -> plug-in."""
 SCORE_WEIGHT: Final = 10.0
-"""How much a plug-in's score counts: as much as the strategies for cards."""
+"""The weight of a plug-in's score: the same as the card strategies have."""
 
 
 def kinds_of(plugins: Mapping[str, DevicePlugin]) -> Kinds:
-    """Return the device types that there are with these plug-ins."""
+    """Return the built-in device types and those of the plug-ins."""
     return Kinds(tuple(plugin.kind for plugin in plugins.values()))
