@@ -93,7 +93,7 @@ def test_a_selector_is_asked_again_when_there_are_new_labels() -> None:
 def test_links_are_known_by_slot() -> None:
     made = fleet({"node": (card(4, links=((9, 500), (1, 10))), card(9, links=((4, 500), (7, 60))), card(1))})
     gpus, row = made.cards["gpu"], made.rows["node"]
-    ways = locality.strengths(made.intern_table.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
+    ways = locality.link_scores(made.intern_table.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
     at = {int(gpus.minor[row, slot]): slot for slot in gpus.slots(row)}
     told = {(a, b): int(ways[at[a], at[b]]) for a in at for b in at if ways[at[a], at[b]]}
     # One of the two telling of a way is enough; minor 7 is not there.
@@ -102,14 +102,14 @@ def test_links_are_known_by_slot() -> None:
 
 def test_of_two_tellings_of_a_way_the_better_one_counts() -> None:
     for one, other in ((500, 10), (10, 500)):
-        ways = locality.strengths(((0, 0, ((1, one),)), (1, 1, ((0, other),))), 2)
+        ways = locality.link_scores(((0, 0, ((1, one),)), (1, 1, ((0, other),))), 2)
         assert ways.tolist() == [[0, 500], [500, 0]]
 
 
 def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     made = fleet({"node": cards(2)})
     assert not made.cards["gpu"].wiring.any()
-    assert not locality.strengths(made.intern_table.wirings[0], 4).any()
+    assert not locality.link_scores(made.intern_table.wirings[0], 4).any()
 
 
 def test_what_is_no_longer_told_is_gone() -> None:
