@@ -151,7 +151,7 @@ ONE: Any = {"resources": {"koordinator.sh/rdma": "1"}}
 
 
 @pytest.mark.parametrize(
-    ("entry", "found"),
+    ("entry", "functions_"),
     [
         pytest.param(ONE, (), id="no extension"),
         pytest.param({**ONE, "extension": None}, (), id="null"),
@@ -171,9 +171,9 @@ ONE: Any = {"resources": {"koordinator.sh/rdma": "1"}}
         ),
     ],
 )
-def test_an_extension_is_read_as_far_as_it_is_known(entry: Any, found: tuple[Function, ...]) -> None:
+def test_an_extension_is_read_as_far_as_it_is_known(entry: Any, functions_: tuple[Function, ...]) -> None:
     (read,) = parse(orjson.dumps({"rdma": [entry]}).decode())
-    assert (read.minor, read.amounts, read.functions) == (0, (("rdma", 1),), found)
+    assert (read.minor, read.amounts, read.functions) == (0, (("rdma", 1),), functions_)
 
 
 @pytest.mark.parametrize(

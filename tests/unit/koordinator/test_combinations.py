@@ -92,10 +92,12 @@ COMBINATIONS = [
 @pytest.mark.parametrize(
     "prefix", [pytest.param("kubernetes.io/", id="kubernetes"), pytest.param("koordinator.sh/", id="koordinator")]
 )
-@pytest.mark.parametrize(("asked", "part", "vendor"), COMBINATIONS)
-def test_a_valid_combination_has_one_normal_form(asked: dict[str, int], part: Part, vendor: str, prefix: str) -> None:
-    found = of_resources(renamed(asked, prefix))
-    assert (found.parts, found.vendor) == ((part,), vendor)
+@pytest.mark.parametrize(("requested", "part", "vendor"), COMBINATIONS)
+def test_a_valid_combination_has_one_normal_form(
+    requested: dict[str, int], part: Part, vendor: str, prefix: str
+) -> None:
+    part_ = of_resources(renamed(requested, prefix))
+    assert (part_.parts, part_.vendor) == ((part,), vendor)
 
 
 def test_every_valid_combination_stands_in_the_table() -> None:
@@ -132,7 +134,7 @@ def test_an_invalid_combination_is_shown_with_its_amounts_and_what_is_allowed() 
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         pytest.param({GPU: 150}, "gpu: 150; allowed are 1 to 100", id="gpu one and a half"),
         pytest.param({GPU: 101}, "gpu: 101;", id="gpu just over one"),
@@ -178,20 +180,20 @@ def test_an_invalid_combination_is_shown_with_its_amounts_and_what_is_allowed() 
         pytest.param({NVIDIA: 1, RDMA: 150}, "rdma: 150;", id="one type right, the other wrong"),
     ],
 )
-def test_a_request_without_meaning_is_refused_with_the_reason(asked: dict[str, int], words: str) -> None:
+def test_a_request_without_meaning_is_refused_with_the_reason(requested: dict[str, int], words: str) -> None:
     with pytest.raises(RequestError) as caught:
-        of_resources(asked)
+        of_resources(requested)
     assert words in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "requested",
     [
         pytest.param({SHARED: 2, RATIO: 51}, id="shares name their multiples"),
         pytest.param({GPU: 150}, id="hundredths name theirs"),
         pytest.param({CORE: 200, MEMORY: GI}, id="too much core names gpu.shared"),
     ],
 )
-def test_a_refusal_tells_what_is_allowed(asked: dict[str, int]) -> None:
+def test_a_refusal_tells_what_is_allowed(requested: dict[str, int]) -> None:
     with pytest.raises(RequestError, match="allowed are"):
-        of_resources(asked)
+        of_resources(requested)

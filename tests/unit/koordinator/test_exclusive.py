@@ -62,7 +62,7 @@ WHOLE: dict[str, int] = {NVIDIA: 1}
 
 
 @pytest.mark.parametrize(
-    ("found", "requests", "expected"),
+    ("card_infos", "requests", "expected"),
     [
         pytest.param(cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)], id="others share a card"),
         pytest.param(cards(2), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), (1,)], id="DeviceLevel: a card each"),
@@ -108,9 +108,9 @@ WHOLE: dict[str, int] = {NVIDIA: 1}
     ],
 )
 def test_who_keeps_away_from_whom(
-    found: Sequence[CardInfo], requests: Sequence[tuple[dict[str, int], str]], expected: list[Any]
+    card_infos: Sequence[CardInfo], requests: Sequence[tuple[dict[str, int], str]], expected: list[Any]
 ) -> None:
-    assert one_after_another(fleet({"node": found}), *(wants(*each) for each in requests)) == expected
+    assert one_after_another(fleet({"node": card_infos}), *(wants(*each) for each in requests)) == expected
 
 
 def test_nics_keep_to_themselves_too() -> None:
@@ -158,8 +158,8 @@ def test_a_restart_finds_it_in_the_allocation(policy: str) -> None:
 )
 def test_what_others_write_beside_cards_keeps_nobody_away(extension: object) -> None:
     held = {"minor": 0, "resources": {"kubernetes.io/gpu-core": "10"}, "extension": extension}
-    (found,) = allocation.parse(orjson.dumps({"gpu": [held]}).decode())
-    assert found.exclusive == ""
+    (grant,) = allocation.parse(orjson.dumps({"gpu": [held]}).decode())
+    assert grant.exclusive == ""
 
 
 def test_the_reason_names_the_policy() -> None:
@@ -174,9 +174,9 @@ def test_a_pod_that_keeps_others_away_may_be_evicted_for_one_of_them() -> None:
     made = fleet({"node": trees(2)})
     made.charge(charge("plain", grant(0, core=20, ratio=20)))
     placed(made, "alone", wants(SHARE, PCIE))
-    found = preempt(made, waiting("high", wants(SHARE, PCIE), priority=9), PACKS, Budgets())
-    assert found is not None
-    assert [each.pod for each in found.victims] == ["ns/alone"]
+    preemption = preempt(made, waiting("high", wants(SHARE, PCIE), priority=9), PACKS, Budgets())
+    assert preemption is not None
+    assert [each.pod for each in preemption.victims] == ["ns/alone"]
 
 
 # --- against all cards, one after another -----------------------------------------------------------------------
@@ -189,12 +189,14 @@ MACHINE = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=1, max_size=5)
 
 @settings(max_examples=80)
 @given(MACHINE, st.lists(st.tuples(st.integers(1, 2), POLICIES, st.booleans()), max_size=8))
-def test_no_two_ever_meet_and_none_waits_in_vain(found: list[CardInfo], steps: list[tuple[int, str, bool]]) -> None:
-    made = fleet({"node": found})
+def test_no_two_ever_meet_and_none_waits_in_vain(
+    card_infos: list[CardInfo], steps: list[tuple[int, str, bool]]
+) -> None:
+    made = fleet({"node": card_infos})
     held: dict[str, tuple[str, tuple[int, ...]]] = {}
     for i, (count, policy, leaves) in enumerate(steps):
         others = [each for each in held.values() if each[0] and policy]
-        able = [each for each in found if all(apart(each, policy, found, *other) for other in others)]
+        able = [each for each in card_infos if all(apart(each, policy, card_infos, *other) for other in others)]
         got = placed(made, f"pod-{i}", wants({SHARED: count, RATIO: count}, policy))
         assert (got is None) is (len(able) < count)
         assert set(got or ()) <= {each.minor for each in able}
@@ -206,9 +208,9 @@ def test_no_two_ever_meet_and_none_waits_in_vain(found: list[CardInfo], steps: l
             del held[uid]
 
 
-def apart(own: CardInfo, policy: str, found: Sequence[CardInfo], other: str, minors: Sequence[int]) -> bool:
+def apart(own: CardInfo, policy: str, card_infos: Sequence[CardInfo], other: str, minors: Sequence[int]) -> bool:
     """Return whether a card is far enough from the cards of another pod that is exclusive."""
-    theirs = [each for each in found if each.minor in minors]
+    theirs = [each for each in card_infos if each.minor in minors]
     if own in theirs:
         return False
     both = policy == other == PCIE

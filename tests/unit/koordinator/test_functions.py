@@ -41,10 +41,10 @@ def wants(amount: int, hint: Mapping[str, Any] | None = None, kind: str = "rdma"
 
 def given_by(made: Fleet, request: PodRequest) -> list[tuple[int, list[str]]] | str:
     """Return for each card that a pod gets its minor and the addresses of its functions; else why it gets none."""
-    found = decide(made, waiting("pod", request), Policy())
-    if isinstance(found, Failure):
-        return found.reasons[0][0]
-    return [(each.minor, [function.bus_id for function in each.functions]) for each in found.grants]
+    outcome = decide(made, waiting("pod", request), Policy())
+    if isinstance(outcome, Failure):
+        return outcome.reasons[0][0]
+    return [(each.minor, [function.bus_id for function in each.functions]) for each in outcome.grants]
 
 
 NONE = "node(s) have too few {1} with matching virtual functions ({0} requested)"
@@ -87,8 +87,8 @@ def test_which_function_a_card_gives(groups: Functions, hint: dict[str, Any], ex
     ],
 )
 def test_each_card_gives_one(kind: str, amount: int, hint: dict[str, Any], expected: Any) -> None:
-    found = (other_card(kind, minor, functions=functions(f"a{minor}", f"b{minor}")) for minor in range(2))
-    made = fleet({"node": tuple(found)})
+    card_infos = (other_card(kind, minor, functions=functions(f"a{minor}", f"b{minor}")) for minor in range(2))
+    made = fleet({"node": tuple(card_infos)})
     wanted = expected.format(shortage.plural(kind)) if isinstance(expected, str) else expected
     assert given_by(made, wants(amount, hint, kind)) == wanted
 
@@ -130,11 +130,11 @@ def test_a_card_without_a_free_one_does_not_count() -> None:
 
 def test_a_function_of_minor_0_is_told_and_read_again() -> None:
     made = fleet({"node": (other_card("rdma", 1, functions=(((), ((0, "0000:1f:00.2"),)),)),)})
-    found = decide(made, waiting("pod", wants(1, ANY)), Policy())
-    assert isinstance(found, Placement)
-    text = allocation.render(found.grants)
+    outcome = decide(made, waiting("pod", wants(1, ANY)), Policy())
+    assert isinstance(outcome, Placement)
+    text = allocation.render(outcome.grants)
     assert '"extension":{"vfs":[{"busID":"0000:1f:00.2","minor":0}]}' in text
-    assert allocation.parse(text) == found.grants
+    assert allocation.parse(text) == outcome.grants
 
 
 def test_functions_without_address_are_told_apart_by_number() -> None:
@@ -183,8 +183,8 @@ def test_pods_that_came_later_give_functions_back_as_well() -> None:
     bench = WhatIf(made, np.array([made.rows["node"]]), placed)
     later = [each.uid for each in placed.charges].index("uid-y")
     bench.take(np.array([0]), np.array([later]))
-    (found,) = simple.choose(bench.fleet, 0, wants(1, FAST), wants(1, FAST).devices.parts[0], Policy())
-    assert found.functions == (Function(minor=1, bus_id="b"),)
+    (grant,) = simple.choose(bench.fleet, 0, wants(1, FAST), wants(1, FAST).devices.parts[0], Policy())
+    assert grant.functions == (Function(minor=1, bus_id="b"),)
 
 
 def test_a_what_if_gives_functions_back() -> None:
@@ -211,7 +211,7 @@ CARDS = st.lists(st.lists(st.tuples(LABELS, st.integers(0, 3)), max_size=3), min
 @st.composite
 def nodes(draw: st.DrawFn) -> tuple[Fleet, str, list[dict[str, str]]]:
     """Draw a node, some of whose functions pods hold; its cards' type, and what is free of each: address -> label."""
-    found, free, held = [], [], []
+    card_infos, free, held = [], [], []
     kind = draw(st.sampled_from(["rdma", "fpga"]))
     for minor, groups in enumerate(draw(CARDS)):
         made: list[Any] = []
@@ -222,9 +222,9 @@ def nodes(draw: st.DrawFn) -> tuple[Fleet, str, list[dict[str, str]]]:
             taken = {bus for bus in buses if draw(st.booleans())}
             left |= {bus: net for bus in buses if bus not in taken}
             held += [(minor, bus) for bus in taken]
-        found.append(other_card(kind, minor, functions=tuple(made)))
+        card_infos.append(other_card(kind, minor, functions=tuple(made)))
         free.append(left)
-    fleet_of = fleet({"node": tuple(found)})
+    fleet_of = fleet({"node": tuple(card_infos)})
     for minor, bus in draw(st.permutations(held)):
         fleet_of.charge(charge(bus, replace(with_functions(minor, bus), type=kind, amounts=((kind, 1),))))
     return fleet_of, kind, free

@@ -24,8 +24,8 @@ def asked(resources: Mapping[str, int], **annotations: object) -> DeviceRequest:
     return of_pod(resources, texts, {})
 
 
-def part(found: DeviceRequest, kind: str) -> Part:
-    return next(each for each in found.parts if each.type == kind)
+def part(device_request: DeviceRequest, kind: str) -> Part:
+    return next(each for each in device_request.parts if each.type == kind)
 
 
 A_IS_B = LabelSelector(requirements=(label("a", "In", "b"),))
@@ -61,9 +61,9 @@ A_IS_B = LabelSelector(requirements=(label("a", "In", "b"),))
 )
 @pytest.mark.parametrize("kind", [pytest.param(kind, id=kind) for kind in ("gpu", "rdma", "fpga")])
 def test_a_selector_is_read_for_each_type(kind: str, raw: Any, selector: LabelSelector) -> None:
-    found = asked(ALL_TYPES, hint={kind: {"selector": raw}})
-    assert {each.type: each.selector for each in found.parts} == {
-        each.type: selector if each.type == kind else EVERYTHING for each in found.parts
+    device_request = asked(ALL_TYPES, hint={kind: {"selector": raw}})
+    assert {each.type: each.selector for each in device_request.parts} == {
+        each.type: selector if each.type == kind else EVERYTHING for each in device_request.parts
     }
 
 
@@ -135,8 +135,8 @@ APPLY = {"allocateStrategy": "ApplyForAll"}
     ],
 )
 def test_which_types_lie_together(joint: list[str], hint: Any, types: tuple[str, ...] | None) -> None:
-    found = asked(ALL_TYPES, joint={"deviceTypes": joint}, hint=hint).joint
-    assert found == (None if types is None else Joint(types=types))
+    joint_ = asked(ALL_TYPES, joint={"deviceTypes": joint}, hint=hint).joint
+    assert joint_ == (None if types is None else Joint(types=types))
 
 
 @pytest.mark.parametrize(
@@ -149,8 +149,8 @@ def test_which_types_lie_together(joint: list[str], hint: Any, types: tuple[str,
     ],
 )
 def test_types_without_a_request_are_passed_over(resources: dict[str, int], types: tuple[str, ...] | None) -> None:
-    found = asked(resources, joint={"deviceTypes": ["gpu", "rdma", "fpga"]}).joint
-    assert found == (None if types is None else Joint(types=types))
+    joint_ = asked(resources, joint={"deviceTypes": ["gpu", "rdma", "fpga"]}).joint
+    assert joint_ == (None if types is None else Joint(types=types))
 
 
 @pytest.mark.parametrize(
@@ -162,16 +162,16 @@ def test_types_without_a_request_are_passed_over(resources: dict[str, int], type
     ],
 )
 def test_whether_they_must_share_their_switches(more: Any, *, same: bool) -> None:
-    found = asked(ALL_TYPES, joint={"deviceTypes": ["gpu", "rdma"], **more}).joint
-    assert found is not None
-    assert found.same_pcie is same
+    joint_ = asked(ALL_TYPES, joint={"deviceTypes": ["gpu", "rdma"], **more}).joint
+    assert joint_ is not None
+    assert joint_.same_pcie is same
 
 
 # --- partitions -------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("spec", "found"),
+    ("spec", "partition_spec"),
     [
         pytest.param({}, PartitionSpec(), id="to be there is enough"),
         pytest.param({"allocatePolicy": "BestEffort"}, PartitionSpec(), id="BestEffort"),
@@ -182,8 +182,8 @@ def test_whether_they_must_share_their_switches(more: Any, *, same: bool) -> Non
         pytest.param({"ringBusBandwidth": None}, PartitionSpec(), id="null bandwidth"),
     ],
 )
-def test_what_a_pod_wants_of_its_partition(spec: Any, found: PartitionSpec) -> None:
-    assert asked({NVIDIA: 2}, partition=spec).partition == found
+def test_what_a_pod_wants_of_its_partition(spec: Any, partition_spec: PartitionSpec) -> None:
+    assert asked({NVIDIA: 2}, partition=spec).partition == partition_spec
 
 
 @pytest.mark.parametrize(

@@ -52,8 +52,8 @@ def gpus(**under: Sequence[int]) -> tuple[CardInfo, ...]:
 
 def nics(kind: str = "rdma", **under: Sequence[int]) -> tuple[CardInfo, ...]:
     """Return NICs the same way."""
-    found = ((minor, at) for at, minors in under.items() for minor in minors)
-    return tuple(other_card(kind, minor, pcie=at, numa=int(at > "B")) for minor, at in found)
+    places = ((minor, at) for at, minors in under.items() for minor in minors)
+    return tuple(other_card(kind, minor, pcie=at, numa=int(at > "B")) for minor, at in places)
 
 
 def wants(amounts: Mapping[str, int], *types: str, same: bool = True, **hinted: Mapping[str, Any]) -> PodRequest:
@@ -64,11 +64,11 @@ def wants(amounts: Mapping[str, int], *types: str, same: bool = True, **hinted: 
 
 def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> ActualAllocation | str:
     """Return the minors of each type that a pod gets; else why it gets none."""
-    found = decide(made, waiting("pod", request), policy or Policy())
-    if isinstance(found, Failure):
-        return found.reasons[0][0]
+    outcome = decide(made, waiting("pod", request), policy or Policy())
+    if isinstance(outcome, Failure):
+        return outcome.reasons[0][0]
     given: ActualAllocation = {}
-    for each in found.grants:
+    for each in outcome.grants:
         given.setdefault(each.type, []).append(each.minor)
     return {kind: sorted(minors) for kind, minors in given.items()}
 
@@ -373,9 +373,9 @@ def test_extra_nics_keep_to_the_scope_of_their_hint() -> None:
 def test_functions_are_given_under_the_switch() -> None:
     spare = (((), ((0, "0000:1f:00.2"),)),)
     cards = (*gpus(A=(0,), B=(1,)), *nics(A=(0,)), other_card("rdma", 1, pcie="B", functions=spare))
-    found = decide(fleet({"node": cards}), waiting("pod", wants({NVIDIA: 1, RDMA: 1}, rdma=VFS)), Policy())
-    assert not isinstance(found, Failure)
-    assert [(each.minor, [one.bus_id for one in each.functions]) for each in found.grants] == [
+    outcome = decide(fleet({"node": cards}), waiting("pod", wants({NVIDIA: 1, RDMA: 1}, rdma=VFS)), Policy())
+    assert not isinstance(outcome, Failure)
+    assert [(each.minor, [one.bus_id for one in each.functions]) for each in outcome.grants] == [
         (1, []),
         (1, ["0000:1f:00.2"]),
     ]
@@ -517,8 +517,8 @@ def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
     """Return whether cards at these places are within a scope."""
     if len(places) < 2 or not scope:
         return True
-    found = {each[scope == "NUMANode"] for each in places}
-    return len(found) == 1 and found.isdisjoint({"", -1})
+    scopes = {each[scope == "NUMANode"] for each in places}
+    return len(scopes) == 1 and scopes.isdisjoint({"", -1})
 
 
 def right(
@@ -604,51 +604,51 @@ def linked(draw: st.DrawFn) -> tuple[Fleet, list[CardInfo], dict[int, str], list
     """Draw a node whose GPUs have some NVLinks: with its GPUs, the switch of each NIC, and partitions if they bind."""
     places = draw(st.lists(PLACES, min_size=2, max_size=4))
     ways = {pair: draw(st.sampled_from([0, NODE, NVLINK, 2 * NVLINK])) for pair in combinations(range(len(places)), 2)}
-    found = [
+    gpus = [
         card(
             i, pcie=at, numa=numa, links=tuple((b if a == i else a, way) for (a, b), way in ways.items() if i in (a, b))
         )
         for i, (at, numa) in enumerate(places)
     ]
-    beside = dict(enumerate(draw(st.lists(st.sampled_from(["A", "B", "C"]), max_size=4))))
-    made = fleet({"node": (*found, *(other_card("rdma", i, pcie=at) for i, at in beside.items()))})
+    nic_switches = dict(enumerate(draw(st.lists(st.sampled_from(["A", "B", "C"]), max_size=4))))
+    made = fleet({"node": (*gpus, *(other_card("rdma", i, pcie=at) for i, at in nic_switches.items()))})
     if draw(st.booleans()):
-        return made, found, beside, None
+        return made, gpus, nic_switches, None
     sets = draw(st.lists(st.sampled_from(sorted(ways)), unique=True, max_size=3))
     table = ((2, tuple(Partition(minors=each, score=1) for each in sets)),)
-    cards = (*found, *(other_card("rdma", i, pcie=at) for i, at in beside.items()))
+    cards = (*gpus, *(other_card("rdma", i, pcie=at) for i, at in nic_switches.items()))
     made.put_device("node", replace(inventory(*cards), partitions=table, partitions_only=True))
-    return made, found, beside, list(sets)
+    return made, gpus, nic_switches, list(sets)
 
 
 @given(linked(), st.sampled_from(["", "nvlink", "pcie", "numa"]), st.integers(1, 3))
 def test_gpus_have_what_they_ask_of_each_other_and_nics_beside_them(
     board: tuple[Fleet, list[CardInfo], dict[int, str], list[tuple[int, ...]] | None], level: str, nic_count: int
 ) -> None:
-    made, found, beside, bound = board
-    asked = jointly("gpu", "rdma") | ({names.GPU_TOPOLOGY: level} if level else {})
-    answer = placed(made, asks({NVIDIA: 2, RDMA: 100 * nic_count}, annotations=asked))
+    made, gpus, nic_switches, bound = board
+    annotations = jointly("gpu", "rdma") | ({names.GPU_TOPOLOGY: level} if level else {})
+    answer = placed(made, asks({NVIDIA: 2, RDMA: 100 * nic_count}, annotations=annotations))
     possible = [
         chosen
-        for chosen in sets_that_will_do(found, 2, [level] if level else [])
-        if all(each.pcie in beside.values() for each in chosen)
-        and sum(at in {each.pcie for each in chosen} for at in beside.values()) >= nic_count
+        for chosen in sets_that_will_do(gpus, 2, [level] if level else [])
+        if all(each.pcie in nic_switches.values() for each in chosen)
+        and sum(at in {each.pcie for each in chosen} for at in nic_switches.values()) >= nic_count
         and (bound is None or tuple(each.minor for each in chosen) in bound)
     ]
     if not possible:
         assert isinstance(answer, str)
         return
     assert not isinstance(answer, str)
-    chosen = tuple(found[minor] for minor in answer["gpu"])
+    chosen = tuple(gpus[minor] for minor in answer["gpu"])
     assert chosen in possible
-    assert {beside[minor] for minor in answer["rdma"]} == {each.pcie for each in chosen}
+    assert {nic_switches[minor] for minor in answer["rdma"]} == {each.pcie for each in chosen}
     assert bound is not None or inside(chosen) == max(map(inside, possible))
 
 
 def test_the_best_connected_gpus_are_those_that_have_nics() -> None:
-    found = fleet({"node": (*dgx1(), *(other_card("rdma", i, pcie=f"switch-{i}") for i in (0, 1, 3)))})
+    made = fleet({"node": (*dgx1(), *(other_card("rdma", i, pcie=f"switch-{i}") for i in (0, 1, 3)))})
     free = [minor for minor in range(8) if minor not in (4, 5)]
-    answer = placed(found, wants({NVIDIA: 4, RDMA: 1}))
+    answer = placed(made, wants({NVIDIA: 4, RDMA: 1}))
     assert not isinstance(answer, str)
     assert tuple(answer["gpu"]) in best_connected(dgx1(), free, 4)
 
@@ -656,16 +656,16 @@ def test_the_best_connected_gpus_are_those_that_have_nics() -> None:
 def test_more_gpus_than_can_be_compared() -> None:
     under = {minor: f"switch-{minor:02}" for minor in range(24)}
     cards = [card(minor, pcie=at) for minor, at in under.items()]
-    beside = [other_card("rdma", minor, pcie=under[minor]) for minor in range(1, 24, 2)]
-    answer = placed(fleet({"node": (*cards, *beside)}), wants({NVIDIA: 12, RDMA: 1}))
+    nics_ = [other_card("rdma", minor, pcie=under[minor]) for minor in range(1, 24, 2)]
+    answer = placed(fleet({"node": (*cards, *nics_)}), wants({NVIDIA: 12, RDMA: 1}))
     assert answer == {"gpu": list(range(1, 24, 2)), "rdma": list(range(1, 24, 2))}
 
 
 def test_more_gpus_than_can_be_compared_are_spread_over_all_switches_that_are_needed() -> None:
     under = {minor: f"switch-{minor // 2:02}" for minor in range(24)}
     cards = [card(minor, pcie=at) for minor, at in under.items()]
-    beside = [other_card("rdma", number, pcie=f"switch-{number:02}") for number in range(12)]
-    answer = placed(fleet({"node": (*cards, *beside)}), wants({NVIDIA: 13, RDMA: 1200}))
+    nics_ = [other_card("rdma", number, pcie=f"switch-{number:02}") for number in range(12)]
+    answer = placed(fleet({"node": (*cards, *nics_)}), wants({NVIDIA: 13, RDMA: 1200}))
     assert answer == {"gpu": [0, 1, *range(2, 24, 2)], "rdma": list(range(12))}
 
 
@@ -678,24 +678,26 @@ TABLE = ((2, (Partition(minors=(0, 1), score=1), Partition(minors=(2, 3), score=
 
 
 @pytest.mark.parametrize(
-    ("beside", "expected"),
+    ("nic_switches", "expected"),
     [
         pytest.param((2, 3), {"gpu": [2, 3], "rdma": [0, 1]}, id="the pair that has NICs"),
         pytest.param((1, 2), none_of(2, 1), id="no pair has"),
     ],
 )
 @pytest.mark.parametrize("bound", [False, True], ids=["by links", "by partition"])
-def test_pairs_of_gpus_with_nics(beside: tuple[int, ...], expected: ActualAllocation | str, *, bound: bool) -> None:
-    cards = (*PAIRS, *(other_card("rdma", i, pcie=f"switch-{at}") for i, at in enumerate(beside)))
+def test_pairs_of_gpus_with_nics(
+    nic_switches: tuple[int, ...], expected: ActualAllocation | str, *, bound: bool
+) -> None:
+    cards = (*PAIRS, *(other_card("rdma", i, pcie=f"switch-{at}") for i, at in enumerate(nic_switches)))
     made = fleet({"other": PAIRS, "node": cards})
     made.put_device("node", replace(inventory(*cards), partitions=TABLE, partitions_only=bound))
-    asked = jointly("gpu", "rdma") | ({} if bound else {names.GPU_TOPOLOGY: "nvlink"})
-    found = decide(made, waiting("pod", asks({NVIDIA: 2, RDMA: 1}, annotations=asked)), Policy())
-    if isinstance(found, Failure):
-        assert dict(found.reasons).keys() == {expected, "node(s) have too few healthy RDMA devices (1 requested)"}
+    annotations = jointly("gpu", "rdma") | ({} if bound else {names.GPU_TOPOLOGY: "nvlink"})
+    outcome = decide(made, waiting("pod", asks({NVIDIA: 2, RDMA: 1}, annotations=annotations)), Policy())
+    if isinstance(outcome, Failure):
+        assert dict(outcome.reasons).keys() == {expected, "node(s) have too few healthy RDMA devices (1 requested)"}
     else:
-        assert {"gpu": [each.minor for each in found.grants if each.type == "gpu"]} | {
-            "rdma": [each.minor for each in found.grants if each.type == "rdma"]
+        assert {"gpu": [each.minor for each in outcome.grants if each.type == "gpu"]} | {
+            "rdma": [each.minor for each in outcome.grants if each.type == "rdma"]
         } == expected
 
 

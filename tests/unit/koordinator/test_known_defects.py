@@ -37,7 +37,7 @@ BOARD = nvswitch(4)
 
 
 @pytest.mark.parametrize(
-    ("found", "fields"),
+    ("card_infos", "fields"),
     [
         pytest.param(None, {}, id="no Device"),
         pytest.param(BOARD, {"fresh": False}, id="its agent is silent"),
@@ -50,11 +50,11 @@ BOARD = nvswitch(4)
     ],
 )
 def test_a_node_that_cannot_serve_keeps_no_pod_from_others(
-    found: Sequence[CardInfo] | None, fields: dict[str, Any]
+    card_infos: Sequence[CardInfo] | None, fields: dict[str, Any]
 ) -> None:
-    made, told = fleet({}), dict(fields)
-    fresh, unknown = told.pop("fresh", True), told.pop("unknown", False)
-    add(made, node_info("odd"), None if found is None else inventory(*found, **told), fresh=fresh)
+    made, options = fleet({}), dict(fields)
+    fresh, unknown = options.pop("fresh", True), options.pop("unknown", False)
+    add(made, node_info("odd"), None if card_infos is None else inventory(*card_infos, **options), fresh=fresh)
     if unknown:
         made.charge(charge("lost", node="odd", unknown=("gpu",)))
     add(made, node_info("sound"), inventory(card()))
@@ -82,7 +82,7 @@ def test_a_node_that_cannot_serve_keeps_no_pod_from_others(
     ],
 )
 @pytest.mark.parametrize(
-    "found",
+    "card_infos",
     [
         pytest.param(cards(4), id="nobody tells where cards are"),
         pytest.param(trees(2, 2), id="switches"),
@@ -90,9 +90,9 @@ def test_a_node_that_cannot_serve_keeps_no_pod_from_others(
     ],
 )
 def test_strategies_tell_shared_cards_apart(
-    found: Sequence[CardInfo], amounts: dict[str, int], strategy: str, held: Mapping[int, int], minor: int
+    card_infos: Sequence[CardInfo], amounts: dict[str, int], strategy: str, held: Mapping[int, int], minor: int
 ) -> None:
-    made = fleet({"node": found})
+    made = fleet({"node": card_infos})
     for each, part in held.items():
         made.charge(charge(f"on-{each}", grant(each, core=part, ratio=part)))
     policy = Policy(weights=tuple(CARD_STRATEGIES[strategy].items()), card_strategy=strategy)

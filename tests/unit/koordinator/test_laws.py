@@ -92,12 +92,12 @@ class Wish:
 def filled(amounts: Amounts, info: CardInfo) -> dict[str, int]:
     """Fill in memory from ratio, or ratio from memory, by a card's own memory, rounded down."""
     total = dict(info.amounts)
-    found = {name: amounts.get(name, 0) for name in total}
+    amounts_ = {name: amounts.get(name, 0) for name in total}
     if "gpu-memory" in amounts:
-        found["gpu-memory-ratio"] = amounts["gpu-memory"] * 100 // total["gpu-memory"]
+        amounts_["gpu-memory-ratio"] = amounts["gpu-memory"] * 100 // total["gpu-memory"]
     elif "gpu-memory-ratio" in amounts:
-        found["gpu-memory"] = amounts["gpu-memory-ratio"] * total["gpu-memory"] // 100
-    return found
+        amounts_["gpu-memory"] = amounts["gpu-memory-ratio"] * total["gpu-memory"] // 100
+    return amounts_
 
 
 def part_of(kind: str, hundredths: int) -> dict[str, int]:
@@ -160,11 +160,11 @@ class Node:
 def nodes(draw: st.DrawFn) -> Node:
     """Draw a node with cards of all types, the same minors among each of them."""
     sizes = [draw(st.sampled_from([(A100, A100_BYTES), (T4, T4_BYTES)])) for _ in range(draw(st.integers(0, 4)))]
-    found = [card(i, model=name, memory=size, **draw(CONDITIONS)) for i, (name, size) in enumerate(sizes)]
+    card_infos = [card(i, model=name, memory=size, **draw(CONDITIONS)) for i, (name, size) in enumerate(sizes)]
     for kind in ("rdma", "fpga"):
-        found += [other_card(kind, minor, **draw(CONDITIONS)) for minor in range(draw(st.integers(0, 3)))]
-    made = Node(fleet=fleet({"node": found}), cards=found)
-    for number, info in enumerate(draw(st.lists(st.sampled_from(found), max_size=5)) if found else ()):
+        card_infos += [other_card(kind, minor, **draw(CONDITIONS)) for minor in range(draw(st.integers(0, 3)))]
+    made = Node(fleet=fleet({"node": card_infos}), cards=card_infos)
+    for number, info in enumerate(draw(st.lists(st.sampled_from(card_infos), max_size=5)) if card_infos else ()):
         amounts = draw(st.sampled_from(HOLDS[info.type]))
         made.held.setdefault((info.type, info.minor), []).append(filled(amounts, info))
         made.fleet.charge(charge(str(number), grant(info.minor, info.type, **amounts)))
@@ -174,24 +174,24 @@ def nodes(draw: st.DrawFn) -> Node:
 @st.composite
 def affinity(draw: st.DrawFn) -> list[Wish]:
     """Draw what a pod asks of one type of device, or of several."""
-    found = []
+    wishes = []
     for kind in draw(st.sampled_from([("gpu",), ("rdma",), ("fpga",), ("gpu", "rdma"), ("gpu", "rdma", "fpga")])):
         wish = replace(draw(st.sampled_from(WISHES[kind])), rack=draw(st.sampled_from(["", "", "a", "c"])))
         if kind == "gpu":
             wish = replace(
                 wish, model=draw(st.sampled_from(["", A100, T4])), memory=draw(st.sampled_from([0, 40 * GI]))
             )
-        found.append(wish)
-    return found
+        wishes.append(wish)
+    return wishes
 
 
 def asked(wanted: Sequence[Wish]) -> PodRequest:
     """Write it as a pod does."""
     amounts = {name: amount for wish in wanted for name, amount in wish.amounts.items()}
-    told = hints(**{wish.kind: wish.hint for wish in wanted})
+    annotations = hints(**{wish.kind: wish.hint for wish in wanted})
     for wish in wanted:
-        told |= wish.constraints
-    return asks(amounts, annotations=told, model=model.of_pod(told, {}))
+        annotations |= wish.constraints
+    return asks(amounts, annotations=annotations, model=model.of_pod(annotations, {}))
 
 
 @settings(max_examples=100)

@@ -48,8 +48,8 @@ def placed(wanted: Mapping[str, int], cards: Sequence[tuple[int, str]], *held: d
     made = fleet({"node": [card(minor, memory=size, model=model) for minor, (size, model) in enumerate(cards)]})
     for minor, taken in enumerate(held):
         made.charge(charge(f"holder-{minor}", grant(minor, **taken)))
-    found = decide(made, waiting("pod", wanted), Policy())
-    return [each.minor for each in found.grants] if isinstance(found, Placement) else None
+    outcome = decide(made, waiting("pod", wanted), Policy())
+    return [each.minor for each in outcome.grants] if isinstance(outcome, Placement) else None
 
 
 A, T = (A100_BYTES, "A100"), (T4_BYTES, T4)
@@ -95,7 +95,7 @@ SHARES = st.one_of(
 def test_no_sequence_of_shares_books_a_card_over(size: int, wanted: list[Mapping[str, int]]) -> None:
     made = fleet({"node": (card(0, memory=size),)})
     for number, each in enumerate(wanted):
-        found = decide(made, waiting(f"pod-{number}", each), Policy())
-        if isinstance(found, Placement):
-            made.charge(found.charge)
+        outcome = decide(made, waiting(f"pod-{number}", each), Policy())
+        if isinstance(outcome, Placement):
+            made.charge(outcome.charge)
     assert (made.cards["gpu"].free >= 0).all()

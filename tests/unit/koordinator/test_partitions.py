@@ -29,8 +29,8 @@ BEST_EFFORT = {"allocatePolicy": "BestEffort"}
 
 def wants(amounts: Mapping[str, int], spec: object = None, **annotations: str) -> PodRequest:
     """Return a class, with a partition spec unless it is None."""
-    told = {names.PARTITION_SPEC: orjson.dumps(spec).decode()} if spec is not None else {}
-    return asks(amounts, annotations={**told, **annotations})
+    own = {names.PARTITION_SPEC: orjson.dumps(spec).decode()} if spec is not None else {}
+    return asks(amounts, annotations={**own, **annotations})
 
 
 def switch(
@@ -38,11 +38,11 @@ def switch(
     *,
     used: Sequence[int] = (),
     shared: Sequence[int] = (),
-    partitions_only: bool = False,
-    found: Sequence[CardInfo] | None = None,
+    honors: bool = False,
+    card_infos: Sequence[CardInfo] | None = None,
 ) -> Fleet:
     """Return a fleet of one node with partitions; pods hold some cards as a whole, and a tenth of others."""
-    made = fleet({"node": nvswitch() if found is None else found}, partitions=table, partitions_only=partitions_only)
+    made = fleet({"node": nvswitch() if card_infos is None else card_infos}, partitions=table, honors=honors)
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
     for minor in shared:
@@ -68,8 +68,8 @@ def chosen(made: Fleet, request: PodRequest) -> tuple[int, ...] | None:
 def reason(made: Fleet, request: PodRequest) -> str:
     outcome = decide(made, waiting("pod", request), Policy())
     assert isinstance(outcome, Failure), outcome
-    ((told, _),) = outcome.reasons
-    return told
+    ((message, _),) = outcome.reasons
+    return message
 
 
 # --- the table that is built in ---------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ def reason(made: Fleet, request: PodRequest) -> str:
     ],
 )
 @pytest.mark.parametrize(
-    ("partitions_only", "spec"),
+    ("honors", "spec"),
     [
         pytest.param(True, None, id="the node honours its table"),
         pytest.param(False, SPEC, id="the pod has a spec"),
@@ -107,9 +107,9 @@ def reason(made: Fleet, request: PodRequest) -> str:
     ],
 )
 def test_who_keeps_to_partitions(
-    used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, partitions_only: bool, spec: object
+    used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, honors: bool, spec: object
 ) -> None:
-    assert chosen(switch(used=used, partitions_only=partitions_only), wants({NVIDIA: count}, spec)) == expected
+    assert chosen(switch(used=used, honors=honors), wants({NVIDIA: count}, spec)) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_node_that_only_prefers_its_table(used: Sequence[int], count: int, exp
     "amounts", [pytest.param({GPU: 50}, id="half a card"), pytest.param({RATIO: 99}, id="almost a card")]
 )
 def test_shares_mind_no_partitions(amounts: dict[str, int]) -> None:
-    broken = switch(used=[0, 2, 4, 6], partitions_only=True)
+    broken = switch(used=[0, 2, 4, 6], honors=True)
     assert chosen(broken, wants(amounts, SPEC)) == (1,)
 
 
@@ -141,7 +141,7 @@ RINGS = table((1, [0, 1], 400), (1, [2, 3], 100), (1, [4, 5]), (2, [6, 7], 200))
 
 
 @pytest.mark.parametrize(
-    ("found", "used", "spec", "expected"),
+    ("partition_table", "used", "spec", "expected"),
     [
         pytest.param(SCORED, [], SPEC, (2, 3), id="the highest score first"),
         pytest.param(SCORED, [2], SPEC, (6, 7), id="another with the same score"),
@@ -165,8 +165,8 @@ RINGS = table((1, [0, 1], 400), (1, [2, 3], 100), (1, [4, 5]), (2, [6, 7], 200))
         ),
     ],
 )
-def test_scores_and_bandwidths(found: Table, used: Sequence[int], spec: object, expected: Any) -> None:
-    assert chosen(switch(found, used=used), wants({NVIDIA: 2}, spec)) == expected
+def test_scores_and_bandwidths(partition_table: Table, used: Sequence[int], spec: object, expected: Any) -> None:
+    assert chosen(switch(partition_table, used=used), wants({NVIDIA: 2}, spec)) == expected
 
 
 def test_larger_sets_are_kept_whole_by_their_worth() -> None:
@@ -179,7 +179,7 @@ def test_larger_sets_are_kept_whole_by_their_worth() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "used", "count", "expected"),
+    ("partition_table", "used", "count", "expected"),
     [
         pytest.param(
             table((1, [0, 1]), *((1, [8, each]) for each in (9, 10, 11)), (1, [0, 1, 2, 3])),
@@ -204,8 +204,10 @@ def test_larger_sets_are_kept_whole_by_their_worth() -> None:
         ),
     ],
 )
-def test_what_sets_are_worth(found: Table, used: Sequence[int], count: int, expected: tuple[int, ...]) -> None:
-    assert chosen(switch(found, used=used, found=nvswitch(12)), wants({NVIDIA: count}, SPEC)) == expected
+def test_what_sets_are_worth(
+    partition_table: Table, used: Sequence[int], count: int, expected: tuple[int, ...]
+) -> None:
+    assert chosen(switch(partition_table, used=used, found=nvswitch(12)), wants({NVIDIA: count}, SPEC)) == expected
 
 
 def test_a_highest_scored_pair_may_cost_a_larger_set() -> None:
@@ -290,14 +292,11 @@ def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("made", "request_", "told"),
+    ("made", "request_", "message"),
     [
         pytest.param(switch(()), wants({NVIDIA: 2}, SPEC), "node(s) have no partition table of GPUs", id="no table"),
         pytest.param(
-            switch((), partitions_only=True),
-            wants({NVIDIA: 1}),
-            "node(s) have no partition table of GPUs",
-            id="honours none",
+            switch((), honors=True), wants({NVIDIA: 1}), "node(s) have no partition table of GPUs", id="honours none"
         ),
         pytest.param(switch(), wants({NVIDIA: 3}, SPEC), "node(s) have no partition of 3 GPUs", id="no such size"),
         pytest.param(
@@ -332,15 +331,15 @@ def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
         ),
     ],
 )
-def test_the_reason(made: Fleet, request_: PodRequest, told: str) -> None:
-    assert reason(made, request_) == told
+def test_the_reason(made: Fleet, request_: PodRequest, message: str) -> None:
+    assert reason(made, request_) == message
 
 
 @pytest.mark.parametrize(
     ("count", "able"), [pytest.param(2, True, id="a size of the table"), pytest.param(3, False, id="none")]
 )
 def test_nobody_is_evicted_for_a_partition_that_there_is_not(count: int, *, able: bool) -> None:
-    made = switch(used=range(8), partitions_only=True)
+    made = switch(used=range(8), honors=True)
     assert bool(devices.BUILT_IN.could_pass(made, wants({NVIDIA: count}))[made.rows["node"]]) is able
 
 
@@ -381,27 +380,27 @@ SPECS = st.none() | st.fixed_dictionaries(
 
 @settings(max_examples=120)
 @given(
-    found=TABLES,
+    partition_table=TABLES,
     spec=SPECS,
-    partitions_only=st.booleans(),
+    honors=st.booleans(),
     used=st.sets(st.integers(0, 5), max_size=4),
     count=st.integers(1, 4),
     level=st.sampled_from([None, "pcie", "nvlink"]),
 )
 def test_no_partition_is_missed_and_none_is_given_that_will_not_do(
-    found: Table, used: set[int], count: int, level: str | None, *, spec: Any, partitions_only: bool
+    partition_table: Table, used: set[int], count: int, level: str | None, *, spec: Any, honors: bool
 ) -> None:
     machine = wired({frozenset(pair): 100 for pair in combinations(range(4), 2)}, 6)
     request = wants({NVIDIA: count}, spec, **({names.GPU_TOPOLOGY: level} if level else {}))
-    got = chosen(switch(found, used=sorted(used), partitions_only=partitions_only, found=machine), request)
+    got = chosen(switch(partition_table, used=sorted(used), honors=honors, found=machine), request)
     free = [each for each in machine if each.minor not in used]
     needs = [level] if level and count > 1 else []
-    of_size = list(dict(found).get(count, ()))
+    of_size = list(dict(partition_table).get(count, ()))
     able = [each for each in of_size if accepted(each, of_size, spec) and lies(each, free, needs)]
     best = max((each.score for each in able), default=None)
     if able:
         assert got in [each.minors for each in able if each.score == best]
-    elif spec is not None or partitions_only:
+    elif spec is not None or honors:
         assert got is None
     else:
         assert (got is None) is not any(lies(each, free, needs) for each in any_sets(free, count))

@@ -17,8 +17,8 @@ SWITCH = {"exclusivePolicy": "PCIeLevel"}
 def part(kind: str, amount: int, hint: dict[str, Any]) -> Part:
     """Return the part that a request of so much of a type becomes with this hint."""
     hints = orjson.dumps({kind: hint}).decode()
-    (found,) = of_pod({f"kubernetes.io/{kind}": amount}, {names.ALLOCATE_HINT: hints}, {}).parts
-    return found
+    (part_,) = of_pod({f"kubernetes.io/{kind}": amount}, {names.ALLOCATE_HINT: hints}, {}).parts
+    return part_
 
 
 @pytest.mark.parametrize("kind", [pytest.param("rdma", id="rdma"), pytest.param("fpga", id="fpga")])
@@ -47,8 +47,8 @@ def part(kind: str, amount: int, hint: dict[str, Any]) -> Part:
 def test_what_a_strategy_makes_of_a_request(
     kind: str, amount: int, hint: dict[str, Any], count: int, each: int, *, every: bool
 ) -> None:
-    found = part(kind, amount, hint)
-    assert (found.type, found.count, found.amounts, found.every) == (kind, count, ((kind, each),), every)
+    part_ = part(kind, amount, hint)
+    assert (part_.type, part_.count, part_.amounts, part_.every) == (kind, count, ((kind, each),), every)
 
 
 @pytest.mark.parametrize("amount", [pytest.param(amount, id=str(amount)) for amount in (101, 150, 199, 250, 1001)])
@@ -63,11 +63,14 @@ def test_no_strategy_makes_sense_of_one_and_a_half(kind: str, hint: dict[str, An
 
 def test_each_type_has_its_own_strategy() -> None:
     hints = orjson.dumps({"rdma": ALL, "fpga": COUNT}).decode()
-    found = of_pod({RDMA: 3, FPGA: 3}, {names.ALLOCATE_HINT: hints}, {})
-    assert [(each.type, each.count, each.every) for each in found.parts] == [("rdma", 1, True), ("fpga", 3, False)]
+    device_request = of_pod({RDMA: 3, FPGA: 3}, {names.ALLOCATE_HINT: hints}, {})
+    assert [(each.type, each.count, each.every) for each in device_request.parts] == [
+        ("rdma", 1, True),
+        ("fpga", 3, False),
+    ]
 
 
 def test_gpus_know_no_strategy() -> None:
     hints = orjson.dumps({"gpu": ALL | EACH}).decode()
-    (found,) = of_pod({NVIDIA: 2}, {names.ALLOCATE_HINT: hints}, {}).parts
-    assert (found.count, found.every, found.exclusive) == (2, False, "DeviceLevel")
+    (part_,) = of_pod({NVIDIA: 2}, {names.ALLOCATE_HINT: hints}, {}).parts
+    assert (part_.count, part_.every, part_.exclusive) == (2, False, "DeviceLevel")

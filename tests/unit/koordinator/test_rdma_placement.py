@@ -50,10 +50,10 @@ def node(*cards: CardInfo, held: Mapping[int, int] | None = None) -> Fleet:
 
 def minors(made: Fleet, request: PodRequest, policy: Policy = PACKING) -> list[int] | str:
     """Return the minors that a pod gets, as they stand in its allocation; else why it gets none."""
-    found = decide(made, waiting("pod", request), policy)
-    if isinstance(found, Failure):
-        return found.reasons[0][0]
-    return [each.minor for each in found.grants]
+    outcome = decide(made, waiting("pod", request), policy)
+    if isinstance(outcome, Failure):
+        return outcome.reasons[0][0]
+    return [each.minor for each in outcome.grants]
 
 
 FOUR = tuple(nic(minor) for minor in range(4))
@@ -199,8 +199,8 @@ def test_every_one_differs_by_node() -> None:
     made = fleet({"two": FOUR[:2], "none": (), "four": FOUR, "sick": SICK})
     request = wants(50, ALL)
     fits = allocators.BUILT_IN.passes(made, request, ALL_ROWS)
-    found = {name: len(PACKING.choose(made, row, request)) for name, row in made.rows.items() if fits[row]}
-    assert found == {"two": 2, "four": 4, "sick": 2}
+    counts = {name: len(PACKING.choose(made, row, request)) for name, row in made.rows.items() if fits[row]}
+    assert counts == {"two": 2, "four": 4, "sick": 2}
 
 
 PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4, "C", 1), nic(5, "C", 1))
@@ -345,9 +345,9 @@ HINTS = st.fixed_dictionaries(
 def drawn(draw: st.DrawFn) -> tuple[list[CardInfo], dict[int, int]]:
     """Draw the NICs of a node and what pods hold of them."""
     places = draw(st.lists(st.tuples(SWITCHES, st.integers(-1, 1), NETS, st.booleans()), max_size=5))
-    found = [nic(i, pcie, numa, net, healthy=not bad) for i, (pcie, numa, net, bad) in enumerate(places)]
-    held = draw(st.dictionaries(st.sampled_from(range(len(found) or 1)), st.sampled_from([1, 50, 100]), max_size=3))
-    return found, held if found else {}
+    nics = [nic(i, pcie, numa, net, healthy=not bad) for i, (pcie, numa, net, bad) in enumerate(places)]
+    held = draw(st.dictionaries(st.sampled_from(range(len(nics) or 1)), st.sampled_from([1, 50, 100]), max_size=3))
+    return nics, held if nics else {}
 
 
 def will_do(cards: Sequence[CardInfo], scope: str) -> bool:
@@ -367,9 +367,9 @@ def will_do(cards: Sequence[CardInfo], scope: str) -> bool:
     st.sampled_from([PACKING, SPREADING]),
 )
 def test_a_pod_gets_what_it_asks_for_wherever_there_is_some(
-    found: tuple[list[CardInfo], dict[int, int]], kind: str, hint: dict[str, Any], amount: int, policy: Policy
+    node_state: tuple[list[CardInfo], dict[int, int]], kind: str, hint: dict[str, Any], amount: int, policy: Policy
 ) -> None:
-    nics, held = found
+    nics, held = node_state
     cards = [replace(each, type=kind, id=f"{kind}-{each.minor}", amounts=((kind, 100),)) for each in nics]
     request = wants(amount, hint, kind)
     (part,) = request.devices.parts

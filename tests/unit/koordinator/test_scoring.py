@@ -30,7 +30,7 @@ from tests.builders import (
     fleet,
     grant,
     other_card,
-    score_values,
+    told,
     waiting,
 )
 
@@ -51,8 +51,8 @@ def used(nodes: Use) -> Fleet:
 def scored(module: ModuleType, made: Fleet, amounts: Mapping[str, int]) -> dict[str, float]:
     """Return what a score says of each node that can take the pod."""
     request = asks(amounts)
-    found, fits = score_values(module, made, request, made.present), devices.BUILT_IN.passes(made, request)
-    return {name: round(float(found[row]), 1) for name, row in made.rows.items() if fits[row]}
+    scores_, fits = told(module, made, request, made.present), devices.BUILT_IN.passes(made, request)
+    return {name: round(float(scores_[row]), 1) for name, row in made.rows.items() if fits[row]}
 
 
 @pytest.mark.parametrize(
@@ -154,8 +154,8 @@ def test_the_node_that_is_taken(strategy: str, nodes: Use, amounts: dict[str, in
 def test_shares_of_several_cards_waste_on_each_of_them() -> None:
     made = used({"even": [40, 40], "uneven": [60, 0]})
     # Of shares of 20 each: 40 + 40 are left on the even cards, 20 + 80 on the others.
-    found = score_values(fragmentation, made, asks({SHARED: 2, CORE: 40, RATIO: 40}), made.present)
-    assert found[made.rows["even"]] - found[made.rows["uneven"]] == pytest.approx(20, abs=1)
+    scores_ = told(fragmentation, made, asks({SHARED: 2, CORE: 40, RATIO: 40}), made.present)
+    assert scores_[made.rows["even"]] - scores_[made.rows["uneven"]] == pytest.approx(20, abs=1)
 
 
 @settings(max_examples=40)
@@ -166,5 +166,5 @@ def test_shares_of_several_cards_waste_on_each_of_them() -> None:
 def test_scores_stay_within_their_bounds(nodes: list[list[int]], amounts: dict[str, int]) -> None:
     made = used({f"node-{i}": parts for i, parts in enumerate(nodes)})
     for module in (card_packing, card_spreading):
-        found = np.array(list(scored(module, made, amounts).values()))
-        assert ((found >= 0) & (found <= 100)).all()
+        scores_ = np.array(list(scored(module, made, amounts).values()))
+        assert ((scores_ >= 0) & (scores_ <= 100)).all()

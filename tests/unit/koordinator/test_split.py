@@ -11,7 +11,7 @@ NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huaw
 
 
 @pytest.mark.parametrize(
-    ("asked", "count", "each"),
+    ("requested", "count", "each"),
     [
         pytest.param({NVIDIA: 1}, 1, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="a card"),
         pytest.param({NVIDIA: 8}, 8, {"gpu-core": 100, "gpu-memory-ratio": 100}, id="eight cards"),
@@ -41,13 +41,13 @@ NPU_CORE, NPU_CPU, NPU_DVPP = "huawei.com/npu-core", "huawei.com/npu-cpu", "huaw
         ),
     ],
 )
-def test_a_request_is_divided_evenly(asked: Mapping[str, int], count: int, each: Mapping[str, int]) -> None:
-    (part,) = of_resources(asked).parts
+def test_a_request_is_divided_evenly(requested: Mapping[str, int], count: int, each: Mapping[str, int]) -> None:
+    (part,) = of_resources(requested).parts
     assert (part.count, dict(part.amounts)) == (count, each)
 
 
 @pytest.mark.parametrize(
-    ("asked", "whole"),
+    ("requested", "whole"),
     [
         pytest.param({NVIDIA: 1}, True, id="a card"),
         pytest.param({GPU: 200}, True, id="two cards"),
@@ -66,20 +66,20 @@ def test_a_request_is_divided_evenly(asked: Mapping[str, int], count: int, each:
         pytest.param({"nvidia.com/mig-7g.80gb": 1}, False, id="an instance, however large"),
     ],
 )
-def test_a_card_is_whole_by_its_hundredths_of_memory(asked: Mapping[str, int], *, whole: bool) -> None:
-    assert of_resources(asked).parts[0].whole is whole
+def test_a_card_is_whole_by_its_hundredths_of_memory(requested: Mapping[str, int], *, whole: bool) -> None:
+    assert of_resources(requested).parts[0].whole is whole
 
 
 @pytest.mark.parametrize(
-    ("asked", "words"),
+    ("requested", "words"),
     [
         pytest.param({CORE: 200, MEMORY: GI}, "puts gpu-core 200 on each of 1 card", id="two cards' core beside bytes"),
         pytest.param({CORE: 400, RATIO: 200}, "puts gpu-core 200 on each of 2 card", id="twice the core of two cards"),
         pytest.param({CORE: 200, RATIO: 100}, "puts gpu-core 200 on each of 1 card", id="twice the core of one"),
     ],
 )
-def test_more_than_a_card_on_a_card_is_refused_and_not_left_to_wait(asked: Mapping[str, int], words: str) -> None:
+def test_more_than_a_card_on_a_card_is_refused_and_not_left_to_wait(requested: Mapping[str, int], words: str) -> None:
     with pytest.raises(RequestError) as caught:
-        of_resources(asked)
+        of_resources(requested)
     assert words in str(caught.value)
     assert "spread it with gpu.shared" in str(caught.value)

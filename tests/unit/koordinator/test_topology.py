@@ -54,17 +54,17 @@ SPREADS = Policy(weights=tuple(CARD_STRATEGIES["LeastAllocated"].items()), card_
 def wants(amounts: Mapping[str, int], **texts: Any) -> PodRequest:
     """Return a class with a hint for GPUs (`scope`), and Berth's own annotations (`topology`, `policy`)."""
     hint = orjson.dumps({"gpu": {"requiredTopologyScope": texts["scope"]}}).decode() if "scope" in texts else None
-    told = {
+    annotations = {
         names.ALLOCATE_HINT: hint,
         names.GPU_TOPOLOGY: texts.get("topology"),
         names.GPU_TOPOLOGY_POLICY: texts.get("policy"),
     }
-    return asks(amounts, annotations={name: text for name, text in told.items() if text is not None})
+    return asks(amounts, annotations={name: text for name, text in annotations.items() if text is not None})
 
 
-def machine(found: Sequence[CardInfo], used: Iterable[int] = (), shares: Mapping[int, int] | None = None) -> Fleet:
+def machine(card_infos: Sequence[CardInfo], used: Iterable[int] = (), shares: Mapping[int, int] | None = None) -> Fleet:
     """Return a fleet of one node, with pods that hold these cards as a whole, and so many hundredths of others."""
-    made = fleet({"node": found})
+    made = fleet({"node": card_infos})
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
     for minor, part in (shares or {}).items():
@@ -81,8 +81,8 @@ def chosen(made: Fleet, request: PodRequest, policy: Policy = PACKS) -> tuple[in
 def reason(made: Fleet, request: PodRequest) -> str:
     outcome = decide(made, waiting("pod", request), Policy())
     assert isinstance(outcome, Failure), outcome
-    ((told, _),) = outcome.reasons
-    return told
+    ((message, _),) = outcome.reasons
+    return message
 
 
 # --- required scopes --------------------------------------------------------------------------------------------
@@ -92,7 +92,7 @@ TWO_BY_FOUR = trees(4, 4)
 
 
 @pytest.mark.parametrize(
-    ("found", "used", "amounts", "scope", "expected"),
+    ("card_infos", "used", "amounts", "scope", "expected"),
     [
         pytest.param(FOUR_BY_TWO, [], {NVIDIA: 2}, "PCIe", (0, 1), id="two under a switch"),
         pytest.param(FOUR_BY_TWO, [0], {NVIDIA: 2}, "PCIe", (2, 3), id="the first switch has one left"),
@@ -120,13 +120,13 @@ TWO_BY_FOUR = trees(4, 4)
     ],
 )
 def test_required_scopes(
-    found: Sequence[CardInfo], used: Sequence[int], amounts: dict[str, int], scope: str, expected: Any
+    card_infos: Sequence[CardInfo], used: Sequence[int], amounts: dict[str, int], scope: str, expected: Any
 ) -> None:
-    assert chosen(machine(found, used), wants(amounts, scope=scope)) == expected
+    assert chosen(machine(card_infos, used), wants(amounts, scope=scope)) == expected
 
 
 @pytest.mark.parametrize(
-    ("found", "used", "count", "level", "expected"),
+    ("card_infos", "used", "count", "level", "expected"),
     [
         pytest.param(nvswitch(), [], 8, "nvlink", (0, 1, 2, 3, 4, 5, 6, 7), id="eight on an NVSwitch"),
         pytest.param(nvswitch(), [1, 4], 6, "nvlink", (0, 2, 3, 5, 6, 7), id="whichever are left of them"),
@@ -146,9 +146,9 @@ def test_required_scopes(
     ],
 )
 def test_required_topology(
-    found: Sequence[CardInfo], used: Sequence[int], count: int, level: str, expected: Any
+    card_infos: Sequence[CardInfo], used: Sequence[int], count: int, level: str, expected: Any
 ) -> None:
-    assert chosen(machine(found, used), wants({NVIDIA: count}, topology=level)) == expected
+    assert chosen(machine(card_infos, used), wants({NVIDIA: count}, topology=level)) == expected
 
 
 def test_scope_and_topology_must_both_hold() -> None:
@@ -194,7 +194,7 @@ def test_a_node_where_the_preference_can_be_met_comes_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("used", "wanted", "told"),
+    ("used", "wanted", "message"),
     [
         pytest.param(
             [0, 2, 4, 6],
@@ -235,9 +235,9 @@ def test_a_node_where_the_preference_can_be_met_comes_first() -> None:
     ],
 )
 def test_the_reason_names_what_is_asked_and_the_best_there_is(
-    used: Sequence[int], wanted: PodRequest, told: str
+    used: Sequence[int], wanted: PodRequest, message: str
 ) -> None:
-    assert reason(machine(FOUR_BY_TWO, used), wanted) == told
+    assert reason(machine(FOUR_BY_TWO, used), wanted) == message
 
 
 # --- the best set -----------------------------------------------------------------------------------------------
@@ -261,9 +261,9 @@ MACHINES = {
 @pytest.mark.parametrize("count", [pytest.param(count, id=f"{count} cards") for count in range(1, 9)])
 @pytest.mark.parametrize("name", [pytest.param(name, id=name) for name in MACHINES])
 def test_an_idle_machine_gives_the_best_set(name: str, count: int) -> None:
-    found = MACHINES[name]
-    best = best_connected(found, range(len(found)), count)
-    got = chosen(machine(found), wants({NVIDIA: count}))
+    card_infos = MACHINES[name]
+    best = best_connected(card_infos, range(len(card_infos)), count)
+    got = chosen(machine(card_infos), wants({NVIDIA: count}))
     assert got in best if best else got is None
 
 
@@ -279,11 +279,11 @@ def test_an_idle_machine_gives_the_best_set(name: str, count: int) -> None:
 def test_whatever_is_taken_the_best_set_of_the_rest_is_given(
     name: str, free: set[int], count: int, level: str, policy: Policy
 ) -> None:
-    found = MACHINES[name]
-    used = [each.minor for each in found if each.minor not in free]
+    card_infos = MACHINES[name]
+    used = [each.minor for each in card_infos if each.minor not in free]
     needs = [level] if level and count > 1 else []
-    best = best_connected(found, free, count, needs)
-    got = chosen(machine(found, used), wants({NVIDIA: count}, topology=level or None), policy)
+    best = best_connected(card_infos, free, count, needs)
+    got = chosen(machine(card_infos, used), wants({NVIDIA: count}, topology=level or None), policy)
     assert got in best if best else got is None
 
 
@@ -358,8 +358,8 @@ def test_what_a_card_costs_comes_before_scopes(
 def test_large_machines(used: Sequence[int], count: int, level: str, expected: tuple[int, ...] | None) -> None:
     """Four islands of eight cards: there are ten million sets of eight."""
     pairs = [frozenset((a, b)) for a in range(32) for b in range(a) if a // 8 == b // 8]
-    found = wired(dict.fromkeys(pairs, NVLINK), 32)
-    assert chosen(machine(found, used), wants({NVIDIA: count}, topology=level or None)) == expected
+    card_infos = wired(dict.fromkeys(pairs, NVLINK), 32)
+    assert chosen(machine(card_infos, used), wants({NVIDIA: count}, topology=level or None)) == expected
 
 
 @pytest.mark.parametrize(
@@ -373,8 +373,8 @@ def test_large_sets_grow_within_what_is_required(level: str, expected: tuple[int
     """Four islands of single links, and double links from each card to one on the other NUMA node."""
     islands = {frozenset((a, b)): NVLINK for a in range(32) for b in range(a) if a // 8 == b // 8}
     bridges = {frozenset((a, a + 16)): 2 * NVLINK for a in range(16)}
-    found = wired({**islands, **bridges}, 32)
-    assert chosen(machine(found), wants({NVIDIA: 8}, topology=level)) == expected
+    card_infos = wired({**islands, **bridges}, 32)
+    assert chosen(machine(card_infos), wants({NVIDIA: 8}, topology=level)) == expected
 
 
 # --- which cards at all -----------------------------------------------------------------------------------------
@@ -402,8 +402,8 @@ def test_selectors(selector: Any, count: int, expected: tuple[int, ...] | None) 
 
 def test_no_card_with_such_labels_is_told() -> None:
     hint = '{"gpu": {"selector": {"matchLabels": {"rack": "z"}}}}'
-    told = reason(machine(LABELLED), asks({NVIDIA: 1}, annotations={names.ALLOCATE_HINT: hint}))
-    assert told == "node(s) have too few healthy GPUs that match the pod's device selector (1 requested)"
+    message = reason(machine(LABELLED), asks({NVIDIA: 1}, annotations={names.ALLOCATE_HINT: hint}))
+    assert message == "node(s) have too few healthy GPUs that match the pod's device selector (1 requested)"
 
 
 @pytest.mark.parametrize(
@@ -416,13 +416,13 @@ def test_no_card_with_such_labels_is_told() -> None:
     ],
 )
 def test_min_memory(least: str, amounts: dict[str, int], expected: tuple[int, ...] | None) -> None:
-    found = [card(0, memory=16 * GI), card(1)]
-    assert chosen(machine(found), asks(amounts, annotations={names.MIN_GPU_MEMORY: least})) == expected
+    card_infos = [card(0, memory=16 * GI), card(1)]
+    assert chosen(machine(card_infos), asks(amounts, annotations={names.MIN_GPU_MEMORY: least})) == expected
 
 
 def test_the_largest_card_is_told() -> None:
-    told = reason(machine([card(0, memory=16 * GI)]), asks({NVIDIA: 1}, annotations={names.MIN_GPU_MEMORY: "20Gi"}))
-    assert told == "node(s) have GPUs with too little memory (at most 16Gi of 20Gi)"
+    message = reason(machine([card(0, memory=16 * GI)]), asks({NVIDIA: 1}, annotations={names.MIN_GPU_MEMORY: "20Gi"}))
+    assert message == "node(s) have GPUs with too little memory (at most 16Gi of 20Gi)"
 
 
 @pytest.mark.parametrize("amounts", [pytest.param({GPU: 100}, id="a card"), pytest.param({GPU: 10}, id="a share")])
@@ -449,22 +449,22 @@ PLACES = st.builds(
 
 @settings(max_examples=120)
 @given(
-    found=st.lists(PLACES, min_size=1, max_size=7, unique_by=lambda each: each.minor),
+    card_infos=st.lists(PLACES, min_size=1, max_size=7, unique_by=lambda each: each.minor),
     used=st.sets(st.integers(0, 9), max_size=3),
     count=st.integers(1, 4),
     scope=st.sampled_from([None, "Device", "PCIe", "NUMANode", "Node"]),
     level=st.sampled_from([None, "nvlink", "pcie", "numa"]),
 )
 def test_no_set_is_missed_none_is_given_that_will_not_do_and_none_is_connected_better(
-    found: list[CardInfo], used: set[int], count: int, scope: str | None, level: str | None
+    card_infos: list[CardInfo], used: set[int], count: int, scope: str | None, level: str | None
 ) -> None:
-    made = machine(found, [each.minor for each in found if each.minor in used])
+    made = machine(card_infos, [each.minor for each in card_infos if each.minor in used])
     texts = {name: text for name, text in (("scope", scope), ("topology", level)) if text}
     needs = [
         *({"Device": ["device"], "PCIe": ["pcie"], "NUMANode": ["numa"]}.get(scope or "", [])),
         *filter(None, [level]),
     ]
-    able = [each for each in found if each.healthy and each.minor not in used]
+    able = [each for each in card_infos if each.healthy and each.minor not in used]
     got = chosen(made, wants({NVIDIA: count}, **texts), Policy())
     if got is None:
         assert not sets_that_will_do(able, count, needs)

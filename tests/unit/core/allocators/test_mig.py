@@ -45,14 +45,14 @@ WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 
 def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:
     """Return the ids that a pod would get; none where it fits nowhere."""
-    found = decide(of, waiting("pod", wanted), policy)
-    return [each.id for each in found.grants] if isinstance(found, Placement) else []
+    outcome = decide(of, waiting("pod", wanted), policy)
+    return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
 
 
 def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
-    found = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
-    assert isinstance(found, Failure), found
-    return found.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
+    outcome = decide(of, waiting("pod", asks(wanted, **fields)), Policy())
+    assert isinstance(outcome, Failure), outcome
+    return outcome.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 
 
 def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:
@@ -175,18 +175,18 @@ def test_nodes_in_use_are_filled_first_unless_the_policy_spreads(policy: Policy,
     made = fleet({name: (divided(0, *SEVEN), divided(1, *SEVEN)) for name in "abc"})
     made.charge(charge("b", instance(0, 0), instance(0, 1), node="b"))
     made.charge(charge("c", instance(0, 0), node="c"))
-    found = decide(made, waiting("pod", {MIG_1G: 1}), policy)
-    assert isinstance(found, Placement)
-    assert found.node == node
+    outcome = decide(made, waiting("pod", {MIG_1G: 1}), policy)
+    assert isinstance(outcome, Placement)
+    assert outcome.node == node
 
 
 def test_a_policy_that_spreads_takes_the_node_with_the_emptiest_card() -> None:
     made = fleet({name: (divided(0, *SEVEN), divided(1, *SEVEN)) for name in "ab"})
     made.charge(charge("a", *(instance(minor, number) for minor in (0, 1) for number in range(3)), node="a"))
     made.charge(charge("b", *(instance(0, number) for number in range(6)), node="b"))
-    found = decide(made, waiting("pod", {MIG_1G: 1}), Policy(weights=(("card-spreading", 1.0),)))
-    assert isinstance(found, Placement)
-    assert found.node == "b"
+    outcome = decide(made, waiting("pod", {MIG_1G: 1}), Policy(weights=(("card-spreading", 1.0),)))
+    assert isinstance(outcome, Placement)
+    assert outcome.node == "b"
 
 
 def test_an_exclusive_pod_keeps_others_like_it_from_the_instances_of_its_card() -> None:
@@ -194,9 +194,9 @@ def test_an_exclusive_pod_keeps_others_like_it_from_the_instances_of_its_card() 
     wanted = asks({MIG_1G: 1}, annotations={names.ALLOCATE_HINT: '{"gpu":{"exclusivePolicy":"DeviceLevel"}}'})
     assert place(made, waiting("a", wanted)).grants == (replace(instance(0, 0), exclusive="DeviceLevel"),)
     assert place(made, waiting("b", wanted)).grants == (replace(instance(1, 0), exclusive="DeviceLevel"),)
-    found = decide(made, waiting("c", wanted), Policy())
-    assert isinstance(found, Failure)
-    assert "free of an exclusivePolicy (DeviceLevel requested)" in found.message
+    outcome = decide(made, waiting("c", wanted), Policy())
+    assert isinstance(outcome, Failure)
+    assert "free of an exclusivePolicy (DeviceLevel requested)" in outcome.message
     assert ids(made, {MIG_1G: 2}) == ["MIG-0-1", "MIG-1-1"]
 
 
@@ -227,11 +227,11 @@ def test_all_profiles_of_a_pod_lie_within_one_scope(scope: str, expected: list[s
     wanted = asks(
         {MIG_1G: 1, MIG_3G: 1}, annotations={names.ALLOCATE_HINT: f'{{"gpu":{{"requiredTopologyScope":"{scope}"}}}}'}
     )
-    found = decide(made, waiting("pod", wanted), Policy())
-    assert sorted(each.id for each in getattr(found, "grants", ())) == expected
+    outcome = decide(made, waiting("pod", wanted), Policy())
+    assert sorted(each.id for each in getattr(outcome, "grants", ())) == expected
     if scope == "Device":
-        assert isinstance(found, Failure)
-        assert "too few free devices for the whole pod in one device" in found.message
+        assert isinstance(outcome, Failure)
+        assert "too few free devices for the whole pod in one device" in outcome.message
 
 
 # --- in one way only --------------------------------------------------------------------------------------------
@@ -369,10 +369,10 @@ def test_a_pod_takes_the_very_instance_of_one_below_it() -> None:
     made.charge(charge("low", instance(0, 1), priority=1))
     made.charge(charge("high", instance(0, 0), priority=9))
     made.charge(charge("elsewhere", instance(1, 0, "3g.40gb")))
-    found = preempt(made, waiting("pod", {MIG_1G: 1}, priority=5), Policy(), Budgets())
-    assert found is not None
-    assert [each.pod for each in found.victims] == ["ns/low"]
-    assert found.nominee.grants == (instance(0, 1),)
+    preemption = preempt(made, waiting("pod", {MIG_1G: 1}, priority=5), Policy(), Budgets())
+    assert preemption is not None
+    assert [each.pod for each in preemption.victims] == ["ns/low"]
+    assert preemption.nominee.grants == (instance(0, 1),)
     assert made.cards["gpu"].taken[made.rows["node"]] == ("MIG-0-0", "MIG-0-1", "MIG-1-0")
 
 
@@ -381,9 +381,9 @@ def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
     made.charge(charge("going", instance(0, 2), terminating=True))
     made.charge(charge("low", instance(0, 0), instance(0, 1)))
     pod = waiting("pod", {MIG_1G: 3}, priority=5)
-    found = preempt(made, pod, Policy(), Budgets())
-    assert found is not None
-    assert {each.id for each in found.nominee.grants} == {"MIG-0-0", "MIG-0-1", "MIG-0-2"}
+    preemption = preempt(made, pod, Policy(), Budgets())
+    assert preemption is not None
+    assert {each.id for each in preemption.nominee.grants} == {"MIG-0-0", "MIG-0-1", "MIG-0-2"}
     made.release("uid-low")
     found_again = nominated_fit(made, pod, Policy(), "node")
     assert found_again is not None
@@ -401,9 +401,9 @@ def test_a_whole_card_evicts_all_who_share_it_and_none_of_those_who_hold_instanc
     made = holding([divided(0, *SEVEN), card(1)])
     made.charge(charge("mig", instance(0, 0)))
     made.charge(charge("share", grant(1, core=50, ratio=50, memory=A100_BYTES // 2)))
-    found = preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets())
-    assert found is not None
-    assert [each.pod for each in found.victims] == ["ns/share"]
+    preemption = preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets())
+    assert preemption is not None
+    assert [each.pod for each in preemption.victims] == ["ns/share"]
     made.release("uid-share")
     made.charge(charge("whole", grant(1, **WHOLE), priority=9))
     assert preempt(made, waiting("pod", {NVIDIA: 1}, priority=5), Policy(), Budgets()) is None
@@ -412,9 +412,9 @@ def test_a_whole_card_evicts_all_who_share_it_and_none_of_those_who_hold_instanc
 def test_a_gang_gets_an_instance_each_or_none() -> None:
     made = fleet({name: (divided(0, *SEVEN[:2]),) for name in "ab"})
     pods = [waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4)]
-    found = decide_gang(made, gang(*pods), Policy())
-    assert not isinstance(found, Failure)
-    assert sorted((each.node, each.grants[0].id) for each in found) == [
+    outcome = decide_gang(made, gang(*pods), Policy())
+    assert not isinstance(outcome, Failure)
+    assert sorted((each.node, each.grants[0].id) for each in outcome) == [
         (node, f"MIG-0-{number}") for node in "ab" for number in range(2)
     ]
     assert not made.cards["gpu"].used.any()
@@ -427,10 +427,10 @@ def test_the_members_of_a_gang_share_a_node_that_has_instances_for_all() -> None
     for name in "abc":
         add(made, node_info(name, labels={"kubernetes.io/hostname": name}), inventory(divided(0, *SEVEN)))
     made.charge(charge("other", *(instance(0, number) for number in range(4)), node="a"))
-    found = decide_gang(made, gang(*(waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4))), Policy())
-    assert not isinstance(found, Failure)
-    assert len({each.node for each in found}) == 1
-    assert found[0].node != "a"
+    outcome = decide_gang(made, gang(*(waiting(f"pod-{number}", {MIG_1G: 1}) for number in range(4))), Policy())
+    assert not isinstance(outcome, Failure)
+    assert len({each.node for each in outcome}) == 1
+    assert outcome[0].node != "a"
 
 
 def test_a_pod_can_be_moved_in_a_what_if() -> None:

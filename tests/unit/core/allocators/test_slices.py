@@ -66,29 +66,29 @@ def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
     ]
 
 
-def node(*found: CardInfo, mig_single: bool = False) -> Fleet:
+def node(*card_infos: CardInfo, single: bool = False) -> Fleet:
     made = Fleet()
-    add(made, node_info("node"), replace(inventory(*found), mig_single=mig_single))
+    add(made, node_info("node"), replace(inventory(*card_infos), mig_single=single))
     return made
 
 
 def ids(of: Fleet, wanted: PodRequest | dict[str, int], policy: Policy = PACKED) -> list[str]:
     """Return the ids that a pod would get; none where it fits nowhere."""
-    found = decide(of, waiting("pod", wanted), policy)
-    return [each.id for each in found.grants] if isinstance(found, Placement) else []
+    outcome = decide(of, waiting("pod", wanted), policy)
+    return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
 
 
 def why(of: Fleet, wanted: dict[str, int]) -> str:
-    found = decide(of, waiting("pod", wanted), Policy())
-    assert isinstance(found, Failure), found
-    return found.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
+    outcome = decide(of, waiting("pod", wanted), Policy())
+    assert isinstance(outcome, Failure), outcome
+    return outcome.message.removeprefix("0/1 nodes are available: 1 ").removesuffix(".")
 
 
 # --- replicas ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("found", "held", "count", "packed", "spread"),
+    ("card_infos", "held", "count", "packed", "spread"),
     [
         pytest.param([sliced(0, 4)], [], 1, ["GPU-0::0"], ["GPU-0::0"], id="the lowest number"),
         pytest.param([sliced(0, 4)], slices(0, 0, 2), 2, ["GPU-0::1", "GPU-0::3"], None, id="the lowest free numbers"),
@@ -123,9 +123,9 @@ def why(of: Fleet, wanted: dict[str, int]) -> str:
     ],
 )
 def test_which_slices_a_pod_gets(
-    found: list[CardInfo], held: list[Grant], count: int, packed: list[str], spread: list[str] | None
+    card_infos: list[CardInfo], held: list[Grant], count: int, packed: list[str], spread: list[str] | None
 ) -> None:
-    made = node(*found)
+    made = node(*card_infos)
     made.charge(charge("holder", *held))
     assert ids(made, {REPLICAS: count}) == packed
     assert ids(made, {REPLICAS: count}, SPREAD) == (packed if spread is None else spread)
@@ -229,7 +229,7 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
 
 
 @pytest.mark.parametrize(
-    ("found", "mig_single", "held", "count", "expected"),
+    ("card_infos", "single", "held", "count", "expected"),
     [
         pytest.param(cards(2), False, [], 2, ["GPU-0", "GPU-1"], id="cards"),
         pytest.param(
@@ -256,16 +256,16 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
     ],
 )
 def test_what_is_one_gpu_tells_the_device(
-    found: list[CardInfo], held: list[Grant], count: int, expected: list[str], *, mig_single: bool
+    card_infos: list[CardInfo], held: list[Grant], count: int, expected: list[str], *, single: bool
 ) -> None:
-    made = node(*found, mig_single=mig_single)
+    made = node(*card_infos, single=single)
     made.charge(charge("holder", *held))
     assert ids(made, {NVIDIA: count}) == expected
 
 
 def test_a_slot_is_recorded_as_what_it_is() -> None:
     assert place(node(sliced(0, 4)), waiting("a", {NVIDIA: 1})).grants == tuple(slices(0, 0))
-    assert place(node(divided(0, *THREE), mig_single=True), waiting("a", {NVIDIA: 1})).grants == (instance(0, 0),)
+    assert place(node(divided(0, *THREE), single=True), waiting("a", {NVIDIA: 1})).grants == (instance(0, 0),)
     assert place(node(card(0)), waiting("a", {NVIDIA: 1})).grants == (grant(0, **WHOLE),)
 
 
@@ -314,22 +314,22 @@ def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
     ],
 )
 def test_pieces_lie_within_what_is_asked(level: str, places: Sequence[int], expected: list[str], most: str) -> None:
-    told: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
-    made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(told)), mig_single=True)
+    places_: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
+    made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(places_)), single=True)
     required = {names.GPU_TOPOLOGY: level}
     assert ids(made, asks({NVIDIA: 3}, annotations=required)) == expected
     preferred = {**required, names.GPU_TOPOLOGY_POLICY: "preferred"}
     assert ids(made, asks({NVIDIA: 3}, annotations=preferred)) == ["MIG-0-0", "MIG-1-0", "MIG-2-0"]
-    found = decide(made, waiting("pod", asks({NVIDIA: 7}, annotations=required)), Policy())
-    assert isinstance(found, Failure)
-    assert most in found.message
+    outcome = decide(made, waiting("pod", asks({NVIDIA: 7}, annotations=required)), Policy())
+    assert isinstance(outcome, Failure)
+    assert most in outcome.message
 
 
 def hint(**fields: Any) -> dict[str, str]:
     return {names.ALLOCATE_HINT: orjson.dumps({"gpu": fields}).decode()}
 
 
-@pytest.mark.parametrize("mig_single", [pytest.param(False, id="slices"), pytest.param(True, id="instances")])
+@pytest.mark.parametrize("single", [pytest.param(False, id="slices"), pytest.param(True, id="instances")])
 @pytest.mark.parametrize(
     ("annotations", "minors", "words"),
     [
@@ -342,20 +342,20 @@ def hint(**fields: Any) -> dict[str, str]:
     ],
 )
 def test_pieces_are_of_cards_that_the_pod_accepts(
-    annotations: dict[str, str], minors: set[int], words: str, *, mig_single: bool
+    annotations: dict[str, str], minors: set[int], words: str, *, single: bool
 ) -> None:
-    there = [divided(minor, "1g.10gb", "1g.10gb") if mig_single else sliced(minor, 2) for minor in range(3)]
+    there = [divided(minor, "1g.10gb", "1g.10gb") if single else sliced(minor, 2) for minor in range(3)]
     labelled = [each if each.minor == 0 else replace(each, labels=(("x", "y"),)) for each in there]
     small = tuple((name, GI if name == "gpu-memory" else amount) for name, amount in labelled[2].amounts)
-    made = node(*labelled[:2], replace(labelled[2], amounts=small), mig_single=mig_single)
-    mate = instance(1, 0) if mig_single else slices(1, 0, of=2)[0]
+    made = node(*labelled[:2], replace(labelled[2], amounts=small), single=single)
+    mate = instance(1, 0) if single else slices(1, 0, of=2)[0]
     alone = "exclusivePolicy" in str(annotations)
     made.charge(charge("mate", *([replace(mate, exclusive="DeviceLevel")] if alone else [])))
     count = 2 if minors == {0} else 4
-    found = decide(made, waiting("pod", asks({NVIDIA: count}, annotations=annotations)), Policy())
-    assert isinstance(found, Placement)
-    assert {each.minor for each in found.grants} == minors
-    assert {each.exclusive for each in found.grants} == ({"DeviceLevel"} if alone else {""})
+    outcome = decide(made, waiting("pod", asks({NVIDIA: count}, annotations=annotations)), Policy())
+    assert isinstance(outcome, Placement)
+    assert {each.minor for each in outcome.grants} == minors
+    assert {each.exclusive for each in outcome.grants} == ({"DeviceLevel"} if alone else {""})
     failed = decide(made, waiting("pod", asks({NVIDIA: count + 1}, annotations=annotations)), Policy())
     assert isinstance(failed, Failure)
     assert words in failed.message
@@ -391,7 +391,7 @@ def test_pieces_are_of_cards_that_the_pod_accepts(
         ),
         pytest.param(node(card(0)), {NVIDIA: 2}, "node(s) have too few healthy GPUs (2 requested)", id="too few cards"),
         pytest.param(
-            node(divided(0, *THREE), mig_single=True),
+            node(divided(0, *THREE), single=True),
             {NVIDIA: 4},
             "node(s) have too few nvidia.com/gpu (4 requested)",
             id="too few instances",
@@ -402,11 +402,11 @@ def test_why_there_is_no_slot(made: Fleet, wanted: dict[str, int], words: str) -
     assert why(made, wanted) == words
 
 
-@pytest.mark.parametrize(("name", "told"), [(REPLICAS, "nvidia.com/gpu.shared"), (NVIDIA, "nvidia.com/gpu")])
-def test_the_most_that_is_free_is_told(name: str, told: str) -> None:
+@pytest.mark.parametrize(("name", "message"), [(REPLICAS, "nvidia.com/gpu.shared"), (NVIDIA, "nvidia.com/gpu")])
+def test_the_most_that_is_free_is_told(name: str, message: str) -> None:
     made = node(sliced(0, 4))
     made.charge(charge("a", *slices(0, 0)))
-    assert why(made, {name: 4}) == f"node(s) have too few free {told} (at most 3 of 4)"
+    assert why(made, {name: 4}) == f"node(s) have too few free {message} (at most 3 of 4)"
 
 
 # --- laws -------------------------------------------------------------------------------------------------------
@@ -417,7 +417,7 @@ class Machine:
     """A node's cards, and its MIG strategy."""
 
     cards: tuple[CardInfo, ...]
-    mig_single: bool
+    single: bool
 
 
 RACKS = ((("rack", "a"),), (("rack", "a"),), (("rack", "b"),))
@@ -426,9 +426,9 @@ IN_RACK_A = hints(gpu={"selector": {"matchLabels": {"rack": "a"}}})
 
 @st.composite
 def machines(draw: st.DrawFn) -> Machine:
-    mig_single = draw(st.booleans())
-    profiles = ["1g.10gb"] if mig_single else ["1g.10gb", "3g.40gb"]
-    found = []
+    single = draw(st.booleans())
+    profiles = ["1g.10gb"] if single else ["1g.10gb", "3g.40gb"]
+    card_infos = []
     for minor in range(draw(st.integers(1, 3))):
         instances = draw(st.lists(st.sampled_from(profiles), max_size=3))
         name = draw(st.sampled_from(REPLICA_NAMES))
@@ -436,8 +436,8 @@ def machines(draw: st.DrawFn) -> Machine:
         info = draw(st.sampled_from(kinds))
         numa, pcie = draw(st.integers(-1, 1)), draw(st.sampled_from(["", "s", "t"]))
         healthy, labels = info.healthy and draw(st.sampled_from([True, True, False])), draw(st.sampled_from(RACKS))
-        found.append(replace(info, numa=numa, pcie=pcie, healthy=healthy, labels=labels))
-    return Machine(cards=tuple(found), mig_single=mig_single)
+        card_infos.append(replace(info, numa=numa, pcie=pcie, healthy=healthy, labels=labels))
+    return Machine(cards=tuple(card_infos), single=single)
 
 
 REQUESTS = st.sampled_from(
@@ -454,11 +454,11 @@ CHANGES = st.lists(st.one_of(REQUESTS, REQUESTS, st.integers(0, 9), machines()),
 
 def on_cards(of: Fleet) -> dict[int, list[Grant]]:
     """Return what is held of each card."""
-    found: dict[int, list[Grant]] = {}
+    by_slot: dict[int, list[Grant]] = {}
     for each in of.charges.values():
         for held in each.grants:
-            found.setdefault(held.minor, []).append(held)
-    return found
+            by_slot.setdefault(held.minor, []).append(held)
+    return by_slot
 
 
 def way(held: Grant) -> str:
@@ -491,7 +491,7 @@ def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tup
 
 def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) -> bool:
     """Return whether a node has what a pod asks for, by trying nothing cleverly."""
-    found: Counter[str] = Counter()
+    free: Counter[str] = Counter()
     held = on_cards(of)
     for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):
         here = held.get(info.minor, [])
@@ -500,16 +500,16 @@ def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) 
         is_sliced = REPLICAS in dict(info.amounts)
         whole = info.healthy and not here
         shares = ways <= {"shared"} and sum(dict(each.amounts)["gpu-core"] for each in here) <= 50
-        found["half"] += info.healthy and shares
-        found["whole"] += whole
-        found[NVIDIA] += whole and not is_sliced
+        free["half"] += info.healthy and shares
+        free["whole"] += whole
+        free[NVIDIA] += whole and not is_sliced
         for name in mine:
             if name == REPLICAS:
-                found.update({NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource})
+                free.update({NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource})
             else:
-                found[NVIDIA if machine.mig_single else name] += 1
+                free[NVIDIA if machine.single else name] += 1
     names = {(GPU, 50): "half", (GPU, 100): "whole"}
-    return all(found[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
+    return all(free[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
 
 
 def state(of: Fleet) -> Any:
@@ -527,11 +527,11 @@ def state(of: Fleet) -> Any:
 def test_what_is_given_agrees_with_trying_everything(
     machine: Machine, changes: list[dict[str, int] | int | Machine], policy: Policy, *, picky: bool
 ) -> None:
-    made = node(*machine.cards, mig_single=machine.mig_single)
+    made = node(*machine.cards, single=machine.single)
     for number, each in enumerate(changes):
         if isinstance(each, Machine):
             machine = each
-            made.put_device("node", replace(inventory(*machine.cards), mig_single=machine.mig_single))
+            made.put_device("node", replace(inventory(*machine.cards), mig_single=machine.single))
         elif isinstance(each, int):
             made.release(f"uid-{each}")
         else:
@@ -541,24 +541,24 @@ def test_what_is_given_agrees_with_trying_everything(
 
 def tried(made: Fleet, machine: Machine, pod: PendingPod, policy: Policy, wanted: dict[str, int]) -> None:
     before, held = state(made), on_cards(made)
-    found = decide(made, pod, policy)
+    outcome = decide(made, pod, policy)
     picks = {"a", "b"} if pod.request.devices.parts[0].selector == EVERYTHING else {"a"}
-    assert isinstance(found, Placement) is could(made, machine, wanted, picks)
-    if isinstance(found, Failure):
-        assert "0/1" in found.message
-        assert found.reasons, found
+    assert isinstance(outcome, Placement) is could(made, machine, wanted, picks)
+    if isinstance(outcome, Failure):
+        assert "0/1" in outcome.message
+        assert outcome.reasons, outcome
         return
-    assert len(found.grants) == (1 if GPU in wanted else sum(wanted.values()))
+    assert len(outcome.grants) == (1 if GPU in wanted else sum(wanted.values()))
     assert capacity.of_class(made, pod.request, feasible(made, pod.request))[made.rows["node"]] >= 1
-    ids = [each.id for each in found.grants]
+    ids = [each.id for each in outcome.grants]
     assert len(ids) == len(set(ids))
     racks = {info.minor: dict(info.labels)["rack"] for info in machine.cards}
-    for each in found.grants:
+    for each in outcome.grants:
         assert racks[each.minor] in picks
         others = held.get(each.minor, [])
         assert not each.is_subdevice or each.id not in {other.id for other in others}
         assert {way(other) for other in others} <= {way(each)} - {"whole"}
-    made.charge(found.charge)
+    made.charge(outcome.charge)
     made.release(pod.uid)
     assert state(made) == before
-    made.charge(found.charge)
+    made.charge(outcome.charge)

@@ -42,8 +42,8 @@ X_IS_Y = LabelSelector(requirements=(label("x", "In", "y"),))
 
 def by_minor(of: Fleet, column: Any, node: str = "node", kind: str = "gpu") -> dict[int, Any]:
     """Return what a column has for each card of a node."""
-    found, row = of.cards[kind], of.rows[node]
-    return {int(found.minor[row, slot]): column[row, slot].item() for slot in found.slots(row)}
+    columns, row = of.cards[kind], of.rows[node]
+    return {int(columns.minor[row, slot]): column[row, slot].item() for slot in columns.slots(row)}
 
 
 def amounts(of: Cards, row: int, name: str) -> tuple[int, int]:
@@ -56,8 +56,8 @@ def amounts(of: Cards, row: int, name: str) -> tuple[int, int]:
 
 
 def test_each_card_has_its_place_and_labels() -> None:
-    found = (card(0, numa=1, pcie="s", labels=(("x", "y"),)), card(5, numa=0, pcie="t"), card(3))
-    made = fleet({"node": found, "other": cards(1)})
+    card_infos = (card(0, numa=1, pcie="s", labels=(("x", "y"),)), card(5, numa=0, pcie="t"), card(3))
+    made = fleet({"node": card_infos, "other": cards(1)})
     gpus, intern_table = made.cards["gpu"], made.intern_table
     assert by_minor(made, gpus.numa) == {0: 1, 3: -1, 5: 0}
     assert {k: intern_table.switches[v] for k, v in by_minor(made, gpus.pcie).items()} == {0: "s", 3: "", 5: "t"}
@@ -73,8 +73,8 @@ def test_one_switch_has_one_number_among_all_types() -> None:
 
 
 def test_equal_nodes_add_nothing_to_the_catalogue() -> None:
-    found = (card(0, pcie="s", labels=(("x", "y"),), links=((1, 5),)), card(1, links=((0, 5),)))
-    made = fleet({f"node-{i}": found for i in range(40)})
+    card_infos = (card(0, pcie="s", labels=(("x", "y"),), links=((1, 5),)), card(1, links=((0, 5),)))
+    made = fleet({f"node-{i}": card_infos for i in range(40)})
     intern_table = made.intern_table
     sizes = [
         len(each) for each in (intern_table.models, intern_table.switches, intern_table.labels, intern_table.wirings)
@@ -95,9 +95,9 @@ def test_links_are_known_by_slot() -> None:
     gpus, row = made.cards["gpu"], made.rows["node"]
     ways = locality.link_scores(made.intern_table.wirings[int(gpus.wiring[row])], gpus.minor.shape[1])
     at = {int(gpus.minor[row, slot]): slot for slot in gpus.slots(row)}
-    told = {(a, b): int(ways[at[a], at[b]]) for a in at for b in at if ways[at[a], at[b]]}
+    scores = {(a, b): int(ways[at[a], at[b]]) for a in at for b in at if ways[at[a], at[b]]}
     # One of the two telling of a way is enough; minor 7 is not there.
-    assert told == {(4, 9): 500, (9, 4): 500, (4, 1): 10, (1, 4): 10}
+    assert scores == {(4, 9): 500, (9, 4): 500, (4, 1): 10, (1, 4): 10}
 
 
 def test_of_two_tellings_of_a_way_the_better_one_counts() -> None:
@@ -128,8 +128,14 @@ def test_what_is_no_longer_told_is_gone() -> None:
 
 
 def test_a_device_that_is_gone_leaves_no_residue() -> None:
-    told: Any = {"numa": 1, "pcie": "s", "labels": (("x", "y"),), "links": ((1, 5),), "functions": (((), ((0, "a"),)),)}
-    made = fleet({"node": (card(0, **told), card(1, **told))})
+    fields: Any = {
+        "numa": 1,
+        "pcie": "s",
+        "labels": (("x", "y"),),
+        "links": ((1, 5),),
+        "functions": (((), ((0, "a"),)),),
+    }
+    made = fleet({"node": (card(0, **fields), card(1, **fields))})
     made.charge(charge("p", instance(0, 0)))
     made.remove_device("node")
     gpus = made.cards["gpu"]
@@ -238,13 +244,13 @@ def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:
 def test_a_card_in_pieces_is_neither_whole_nor_shared(held: Any, wanted: dict[str, int]) -> None:
     made = fleet({"node": cards(2)})
     made.charge(charge("a", held))
-    found = decide(made, waiting("pod", wanted), Policy())
-    assert isinstance(found, Placement)
-    assert [each.minor for each in found.grants] == [1]
+    outcome = decide(made, waiting("pod", wanted), Policy())
+    assert isinstance(outcome, Placement)
+    assert [each.minor for each in outcome.grants] == [1]
     made.charge(charge("b", replica(1)))
     assert not isinstance(decide(made, waiting("pod", wanted), Policy()), Placement)
     made.release("uid-b")
-    assert decide(made, waiting("pod", wanted), Policy()) == found
+    assert decide(made, waiting("pod", wanted), Policy()) == outcome
 
 
 def test_a_shared_nic_may_give_functions_as_well() -> None:
@@ -279,16 +285,16 @@ def test_rows_of_an_excerpt_have_their_own_columns() -> None:
     made = fleet({"a": cards(2), "b": rich})
     made.charge(charge("p", instance(1, 0), node="b"))
     at = made.rows["b"]
-    found = made.excerpt(np.array([at, made.rows["a"], at])).cards["gpu"]
+    excerpt = made.excerpt(np.array([at, made.rows["a"], at])).cards["gpu"]
     whole = made.cards["gpu"]
-    assert found.taken == {0: ("MIG-1-0",), 2: ("MIG-1-0",)}
-    assert found.instances == {0: whole.instances[at], 2: whole.instances[at]}
+    assert excerpt.taken == {0: ("MIG-1-0",), 2: ("MIG-1-0",)}
+    assert excerpt.instances == {0: whole.instances[at], 2: whole.instances[at]}
     for name in ("numa", "pcie", "labels", "functions", "minor", "users"):
         column = getattr(whole, name)
-        assert np.array_equal(getattr(found, name), column[[at, made.rows["a"], at]]), name
-    found.charge(0, instance(1, 1), 1)
-    found.charge(0, instance(1, 0), -1)
-    assert (found.taken[0], found.taken[2], whole.taken[at]) == (("MIG-1-1",), ("MIG-1-0",), ("MIG-1-0",))
+        assert np.array_equal(getattr(excerpt, name), column[[at, made.rows["a"], at]]), name
+    excerpt.charge(0, instance(1, 1), 1)
+    excerpt.charge(0, instance(1, 0), -1)
+    assert (excerpt.taken[0], excerpt.taken[2], whole.taken[at]) == (("MIG-1-1",), ("MIG-1-0",), ("MIG-1-0",))
 
 
 def test_columns_survive_growing() -> None:

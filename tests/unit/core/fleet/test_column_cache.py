@@ -48,9 +48,9 @@ class Squares:
         self.asked: list[int] = []
 
     def __call__(self, rows: Rows) -> Values:
-        found: Values = self.base[rows] ** 2
-        self.asked.append(len(found))
-        return found
+        values: Values = self.base[rows] ** 2
+        self.asked.append(len(values))
+        return values
 
 
 def made() -> ColumnCache:
@@ -106,11 +106,11 @@ def test_a_column_that_missed_too_much_is_computed_whole() -> None:
 
 def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
     column_cache = made()
-    asked: list[str] = []
+    computed: list[str] = []
 
     def column(name: str) -> None:
         def compute(_rows: Rows) -> Values:
-            asked.append(name)
+            computed.append(name)
             return np.zeros(MAX_BYTES // 40, np.int8)
 
         column_cache.column(name, compute)
@@ -118,17 +118,17 @@ def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
     names = [f"column {number}" for number in range(40)]
     for name in (*names, names[0], "one more"):
         column(name)
-    asked.clear()
+    computed.clear()
     column(names[0])
-    assert asked == []
+    assert computed == []
     column(names[1])
-    assert asked == [names[1]]
+    assert computed == [names[1]]
 
 
 def test_a_column_cannot_be_changed_by_who_asks() -> None:
-    found = made().column("squares", Squares())
+    column = made().column("squares", Squares())
     with pytest.raises(ValueError, match="read-only"):
-        found[0] = 1
+        column[0] = 1
 
 
 @given(st.lists(st.integers(0, ROWS - 1), max_size=300), st.integers(1, 6))
@@ -164,23 +164,23 @@ def test_where_no_two_rows_are_alike_nobody_looks() -> None:
 
 
 def test_what_was_found_out_about_a_row_is_told_of_one_that_looks_the_same() -> None:
-    base, asked = [1, 2, 1], list[int]()
+    base, computed = [1, 2, 1], list[int]()
     column_cache = ColumnCache(lambda row: base[row], lambda _row: b"")
 
     def find(row: int, factor: int) -> int:
         def compute() -> int:
-            asked.append(row)
+            computed.append(row)
             return factor * base[row]
 
         return column_cache.of_row(row, factor, compute)
 
     assert [find(row, 10) for row in (0, 1, 2)] == [10, 20, 10]
-    assert asked == [0, 1]
+    assert computed == [0, 1]
     assert find(2, 7) == 7  # another question
     base[0] = 5
     column_cache.alter(0)
     assert find(0, 10) == 50
-    assert asked == [0, 1, 2, 0]
+    assert computed == [0, 1, 2, 0]
 
 
 # --- in the fleet -----------------------------------------------------------------------------------------------

@@ -44,8 +44,8 @@ def slot(of: Fleet, node: str, minor: int, kind: str = "gpu") -> tuple[int, int]
 def free(of: Fleet, node: str, minor: int, kind: str = "gpu") -> dict[str, int]:
     """Return what is left of a card, by resource."""
     row, at = slot(of, node, minor, kind)
-    found = of.cards[kind]
-    return {name: int(found.free[i, row, at]) for name, i in found.index.items() if found.total[i, row, at]}
+    columns = of.cards[kind]
+    return {name: int(columns.free[i, row, at]) for name, i in columns.index.items() if columns.total[i, row, at]}
 
 
 WORDS = ("unknown", "taken")
@@ -53,27 +53,27 @@ WORDS = ("unknown", "taken")
 
 def state(of: Fleet) -> dict[Any, Any]:
     """Return all that is counted, by name, so that it can be compared whatever the rows and slots."""
-    found: dict[Any, Any] = {}
+    totals: dict[Any, Any] = {}
     for name, row in of.rows.items():
-        found[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
+        totals[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
         for kind, columns in of.cards.items():
-            found[name, kind, "unknown"] = int(columns.unknown[row])
-            found[name, kind, "taken"] = columns.taken.get(row, ())
+            totals[name, kind, "unknown"] = int(columns.unknown[row])
+            totals[name, kind, "taken"] = columns.taken.get(row, ())
             for at in columns.slots(row):
                 key = (name, kind, int(columns.minor[row, at]))
                 used = {each: columns.used[i, row, at].item() for each, i in columns.index.items()}
-                found[key] = (columns.users[row, at].item(), +Counter(used))
-    return found
+                totals[key] = (columns.users[row, at].item(), +Counter(used))
+    return totals
 
 
 def arrays(of: Fleet) -> list[Any]:
     """Return every array of amounts as it stands."""
-    found: list[Any] = [of.requested, of.allocatable]
+    arrays_: list[Any] = [of.requested, of.allocatable]
     for columns in of.cards.values():
-        found += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]
-        found += [columns.numa, columns.pcie, columns.labels, columns.functions, columns.wiring]
-        found += [np.array(sorted(columns.taken.items()), object)]
-    return [each.copy() for each in found]
+        arrays_ += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]
+        arrays_ += [columns.numa, columns.pcie, columns.labels, columns.functions, columns.wiring]
+        arrays_ += [np.array(sorted(columns.taken.items()), object)]
+    return [each.copy() for each in arrays_]
 
 
 # --- growing ----------------------------------------------------------------------------------------------------
@@ -258,17 +258,17 @@ CHARGES = st.builds(
 
 @settings(max_examples=50)
 @given(st.lists(CHARGES, max_size=12), st.randoms(use_true_random=False))
-def test_all_charges_taken_back_in_any_order_leave_the_fleet_as_it_was(found: list[Charge], random: Any) -> None:
+def test_all_charges_taken_back_in_any_order_leave_the_fleet_as_it_was(charges: list[Charge], random: Any) -> None:
     made = fleet({name: cards(2) for name in "abc"})
     before = state(made)
-    for each in found:
+    for each in charges:
         made.charge(each)
-    uids = [each.uid for each in found]
+    uids = [each.uid for each in charges]
     random.shuffle(uids)
     for uid in uids:
         made.release(uid)
     assert {key: value for key, value in state(made).items() if "example.com/x" not in str(key)} == {
-        key: ({**value, "example.com/x": 0} if isinstance(value, dict) and found else value)
+        key: ({**value, "example.com/x": 0} if isinstance(value, dict) and charges else value)
         for key, value in before.items()
     }
     assert not made.charges
@@ -276,16 +276,16 @@ def test_all_charges_taken_back_in_any_order_leave_the_fleet_as_it_was(found: li
 
 @settings(max_examples=50)
 @given(st.lists(CHARGES, min_size=1, max_size=12))
-def test_charging_is_exactly_reversible_for_every_array(found: list[Charge]) -> None:
+def test_charging_is_exactly_reversible_for_every_array(charges: list[Charge]) -> None:
     made = fleet({name: cards(2) for name in "abc"})
-    for each in found:  # once before, so that columns and slots are as wide as they get
+    for each in charges:  # once before, so that columns and slots are as wide as they get
         made.charge(each)
-    for each in found:
+    for each in charges:
         made.release(each.uid)
     before = arrays(made)
-    for each in found:
+    for each in charges:
         made.charge(each)
-    for uid in {each.uid for each in found}:
+    for uid in {each.uid for each in charges}:
         made.release(uid)
     assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
     assert not any(columns.used.any() or columns.users.any() for columns in made.cards.values())
@@ -505,5 +505,5 @@ def test_labels_asked_for_once_are_kept_current() -> None:
 def test_a_model_is_known_by_its_number() -> None:
     made = fleet({"node": (card(0), card(1, model=T4))})
     accepted = made.accepted_models(ModelConstraint(exact=T4.lower()))
-    found = {minor: bool(accepted[made.cards["gpu"].model[slot(made, "node", minor)]]) for minor in (0, 1)}
-    assert found == {0: False, 1: True}
+    by_minor = {minor: bool(accepted[made.cards["gpu"].model[slot(made, "node", minor)]]) for minor in (0, 1)}
+    assert by_minor == {0: False, 1: True}

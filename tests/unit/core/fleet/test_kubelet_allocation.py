@@ -44,8 +44,8 @@ def device(name: str) -> Device:
 
 def gave(name: str, *ids: str, **containers: Sequence[str]) -> ActualAllocation:
     """Return what kubelet gave a pod."""
-    found = tuple((key, tuple(map(device, each))) for key, each in (containers or {"main": ids}).items())
-    return ActualAllocation(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=found)
+    containers_ = tuple((key, tuple(map(device, each))) for key, each in (containers or {"main": ids}).items())
+    return ActualAllocation(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=containers_)
 
 
 def whole(name: str, *minors: int, **fields: Any) -> Charge:
@@ -76,8 +76,8 @@ def replicas(name: str, *ids: tuple[int, int]) -> Charge:
     return charge(name, *grants, plugin_requests=((SLICES, len(ids)),))
 
 
-def node(*found: Any) -> Fleet:
-    return fleet({"node": found or cards(4)})
+def node(*infos: Any) -> Fleet:
+    return fleet({"node": infos or cards(4)})
 
 
 def held(of: Charge) -> list[tuple[str, dict[str, int]]]:
@@ -183,31 +183,31 @@ def test_a_pod_whose_devices_are_told_holds_no_others(
 
 
 def test_what_a_pod_leaves_behind_is_no_pod() -> None:
-    found = kubelet_allocation.left_behind(node(), gave("p", "GPU-1", "GPU-3"))
-    assert found is not None
-    assert held(found) == [("GPU-1", ALL), ("GPU-3", ALL)]
-    assert not kubelet_allocation.is_pod(found)
-    assert (found.pod, found.resources, found.plugin_requests) == ("ns/p", (), ())
+    left = kubelet_allocation.left_behind(node(), gave("p", "GPU-1", "GPU-3"))
+    assert left is not None
+    assert held(left) == [("GPU-1", ALL), ("GPU-3", ALL)]
+    assert not kubelet_allocation.is_pod(left)
+    assert (left.pod, left.resources, left.plugin_requests) == ("ns/p", (), ())
     assert kubelet_allocation.left_behind(node(), gave("p")) is None
 
 
 def test_what_no_pod_holds_may_be_of_a_node_that_nobody_knows() -> None:
-    found = kubelet_allocation.left_behind(Fleet(), gave("p", "GPU-1"))
-    assert found is not None
-    assert held(found) == [("GPU-1", ALL)]
+    left = kubelet_allocation.left_behind(Fleet(), gave("p", "GPU-1"))
+    assert left is not None
+    assert held(left) == [("GPU-1", ALL)]
 
 
 def test_foreign_use_takes_whole_cards() -> None:
-    found = kubelet_allocation.foreign(node(), "node", [Device(type="gpu", minor=2, id="")])
-    assert found is not None
-    assert [(each.minor, each.amounts) for each in found.grants] == [
+    foreign = kubelet_allocation.foreign(node(), "node", [Device(type="gpu", minor=2, id="")])
+    assert foreign is not None
+    assert [(each.minor, each.amounts) for each in foreign.grants] == [
         (2, (("gpu-core", 100), ("gpu-memory", A100_BYTES), ("gpu-memory-ratio", 100)))
     ]
     assert kubelet_allocation.foreign(node(), "node", []) is None
 
 
 @pytest.mark.parametrize(
-    ("promised", "given_", "told"),
+    ("promised", "given_", "message"),
     [
         pytest.param(whole("p", 0), gave("p", "GPU-0"), "", id="none"),
         pytest.param(whole("p", 0, 1), gave("p", "GPU-1"), "", id="a part is none"),
@@ -234,8 +234,8 @@ def test_foreign_use_takes_whole_cards() -> None:
         pytest.param(charge("p", Grant(type="gpu", minor=1, amounts=())), gave("p", "GPU-1"), "", id="by its minor"),
     ],
 )
-def test_a_difference_is_told_in_words(promised: Charge, given_: ActualAllocation, told: str) -> None:
-    assert kubelet_allocation.difference(promised, given_) == told
+def test_a_difference_is_told_in_words(promised: Charge, given_: ActualAllocation, message: str) -> None:
+    assert kubelet_allocation.difference(promised, given_) == message
 
 
 # --- exchanges --------------------------------------------------------------------------------------------------
@@ -250,9 +250,9 @@ def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
         for p, g in story.values()
         if g is not None and kubelet_allocation.difference(p, g)
     ]
-    beside = [g for p, g in story.values() if g is not None and not kubelet_allocation.difference(p, g)]
-    found = kubelet_allocation.to_be_rewritten(made, drifted, beside)
-    return {case.actual.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in found}
+    others = [g for p, g in story.values() if g is not None and not kubelet_allocation.difference(p, g)]
+    rewrites = kubelet_allocation.to_be_rewritten(made, drifted, others)
+    return {case.actual.pod[3:]: {key: each.id for key, each in instead.items()} for case, instead in rewrites}
 
 
 @pytest.mark.parametrize(
@@ -361,15 +361,15 @@ def test_annotations_say_what_each_container_holds() -> None:
     promised = whole("p", 0, 1)
     case = Mismatch(promised=promised, actual=gave("p", a=["GPU-3"], b=["GPU-2"]))
     instead = {"GPU-0": grant(2, **WHOLE), "GPU-1": grant(3, **WHOLE)}
-    told = written(promised, a="GPU-0", b="GPU-1", init="GPU-0,GPU-1")
-    found = record.rewritten(told, case, instead)
-    assert found is not None
-    kinds = orjson.loads(found.pop(names.ALLOCATED))
+    before = written(promised, a="GPU-0", b="GPU-1", init="GPU-0,GPU-1")
+    annotations = record.rewritten(before, case, instead)
+    assert annotations is not None
+    kinds = orjson.loads(annotations.pop(names.ALLOCATED))
     assert [(each["minor"], each["id"], each["resources"]["kubernetes.io/gpu-core"]) for each in kinds["gpu"]] == [
         (2, "GPU-2", "100"),
         (3, "GPU-3", "100"),
     ]
-    assert found == {
+    assert annotations == {
         f"a{names.VISIBLE_SUFFIX}": "GPU-3",
         f"b{names.VISIBLE_SUFFIX}": "GPU-2",
         f"init{names.VISIBLE_SUFFIX}": "GPU-2,GPU-3",
@@ -380,20 +380,20 @@ def test_a_replica_is_seen_as_its_card() -> None:
     promised = replicas("p", (0, 0), (0, 1))
     case = Mismatch(promised=promised, actual=gave("p", "GPU-1::0", "GPU-1::1"))
     instead = {"GPU-0::0": replica(1, 0), "GPU-0::1": replica(1, 1)}
-    found = record.rewritten(written(promised, main="GPU-0"), case, instead)
-    assert found is not None
-    assert found[f"main{names.VISIBLE_SUFFIX}"] == "GPU-1"
+    annotations = record.rewritten(written(promised, main="GPU-0"), case, instead)
+    assert annotations is not None
+    assert annotations[f"main{names.VISIBLE_SUFFIX}"] == "GPU-1"
 
 
 def test_a_rewritten_allocation_has_the_minors_of_now_in_all_entries() -> None:
     recorded = whole("p", 0, 1)
-    told = written(recorded, main="GPU-0,GPU-1")
+    before = written(recorded, main="GPU-0,GPU-1")
     # The driver has numbered the cards in another order since.
     now = replace(recorded, grants=(replace(grant(0, **WHOLE), minor=2), replace(grant(1, **WHOLE), minor=0)))
     case = Mismatch(promised=now, actual=gave("p", "GPU-2", "GPU-1"))
-    found = record.rewritten(told, case, {"GPU-0": replace(grant(2, **WHOLE), minor=1)})
-    assert found is not None
-    entries = orjson.loads(found[names.ALLOCATED])["gpu"]
+    annotations = record.rewritten(before, case, {"GPU-0": replace(grant(2, **WHOLE), minor=1)})
+    assert annotations is not None
+    entries = orjson.loads(annotations[names.ALLOCATED])["gpu"]
     assert [(each["minor"], each["id"]) for each in entries] == [(1, "GPU-2"), (0, "GPU-1")]
 
 
@@ -407,23 +407,23 @@ def test_an_allocation_of_a_card_that_is_gone_is_not_rewritten() -> None:
 def test_the_prefix_of_an_allocation_stays() -> None:
     promised = whole("p", 0)
     case = Mismatch(promised=promised, actual=gave("p", "GPU-1"))
-    told = {names.ALLOCATED: allocation.render(promised.grants, names.OTHER_PREFIX)}
-    found = record.rewritten(told, case, {"GPU-0": grant(1, **WHOLE)})
-    assert found is not None
-    assert '"koordinator.sh/gpu-core":"100"' in found[names.ALLOCATED]
-    assert names.PREFIX not in found[names.ALLOCATED]
+    before = {names.ALLOCATED: allocation.render(promised.grants, names.OTHER_PREFIX)}
+    annotations = record.rewritten(before, case, {"GPU-0": grant(1, **WHOLE)})
+    assert annotations is not None
+    assert '"koordinator.sh/gpu-core":"100"' in annotations[names.ALLOCATED]
+    assert names.PREFIX not in annotations[names.ALLOCATED]
 
 
 @pytest.mark.parametrize(
-    "told",
+    "annotation",
     [
         pytest.param(allocation.render([grant(1, **WHOLE)]), id="already exchanged"),
         pytest.param("{", id="not to be read"),
     ],
 )
-def test_an_allocation_that_says_something_else_by_now_is_left(told: str) -> None:
+def test_an_allocation_that_says_something_else_by_now_is_left(annotation: str) -> None:
     case = Mismatch(promised=whole("p", 0), actual=gave("p", "GPU-1"))
-    assert record.rewritten({names.ALLOCATED: told}, case, {"GPU-0": grant(1, **WHOLE)}) is None
+    assert record.rewritten({names.ALLOCATED: annotation}, case, {"GPU-0": grant(1, **WHOLE)}) is None
 
 
 # --- laws -------------------------------------------------------------------------------------------------------
@@ -433,11 +433,11 @@ SIZES = st.lists(st.sampled_from([1, 1, 2, 4]), min_size=1, max_size=8)
 
 def laid_out(sizes: Sequence[int], order: Sequence[int]) -> list[list[int]]:
     """Return to pods of these sizes cards in this order."""
-    found, left = [], list(order)
+    layout, left = [], list(order)
     for size in sizes:
-        found.append(sorted(left[:size]))
+        layout.append(sorted(left[:size]))
         del left[:size]
-    return found
+    return layout
 
 
 def used(of: Fleet) -> list[int]:
@@ -455,21 +455,21 @@ def test_whatever_kubelet_gave_whom_allocations_come_to_say_it(sizes: list[int],
     promised, given_ = ({}, {})
     orders = [random.sample(range(count), count) for _ in range(2)]
     made = node(*cards(count))
-    for number, (told, held_) in enumerate(zip(*(laid_out(sizes, each) for each in orders), strict=True)):
-        promised[f"p{number}"] = whole(f"p{number}", *told)
+    for number, (named, held_) in enumerate(zip(*(laid_out(sizes, each) for each in orders), strict=True)):
+        promised[f"p{number}"] = whole(f"p{number}", *named)
         given_[f"p{number}"] = gave(f"p{number}", *(f"GPU-{minor}" for minor in held_))
     for _ in range(3 * len(sizes) + 1):
         for name, each in promised.items():
             made.charge(kubelet_allocation.charged(made, each, given_[name], claimed=False))
         assert used(made) == [100] * count
         story = {name: (promised[name], given_[name]) for name in promised}
-        found = rewritten(made, story)
+        rewrites = rewritten(made, story)
         drifted = {name for name in promised if kubelet_allocation.difference(promised[name], given_[name])}
-        assert found.keys() == drifted
-        if not found:
+        assert rewrites.keys() == drifted
+        if not rewrites:
             break
-        lost = random.sample(sorted(found), random.randrange(len(found)))
-        for name in found.keys() - lost:
+        lost = random.sample(sorted(rewrites), random.randrange(len(rewrites)))
+        for name in rewrites.keys() - lost:
             promised[name] = whole(name, *sorted(int(each.minor) for each in given_[name].devices))
     else:
         raise AssertionError("it never ends")
@@ -484,12 +484,12 @@ def test_what_is_charged_is_given_back_exactly(events: list[tuple[int, list[int]
     made = node(*cards(4))
     for pod, minors in events:
         name = f"p{pod}"
-        found = kubelet_allocation.charged(
+        charged = kubelet_allocation.charged(
             made, whole(name, pod), gave(name, *(f"GPU-{each}" for each in minors)), claimed=claimed
         )
-        ids = {each.id for each in found.grants}
+        ids = {each.id for each in charged.grants}
         assert {f"GPU-{minor}" for minor in minors} <= ids
-        made.charge(found)
+        made.charge(charged)
         used(made)
     for pod in range(4):
         made.release(f"uid-p{pod}")

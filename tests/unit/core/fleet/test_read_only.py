@@ -70,7 +70,7 @@ def test_a_copy_is_written_without_the_original() -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "read",
     [
         pytest.param(lambda made: made.total("cpu"), id="allocatable"),
         pytest.param(lambda made: made.taints()[TAINT], id="taint"),
@@ -89,8 +89,8 @@ def test_a_copy_is_written_without_the_original() -> None:
         pytest.param(lambda made: pick(made.present, only(0)), id="one row"),
     ],
 )
-def test_no_answer_that_is_the_fleets_own_can_be_written(asked: Callable[[Fleet], Any]) -> None:
-    answer = asked(fleet())
+def test_no_answer_that_is_the_fleets_own_can_be_written(read: Callable[[Fleet], Any]) -> None:
+    answer = read(fleet())
     with pytest.raises(ValueError, match="read-only"):
         answer[...] = 0
 

@@ -61,11 +61,11 @@ def volumes(draw: st.DrawFn) -> list[Volume]:
     ]
 
 
-def reference(found: Sequence[Claim], there: Sequence[Volume], node: str) -> list[str] | None:
+def reference(claims: Sequence[Claim], there: Sequence[Volume], node: str) -> list[str] | None:
     """Return each claim's volume on a node, "new" where one is made, in order of size; None if one fails."""
     taken: set[str] = set()
     given: list[str] = []
-    for each in sorted(found, key=lambda one: (one.size, one.key)):
+    for each in sorted(claims, key=lambda one: (one.size, one.key)):
         picked = _picked(each, there, node, taken) if each.selected_node is None else None
         if picked is None and not _made(each, node):
             return None
@@ -277,7 +277,7 @@ def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:  # noqa: C901,
 def expected_count(fleet: Fleet, node: str) -> int:
     """Count a node's volumes of the driver from all that is known."""
     store = fleet.volumes
-    found = {
+    volumes = {
         counted
         for each in fleet.on_node(node)
         for use in each.mounts.claims
@@ -286,8 +286,8 @@ def expected_count(fleet: Fleet, node: str) -> int:
     for each in store.attachments():
         one = store.volumes.get(each.volume)
         if each.node == node and one is not None and one.csi and one.attachable is not None:
-            found.add(csi(one.attachable.handle))
-    return sum(each.driver == DRIVER for each in found)
+            volumes.add(csi(one.attachable.handle))
+    return sum(each.driver == DRIVER for each in volumes)
 
 
 @settings(max_examples=80, deadline=None)

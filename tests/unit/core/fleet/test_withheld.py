@@ -32,8 +32,8 @@ SLICE, MIG_1G = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 WITHHELD = "node(s) have too few GPUs that are offered to kubelet now"
 
 
-def node(*found: CardInfo, withheld: tuple[int, ...] = (), mig_single: bool = False) -> Fleet:
-    made = fleet({"node": found}, mig_single=mig_single)
+def node(*card_infos: CardInfo, withheld: tuple[int, ...] = (), single: bool = False) -> Fleet:
+    made = fleet({"node": card_infos}, single=single)
     made.withhold("node", withheld)
     return made
 
@@ -58,7 +58,7 @@ def given(made: Fleet, wanted: PodRequest) -> list[int]:
             node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,)), {MIG_1G: 1}, [1], id="an instance"
         ),
         pytest.param(
-            node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,), mig_single=True),
+            node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,), single=True),
             {NVIDIA: 1},
             [1],
             id="an instance as a slot",
@@ -143,17 +143,17 @@ def test_pods_with_shares_are_evicted_for_one_of_kubelets_all_the_same() -> None
     """Once they are gone, the agent gives the card back."""
     made = node(*cards(1), withheld=(0,))
     made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2), priority=1))
-    found = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())
-    assert found is not None
-    assert [each.pod for each in found.victims] == ["ns/half"]
+    preemption = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())
+    assert preemption is not None
+    assert [each.pod for each in preemption.victims] == ["ns/half"]
 
 
 def test_nobody_is_evicted_where_the_card_comes_back_anyway() -> None:
     made = node(*cards(2), withheld=(0,))
     made.charge(charge("other", grant(1, core=100, ratio=100, memory=A100_BYTES), priority=1))
-    found = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())
-    assert found is not None
-    assert found.victims == ()
+    preemption = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())
+    assert preemption is not None
+    assert preemption.victims == ()
 
 
 def test_a_simulation_does_not_wait_for_an_agent() -> None:

@@ -43,8 +43,8 @@ def strange(*cards: int, **own: Callable[..., Any]) -> tuple[Fleet, Policy]:
 
 
 def wants(count: int = 1, name: str = "pod", **fields: Any) -> PendingPod:
-    found = request.of_resources({NPU: count}, kinds=Kinds((KIND,)))
-    return waiting(name, PodRequest(resources=(("pods", 1),), devices=found), **fields)
+    device_request = request.of_resources({NPU: count}, kinds=Kinds((KIND,)))
+    return waiting(name, PodRequest(resources=(("pods", 1),), devices=device_request), **fields)
 
 
 def part_of(minor: int, kind: str = "npu", amount: int = 100, counted: str = "npu", name: str = "") -> Grant:
@@ -77,7 +77,7 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("call", "does", "told"),
+    ("call", "does", "message"),
     [
         pytest.param("passes", fails, "ZeroDivisionError: division by zero", id="passes raises"),
         pytest.param("passes", gives(None), "it returned None; allowed is a mask of shape (", id="no mask"),
@@ -111,14 +111,14 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
         pytest.param("score", lambda _fleet, _wanted, fits: fits * np.nan, "allowed are 0 to 100", id="no number"),
     ],
 )
-def test_what_it_does_wrong_is_told_with_its_name(call: str, does: Callable[..., Any], told: str) -> None:
+def test_what_it_does_wrong_is_told_with_its_name(call: str, does: Callable[..., Any], message: str) -> None:
     made, policy = strange(3, **{call: does})
     made.charge(charge("other", part_of(2), node="a"))
     with pytest.raises(PluginFailedError) as failed:
         decide(made, wants(2), policy)
     assert failed.value.kind == "npu"
     assert str(failed.value).startswith(f"{OWNER} failed in {call}: ")
-    assert told in str(failed.value)
+    assert message in str(failed.value)
     # Others are decided as ever.
     assert isinstance(decide(made, waiting(), policy), Placement)
 
@@ -178,10 +178,10 @@ def test_preemption_and_gangs_fail_alike() -> None:
 def test_what_ifs_tell_it_of_the_pod_alone() -> None:
     made, policy = strange(3, choose=fails)
     policies = {"berth-scheduler": policy}
-    found = simulate(made, [wants(name="a"), waiting("b"), gang(wants(name="c"), wants(name="d"))], policies)
-    told = {each.pod.name: each.result.message for each in found.outcomes if isinstance(each.result, Failure)}
-    assert told.keys() == {"a", "c", "d"}
-    assert {each.partition(":")[0] for each in told.values()} == {f"{OWNER} failed in choose"}
+    simulation = simulate(made, [wants(name="a"), waiting("b"), gang(wants(name="c"), wants(name="d"))], policies)
+    messages = {each.pod.name: each.result.message for each in simulation.outcomes if isinstance(each.result, Failure)}
+    assert messages.keys() == {"a", "c", "d"}
+    assert {each.partition(":")[0] for each in messages.values()} == {f"{OWNER} failed in choose"}
     advice = advise(made, wants(), {}, policies, Budgets())
     assert isinstance(advice.result, Failure)
     assert advice.result.message == f"{OWNER} failed in choose: ZeroDivisionError: division by zero"

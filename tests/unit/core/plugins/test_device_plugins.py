@@ -48,8 +48,8 @@ def fleet(*cards: int) -> Fleet:
 
 
 def wants(amounts: dict[str, int], name: str = "pod", kind: Kind = KIND, **fields: Any) -> PendingPod:
-    found = request.of_resources(amounts, kinds=Kinds((kind,)))
-    return waiting(name, PodRequest(resources=(("pods", 1),), devices=found), **fields)
+    device_request = request.of_resources(amounts, kinds=Kinds((kind,)))
+    return waiting(name, PodRequest(resources=(("pods", 1),), devices=device_request), **fields)
 
 
 def given(of: Fleet, pod: PendingPod, policy: Policy = PLAIN) -> tuple[str, list[int]]:
@@ -90,9 +90,9 @@ def test_only_healthy_devices_of_the_type_will_do() -> None:
 def test_pods_below_leave_for_one_above() -> None:
     made = fleet(1)
     given(made, wants({NPU: 1}, "low"))
-    found = preempt(made, wants({NPU: 1}, "high", priority=9), PLAIN, Budgets())
-    assert found is not None
-    assert [each.uid for each in found.victims] == ["uid-low"]
+    preemption = preempt(made, wants({NPU: 1}, "high", priority=9), PLAIN, Budgets())
+    assert preemption is not None
+    assert [each.uid for each in preemption.victims] == ["uid-low"]
 
 
 def of_memory(wanted: Any, _hint: request.Hint) -> Part:

@@ -28,8 +28,8 @@ def told(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[Raw
     raw = pod("p", containers=list(containers), initContainers=list(init), labels=labels or {})
     placement = decide(fleet(FLEET), pods.pending(pods.keep(raw)), Policy())
     assert isinstance(placement, Placement), placement
-    found = annotations(placement)
-    return {key.replace(".devices.berth.dev", ""): int(text) for key, text in found.items() if "-limit-" in key}
+    limits = annotations(placement)
+    return {key.replace(".devices.berth.dev", ""): int(text) for key, text in limits.items() if "-limit-" in key}
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_limits(containers: list[Raw], expected: dict[str, int]) -> None:
 
 
 def test_an_init_container_has_its_own() -> None:
-    found = told(limited("a", {GPU: "40"}), init=(limited("i", {GPU: "20"}),))
-    assert (found["i/memory-limit-0"], found["a/memory-limit-0"]) == (CARD // 5, CARD * 2 // 5)
+    limits = told(limited("a", {GPU: "40"}), init=(limited("i", {GPU: "20"}),))
+    assert (limits["i/memory-limit-0"], limits["a/memory-limit-0"]) == (CARD // 5, CARD * 2 // 5)
 
 
 def test_by_label_all_may_use_all() -> None:
@@ -95,8 +95,8 @@ def test_by_label_all_may_use_all() -> None:
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_containers_that_run_together_may_never_use_more_than_their_pod_has(amounts: list[int]) -> None:
-    found = told(*(limited(f"c{number}", {GPU: str(amount)}) for number, amount in enumerate(amounts)))
-    memory = sum(amount for key, amount in found.items() if "memory" in key)
+    limits = told(*(limited(f"c{number}", {GPU: str(amount)}) for number, amount in enumerate(amounts)))
+    memory = sum(amount for key, amount in limits.items() if "memory" in key)
     assert memory <= CARD * sum(amounts) // 100
     assert memory > CARD * sum(amounts) // 100 - len(amounts) - 1
-    assert sum(amount for key, amount in found.items() if "sm" in key) == sum(amounts)
+    assert sum(amount for key, amount in limits.items() if "sm" in key) == sum(amounts)
