@@ -1,4 +1,4 @@
-"""Machines as their agents tell of them, and what a patient reader finds on them, who looks at every set."""
+"""Machines as agents report them, and a reference that compares every set of their cards."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
@@ -11,7 +11,7 @@ from tests.builders import card
 SWITCH, NODE, SYSTEM = LINKS["SingleSwitch"], LINKS["SameNUMANode"], LINKS["System"]
 
 Ways = Mapping[frozenset[int], int]
-"""Two minors -> how good the way between them is."""
+"""Two minors -> score of the link between them."""
 
 CUBE: Final[Ways] = {
     frozenset((a, b)): count * NVLINK
@@ -24,7 +24,7 @@ CUBE: Final[Ways] = {
 
 
 def wired(ways: Ways, count: int, **fields: Any) -> tuple[CardInfo, ...]:
-    """Return cards with these ways between them, two on a switch and half of them on each NUMA node."""
+    """Return cards with these links, two per switch and half of them on each NUMA node."""
     return tuple(
         card(
             minor,
@@ -38,19 +38,19 @@ def wired(ways: Ways, count: int, **fields: Any) -> tuple[CardInfo, ...]:
 
 
 def nvswitch(count: int = 8, **fields: Any) -> tuple[CardInfo, ...]:
-    """Return cards that all reach each other by an NVSwitch."""
+    """Return cards that are all connected by an NVSwitch."""
     return wired({frozenset(pair): 18 * NVLINK for pair in combinations(range(count), 2)}, count, **fields)
 
 
 def dgx1(**fields: Any) -> tuple[CardInfo, ...]:
-    """Return a DGX-1: NVLinks where there are some, else the way over PCIe."""
+    """Return a DGX-1: NVLinks where it has them, else links over PCIe."""
     pairs = map(frozenset, combinations(range(8), 2))
     ways = {pair: CUBE.get(pair, NODE if len({minor // 4 for minor in pair}) == 1 else SYSTEM) for pair in pairs}
     return wired(ways, 8, **fields)
 
 
 def trees(*sizes: int, links: bool = False) -> tuple[CardInfo, ...]:
-    """Return PCIe switches with so many cards each, two switches per NUMA node; `links` lists their connections."""
+    """Return PCIe switches with this many cards each, two switches per NUMA node; `links` lists their connections."""
     switches = [switch for switch, size in enumerate(sizes) for _ in range(size)]
     places = {minor: (switch, switch // 2) for minor, switch in enumerate(switches)}
     return tuple(
@@ -76,17 +76,17 @@ def _over_pcie(one: tuple[int, int], other: tuple[int, int]) -> int:
 
 
 def way(one: CardInfo, other: CardInfo) -> int:
-    """Return how good the way between two cards is, by what either tells."""
+    """Return the score of the link between two cards, as either reports it."""
     return max(dict(one.links).get(other.minor, 0), dict(other.links).get(one.minor, 0))
 
 
 def inside(cards: Iterable[CardInfo]) -> int:
-    """Add up the ways between any two cards."""
+    """Return the sum of the link scores of all pairs of cards."""
     return sum(way(one, other) for one, other in combinations(tuple(cards), 2))
 
 
 def related(one: CardInfo, other: CardInfo, needs: Iterable[str]) -> bool:
-    """Return whether two cards have in common what is needed: nvlink, pcie, numa, device."""
+    """Return whether two cards have something in common: nvlink, pcie, numa or device."""
     common = {
         "nvlink": way(one, other) >= NVLINK,
         "pcie": bool(one.pcie) and one.pcie == other.pcie,
@@ -97,7 +97,7 @@ def related(one: CardInfo, other: CardInfo, needs: Iterable[str]) -> bool:
 
 
 def sets_that_will_do(cards: Sequence[CardInfo], count: int, needs: Iterable[str]) -> list[tuple[CardInfo, ...]]:
-    """Return all sets of which any two cards have in common what is needed."""
+    """Return all sets in which any two cards have what is required in common."""
     wanted = tuple(needs)
     return [
         each
@@ -109,7 +109,7 @@ def sets_that_will_do(cards: Sequence[CardInfo], count: int, needs: Iterable[str
 def best_connected(
     cards: Sequence[CardInfo], free: Iterable[int], count: int, needs: Iterable[str] = ()
 ) -> set[tuple[int, ...]]:
-    """Return the minors of the sets that are connected best, and of those the ones that leave the best behind."""
+    """Return the minors of the best connected sets; of these, the ones that leave the best connected cards idle."""
     able = [each for each in cards if each.minor in set(free)]
     sets = sets_that_will_do(able, count, needs)
 

@@ -1,4 +1,4 @@
-"""The combinations of resources that mean something, what they are checked for, and what they become.
+"""The valid combinations of resources, how they are validated, and their normal form.
 
 The rows that differ from Koordinator's are those where it accepts what it can then never place, or overbooks.
 """
@@ -37,7 +37,7 @@ VALID = (
     {SHARED, NPU_CORE, NPU_CPU, MEMORY},
     {SHARED, NPU_CORE, NPU_CPU, MEMORY, NPU_DVPP},
 )
-"""Without slices and MIG, and with rdma and fpga, these are Koordinator's seventeen."""
+"""Koordinator's seventeen combinations are these without slices and MIG, and those of rdma and fpga."""
 
 
 def renamed(amounts: Mapping[str, int], prefix: str) -> dict[str, int]:
@@ -110,7 +110,7 @@ SUBSETS = [frozenset(each) for size in range(1, 14) for each in itertools.combin
 
 
 def accepted(subset: frozenset[str]) -> bool:
-    """Ask for amounts that suit every rule, so that only the combination counts."""
+    """Request amounts that every rule allows, so that only the combination matters."""
     try:
         of_resources({name: 1 if name in (SHARED, NVIDIA, AMD, DCU) else 100 for name in subset})
     except RequestError as error:
@@ -140,10 +140,10 @@ def test_an_invalid_combination_is_shown_with_its_amounts_and_what_is_allowed() 
         pytest.param({GPU: 101}, "gpu: 101;", id="gpu just over one"),
         pytest.param({GPU: quantity.MAX}, f"gpu: {quantity.MAX};", id="gpu absurd"),
         pytest.param({RATIO: 250}, "gpu-memory-ratio: 250;", id="ratio"),
-        pytest.param({CORE: 150, RATIO: 100}, "gpu-core: 150;", id="core beside ratio"),
-        pytest.param({CORE: 150, MEMORY: GI}, "gpu-core: 150;", id="core beside memory"),
-        pytest.param({CORE: 50, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio beside core"),
-        pytest.param({NPU_CORE: 5, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio beside npu-core"),
+        pytest.param({CORE: 150, RATIO: 100}, "gpu-core: 150;", id="core with ratio"),
+        pytest.param({CORE: 150, MEMORY: GI}, "gpu-core: 150;", id="core with memory"),
+        pytest.param({CORE: 50, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio with core"),
+        pytest.param({NPU_CORE: 5, RATIO: 150}, "gpu-memory-ratio: 150;", id="ratio with npu-core"),
         pytest.param({RDMA: 150}, "rdma: 150;", id="rdma"),
         pytest.param({FPGA: 101}, "fpga: 101;", id="fpga"),
         pytest.param(

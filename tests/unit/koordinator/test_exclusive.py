@@ -1,4 +1,4 @@
-"""Pods that keep to themselves: no two of them share a card, or a PCIe switch."""
+"""Exclusive policies: no two pods with one share a card, or a PCIe switch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -45,7 +45,7 @@ def wants(amounts: Mapping[str, int], policy: str = "", kind: str = "gpu") -> Po
 
 
 def placed(made: Fleet, name: str, request: PodRequest) -> tuple[int, ...] | None:
-    """Decide a pod and charge it; give its minors, or None."""
+    """Decide a pod and charge it; return its minors, or None."""
     outcome = decide(made, waiting(name, request), PACKS)
     if not isinstance(outcome, Placement):
         return None
@@ -67,7 +67,7 @@ WHOLE: dict[str, int] = {NVIDIA: 1}
         pytest.param(cards(2), [(SHARE, ""), (SHARE, "")], [(0,), (0,)], id="others share a card"),
         pytest.param(cards(2), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), (1,)], id="DeviceLevel: a card each"),
         pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, DEVICE)], [(0,), None], id="DeviceLevel: no card is left"),
-        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, "")], [(0,), (0,)], id="who does not mind may join"),
+        pytest.param(cards(1), [(SHARE, DEVICE), (SHARE, "")], [(0,), (0,)], id="a pod without a policy may join"),
         pytest.param(cards(1), [(SHARE, ""), (SHARE, DEVICE)], [(0,), (0,)], id="and be joined"),
         pytest.param(trees(2, 2), [(SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,)], id="PCIeLevel: a switch each"),
         pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, PCIE)], [(0,), (2,)], id="PCIeLevel: whole cards, too"),
@@ -75,7 +75,7 @@ WHOLE: dict[str, int] = {NVIDIA: 1}
             trees(2, 2), [(WHOLE, PCIE), (SHARE, PCIE), (SHARE, PCIE)], [(0,), (2,), None], id="PCIeLevel: none is left"
         ),
         pytest.param(trees(2, 2), [(WHOLE, PCIE), (WHOLE, "")], [(0,), (1,)], id="PCIeLevel keeps no others away"),
-        pytest.param(trees(2, 2), [(WHOLE, ""), (WHOLE, PCIE)], [(0,), (1,)], id="and minds no others"),
+        pytest.param(trees(2, 2), [(WHOLE, ""), (WHOLE, PCIE)], [(0,), (1,)], id="and is not kept away by others"),
         pytest.param(
             trees(2, 2), [({NVIDIA: 2}, PCIE), (WHOLE, PCIE)], [(0, 1), (2,)], id="a pod shares a switch with itself"
         ),
@@ -133,7 +133,7 @@ def test_who_leaves_keeps_nobody_away() -> None:
 
 @pytest.mark.parametrize("policy", [pytest.param(policy, id=policy) for policy in (DEVICE, PCIE)])
 def test_a_restart_finds_it_in_the_allocation(policy: str) -> None:
-    """The hint may have been changed since: what counts is what stands beside the cards."""
+    """The hint may have changed since: the policy in the allocation counts."""
     made = fleet({"node": trees(1)})
     outcome = decide(made, waiting("pod", wants(SHARE, policy)), Policy())
     assert isinstance(outcome, Placement)
@@ -209,7 +209,7 @@ def test_no_two_ever_meet_and_none_waits_in_vain(
 
 
 def apart(own: CardInfo, policy: str, card_infos: Sequence[CardInfo], other: str, minors: Sequence[int]) -> bool:
-    """Return whether a card is far enough from the cards of another pod that is exclusive."""
+    """Return whether a card is free of the exclusive policy of a pod with other cards."""
     theirs = [each for each in card_infos if each.minor in minors]
     if own in theirs:
         return False

@@ -1,4 +1,4 @@
-"""Virtual functions: which of a card's is given, and which cards have one to give."""
+"""Virtual functions: which function of a card is allocated, and which cards have a free one."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,18 +29,18 @@ ALL = {"allocateStrategy": "ApplyForAll"}
 
 
 def functions(*buses: str, net: str = "") -> Functions:
-    """Return one group of virtual functions at these addresses, numbered as they stand."""
+    """Return one group of virtual functions at these addresses, numbered in this order."""
     labels = (("net", net),) if net else ()
     return ((labels, tuple(enumerate(buses))),)
 
 
 def wants(amount: int, hint: Mapping[str, Any] | None = None, kind: str = "rdma") -> PodRequest:
-    """Return a request for so much of a type, with this hint."""
+    """Return a request for an amount of a type, with this hint."""
     return asks({f"kubernetes.io/{kind}": amount}, annotations=hints(**{kind: hint or {}}))
 
 
 def given_by(made: Fleet, request: PodRequest) -> list[tuple[int, list[str]]] | str:
-    """Return for each card that a pod gets its minor and the addresses of its functions; else why it gets none."""
+    """Return (minor, addresses of functions) of each card that a pod gets, or the reason why it gets none."""
     outcome = decide(made, waiting("pod", request), Policy())
     if isinstance(outcome, Failure):
         return outcome.reasons[0][0]

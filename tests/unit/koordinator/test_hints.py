@@ -1,4 +1,4 @@
-"""The annotations that say how devices are chosen: what is read of them, what they leave alone, and what is refused."""
+"""The annotations that control how devices are chosen: how they are parsed, and what is refused."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,7 +16,7 @@ ALL_TYPES = {NVIDIA: 2, RDMA: 100, FPGA: 100}
 
 
 def asked(resources: Mapping[str, int], **annotations: object) -> DeviceRequest:
-    """Read a pod with these resources and annotations (`hint`, `joint`, `partition`), as JSON."""
+    """Return the request of a pod with these resources and annotations (`hint`, `joint`, `partition`), as JSON."""
     keys = {"hint": ALLOCATE_HINT, "joint": JOINT_ALLOCATE, "partition": PARTITION_SPEC}
     texts = {
         keys[name]: body if isinstance(body, str) else orjson.dumps(body).decode() for name, body in annotations.items()
@@ -125,7 +125,7 @@ APPLY = {"allocateStrategy": "ApplyForAll"}
         pytest.param(["fpga", "gpu", "rdma"], {}, ("fpga", "gpu", "rdma"), id="three"),
         pytest.param(["gpu", "gpu", "rdma"], {}, ("gpu", "rdma"), id="one twice"),
         pytest.param([], {}, None, id="none"),
-        pytest.param(["gpu"], {}, None, id="one has nobody to be near to"),
+        pytest.param(["gpu"], {}, None, id="a single type has no other to be near"),
         pytest.param(["gpu", "rdma"], {"rdma": APPLY}, None, id="all of one are taken anyway"),
         pytest.param(["gpu", "rdma", "fpga"], {"gpu": APPLY}, ("rdma", "fpga"), id="the next becomes the first"),
         pytest.param(

@@ -1,4 +1,4 @@
-"""GPUs with NICs and FPGAs that lie together, under the same PCIe switches or rather so."""
+"""Joint allocation of GPUs with NICs and FPGAs: under the same PCIe switches, required or preferred."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -51,19 +51,19 @@ def gpus(**under: Sequence[int]) -> tuple[CardInfo, ...]:
 
 
 def nics(kind: str = "rdma", **under: Sequence[int]) -> tuple[CardInfo, ...]:
-    """Return NICs the same way."""
+    """Return NICs with these minors under each switch."""
     places = ((minor, at) for at, minors in under.items() for minor in minors)
     return tuple(other_card(kind, minor, pcie=at, numa=int(at > "B")) for minor, at in places)
 
 
 def wants(amounts: Mapping[str, int], *types: str, same: bool = True, **hinted: Mapping[str, Any]) -> PodRequest:
-    """Return a request for these amounts of types that lie together: GPUs with NICs, unless told otherwise."""
+    """Return a request for a joint allocation of these amounts: GPUs with NICs by default."""
     together = jointly(*(types or ("gpu", "rdma")), same=same)
     return asks(amounts, annotations={**together, **(hints(**hinted) if hinted else {})})
 
 
 def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> ActualAllocation | str:
-    """Return the minors of each type that a pod gets; else why it gets none."""
+    """Return the minors of each type that a pod gets, or the reason why it gets none."""
     outcome = decide(made, waiting("pod", request), policy or Policy())
     if isinstance(outcome, Failure):
         return outcome.reasons[0][0]
@@ -74,7 +74,7 @@ def placed(made: Fleet, request: PodRequest, policy: Policy | None = None) -> Ac
 
 
 def node(*cards: CardInfo, gpu: Mapping[int, int] | None = None, rdma: Mapping[int, int] | None = None) -> Fleet:
-    """Return a node of which pods hold so many hundredths."""
+    """Return a node of whose cards pods hold these hundredths."""
     made = fleet({"node": cards})
     for minor, taken in (gpu or {}).items():
         made.charge(charge(f"on-gpu-{minor}", grant(minor, core=taken, ratio=taken)))
@@ -85,11 +85,11 @@ def node(*cards: CardInfo, gpu: Mapping[int, int] | None = None, rdma: Mapping[i
 
 BOARD = (*gpus(A=(0, 1), B=(2, 3), C=(4, 5), D=(6, 7)), *nics(A=(0,), B=(1,), C=(2,), D=(3,)))
 CROSSED = (*gpus(A=(0,), B=(1,)), *nics(B=(0,)))
-"""The first GPU has no NIC beside it."""
+"""The first GPU has no NIC under its switch."""
 
 
 def none_of(gpu: int, rdma: int) -> str:
-    """Return the reason where each part by itself could be had."""
+    """Return the reason for a node that has enough for each part alone."""
     return f"node(s) have too few free devices under the same PCIe switches ({gpu} GPU and {rdma} RDMA requested)"
 
 
@@ -99,7 +99,7 @@ def none_of(gpu: int, rdma: int) -> str:
         pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 100}, {"gpu": [0], "rdma": [0]}, id="one of each"),
         pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="a share of a NIC"),
         pytest.param(BOARD, {}, {GPU: 50, RDMA: 1}, {"gpu": [0], "rdma": [0]}, id="shares of both"),
-        pytest.param(BOARD, {}, {NVIDIA: 2, RDMA: 100}, {"gpu": [0, 1], "rdma": [0]}, id="two beside one"),
+        pytest.param(BOARD, {}, {NVIDIA: 2, RDMA: 100}, {"gpu": [0, 1], "rdma": [0]}, id="two with one"),
         pytest.param(
             BOARD, {}, {NVIDIA: 3, RDMA: 1}, {"gpu": [0, 1, 2], "rdma": [0, 1]}, id="every switch gives a NIC"
         ),
@@ -141,7 +141,7 @@ def none_of(gpu: int, rdma: int) -> str:
             CROSSED, {"gpu": {0: 50}}, {GPU: 50, RDMA: 1}, {"gpu": [1], "rdma": [0]}, id="though the other is fuller"
         ),
         pytest.param(CROSSED, {}, {NVIDIA: 2, RDMA: 1}, none_of(2, 1), id="both need one"),
-        pytest.param((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1), id="nobody tells where"),
+        pytest.param((card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, none_of(1, 1), id="places are unknown"),
         pytest.param(
             (*gpus(A=(0,)), card(1, pcie="A", healthy=False), *nics(A=(0,))),
             {},
@@ -168,7 +168,7 @@ def none_of(gpu: int, rdma: int) -> str:
             {"gpu": {0: 100}, "rdma": {2: 100}},
             {NVIDIA: 1, RDMA: 100},
             {"gpu": [1], "rdma": [3]},
-            id="the NIC that is free beside the GPU that is free",
+            id="the free NIC next to the free GPU",
         ),
         pytest.param(
             (*gpus(A=(0, 3), B=(1, 4)), *(card(minor, pcie="B2", numa=0) for minor in (2, 5)), *nics(A=(0,), B=(1, 2))),
@@ -269,7 +269,7 @@ def test_other_types(amounts: dict[str, int], types: tuple[str, ...], expected: 
 
 
 def within(scope: str) -> dict[str, str]:
-    """Return the hint that keeps a type's cards within something."""
+    """Return the hint that requires a type's cards to be within a scope."""
     return {"requiredTopologyScope": scope}
 
 
@@ -320,7 +320,7 @@ VFS: dict[str, Any] = {"vfSelector": {}}
             {NVIDIA: 1, RDMA: 1},
             {"rdma": ALL},
             {"gpu": [0], "rdma": [0, 1, 2, 3]},
-            id="every NIC lies beside nothing",
+            id="no NIC is near a GPU",
         ),
     ],
 )
@@ -331,7 +331,7 @@ def test_with_hints(
 
 
 def loose(minor: int, at: str) -> CardInfo:
-    """Return a NIC of which nobody tells the NUMA node."""
+    """Return a NIC whose NUMA node is unknown."""
     return other_card("rdma", minor, pcie=at)
 
 
@@ -403,7 +403,7 @@ def test_functions_are_given_under_the_switch() -> None:
         ),
         pytest.param(BOARD, {}, {NVIDIA: 1, RDMA: 200}, (), {"gpu": [0], "rdma": [0, 1]}, id="the second is far"),
         pytest.param(
-            (card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [0], "rdma": [0]}, id="nobody tells"
+            (card(0), other_card("rdma")), {}, {NVIDIA: 1, RDMA: 1}, (), {"gpu": [0], "rdma": [0]}, id="unknown"
         ),
         pytest.param(
             (card(0), card(1, pcie="A"), other_card("rdma"), *nics(A=(1,))),
@@ -411,7 +411,7 @@ def test_functions_are_given_under_the_switch() -> None:
             {NVIDIA: 1, RDMA: 1},
             (),
             {"gpu": [1], "rdma": [1]},
-            id="rather where somebody tells",
+            id="a known place is preferred",
         ),
         pytest.param(
             (card(0), card(1, pcie="A"), *nics(A=(0,), B=(1,))),
@@ -419,7 +419,7 @@ def test_functions_are_given_under_the_switch() -> None:
             {NVIDIA: 2, RDMA: 1},
             (),
             {"gpu": [0, 1], "rdma": [0]},
-            id="none for a switch that nobody tells",
+            id="none for an unknown switch",
         ),
         pytest.param(
             (*gpus(A=(0,), B=(1, 2)), *nics(A=(0,))),
@@ -499,7 +499,7 @@ SCOPES = st.sampled_from(["", "", "PCIe", "NUMANode"])
 
 @st.composite
 def boards(draw: st.DrawFn, other: str = "rdma") -> tuple[Fleet, dict[str, dict[int, tuple[str, int]]]]:
-    """Draw a node of GPUs and cards of another type, some held; and for each type where those are that are free."""
+    """Draw a node of GPUs and cards of another type, some in use; and for each type the places of the free ones."""
     gpu = dict(enumerate(draw(st.lists(PLACES, min_size=1, max_size=4))))
     others = dict(enumerate(draw(st.lists(PLACES, max_size=4))))
     cards = [card(i, pcie=pcie, numa=numa) for i, (pcie, numa) in gpu.items()]
@@ -524,7 +524,7 @@ def together(places: Sequence[tuple[str, int]], scope: str) -> bool:
 def right(
     given: ActualAllocation, free: dict[str, dict[int, tuple[str, int]]], wanted: dict[str, int], first: str
 ) -> bool:
-    """Return whether a choice is what SamePCIe means, by its words."""
+    """Return whether a choice meets the definition of SamePCIe."""
     (other,) = given.keys() - {"gpu"}
     under = {kind: Counter(free[kind][minor][0] for minor in minors) for kind, minors in given.items()}
     common = set(under["gpu"])
@@ -601,7 +601,7 @@ def test_a_preference_keeps_no_pod_waiting(
 
 @st.composite
 def linked(draw: st.DrawFn) -> tuple[Fleet, list[CardInfo], dict[int, str], list[tuple[int, ...]] | None]:
-    """Draw a node whose GPUs have some NVLinks: with its GPUs, the switch of each NIC, and partitions if they bind."""
+    """Draw a node whose GPUs have some NVLinks; return its GPUs, the switch of each NIC, and required partitions."""
     places = draw(st.lists(PLACES, min_size=2, max_size=4))
     ways = {pair: draw(st.sampled_from([0, NODE, NVLINK, 2 * NVLINK])) for pair in combinations(range(len(places)), 2)}
     gpus = [

@@ -1,4 +1,4 @@
-"""What Koordinator's users run into and no other table here shows; docs/koordinator.md has the whole list."""
+"""Known defects of Koordinator that no other test covers; docs/koordinator.md has the whole list."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -84,7 +84,7 @@ def test_a_node_that_cannot_serve_keeps_no_pod_from_others(
 @pytest.mark.parametrize(
     "card_infos",
     [
-        pytest.param(cards(4), id="nobody tells where cards are"),
+        pytest.param(cards(4), id="places are unknown"),
         pytest.param(trees(2, 2), id="switches"),
         pytest.param(BOARD, id="NVLinks"),
     ],
@@ -116,7 +116,7 @@ REPORTED = [
         vfGroups=[{"labels": {}, "vfs": [{"minor": 0, "busID": "0000:19:00.2"}]}],
     ),
 ]
-"""As the agent reports them: nobody has labelled anything."""
+"""The cards as the agent reports them, without labels."""
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,7 @@
-"""What holds of every request for cards that need not lie together.
+"""Properties of every request for cards without locality.
 
-Each card given is healthy, of the type, model, labels and size that were asked for, and has that much left; and none is
-given only where there are too few such cards. Cards that mind each other have such laws beside their tables.
+Each allocated card is healthy, has the requested type, model, labels and size, and has enough left. A pod waits only if
+there are too few such cards. The properties of requests with locality are in the test modules of their features.
 """
 
 from collections import Counter
@@ -46,20 +46,20 @@ Amounts = Mapping[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
-    """What a pod asks of one type of device, as its author would say it."""
+    """What a pod requests of one type of device, in its author's terms."""
 
     kind: str = "gpu"
     amounts: Amounts
     count: int
-    """How many cards; 0 is every one that is healthy and accepted."""
+    """Number of cards; 0 for all healthy and accepted cards."""
     each: Amounts
     whole: bool = False
-    """Whether nobody else may have anything of the card."""
+    """Whether no other pod may use the card."""
     strategy: str = ""
     rack: str = ""
     model: str = ""
     memory: int = 0
-    """The least that a card must have in all."""
+    """The minimum total memory of a card."""
 
     @property
     def hint(self) -> dict[str, Any]:
@@ -72,13 +72,13 @@ class Wish:
         return memory | ({names.MODEL_EXACT: self.model} if self.model else {})
 
     def accepts(self, info: CardInfo) -> bool:
-        """Return whether this is one of the cards that the pod is about."""
+        """Return whether the pod accepts a card, whatever is used of it."""
         large = dict(info.amounts).get("gpu-memory", 0) >= self.memory
         labelled = not self.rack or ("rack", self.rack) in info.labels
         return info.type == self.kind and info.healthy and large and labelled and self.model in ("", info.model)
 
     def fits(self, info: CardInfo, held: Sequence[Amounts]) -> bool:
-        """Return whether a card of which pods hold these amounts can serve the pod."""
+        """Return whether a card, with these amounts in use, can serve the pod."""
         if not self.accepts(info) or (self.whole and held):
             return False
         need = self.on(info)
@@ -90,7 +90,7 @@ class Wish:
 
 
 def filled(amounts: Amounts, info: CardInfo) -> dict[str, int]:
-    """Fill in memory from ratio, or ratio from memory, by a card's own memory, rounded down."""
+    """Return amounts with memory computed from ratio, or ratio from memory, by the card's memory, rounded down."""
     total = dict(info.amounts)
     amounts_ = {name: amounts.get(name, 0) for name in total}
     if "gpu-memory" in amounts:
@@ -120,7 +120,7 @@ GPUS = (
 
 
 def of_others(kind: str) -> tuple[Wish, ...]:
-    """Return what a pod may ask of NICs or FPGAs."""
+    """Return a strategy for what a pod may request of NICs or FPGAs."""
     name = f"kubernetes.io/{kind}"
     return (
         Wish(kind=kind, amounts={name: 50}, count=1, each={kind: 50}),
@@ -138,18 +138,18 @@ CONDITIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     }
 )
 HARDLY: Sequence[Amounts] = ({"gpu-core": 5}, {"gpu-memory": 5})
-"""What does not show in the hundredths of a card's memory."""
+"""An amount of memory smaller than a hundredth of a card."""
 HOLDS: Mapping[str, Sequence[Amounts]] = {
     kind: [*(part_of(kind, each) for each in (1, 30, 40, 70, 100)), *(HARDLY if kind == "gpu" else ())]
     for kind in WISHES
 }
 Held = dict[tuple[str, int], list[Amounts]]
-"""Type and minor of a card -> what each pod holds of it."""
+"""(type, minor) of a card -> what each pod holds of it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node's cards, and what pods hold of them."""
+    """A node's cards and what pods hold of them."""
 
     fleet: Fleet
     cards: Sequence[CardInfo]
@@ -173,7 +173,7 @@ def nodes(draw: st.DrawFn) -> Node:
 
 @st.composite
 def affinity(draw: st.DrawFn) -> list[Wish]:
-    """Draw what a pod asks of one type of device, or of several."""
+    """Draw what a pod requests of one type of device, or of several."""
     wishes = []
     for kind in draw(st.sampled_from([("gpu",), ("rdma",), ("fpga",), ("gpu", "rdma"), ("gpu", "rdma", "fpga")])):
         wish = replace(draw(st.sampled_from(WISHES[kind])), rack=draw(st.sampled_from(["", "", "a", "c"])))
@@ -186,7 +186,7 @@ def affinity(draw: st.DrawFn) -> list[Wish]:
 
 
 def asked(wanted: Sequence[Wish]) -> PodRequest:
-    """Write it as a pod does."""
+    """Return the request of a pod with these wishes."""
     amounts = {name: amount for wish in wanted for name, amount in wish.amounts.items()}
     annotations = hints(**{wish.kind: wish.hint for wish in wanted})
     for wish in wanted:
@@ -205,7 +205,7 @@ def test_cards_are_given_as_asked_for_wherever_there_are_enough(
 
 
 def check(node: Node, wanted: Sequence[Wish], given_: Sequence[Grant]) -> None:
-    """Compare what a pod was given, nothing if it has to wait, with what it asked for."""
+    """Check a pod's allocation, empty if the pod waits, against its request."""
     able = {
         wish.kind: {each.id: each for each in node.cards if wish.fits(each, node.held.get((each.type, each.minor), ()))}
         for wish in wanted

@@ -1,4 +1,4 @@
-"""Memory and ratio follow from each other by each card's own memory; what is filled in has to fit as well."""
+"""Memory and ratio are computed from each other by each card's memory; the computed amount must fit too."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -44,7 +44,7 @@ def test_what_is_left_out_is_filled_in_rounded_down(
 
 
 def placed(wanted: Mapping[str, int], cards: Sequence[tuple[int, str]], *held: dict[str, Any]) -> list[int] | None:
-    """Return the minors that a pod gets on a node whose first cards are taken so far; None where it does not fit."""
+    """Return the minors that a pod gets on a node with these amounts in use; None if it does not fit."""
     made = fleet({"node": [card(minor, memory=size, model=model) for minor, (size, model) in enumerate(cards)]})
     for minor, taken in enumerate(held):
         made.charge(charge(f"holder-{minor}", grant(minor, **taken)))
@@ -60,13 +60,13 @@ A, T = (A100_BYTES, "A100"), (T4_BYTES, T4)
     [
         pytest.param({MEMORY: 20 * GI}, [A, T], [], [0], id="too many bytes for the small card"),
         pytest.param({MEMORY: 8 * GI}, [T, A], [{"ratio": 60}], [1], id="the small card's bytes are taken by ratio"),
-        pytest.param({RATIO: 50}, [T], [{"memory": 8 * GI}], [0], id="half, beside half by bytes"),
+        pytest.param({RATIO: 50}, [T], [{"memory": 8 * GI}], [0], id="half, with half by bytes"),
         pytest.param({RATIO: 51}, [T], [{"memory": 8 * GI}], None, id="a hundredth more"),
-        pytest.param({MEMORY: 8 * GI}, [T], [{"memory": 8 * GI}], [0], id="bytes beside bytes"),
+        pytest.param({MEMORY: 8 * GI}, [T], [{"memory": 8 * GI}], [0], id="bytes with bytes"),
         pytest.param({MEMORY: 8 * GI + 1}, [T], [{"memory": 8 * GI}], None, id="a byte more"),
         pytest.param({MEMORY: T4_BYTES}, [T], [], [0], id="all bytes of a free card"),
         pytest.param({MEMORY: T4_BYTES}, [T], [{"memory": 1}], None, id="a byte is missing"),
-        pytest.param({RATIO: 100}, [T], [{"memory": 1}], None, id="a whole card has nobody else"),
+        pytest.param({RATIO: 100}, [T], [{"memory": 1}], None, id="a whole card is not shared"),
         pytest.param({RATIO: 100}, [A, T], [{"core": 1}], [1], id="not even one without memory"),
         pytest.param({CORE: 50, MEMORY: GI}, [T], [{"core": 51}], None, id="the core is missing"),
         pytest.param({CORE: 50, MEMORY: GI}, [T], [{"core": 50}], [0], id="the core is there"),

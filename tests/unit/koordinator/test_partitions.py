@@ -1,4 +1,4 @@
-"""Partitions of an NVSwitch: who keeps to them, which is taken, and why there is none."""
+"""Partitions of an NVSwitch: which pods need one, which one is taken, and the reasons if there is none."""
 
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -85,8 +85,8 @@ def reason(made: Fleet, request: PodRequest) -> str:
         pytest.param([0], 8, None, id="the board is broken"),
         pytest.param([0], 4, (4, 5, 6, 7), id="the whole half"),
         pytest.param([0, 7], 4, None, id="both halves are broken"),
-        pytest.param([0], 1, (1,), id="one, beside the one that is taken"),
-        pytest.param([2], 1, (3,), id="one, beside it whatever comes before"),
+        pytest.param([0], 1, (1,), id="one, next to the one in use"),
+        pytest.param([2], 1, (3,), id="one, next to it, whatever comes before"),
         pytest.param([0], 2, (2, 3), id="a quarter of the broken half"),
         pytest.param([4], 2, (6, 7), id="a quarter of the broken half, whatever comes before"),
         pytest.param([0, 1, 6], 2, (2, 3), id="a quarter, both halves are broken: the first"),
@@ -116,7 +116,7 @@ def test_who_keeps_to_partitions(
     ("used", "count", "expected"),
     [
         pytest.param([0], 2, (2, 3), id="a partition where there is one"),
-        pytest.param([4], 1, (5,), id="one, beside the one that is taken"),
+        pytest.param([4], 1, (5,), id="one, next to the one in use"),
         pytest.param([0, 2, 4, 6], 2, (1, 3), id="every quarter is broken: any two"),
         pytest.param([], 3, (0, 1, 2), id="no partition has three: any three"),
         pytest.param([0], 6, (1, 2, 3, 4, 5, 6), id="six"),
@@ -155,7 +155,7 @@ RINGS = table((1, [0, 1], 400), (1, [2, 3], 100), (1, [4, 5]), (2, [6, 7], 200))
         pytest.param(RINGS, [0], {"ringBusBandwidth": "300Gi"}, None, id="the fast ring is broken"),
         pytest.param(RINGS, [], {"ringBusBandwidth": "100Gi"}, (6, 7), id="of those that are fast enough, the highest"),
         pytest.param(RINGS, [6], {"ringBusBandwidth": "100Gi"}, (0, 1), id="then the next"),
-        pytest.param(RINGS, [0, 2, 6], {"ringBusBandwidth": "0"}, None, id="a ring of which nobody knows"),
+        pytest.param(RINGS, [0, 2, 6], {"ringBusBandwidth": "0"}, None, id="an unknown ring"),
         pytest.param(RINGS, [0, 2, 6], SPEC, (4, 5), id="will do for who does not ask"),
         pytest.param(
             RINGS, [], {"ringBusBandwidth": "300Gi", **RESTRICTED}, None, id="restricted: the highest is too slow"
@@ -211,7 +211,7 @@ def test_what_sets_are_worth(
 
 
 def test_a_highest_scored_pair_may_cost_a_larger_set() -> None:
-    """Scores come first: what they say of a pair counts before what is left."""
+    """The score of a pair counts before what the pair leaves free."""
     made = switch(table((2, [0, 1]), (1, [4, 5]), (1, [0, 1, 2, 3])))
     assert chosen(made, wants({NVIDIA: 2}, SPEC)) == (0, 1)
 

@@ -1,4 +1,4 @@
-"""How a request for NICs or FPGAs is divided, by itself and with a strategy and an exclusive policy."""
+"""How a request for NICs or FPGAs is divided over cards, with and without a strategy and an exclusive policy."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ SWITCH = {"exclusivePolicy": "PCIeLevel"}
 
 
 def part(kind: str, amount: int, hint: dict[str, Any]) -> Part:
-    """Return the part that a request of so much of a type becomes with this hint."""
+    """Return the part of a request for an amount of a type with this hint."""
     hints = orjson.dumps({kind: hint}).decode()
     (part_,) = of_pod({f"kubernetes.io/{kind}": amount}, {names.ALLOCATE_HINT: hints}, {}).parts
     return part_
@@ -38,8 +38,8 @@ def part(kind: str, amount: int, hint: dict[str, Any]) -> Part:
         pytest.param(4, COUNT, 4, 1, False, id="four"),
         pytest.param(100, COUNT, 100, 1, False, id="a hundred"),
         pytest.param(200, COUNT, 2, 100, False, id="several whole ones are counted by hundreds"),
-        pytest.param(4, COUNT | EACH, 4, 100, False, id="four, and nobody else on them"),
-        pytest.param(4, COUNT | SWITCH, 4, 1, False, id="four, and nobody else on their switches"),
+        pytest.param(4, COUNT | EACH, 4, 100, False, id="four, and no other pod on them"),
+        pytest.param(4, COUNT | SWITCH, 4, 1, False, id="four, and no other pod on their switches"),
         pytest.param(50, EACH, 1, 50, False, id="a policy by itself divides nothing"),
         pytest.param(50, ALL | EACH, 1, 50, True, id="nor does it with all"),
     ],

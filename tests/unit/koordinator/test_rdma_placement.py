@@ -1,4 +1,4 @@
-"""Which NICs and FPGAs a pod gets by itself: how many, which first, and within what."""
+"""Which NICs and FPGAs a pod gets without a joint allocation: how many, in which order, and within which scope."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -30,17 +30,17 @@ def nic(minor: int = 0, pcie: str = "", numa: int = -1, net: str = "", **fields:
 
 
 def within(scope: str) -> dict[str, str]:
-    """Return the hint that keeps all devices within something."""
+    """Return the hint that requires all devices to be within a scope."""
     return {"requiredTopologyScope": scope}
 
 
 def wants(amount: int, hint: Mapping[str, Any] | None = None, kind: str = "rdma") -> PodRequest:
-    """Return a request for so much of a type, with this hint."""
+    """Return a request for an amount of a type, with this hint."""
     return asks({f"kubernetes.io/{kind}": amount}, annotations=hints(**{kind: hint or {}}))
 
 
 def node(*cards: CardInfo, held: Mapping[int, int] | None = None) -> Fleet:
-    """Return a node with these cards, of which pods hold so many hundredths."""
+    """Return a node with these cards, of which pods hold these hundredths."""
     made = fleet({"node": cards})
     for minor, amount in (held or {}).items():
         kind = cards[0].type
@@ -49,7 +49,7 @@ def node(*cards: CardInfo, held: Mapping[int, int] | None = None) -> Fleet:
 
 
 def minors(made: Fleet, request: PodRequest, policy: Policy = PACKING) -> list[int] | str:
-    """Return the minors that a pod gets, as they stand in its allocation; else why it gets none."""
+    """Return the minors that a pod gets, in the order of its allocation, or the reason why it gets none."""
     outcome = decide(made, waiting("pod", request), policy)
     if isinstance(outcome, Failure):
         return outcome.reasons[0][0]
@@ -260,7 +260,7 @@ PLACES = (nic(0, "A", 0), nic(1, "A", 0), nic(2, "B", 0), nic(3, "C", 1), nic(4,
             200,
             within("PCIe"),
             "node(s) have too few free RDMA devices under one PCIe switch (at most 1 of 2)",
-            id="where nobody tells the switch, no two are under one",
+            id="two cards on unknown switches are never under one",
         ),
         pytest.param(
             (nic(0), nic(1)),

@@ -1,4 +1,4 @@
-"""What strategies say of nodes and cards: every card of a request counts, and every type of device."""
+"""The scores of nodes and cards by each strategy: every card of a request counts, and every device type."""
 
 from collections.abc import Mapping
 from types import ModuleType
@@ -35,7 +35,7 @@ from tests.builders import (
 )
 
 Use = Mapping[str, list[int]]
-"""Node -> the hundredths that are taken of each of its cards."""
+"""Node -> the used hundredths of each of its cards."""
 NODES: Use = {"idle": [0, 0, 0, 0], "half": [100, 100, 0, 0], "mixed": [30, 60, 0, 100]}
 
 
@@ -49,7 +49,7 @@ def used(nodes: Use) -> Fleet:
 
 
 def scored(module: ModuleType, made: Fleet, amounts: Mapping[str, int]) -> dict[str, float]:
-    """Return what a score says of each node that can take the pod."""
+    """Return the score of each node that fits the pod."""
     request = asks(amounts)
     scores_, fits = told(module, made, request, made.present), devices.BUILT_IN.passes(made, request)
     return {name: round(float(scores_[row]), 1) for name, row in made.rows.items() if fits[row]}

@@ -73,7 +73,7 @@ def test_a_card_is_whole_by_its_hundredths_of_memory(requested: Mapping[str, int
 @pytest.mark.parametrize(
     ("requested", "words"),
     [
-        pytest.param({CORE: 200, MEMORY: GI}, "puts gpu-core 200 on each of 1 card", id="two cards' core beside bytes"),
+        pytest.param({CORE: 200, MEMORY: GI}, "puts gpu-core 200 on each of 1 card", id="two cards' core with bytes"),
         pytest.param({CORE: 400, RATIO: 200}, "puts gpu-core 200 on each of 2 card", id="twice the core of two cards"),
         pytest.param({CORE: 200, RATIO: 100}, "puts gpu-core 200 on each of 1 card", id="twice the core of one"),
     ],

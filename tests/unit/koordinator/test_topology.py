@@ -1,4 +1,4 @@
-"""Which cards a pod gets together: scopes, NVLinks, the best set of a machine's cards, and why there is none."""
+"""Which set of cards a pod gets: scopes, NVLinks, the best set of a machine, and the reasons if there is none."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -63,7 +63,7 @@ def wants(amounts: Mapping[str, int], **texts: Any) -> PodRequest:
 
 
 def machine(card_infos: Sequence[CardInfo], used: Iterable[int] = (), shares: Mapping[int, int] | None = None) -> Fleet:
-    """Return a fleet of one node, with pods that hold these cards as a whole, and so many hundredths of others."""
+    """Return a fleet of one node, with pods that hold these cards whole, and these hundredths of others."""
     made = fleet({"node": card_infos})
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
@@ -108,9 +108,9 @@ TWO_BY_FOUR = trees(4, 4)
         pytest.param(FOUR_BY_TWO, [], {GPU: 50}, "Device", (0,), id="a share is of one device"),
         pytest.param(FOUR_BY_TWO, [0], {SHARED: 2, RATIO: 60}, "PCIe", (2, 3), id="shares of two under a switch"),
         pytest.param(FOUR_BY_TWO, [], {SHARED: 3, RATIO: 60}, "PCIe", None, id="shares of three under no switch"),
-        pytest.param(cards(4), [], {NVIDIA: 1}, "PCIe", (0,), id="one card, of which nobody tells where it is"),
-        pytest.param(cards(4), [], {NVIDIA: 2}, "PCIe", None, id="nobody tells of switches"),
-        pytest.param(cards(4), [], {NVIDIA: 2}, "NUMANode", None, id="nobody tells of NUMA nodes"),
+        pytest.param(cards(4), [], {NVIDIA: 1}, "PCIe", (0,), id="one card, whose place is unknown"),
+        pytest.param(cards(4), [], {NVIDIA: 2}, "PCIe", None, id="switches are unknown"),
+        pytest.param(cards(4), [], {NVIDIA: 2}, "NUMANode", None, id="NUMA nodes are unknown"),
         pytest.param(
             [card(0, pcie="a"), card(1), card(2), card(3, pcie="a")], [], {NVIDIA: 2}, "PCIe", (0, 3), id="some do"
         ),
@@ -141,7 +141,7 @@ def test_required_scopes(
         pytest.param(dgx1(), [0, 4], 2, "pcie", (2, 3), id="a switch"),
         pytest.param(dgx1(), [0, 5], 3, "numa", (1, 2, 3), id="a NUMA node"),
         pytest.param(trees(4, 4, links=True), [], 2, "nvlink", None, id="no NVLinks at all"),
-        pytest.param(cards(4), [], 2, "nvlink", None, id="nobody tells of links"),
+        pytest.param(cards(4), [], 2, "nvlink", None, id="links are unknown"),
         pytest.param(cards(4), [0], 1, "nvlink", (1,), id="one card has none that it must reach"),
     ],
 )
@@ -173,7 +173,7 @@ def test_a_preference_keeps_nobody_waiting(level: str, used: Sequence[int], expe
 
 
 def test_a_preference_comes_before_better_ways() -> None:
-    """NVLinks to another NUMA node are better ways, but the pod has said what it prefers."""
+    """NVLinks to another NUMA node have a higher score, but the pod's preference comes first."""
     ways = {frozenset((0, 2)): NVLINK, frozenset((1, 3)): NVLINK}
     assert chosen(machine(wired(ways, 4)), wants({NVIDIA: 2})) == (0, 2)
     assert chosen(machine(wired(ways, 4)), wants({NVIDIA: 2}, topology="numa", policy="preferred")) == (0, 1)
@@ -309,7 +309,7 @@ def test_the_best_set_from_cold(count: int, capsys: pytest.CaptureFixture[str]) 
         pytest.param([], 2, (0, 1), (0, 1), id="an idle machine: the first switch"),
         pytest.param([], 3, (0, 1, 2), (0, 1, 2), id="no switch has three, a NUMA node has"),
         pytest.param([], 5, (0, 1, 2, 3, 4), (0, 1, 2, 3, 4), id="no NUMA node has five"),
-        pytest.param([5], 1, (4,), (0,), id="one: beside a busy card, or far from it"),
+        pytest.param([5], 1, (4,), (0,), id="one: next to a busy card, or far from it"),
         pytest.param([0, 5], 1, (1,), (2,), id="one: the switch is busy, or idle"),
         pytest.param([5], 2, (6, 7), (0, 1), id="two: the busy NUMA node, or the idle one"),
         pytest.param([0, 2], 2, (4, 5), (4, 5), id="two: a switch comes before a busy NUMA node"),
@@ -331,7 +331,7 @@ def test_scopes_decide_where_nobody_tells_of_links(
         pytest.param({3: 50}, (3,), (4,), id="the card that has a share, or the idle NUMA node"),
         pytest.param({3: 50, 6: 30}, (3,), (0,), id="the fuller one, or an empty one"),
         pytest.param({3: 80, 6: 30}, (6,), (0,), id="the fuller one that has room"),
-        pytest.param({3: 80}, (2,), (4,), id="none has room: beside the busy one, or on another NUMA node"),
+        pytest.param({3: 80}, (2,), (4,), id="no card fits: next to the busy one, or on another NUMA node"),
     ],
 )
 def test_what_a_card_costs_comes_before_scopes(

@@ -1,4 +1,4 @@
-"""Instances of cards in MIG mode: which are free, which a pod gets, and that no card is ever held in two ways."""
+"""MIG instances: which are free, which a pod gets, and that no card is ever used in two ways at once."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,7 +44,7 @@ WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 
 
 def ids(of: Fleet, wanted: dict[str, int], policy: Policy = PACKED) -> list[str]:
-    """Return the ids that a pod would get; none where it fits nowhere."""
+    """Return the ids that a pod would get; empty if it fits nowhere."""
     outcome = decide(of, waiting("pod", wanted), policy)
     return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
 
@@ -56,7 +56,7 @@ def why(of: Fleet, wanted: dict[str, int], **fields: Any) -> str:
 
 
 def holding(cards: Sequence[CardInfo], *held: tuple[int, int] | tuple[int, int, str]) -> Fleet:
-    """Return a node of which these instances are in use."""
+    """Return a node with these instances in use."""
     made = fleet({"node": cards})
     for number, each in enumerate(held):
         made.charge(charge(f"holder-{number}", instance(*each)))
@@ -282,7 +282,7 @@ def test_a_pod_whose_allocation_is_unknown_may_hold_any_instance() -> None:
     assert why(made, {MIG_1G: 1}) == "node(s) have pods whose GPU allocation is unknown"
 
 
-# --- what Devices tell later ------------------------------------------------------------------------------------
+# --- changes of the Device ---------------------------------------------------------------------------------------
 
 
 def test_what_is_held_counts_by_name_whatever_was_recorded() -> None:

@@ -1,4 +1,4 @@
-"""Slots and replicas: `nvidia.com/gpu` and `nvidia.com/gpu.shared` are what the Device offers as one."""
+"""Units of `nvidia.com/gpu` and `nvidia.com/gpu.shared`: replicas, instances or cards, as the Device lists them."""
 
 import itertools
 from collections import Counter
@@ -52,7 +52,7 @@ PACKED, SPREAD = Policy(), Policy(card_strategy="LeastAllocated", weights=(("car
 
 
 def slices(minor: int, *numbers: int, of: int = 4) -> list[Grant]:
-    """Return so many slices of a card, as they are charged."""
+    """Return grants of this many replicas of a card."""
     amounts = (("gpu-core", 100 // of), ("gpu-memory", A100_BYTES // of), ("gpu-memory-ratio", 100 // of))
     return [
         Grant(
@@ -73,7 +73,7 @@ def node(*card_infos: CardInfo, single: bool = False) -> Fleet:
 
 
 def ids(of: Fleet, wanted: PodRequest | dict[str, int], policy: Policy = PACKED) -> list[str]:
-    """Return the ids that a pod would get; none where it fits nowhere."""
+    """Return the ids that a pod would get; empty if it fits nowhere."""
     outcome = decide(of, waiting("pod", wanted), policy)
     return [each.id for each in outcome.grants] if isinstance(outcome, Placement) else []
 
@@ -299,7 +299,7 @@ def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
             (0, -1, -1),
             ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
             "on one NUMA node (at most 3 of 7)",
-            id="nobody told",
+            id="unknown places",
         ),
         pytest.param(
             "pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "one PCIe switch (at most 6 of 7)", id="pcie"
@@ -414,7 +414,7 @@ def test_the_most_that_is_free_is_told(name: str, message: str) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """A node's cards, and its MIG strategy."""
+    """Draw a node's cards and its MIG strategy."""
 
     cards: tuple[CardInfo, ...]
     single: bool
@@ -453,7 +453,7 @@ CHANGES = st.lists(st.one_of(REQUESTS, REQUESTS, st.integers(0, 9), machines()),
 
 
 def on_cards(of: Fleet) -> dict[int, list[Grant]]:
-    """Return what is held of each card."""
+    """Return the grants of each card."""
     by_slot: dict[int, list[Grant]] = {}
     for each in of.charges.values():
         for held in each.grants:
@@ -462,7 +462,7 @@ def on_cards(of: Fleet) -> dict[int, list[Grant]]:
 
 
 def way(held: Grant) -> str:
-    """Tell in which way a card is held."""
+    """Return in which way a card is used."""
     names = dict(held.amounts)
     if REPLICAS in names:
         return "sliced"
@@ -472,7 +472,7 @@ def way(held: Grant) -> str:
 
 
 def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tuple[str, str]]:
-    """Return (resource, id) of what a card could give now in pieces, one by one."""
+    """Yield (resource, id) of each free subdevice of a card."""
     total, taken, names = Counter(dict(info.amounts)), Counter[str](), {each.id for each in held}
     for each in held:
         taken.update(dict(each.amounts))
@@ -490,7 +490,7 @@ def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tup
 
 
 def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) -> bool:
-    """Return whether a node has what a pod asks for, by trying nothing cleverly."""
+    """Return whether a node has what a pod requests, by simple counting."""
     free: Counter[str] = Counter()
     held = on_cards(of)
     for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):

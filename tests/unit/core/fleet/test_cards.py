@@ -1,4 +1,4 @@
-"""What Devices tell of cards stands in columns, for as long as they tell it; what pods hold stays."""
+"""Columns of cards: the inventory follows the Device, and charges stay when the inventory changes."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,13 +41,13 @@ X_IS_Y = LabelSelector(requirements=(label("x", "In", "y"),))
 
 
 def by_minor(of: Fleet, column: Any, node: str = "node", kind: str = "gpu") -> dict[int, Any]:
-    """Return what a column has for each card of a node."""
+    """Return the value of a column for each card of a node."""
     columns, row = of.cards[kind], of.rows[node]
     return {int(columns.minor[row, slot]): column[row, slot].item() for slot in columns.slots(row)}
 
 
 def amounts(of: Cards, row: int, name: str) -> tuple[int, int]:
-    """Return what the cards of a row have of a resource, and what of it is used."""
+    """Return the total and the used amounts of a resource on the cards of a row."""
     index = of.index[name]
     return int(of.total[index, row].sum()), int(of.used[index, row].sum())
 

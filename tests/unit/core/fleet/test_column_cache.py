@@ -1,4 +1,4 @@
-"""Columns that are kept and repaired: always what would be computed anew."""
+"""Cached and repaired columns always equal columns that are computed again."""
 
 import itertools
 from typing import Any
@@ -41,7 +41,7 @@ ROWS = 40
 
 
 class Squares:
-    """A column of squares, and which rows it was asked for."""
+    """A column of squares that records which rows were computed."""
 
     def __init__(self) -> None:
         self.base = np.arange(ROWS)
@@ -54,7 +54,7 @@ class Squares:
 
 
 def made() -> ColumnCache:
-    """Return one for rows of which no two look the same."""
+    """Return a cache in which no two rows have equal fingerprints."""
     looks = itertools.count()
     return ColumnCache(lambda _row: 0, lambda _row: b"%d" % next(looks))
 
@@ -202,7 +202,7 @@ STEPS = st.tuples(
 
 
 def said(made: Fleet, request: PodRequest) -> list[Any]:
-    """Return all that filters and scores say of the nodes, and which cards are chosen where there are some."""
+    """Return the results of all filters and scores for the nodes, and the cards chosen on each node that fits."""
     masks = [each.passes(made, request).tolist() for each in Policy().filters_of(request)]
     chosen = [
         Policy().choose(made, row, request) for row in np.flatnonzero(devices.BUILT_IN.passes(made, request)).tolist()
@@ -211,7 +211,7 @@ def said(made: Fleet, request: PodRequest) -> list[Any]:
 
 
 def act(made: Fleet, what: str, node: int, number: int) -> None:
-    """Let something happen to a node."""
+    """Apply one event to a node."""
     name = f"node-{node}"
     match what:
         case "charge":
@@ -246,7 +246,7 @@ def test_what_is_kept_is_what_would_be_computed_anew(steps: list[tuple[str, int,
 
 
 def chosen(made: Fleet, request: PodRequest, strategy: str = "Fragmentation") -> list[int]:
-    """Return the minors that are chosen of the only node."""
+    """Return the minors that are chosen on the only node."""
     return [each.minor for each in Policy(card_strategy=strategy).choose(made, 0, request)]
 
 
@@ -263,19 +263,19 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
     assert chosen(made, small) == [1]  # of 50 free ones 44 could be of no use to the next pods
 
 
-# --- how rows look ----------------------------------------------------------------------------------------------
+# --- fingerprints -----------------------------------------------------------------------------------------------
 
 UNREAD = {"ready", "unreachable", "cordoned", "node_honors", "device_decides"}
-"""Columns that no kept column reads: filters ask the first three each time, the others are summed up in `honors`."""
+"""Columns that no cached column reads: filters read the first three directly; `partitions_only` includes the others."""
 
 
-def look(made: Fleet) -> tuple[object, bytes]:
+def fingerprint(made: Fleet) -> tuple[object, bytes]:
     row = made.rows["node"]
     return made.static_key(row), made.dynamic_key(row)
 
 
 def of_row(column: Any, made: Fleet) -> Any:
-    """Return the part of a column that is about the node."""
+    """Return the node's values in a column."""
     row = made.rows["node"]
     return column[row : row + 1] if len(column) == len(made.names) else column[:, row]
 
@@ -283,26 +283,26 @@ def of_row(column: Any, made: Fleet) -> Any:
 @pytest.mark.parametrize("where", ["fleet", "gpu", "rdma"])
 def test_a_row_that_differs_in_any_column_looks_different(where: str) -> None:
     made = fleet({"node": (*cards(2), other_card("rdma"))})
-    before = look(made)
+    before = fingerprint(made)
     owner = made if where == "fleet" else made.cards[where]
     columns = vars(owner._own)
     assert len(columns) > 10
     for name, column in columns.items():
         kept = column.copy()
         of_row(column, made)[...] = ~kept.any() if kept.dtype == np.bool_ else 77
-        assert (look(made) != before) is (name not in UNREAD), name
+        assert (fingerprint(made) != before) is (name not in UNREAD), name
         column[...] = kept
-    assert look(made) == before
+    assert fingerprint(made) == before
 
 
 def test_a_row_looks_different_by_who_holds_what_of_a_card() -> None:
     made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb"),)})
-    seen = [look(made)]
+    seen = [fingerprint(made)]
     for number in range(2):
         made.charge(charge("pod", instance(0, number)))
-        seen.append(look(made))
+        seen.append(fingerprint(made))
     made.release("uid-pod")
-    assert look(made) == seen[0]
+    assert fingerprint(made) == seen[0]
     made.put_device("node", inventory(divided(0, "1g.10gb", "2g.20gb")))
-    seen.append(look(made))
+    seen.append(fingerprint(made))
     assert all(one != other for one, other in itertools.combinations(seen, 2))

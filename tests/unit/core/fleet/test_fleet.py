@@ -1,4 +1,4 @@
-"""The Fleet keeps what is charged, whatever happens to nodes and cards, and gives it back exactly."""
+"""The Fleet keeps charges, whatever happens to nodes and cards, and releases them exactly."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -52,7 +52,7 @@ WORDS = ("unknown", "taken")
 
 
 def state(of: Fleet) -> dict[Any, Any]:
-    """Return all that is counted, by name, so that it can be compared whatever the rows and slots."""
+    """Return all counts by name, so that they can be compared independently of rows and slots."""
     totals: dict[Any, Any] = {}
     for name, row in of.rows.items():
         totals[name] = {resource: int(of.requested[i, row]) for resource, i in of.resources.items()}
@@ -67,7 +67,7 @@ def state(of: Fleet) -> dict[Any, Any]:
 
 
 def arrays(of: Fleet) -> list[Any]:
-    """Return every array of amounts as it stands."""
+    """Return every array of amounts."""
     arrays_: list[Any] = [of.requested, of.allocatable]
     for columns in of.cards.values():
         arrays_ += [columns.used, columns.users, columns.unknown, columns.total, columns.present, columns.minor]
@@ -205,7 +205,7 @@ def test_a_second_charge_of_a_pod_replaces_the_first() -> None:
 def test_releasing_a_pod_that_holds_nothing_does_nothing() -> None:
     made = fleet()
     before = arrays(made)
-    assert made.release("nobody") is None
+    assert made.release("unknown") is None
     assert all(np.array_equal(a, b) for a, b in zip(before, arrays(made), strict=True))
 
 
@@ -475,9 +475,9 @@ def test_a_new_row_is_not_fresh() -> None:
 @pytest.mark.parametrize(
     "act",
     [
-        pytest.param(lambda made: made.set_fresh("nobody", fresh=True), id="freshness"),
-        pytest.param(lambda made: made.remove_node("nobody"), id="node"),
-        pytest.param(lambda made: made.remove_device("nobody"), id="device"),
+        pytest.param(lambda made: made.set_fresh("unknown", fresh=True), id="freshness"),
+        pytest.param(lambda made: made.remove_node("unknown"), id="node"),
+        pytest.param(lambda made: made.remove_device("unknown"), id="device"),
     ],
 )
 def test_an_unknown_node_is_left_unknown(act: Any) -> None:

@@ -1,4 +1,4 @@
-"""What kubelet gave beside what was promised: charges, words, and exchanged allocations."""
+"""What kubelet allocated, compared with annotations: charges, messages, and rewritten annotations."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -43,30 +43,28 @@ def device(name: str) -> Device:
 
 
 def gave(name: str, *ids: str, **containers: Sequence[str]) -> ActualAllocation:
-    """Return what kubelet gave a pod."""
+    """Return what kubelet allocated to a pod."""
     containers_ = tuple((key, tuple(map(device, each))) for key, each in (containers or {"main": ids}).items())
     return ActualAllocation(uid=f"uid-{name}", pod=f"ns/{name}", node="node", containers=containers_)
 
 
 def whole(name: str, *minors: int, **fields: Any) -> Charge:
-    """Return what a pod was promised that asks kubelet for whole cards."""
+    """Return the charge of a pod that requests whole cards from kubelet."""
     grants = [grant(minor, **WHOLE) for minor in minors]
     return charge(name, *grants, plugin_requests=((NVIDIA, len(minors)),), **fields)
 
 
 def half(name: str, minor: int) -> Charge:
-    return charge(
-        name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), plugin_requests=(("kubernetes.io/gpu", 50),)
-    )
+    return charge(name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), plugin_requests=(("kubernetes.io/gpu", 50),))
 
 
 def little(name: str, minor: int, **fields: Any) -> Charge:
-    """Return a pod that asks kubelet for a card, and was promised a hundredth of it."""
+    """Return a pod that requests a card from kubelet, and whose annotation has a hundredth of it."""
     return charge(name, replace(grant(minor, core=1), **fields), plugin_requests=((NVIDIA, 1),))
 
 
 def stranger(name: str, wanted: int = 1) -> Charge:
-    """Return a pod of another scheduler, which nobody promised anything."""
+    """Return a pod of another scheduler, without an allocation annotation."""
     return charge(name, plugin_requests=((NVIDIA, wanted),), unknown=("gpu",))
 
 
@@ -81,7 +79,7 @@ def node(*infos: Any) -> Fleet:
 
 
 def held(of: Charge) -> list[tuple[str, dict[str, int]]]:
-    """Return what a pod is charged for, without memory where that follows from the ratio."""
+    """Return what a pod is charged for, without memory if it follows from the ratio."""
     return [(each.id, {k: v for k, v in each.amounts if k != "gpu-memory"}) for each in of.grants]
 
 
@@ -116,7 +114,11 @@ QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
         ),
         pytest.param(half("p", 0), gave("p"), False, [("GPU-0", HALF)], id="a share is not kubelet's to give"),
         pytest.param(
-            half("p", 0), gave("p", "GPU-1"), False, [("GPU-0", HALF), ("GPU-1", ALL)], id="a card beside a share"
+            half("p", 0),
+            gave("p", "GPU-1"),
+            False,
+            [("GPU-0", HALF), ("GPU-1", ALL)],
+            id="a card in addition to a share",
         ),
         pytest.param(
             half("p", 0), gave("p", "GPU-0"), False, [("GPU-0", ALL)], id="all of a card that it has a share of"
@@ -129,8 +131,8 @@ QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
             little("p", 0), gave("p", "GPU-1"), True, [("GPU-0", {"gpu-core": 1}), ("GPU-1", ALL)], id="and another's"
         ),
         pytest.param(stranger("p"), gave("p", "GPU-1"), False, [("GPU-1", ALL)], id="another scheduler's"),
-        pytest.param(whole("p", 0), gave("p", "GPU-9"), False, [("GPU-9", ALL)], id="a card that nobody knows"),
-        pytest.param(whole("p", 0), gave("p", "MIG-1-7"), False, [("MIG-1-7", ALL)], id="an instance nobody knows"),
+        pytest.param(whole("p", 0), gave("p", "GPU-9"), False, [("GPU-9", ALL)], id="an unknown card"),
+        pytest.param(whole("p", 0), gave("p", "MIG-1-7"), False, [("MIG-1-7", ALL)], id="an unknown instance"),
         pytest.param(
             whole("p", 0), gave("p", "rdma-0"), False, [("GPU-0", ALL), ("rdma-0", {"rdma": 100})], id="another type"
         ),
@@ -163,10 +165,7 @@ def test_pieces_are_charged_as_what_they_are() -> None:
         pytest.param(stranger("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
         pytest.param(stranger("p"), gave("p"), ("gpu",), id="nothing"),
         pytest.param(
-            charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")),
-            gave("p", "GPU-1"),
-            ("rdma",),
-            id="of one type",
+            charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")), gave("p", "GPU-1"), ("rdma",), id="of one type"
         ),
         pytest.param(
             charge("p", plugin_requests=(("kubernetes.io/gpu", 50),), unknown=("gpu",)),
@@ -227,7 +226,7 @@ def test_foreign_use_takes_whole_cards() -> None:
             half("p", 0),
             gave("p", "GPU-1"),
             "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)",
-            id="beside a share",
+            id="in addition to a share",
         ),
         pytest.param(stranger("p"), gave("p", "GPU-1"), "", id="nothing was promised"),
         pytest.param(whole("p", 0), gave("p", "GPU-0", "rdma-0"), "", id="nothing was promised of the type"),
@@ -244,7 +243,7 @@ Story = Mapping[str, tuple[Charge, ActualAllocation | None]]
 
 
 def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
-    """Return by pod which devices stand in its new allocation for which."""
+    """Return by pod which devices replace which in its new annotation."""
     drifted = [
         Mismatch(promised=p, actual=g)
         for p, g in story.values()
@@ -300,7 +299,7 @@ def rewritten(made: Fleet, story: Story) -> dict[str, dict[str, str]]:
             {"q": {"GPU-0": "GPU-1"}},
             id="one half was written before a crash",
         ),
-        pytest.param({"p": (whole("p", 0), gave("p", "GPU-1"))}, {}, id="another that nobody was promised"),
+        pytest.param({"p": (whole("p", 0), gave("p", "GPU-1"))}, {}, id="another that no annotation names"),
         pytest.param(
             {"p": (whole("p", 0), gave("p", "GPU-1")), "q": (whole("q", 1), None)}, {}, id="the other has nothing yet"
         ),
@@ -342,10 +341,7 @@ def test_instances_are_exchanged_for_those_of_their_profile(profile: str, *, sam
     made = node(divided(0, "1g.10gb", profile))
     swap = {
         "p": (charge("p", instance(0, 0), plugin_requests=((MIG, 1),)), gave("p", "MIG-0-1")),
-        "q": (
-            charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),)),
-            gave("q", "MIG-0-0"),
-        ),
+        "q": (charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),)), gave("q", "MIG-0-0")),
     }
     expected = {"p": {"MIG-0-0": "MIG-0-1"}, "q": {"MIG-0-1": "MIG-0-0"}}
     assert rewritten(made, swap) == (expected if same else {})
@@ -432,7 +428,7 @@ SIZES = st.lists(st.sampled_from([1, 1, 2, 4]), min_size=1, max_size=8)
 
 
 def laid_out(sizes: Sequence[int], order: Sequence[int]) -> list[list[int]]:
-    """Return to pods of these sizes cards in this order."""
+    """Return the cards, in this order, divided among pods of these sizes."""
     layout, left = [], list(order)
     for size in sizes:
         layout.append(sorted(left[:size]))
@@ -450,7 +446,7 @@ def used(of: Fleet) -> list[int]:
 @settings(max_examples=60)
 @given(sizes=SIZES, random=st.randoms(use_true_random=False))
 def test_whatever_kubelet_gave_whom_allocations_come_to_say_it(sizes: list[int], random: Any) -> None:
-    """Any part of the writes may be lost at any time, and charges never change by what is written."""
+    """Any write may be lost at any time, and writes never change charges."""
     count = sum(sizes)
     promised, given_ = ({}, {})
     orders = [random.sample(range(count), count) for _ in range(2)]

@@ -1,4 +1,4 @@
-"""What filters, scores and plug-ins get of the Fleet cannot be written."""
+"""Arrays that the Fleet returns to filters, scores and plug-ins are read-only."""
 
 from collections.abc import Callable, Iterator
 from typing import Any

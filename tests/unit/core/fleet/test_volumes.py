@@ -62,7 +62,7 @@ def volumes(draw: st.DrawFn) -> list[Volume]:
 
 
 def reference(claims: Sequence[Claim], there: Sequence[Volume], node: str) -> list[str] | None:
-    """Return each claim's volume on a node, "new" where one is made, in order of size; None if one fails."""
+    """Return each claim's volume on a node in order of size, "new" if one is provisioned; None if a claim fails."""
     taken: set[str] = set()
     given: list[str] = []
     for each in sorted(claims, key=lambda one: (one.size, one.key)):
@@ -275,7 +275,7 @@ def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:  # noqa: C901,
 
 
 def expected_count(fleet: Fleet, node: str) -> int:
-    """Count a node's volumes of the driver from all that is known."""
+    """Return the number of the driver's volumes on a node, counted from all objects."""
     store = fleet.volumes
     volumes = {
         counted

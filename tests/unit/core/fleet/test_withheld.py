@@ -1,4 +1,4 @@
-"""GPUs that kubelet cannot give out now, because pods have shares of them that kubelet knows nothing of."""
+"""GPUs that kubelet cannot allocate now, because pods have shares of them that kubelet does not know."""
 
 import pytest
 
@@ -140,7 +140,7 @@ def test_many_nodes_keep_their_own() -> None:
 
 
 def test_pods_with_shares_are_evicted_for_one_of_kubelets_all_the_same() -> None:
-    """Once they are gone, the agent gives the card back."""
+    """Once the pods are gone, the agent offers the card again."""
     made = node(*cards(1), withheld=(0,))
     made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2), priority=1))
     preemption = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())

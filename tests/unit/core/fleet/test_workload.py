@@ -1,4 +1,4 @@
-"""What the typical mix of pods is."""
+"""The typical mix of pods."""
 
 import numpy as np
 import pytest
@@ -25,12 +25,12 @@ def demand(of: Workload) -> dict[ModelConstraint, float]:
 @pytest.mark.parametrize(
     ("pods", "expected"),
     [
-        pytest.param([], 0, id="nobody was seen"),
+        pytest.param([], 0, id="no pod was seen"),
         pytest.param([{"cpu": 4000}], 0, id="pods without cards do not count"),
         pytest.param([{"cpu": 4000, GPU: 50}], 8000, id="half a card"),
         pytest.param([{"cpu": 4000, NVIDIA: 4}], 1000, id="four cards"),
         pytest.param([{"cpu": 1000, CORE: 20, RATIO: 50}], 2000, id="core or memory, whichever is more"),
-        pytest.param([{"cpu": 1000, MEMORY: 5}], 0, id="bytes alone tell nothing"),
+        pytest.param([{"cpu": 1000, MEMORY: 5}], 0, id="bytes alone are ignored"),
         pytest.param([{GPU: 100}], 0, id="no cpu"),
         pytest.param([{"cpu": 9000, GPU: 100}, {"cpu": 1000, GPU: 100}], 5000, id="the mean"),
     ],

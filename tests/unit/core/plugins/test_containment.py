@@ -1,4 +1,4 @@
-"""What a plug-in's code does wrong is one error that says whose it is, and nothing else comes of it."""
+"""Every failure of a plug-in is one error that names the plug-in, and has no other effect."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,7 +34,7 @@ def npu(minor: int = 0, *, healthy: bool = True) -> CardInfo:
 
 
 def strange(*cards: int, **own: Callable[..., Any]) -> tuple[Fleet, Policy]:
-    """Return a Fleet with nodes `a`, `b` … with so many NPUs each and one that is broken, and a policy."""
+    """Return a Fleet with nodes `a`, `b` … with this many NPUs each and a broken one, and a policy."""
     made = Fleet(kinds=Kinds((KIND,)))
     for name, count in zip("abc", cards, strict=False):
         devices = [*(npu(minor) for minor in range(count)), npu(9, healthy=False)]
@@ -101,7 +101,7 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
         ),
         pytest.param("choose", given(0, 2), "100 of npu of npu 2; it has 0 free", id="taken"),
         pytest.param("choose", given(0, 1, amount=0), "0 of npu of npu 0; it has 100 free", id="nothing of it"),
-        pytest.param("choose", given(0, 1, counted="x"), "KeyError: 'x'", id="what nobody counts"),
+        pytest.param("choose", given(0, 1, counted="x"), "KeyError: 'x'", id="an unknown resource"),
         pytest.param("choose", gives(7), "TypeError: 'int' object is not iterable", id="no devices at all"),
         pytest.param("score", fails, "ZeroDivisionError: division by zero", id="score raises"),
         pytest.param("score", gives(np.ones(1)), "it returned scores of shape (1,); allowed is (", id="another shape"),

@@ -1,4 +1,4 @@
-"""Types of devices that are not built in are decided, counted and given back as those that are."""
+"""Devices of plug-ins are allocated, charged and released as built-in ones."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import replace
@@ -40,7 +40,7 @@ PLAIN = Policy(plugins={"npu": DevicePlugin(kind=KIND)})
 
 
 def fleet(*cards: int) -> Fleet:
-    """Return a Fleet with nodes `a`, `b` … with so many NPUs each."""
+    """Return a Fleet with nodes `a`, `b` … with this many NPUs each."""
     made = Fleet(kinds=KINDS)
     for name, count in zip("abc", cards, strict=False):
         add(made, node_info(name), inventory(*(npu(minor) for minor in range(count))))
@@ -109,7 +109,7 @@ def test_a_plug_in_may_count_by_other_names() -> None:
 
 
 class Pairs:
-    """An allocator that gives out devices with an even minor alone."""
+    """An allocator that allocates only devices with an even minor."""
 
     def passes(self, fleet: Fleet, _request: PodRequest, part: Part, rows: Rows) -> Mask:
         cards = fleet.cards[part.type]
@@ -167,7 +167,7 @@ def test_its_score_is_not_asked_for_other_pods() -> None:
     assert given(fleet(1, 1, 1), waiting(), policy)[0] == "a"
 
 
-# --- what the API server tells ------------------------------------------------------------------------------
+# --- what the API server shows ------------------------------------------------------------------------------
 
 HELD = '{"npu": [{"minor": 1, "resources": {"npu": "100"}}], "gpu": [{"minor": 0, "resources": {"gpu-core": "100"}}]}'
 

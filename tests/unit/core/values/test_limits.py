@@ -1,4 +1,4 @@
-"""How much of its cards each container may use, as its annotations tell it."""
+"""The annotations that limit how much of its cards each container may use."""
 
 from typing import Any
 
@@ -17,14 +17,14 @@ FLEET = {"node": [card(minor, memory=CARD) for minor in range(4)]}
 
 
 def limited(name: str, requests: dict[str, str], **fields: Any) -> Raw:
-    """A container that reads the limit of its first card."""
+    """Return a container that reads the limit of its first card."""
     path = f"metadata.annotations['{name}.devices.berth.dev/memory-limit-0']"
     entry = {"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "valueFrom": {"fieldRef": {"fieldPath": path}}}
     return container(name, requests, env=[entry], **fields)
 
 
-def told(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[Raw, ...] = ()) -> dict[str, int]:
-    """The limits that are written, by `container/what`."""
+def written(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[Raw, ...] = ()) -> dict[str, int]:
+    """Return the limits that are written, by `container/what`."""
     raw = pod("p", containers=list(containers), initContainers=list(init), labels=labels or {})
     placement = decide(fleet(FLEET), pods.pending(pods.keep(raw)), Policy())
     assert isinstance(placement, Placement), placement
@@ -70,22 +70,22 @@ def told(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[Raw
         pytest.param(
             [limited("a", {GPU: "20"}), container("b", {GPU: "30"})],
             {"a/memory-limit-0": CARD // 5, "a/sm-limit-0": 20},
-            id="beside one that reads none",
+            id="next to one that reads none",
         ),
     ],
 )
 def test_limits(containers: list[Raw], expected: dict[str, int]) -> None:
-    assert told(*containers) == expected
+    assert written(*containers) == expected
 
 
 def test_an_init_container_has_its_own() -> None:
-    limits = told(limited("a", {GPU: "40"}), init=(limited("i", {GPU: "20"}),))
+    limits = written(limited("a", {GPU: "40"}), init=(limited("i", {GPU: "20"}),))
     assert (limits["i/memory-limit-0"], limits["a/memory-limit-0"]) == (CARD // 5, CARD * 2 // 5)
 
 
 def test_by_label_all_may_use_all() -> None:
     labels = {"genius/gpu-memory-each": "8192"}
-    assert told(limited("a", {}), limited("b", {}), labels=labels) == {
+    assert written(limited("a", {}), limited("b", {}), labels=labels) == {
         "a/memory-limit-0": 8 * GI,
         "a/sm-limit-0": 0,
         "b/memory-limit-0": 8 * GI,
@@ -95,7 +95,7 @@ def test_by_label_all_may_use_all() -> None:
 
 @given(st.lists(st.integers(1, 20), min_size=1, max_size=5))
 def test_containers_that_run_together_may_never_use_more_than_their_pod_has(amounts: list[int]) -> None:
-    limits = told(*(limited(f"c{number}", {GPU: str(amount)}) for number, amount in enumerate(amounts)))
+    limits = written(*(limited(f"c{number}", {GPU: str(amount)}) for number, amount in enumerate(amounts)))
     memory = sum(amount for key, amount in limits.items() if "memory" in key)
     assert memory <= CARD * sum(amounts) // 100
     assert memory > CARD * sum(amounts) // 100 - len(amounts) - 1
