@@ -79,7 +79,7 @@ class LeaderElection:
     _number: int = field(default=0, init=False)  # of our last term, and the moment of its end
     _ends_at: float = field(default=0.0, init=False)
     _highest: int = field(default=0, init=False)  # number known to be taken
-    _told: int | None = field(default=None, init=False)
+    _announced: int | None = field(default=None, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
     _expiry: asyncio.TimerHandle | None = field(default=None, init=False)
 
@@ -112,12 +112,12 @@ class LeaderElection:
             while True:
                 started = self.clock()
                 await self._turn()
-                self._tell()
+                self._announce()
                 # Measured from the start of the turn, so that a slow answer does not delay the next renewal.
                 await asyncio.sleep(started + self.retry_period - self.clock())
         finally:
             self._ends_at = 0.0
-            self._tell()
+            self._announce()
             await self._release()
 
     async def _turn(self) -> None:
@@ -182,7 +182,7 @@ class LeaderElection:
         """Schedule the announcement that the term has ended, even while a call waits for its answer."""
         if self._expiry is not None:
             self._expiry.cancel()
-        self._expiry = asyncio.get_running_loop().call_later(self._ends_at - self.clock(), self._tell)
+        self._expiry = asyncio.get_running_loop().call_later(self._ends_at - self.clock(), self._announce)
 
     async def _write(self, number: int, holder: str, seconds: int) -> None:
         # With resourceVersion and uid: if the lease was changed, deleted or created again, the answer is in _CHANGED.
@@ -232,10 +232,10 @@ class LeaderElection:
                 task.cancel()
             await asyncio.gather(*requests, return_exceptions=True)
 
-    def _tell(self) -> None:
-        if self.term != self._told:
-            self._told, self.won_at = self.term, self.clock()
-            log.info("term changed", lease=self.name, identity=self.identity, term=self._told)
+    def _announce(self) -> None:
+        if self.term != self._announced:
+            self._announced, self.won_at = self.term, self.clock()
+            log.info("term changed", lease=self.name, identity=self.identity, term=self._announced)
             self._changed.set()
             self._changed = asyncio.Event()
 

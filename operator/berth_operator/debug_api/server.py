@@ -108,12 +108,12 @@ class DebugApi:
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         node = request.match_info["node"]
-        found = None
+        body = None
         if _NODE.fullmatch(node):
-            found = summary.summary(await self._snapshots().of(node), node)
-        if found is None:
+            body = summary.summary(await self._snapshots().of(node), node)
+        if body is None:
             return _message(web.HTTPNotFound.status_code, f"cannot find node {node}")
-        return _json(found)
+        return _json(body)
 
     async def _summaries(self, request: web.Request) -> web.StreamResponse:
         fleet = await self._snapshots().whole()
@@ -138,8 +138,8 @@ def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
 
 def _entry(fleet: Fleet, name: str) -> bytes:
     """Return a node's part of the answer; empty if the node was deleted."""
-    found = summary.summary(fleet, name)
-    return b"" if found is None else orjson.dumps(name) + b":" + orjson.dumps(found)
+    body = summary.summary(fleet, name)
+    return b"" if body is None else orjson.dumps(name) + b":" + orjson.dumps(body)
 
 
 def _json(body: Any, status: int = 200, headers: dict[str, str] | None = None) -> web.Response:

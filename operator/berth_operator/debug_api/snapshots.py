@@ -95,7 +95,7 @@ class Listed:
         # Only the leader checks the agents regularly.
         self._cluster.node_cache.check_all_alive()
         fleet = self._cluster.fleet.copy()
-        for each in charges:
-            fleet.release(kubelet_allocation.left_uid(each.node, each.uid))
-            fleet.charge(self._cluster.allocations.effective_charge(each))
+        for charge in charges:
+            fleet.release(kubelet_allocation.left_uid(charge.node, charge.uid))
+            fleet.charge(self._cluster.allocations.effective_charge(charge))
         return fleet

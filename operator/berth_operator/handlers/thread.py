@@ -43,13 +43,13 @@ class KopfThread:
         try:
             asyncio.run(self._operate())
         except BaseException as error:  # noqa: BLE001 - handed to the main thread, which ends the process
-            self._tell(error)
+            self._report_end(error)
         else:
-            self._tell(RuntimeError("kopf ended by itself"))
+            self._report_end(RuntimeError("kopf ended by itself"))
         finally:
             self._ended.set_result(None)
 
-    def _tell(self, error: BaseException) -> None:
+    def _report_end(self, error: BaseException) -> None:
         if not self._stop.is_set():
             self._memo.loop.call_soon_threadsafe(self._memo.failed, error)
 

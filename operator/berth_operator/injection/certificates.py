@@ -73,10 +73,10 @@ class Pair:
     def is_due(self, now: datetime) -> bool:
         """Return whether less than a third of the certificate's lifetime is left, or it cannot be read."""
         try:
-            found = x509.load_pem_x509_certificate(self.certificate)
+            certificate = x509.load_pem_x509_certificate(self.certificate)
         except ValueError:
             return True
-        begun, ends = found.not_valid_before_utc, found.not_valid_after_utc
+        begun, ends = certificate.not_valid_before_utc, certificate.not_valid_after_utc
         return now > ends - (ends - begun) / 3
 
 
@@ -155,8 +155,8 @@ class Shared:
 
     async def _renew(self, known: dict[str, Any], before: Pair) -> dict[str, Any] | None:
         """Write a new certificate to the Secret and return the Secret; None if another replica was faster."""
-        made = issue(self.host, self.now(), self.lifetime)
-        data = {"tls.crt": made.certificate, "tls.key": made.key, "ca.crt": made.certificate + before.certificate}
+        pair = issue(self.host, self.now(), self.lifetime)
+        data = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": pair.certificate + before.certificate}
         metadata = known.get("metadata") or {"name": self.secret, "namespace": self.namespace}
         body = {
             "apiVersion": "v1",
@@ -177,8 +177,8 @@ class Shared:
     async def _trust(self, bundle: str) -> None:
         """Write the bundle to the webhook configuration, unless it is there already."""
         path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.configuration}"
-        found = await self.api.request("GET", path)
-        if any(each["clientConfig"].get("caBundle") != bundle for each in found.get("webhooks") or ()):
+        current = await self.api.request("GET", path)
+        if any(each["clientConfig"].get("caBundle") != bundle for each in current.get("webhooks") or ()):
             body = {"webhooks": [{"name": WEBHOOK, "clientConfig": {"caBundle": bundle}}]}
             await self.api.request("PATCH", path, body=body, content_type=STRATEGIC)
 

@@ -35,11 +35,11 @@ def limited(pod: Object) -> Object:
         ValueError: the requested number of cards is not a number.
     """
     spec, labels = pod["spec"], labels_of(pod)
-    found = list(asking(spec, labels)) if labels.get(PROVIDER) == HAMI_CORE else []
-    if not found:
+    containers = list(asking(spec, labels)) if labels.get(PROVIDER) == HAMI_CORE else []
+    if not containers:
         return pod
-    cards = min(max(_cards(container, labels) for _, _, container in found), MOST_CARDS)
-    fresh = with_containers(spec, _with_library(found, cards))
+    cards = min(max(_cards(container, labels) for _, _, container in containers), MOST_CARDS)
+    fresh = with_containers(spec, _with_library(containers, cards))
     fresh["volumes"] = [*_of_others(spec.get("volumes")), *_VOLUMES]
     fresh["nodeSelector"] = {**(spec.get("nodeSelector") or {}), PROVIDER: HAMI_CORE}
     return {**pod, "spec": fresh}
@@ -53,8 +53,8 @@ def _cards(container: Object, labels: Object) -> int:
     return int(labels.get(names.GENIUS_NUMBER, 1)) if any(each in labels for each in request.LABELS) else 1
 
 
-def _with_library(found: Iterable[Put], cards: int) -> Iterator[Put]:
-    for kind, number, container in found:
+def _with_library(containers: Iterable[Put], cards: int) -> Iterator[Put]:
+    for kind, number, container in containers:
         mounts = [*_of_others(container.get("volumeMounts")), *_MOUNTS]
         yield kind, number, {**container, "env": _env(container, cards), "volumeMounts": mounts}
 
@@ -62,8 +62,8 @@ def _with_library(found: Iterable[Put], cards: int) -> Iterator[Put]:
 def _env(container: Object, cards: int) -> list[Object]:
     limits = {_MEMORY.format(card): ("memory", card) for card in range(cards)} | {_CORE: ("sm", 0)}
     kept = [each for each in container.get("env") or () if each["name"] not in {*limits, _PRELOAD}]
-    told = [_read(name, container["name"], *limit) for name, limit in limits.items()]
-    return [*kept, *told, {"name": _PRELOAD, "value": LIBRARY}]
+    variables = [_read(name, container["name"], *limit) for name, limit in limits.items()]
+    return [*kept, *variables, {"name": _PRELOAD, "value": LIBRARY}]
 
 
 def _read(name: str, container: str, what: str, card: int) -> Object:

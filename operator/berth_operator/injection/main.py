@@ -85,8 +85,8 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = CliApp.run(Settings, cli_args=list(arguments))
     except ValidationError as error:
-        told = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
-        sys.stderr.write(f"berth-operator webhook: {told}\n")
+        problems = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
+        sys.stderr.write(f"berth-operator webhook: {problems}\n")
         return 2
     logs.configure(settings.log_format)
     asyncio.run(_run(settings))

@@ -33,9 +33,9 @@ class Mutations:
         return injection.joined(pod, before) if before else self._created(pod)
 
     def _created(self, pod: Object) -> Object:
-        found: Object = injection.injected(pod)
-        found = hami.limited(found) if self.hami_core else found
-        return with_runtime(found, self.runtime_class) if self.runtime_class else found
+        mutated: Object = injection.injected(pod)
+        mutated = hami.limited(mutated) if self.hami_core else mutated
+        return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 
 
 def with_runtime(pod: Object, name: str) -> Object:
@@ -52,18 +52,18 @@ def _asks_for_gpus(pod: Object) -> bool:
     return any(label in labels_of(pod) for label in request.LABELS) or any(map(_GPUS.match, requested))
 
 
-def patch(pod: Object, wanted: Object) -> list[dict[str, Any]]:
+def patch(pod: Object, mutated: Object) -> list[dict[str, Any]]:
     """Return the JSON patch from a pod to its mutated form; empty if they are equal."""
-    before, after = pod["spec"], wanted["spec"]
-    found = list(_differing("/spec", before, after, _OF_POD))
+    before, after = pod["spec"], mutated["spec"]
+    operations = list(_differing("/spec", before, after, _OF_POD))
     for kind in _LISTS:
         pairs = zip(before.get(kind) or (), after.get(kind) or (), strict=True)
         for number, (old, new) in enumerate(pairs):
-            found += _differing(f"/spec/{kind}/{number}", old, new, _OF_CONTAINER)
-    return found
+            operations += _differing(f"/spec/{kind}/{number}", old, new, _OF_CONTAINER)
+    return operations
 
 
 def _differing(path: str, before: Object, after: Object, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
-    for each in fields:
-        if after.get(each) != before.get(each):
-            yield {"op": "add", "path": f"{path}/{each}", "value": after[each]}
+    for field in fields:
+        if after.get(field) != before.get(field):
+            yield {"op": "add", "path": f"{path}/{field}", "value": after[field]}

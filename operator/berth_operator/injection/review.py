@@ -22,9 +22,9 @@ def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
     """
     try:
         review = orjson.loads(body)
-        asked = review["request"]
-        uid, pod = asked["uid"], asked["object"]
-        operations = patch(pod, mutations.made_of(pod, asked.get("oldObject")))
+        request = review["request"]
+        uid, pod = request["uid"], request["object"]
+        operations = patch(pod, mutations.made_of(pod, request.get("oldObject")))
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"not JSON: {error}") from error
     except ValueError as error:

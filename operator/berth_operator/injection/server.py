@@ -78,10 +78,10 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
 
 def application(mutations: Mutations) -> web.Application:
     """Return the aiohttp application."""
-    made = web.Application(client_max_size=LARGEST)
-    made.router.add_post(PATH, functools.partial(_inject, mutations))
-    made.router.add_get(HEALTH, _health)
-    return made
+    served = web.Application(client_max_size=LARGEST)
+    served.router.add_post(PATH, functools.partial(_inject, mutations))
+    served.router.add_get(HEALTH, _health)
+    return served
 
 
 async def _inject(mutations: Mutations, request: web.Request) -> web.Response:

@@ -127,9 +127,9 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, G
 def _holder(charge: Charge, grant: Grant) -> Holder:
     namespace, name = keys.split(charge.pod)
     known = _shown_amounts(grant.type, dict(grant.amounts))
-    piece = grant.id[:MAX_ID] if grant.is_subdevice else None
+    subdevice_id = grant.id[:MAX_ID] if grant.is_subdevice else None
     uid = charge.uid.rpartition("/")[2]
-    return Holder(namespace=namespace, name=name, uid=uid, id=piece, resources=_resources(known))
+    return Holder(namespace=namespace, name=name, uid=uid, id=subdevice_id, resources=_resources(known))
 
 
 def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:

@@ -32,20 +32,20 @@ def wanted(view: NodeView) -> dict[str, int]:
     """Return the sums that the Node should show."""
     cards = view.device.inventory.cards if view.device else ()
     healthy = {(card.type, card.minor) for card in cards if card.healthy}
-    found: Counter[str] = Counter()
+    totals: Counter[str] = Counter()
     for card in cards:
         if card.healthy:
-            found.update(_offered(card, view.kinds))
+            totals.update(_offered(card, view.kinds))
     for grant in _grants(view):
         if (grant.type, grant.minor) not in healthy:
-            found.update(_held(grant, view.kinds))
+            totals.update(_held(grant, view.kinds))
     requested: Counter[str] = Counter()
     for charge in view.charges:
         requested.update(dict(charge.plugin_requests))
     for kind in view.kinds.added:
         # Their amounts are hundredths of a device.
-        found.update({name: found[kind.name] * whole // CARD for name, whole in kind.resources.items()})
-    return {name: most for name in _ours(view) if (most := max(found[_base(name)], requested[name]))}
+        totals.update({name: totals[kind.name] * whole // CARD for name, whole in kind.resources.items()})
+    return {name: amount for name in _ours(view) if (amount := max(totals[_base(name)], requested[name]))}
 
 
 def _ours(view: NodeView) -> tuple[str, ...]:
