@@ -265,7 +265,7 @@ def parse(content: bytes, path: Path) -> Configuration:
     except _SyntaxError as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {'; '.join(told(error))}") from error
+        raise ConfigurationError(f"{path}: {'; '.join(messages(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
     return Configuration(policies=policies, hash=hashlib.sha256(content).hexdigest())
 
@@ -284,16 +284,16 @@ def _document(content: bytes) -> Any:
         raise _SyntaxError(f"{type(error).__name__}: {error}") from error
 
 
-def told(error: ValidationError) -> Iterator[str]:
+def messages(error: ValidationError) -> Iterator[str]:
     """Yield each error in the form `profiles[0].preemption: must be a valid boolean, not "yes"`."""
-    for each in error.errors():
-        where, message = _path(each["loc"]), each["msg"]
-        if each["type"] == "missing":
+    for problem in error.errors():
+        where, message = _path(problem["loc"]), problem["msg"]
+        if problem["type"] == "missing":
             message = "is missing"
-        elif each["type"] == "value_error":
+        elif problem["type"] == "value_error":
             message = message.removeprefix("Value error, ")
         else:
-            message = f"{re.sub('^[A-Z][a-z]+ should', 'must', message)}, not {_shown(each['input'])}"
+            message = f"{re.sub('^[A-Z][a-z]+ should', 'must', message)}, not {_shown(problem['input'])}"
         yield f"{where}: {message}" if where else message
 
 

@@ -31,16 +31,16 @@ def load(entries: Iterable[EntryPoint]) -> Mapping[str, DevicePlugin]:
     Raises:
         PluginError: a plug-in cannot be loaded, is invalid, or has a type or resource that exists already.
     """
-    found: dict[str, DevicePlugin] = {}
+    plugins: dict[str, DevicePlugin] = {}
     owners = dict.fromkeys(allocation.TYPES, BERTH)
-    for each in load_all(entries):
-        plugin = _checked(each)
+    for declared in load_all(entries):
+        plugin = _checked(declared)
         for name in (plugin.kind.name, *plugin.kind.resources):
             if (owner := BERTH if request.is_device(name) else owners.get(name)) is not None:
-                raise each.error(f"{name} belongs to {owner} already; allowed is a name that no other plug-in uses")
-            owners[name] = each.owner
-        found[plugin.kind.name] = contained(plugin, each.owner)
-    return found
+                raise declared.error(f"{name} belongs to {owner} already; allowed is a name that no other plug-in uses")
+            owners[name] = declared.owner
+        plugins[plugin.kind.name] = contained(plugin, declared.owner)
+    return plugins
 
 
 def _checked(plugin: Plugin) -> DevicePlugin:

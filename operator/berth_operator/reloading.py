@@ -53,12 +53,12 @@ class ConfigurationFile:
         except ConfigurationError as error:
             self._refuse(str(error))
 
-    def _take(self, found: Configuration) -> None:
+    def _take(self, new: Configuration) -> None:
         self._problem = ""
         counters.CONFIGURATION_VALID.set(1)
-        if found != self._in_use:
-            self._in_use = found
-            self._use(found)
+        if new != self._in_use:
+            self._in_use = new
+            self._use(new)
 
     def _refuse(self, problem: str) -> None:
         counters.CONFIGURATION_VALID.set(0)

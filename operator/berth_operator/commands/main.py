@@ -84,15 +84,15 @@ def _planner(options: argparse.Namespace) -> Planner:
         kinds=kinds_of(plugins),
         trusted_schedulers=frozenset(filter(None, options.trusted_schedulers.split(","))),
     )
-    asked = workload.read(_text(options.file), options.file) if options.file else None
+    requested = workload.read(_text(options.file), options.file) if options.file else None
     if options.snapshot:
         snapshots.load(options.snapshot, snapshot)
     else:
         for of, obj in asyncio.run(_taken(options)):
             snapshot.put(of, obj)
     planner = Planner(snapshot, policies, namespace=options.namespace)
-    if asked is not None:
-        planner.add(asked)
+    if requested is not None:
+        planner.add(requested)
     return planner
 
 

@@ -28,7 +28,7 @@ class Answer:
     """The result of a simulation."""
 
     simulation: Simulation
-    asked: tuple[Outcome, ...]
+    pods: tuple[Outcome, ...]
     """The pods of the workload, in its order."""
     waiting: tuple[Outcome, ...]
     """The pods that already wait in the cluster, and are decided with the workload."""
@@ -37,19 +37,19 @@ class Answer:
     @property
     def fits(self) -> bool:
         """Return whether all pods of the workload fit."""
-        return all(each.fits for each in self.asked)
+        return all(each.fits for each in self.pods)
 
 
 class Planner:
     """A snapshot of the cluster, and the pods of a workload that are added to it."""
 
     def __init__(self, snapshot: Snapshot, policies: Mapping[str, Policy], *, namespace: str) -> None:
-        self._picture, self._cluster, self._policies = snapshot, snapshot.cluster, policies
+        self._snapshot, self._cluster, self._policies = snapshot, snapshot.cluster, policies
         self._namespace = namespace
-        self._asked: dict[str, Object] = {}
+        self._pods: dict[str, Object] = {}
         """UID -> pod of the workload."""
-        self._there = {each.pod for each in self._cluster.fleet.charges.values()}
-        self._there |= {each.key for each in self._cluster.pending.values()}
+        self._existing = {each.pod for each in self._cluster.fleet.charges.values()}
+        self._existing |= {each.key for each in self._cluster.pending.values()}
         self._notes: list[str] = []
 
     # --- workload ---------------------------------------------------------------------------------------------
@@ -60,20 +60,20 @@ class Planner:
         Raises:
             InputError: a pod would be refused by admission, or cannot be read.
         """
-        for each in workload.priority_classes:
-            self._picture.put_priority_class(each)
+        for priority_class in workload.priority_classes:
+            self._snapshot.put_priority_class(priority_class)
         admission = Admission(
             namespace=self._namespace,
             schedulers=tuple(self._policies),
-            priority_classes=self._picture.priority_classes,
+            priority_classes=self._snapshot.priority_classes,
         )
         self._notes += workload.notes
         for document, group in workload.groups:
             self._add_group(document, group)
         for number, (document, pod) in enumerate(workload.pods):
             self._add_pod(document, pods.keep(admission.admit(document, pod, number)))
-        if again := sorted(self._there.intersection(map(_key, self._asked.values()))):
-            self._notes.append(f"there already, and simulated once more: {', '.join(again)}")
+        if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
+            self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
 
     def _add_group(self, document: Document, group: Object) -> None:
         metadata = {"namespace": self._namespace, **group["metadata"], "uid": f"simulated/{document.where}"}
@@ -81,28 +81,28 @@ class Planner:
 
     def _add_pod(self, document: Document, pod: Object) -> None:
         uid = pod["metadata"]["uid"]
-        if uid in self._asked:
+        if uid in self._pods:
             raise InputError(f"{document.where} ({document.title}): there is a second pod {_key(pod)}")
         try:
             self._cluster.put_pending(pod)
         except (KeyError, TypeError, AttributeError) as error:
             raise InputError(f"{document.where} ({document.title}): spec cannot be read: {error!r}") from error
-        self._asked[uid] = pod
+        self._pods[uid] = pod
 
     # --- answers ----------------------------------------------------------------------------------------------
 
     def simulate(self, without: Sequence[str] = ()) -> Answer:
         """Decide all pending pods, as if the placed pods that match these patterns were deleted."""
         gone = [
-            uid for uid, pod in self._picture.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
+            uid for uid, pod in self._snapshot.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
         ]
         budgets = self._cluster.budgets
-        found = simulate(self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone)
-        outcomes = {each.pod.uid: each for each in (*found.outcomes, *self._unready(), *self._gated())}
+        simulation = simulate(self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone)
+        outcomes = {each.pod.uid: each for each in (*simulation.outcomes, *self._unready(), *self._gated())}
         return Answer(
-            simulation=found,
-            asked=tuple(outcomes[uid] for uid in self._asked),
-            waiting=tuple(each for uid, each in outcomes.items() if uid not in self._asked),
+            simulation=simulation,
+            pods=tuple(outcomes[uid] for uid in self._pods),
+            waiting=tuple(each for uid, each in outcomes.items() if uid not in self._pods),
             notes=tuple(self._notes),
         )
 
@@ -118,9 +118,10 @@ class Planner:
                 f"{pod.key} is a member of {pod.gang.key}: advice is for pods that are decided by themselves"
             )
         fleet = self._cluster.fleet
-        for each in nominated(self._cluster.pending.values()):
-            if (held := nominated_fit(fleet, each, self._policies[each.scheduler], each.nominated)) is not None:
-                fleet.nominate(held)
+        for nominated_pod in nominated(self._cluster.pending.values()):
+            policy = self._policies[nominated_pod.scheduler]
+            if (nominee := nominated_fit(fleet, nominated_pod, policy, nominated_pod.nominated)) is not None:
+                fleet.nominate(nominee)
         return pod, advise(fleet, pod, self._tenants(), self._policies, self._cluster.budgets)
 
     def _units(self) -> list[PendingPod | Gang]:
@@ -137,28 +138,28 @@ class Planner:
             yield from (_not_now(each, lack) for each in members)
 
     def _gated(self) -> Iterator[Outcome]:
-        for pod in self._asked.values():
+        for pod in self._pods.values():
             if pods.is_gated(pod):
                 yield _not_now(pods.pending(pod, self._cluster.kinds), "waits for its scheduling gates")
 
     def _waiting(self, key: str) -> PendingPod:
-        found = [each for each in self._cluster.pending.values() if each.key == key]
-        if not found:
+        matching = [each for each in self._cluster.pending.values() if each.key == key]
+        if not matching:
             allowed = ", ".join(sorted(each.key for each in self._cluster.pending.values())) or "none, no pod waits"
             raise InputError(f"no pod {key} waits for a scheduler that has a profile; allowed: {allowed}")
-        return found[0]
+        return matching[0]
 
     def _only(self) -> PendingPod:
-        if len(self._asked) != 1:
-            raise InputError(f"advice is for one pod, and the workload has {len(self._asked)}")
-        return next(pods.pending(each, self._cluster.kinds) for each in self._asked.values())
+        if len(self._pods) != 1:
+            raise InputError(f"advice is for one pod, and the workload has {len(self._pods)}")
+        return next(pods.pending(each, self._cluster.kinds) for each in self._pods.values())
 
     def _tenants(self) -> dict[str, Tenant]:
         return {
             uid: Tenant(
                 pod=replace(pods.pending(pod, self._cluster.kinds), nominated=""), controlled=_is_controlled(pod)
             )
-            for uid, pod in self._picture.placed.items()
+            for uid, pod in self._snapshot.placed.items()
         }
 
 

@@ -20,16 +20,19 @@ K = TypeVar("K", bound=tuple[str, ...])
 
 def of_simulation(answer: Answer) -> Report:
     """Return the report of a simulation."""
-    found = answer.simulation
-    before, after = by_model(found.before), by_model(found.after)
+    simulation = answer.simulation
+    before, after = by_model(simulation.before), by_model(simulation.after)
     return {
         "fits": answer.fits,
-        "pods": [_outcome(each) for each in answer.asked],
+        "pods": [_outcome(each) for each in answer.pods],
         "waiting": [_outcome(each) for each in answer.waiting],
-        "devices": [{"node": place[0], **_room(place, found.before, found.after)} for place in sorted(found.after)],
-        "totals": [_room(place, before, after) for place in sorted(after)],
-        "unusedNodes": sorted(found.unused),
-        "emptiedNodes": sorted(found.emptied),
+        "devices": [
+            {"node": place[0], **_left_at(place, simulation.before, simulation.after)}
+            for place in sorted(simulation.after)
+        ],
+        "totals": [_left_at(place, before, after) for place in sorted(after)],
+        "unusedNodes": sorted(simulation.unused),
+        "emptiedNodes": sorted(simulation.emptied),
         "notes": list(answer.notes),
     }
 
@@ -55,9 +58,9 @@ def _outcome(outcome: Outcome) -> Report:
 def _place(node: str, grants: Sequence[Grant]) -> Report:
     devices: dict[str, dict[int, None]] = {}
     shown = shown_minors(grants)
-    for each in grants:
+    for grant in grants:
         # Several instances of one card count as one card.
-        devices.setdefault(each.type, {})[shown[each.type, each.minor]] = None
+        devices.setdefault(grant.type, {})[shown[grant.type, grant.minor]] = None
     return {"node": node, "devices": {kind: list(minors) for kind, minors in devices.items()}}
 
 
@@ -66,7 +69,7 @@ def _move(move: Move) -> Report:
     return {"pod": before.pod, "from": _place(before.node, before.grants), "to": _place(after.node, after.grants)}
 
 
-def _room(place: K, before: Mapping[K, Left], after: Mapping[K, Left]) -> Report:
+def _left_at(place: K, before: Mapping[K, Left], after: Mapping[K, Left]) -> Report:
     was, will_be = before.get(place, NOTHING_LEFT), after[place]
     return {
         "type": place[-2],

@@ -35,8 +35,8 @@ def load(path: Path, into: Snapshot) -> None:
     lines = _lines(content, path)
     if next(lines, ("", None))[1] != HEAD:
         raise InputError(f"{path}: line 1: not a snapshot; it begins with {head().decode().strip()}")
-    for where, found in lines:
-        of, obj = _object(found, where)
+    for where, value in lines:
+        of, obj = _object(value, where)
         put(into, of, obj, where)
 
 
@@ -61,10 +61,10 @@ def _lines(content: bytes, path: Path) -> Iterator[tuple[str, Any]]:
             raise InputError(f"{where}: not JSON: {error}") from error
 
 
-def _object(found: Any, where: str) -> tuple[str, Object]:
-    if not isinstance(found, dict) or not isinstance(found.get("object"), dict):
+def _object(value: Any, where: str) -> tuple[str, Object]:
+    if not isinstance(value, dict) or not isinstance(value.get("object"), dict):
         raise InputError(f'{where}: not of the form {{"of": "nodes", "object": {{…}}}}')
-    of = str(found.get("of"))
+    of = str(value.get("of"))
     if of not in KEPT:
         raise InputError(f'{where}: of: "{of}"; allowed: {", ".join(KEPT)}')
-    return of, found["object"]
+    return of, value["object"]

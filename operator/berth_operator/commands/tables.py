@@ -54,12 +54,12 @@ def show_advice(report: Report, to: Console) -> None:
         _table(("POD", "NODE", "WHY"), [(each["pod"], each["node"], each["why"]) for each in report["fixed"]], to)
 
 
-def _pods(found: Sequence[Report], to: Console) -> None:
-    rows = [(each["pod"], each.get("node", "-"), _minors(each), each.get("reason", "")) for each in found]
+def _pods(pods: Sequence[Report], to: Console) -> None:
+    rows = [(each["pod"], each.get("node", "-"), _minors(each), each.get("reason", "")) for each in pods]
     _table(("POD", "NODE", "DEVICES", "WHY NOT"), rows, to)
 
 
-def _devices(found: Iterable[Report], to: Console) -> None:
+def _devices(rows_of_devices: Iterable[Report], to: Console) -> None:
     rows = [
         (
             *(each[name] for name in ("node", "type", "model")),
@@ -67,15 +67,15 @@ def _devices(found: Iterable[Report], to: Console) -> None:
             _then(str(each["idle"]["before"]), str(each["idle"]["after"])),
             ", ".join(_free(each["free"])),
         )
-        for each in found
+        for each in rows_of_devices
     ]
     _table(("NODE", "TYPE", "MODEL", "CARDS", "IDLE", "FREE"), rows, to)
 
 
 def _free(free: Mapping[str, Mapping[str, str]]) -> Iterable[str]:
     for name, after in free["after"].items():
-        told = [_round(name, amount) for amount in (free["before"].get(name, "0"), after)]
-        yield f"{name.removeprefix(names.PREFIX)} {_then(*told)}"
+        amounts = [_round(name, amount) for amount in (free["before"].get(name, "0"), after)]
+        yield f"{name.removeprefix(names.PREFIX)} {_then(*amounts)}"
 
 
 def _round(name: str, amount: str) -> str:
@@ -87,26 +87,26 @@ def _then(before: str, after: str) -> str:
     return before if before == after else f"{before} → {after}"
 
 
-def _has_changed(room: Report) -> bool:
-    return any(each["before"] != each["after"] for each in (room["idle"], room["free"]))
+def _has_changed(row: Report) -> bool:
+    return any(each["before"] != each["after"] for each in (row["idle"], row["free"]))
 
 
-def _place(found: Report) -> str:
-    return f"{found['node']} {_minors(found)}".strip()
+def _place(report: Report) -> str:
+    return f"{report['node']} {_minors(report)}".strip()
 
 
-def _minors(found: Report) -> str:
-    devices: Mapping[str, Sequence[int]] = found.get("devices", {})
+def _minors(report: Report) -> str:
+    devices: Mapping[str, Sequence[int]] = report.get("devices", {})
     return ", ".join(f"{kind} {','.join(map(str, minors))}" for kind, minors in devices.items())
 
 
-def _nodes(title: str, found: Sequence[str], to: Console) -> None:
-    _lines(title, [", ".join(found)] if found else [], to)
+def _nodes(title: str, nodes: Sequence[str], to: Console) -> None:
+    _lines(title, [", ".join(nodes)] if nodes else [], to)
 
 
 def _lines(title: str, texts: Iterable[str], to: Console) -> None:
-    for each in texts:
-        to.print(escape(title + each))
+    for text in texts:
+        to.print(escape(title + text))
 
 
 def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]], to: Console) -> None:

@@ -15,7 +15,7 @@ from pydantic.alias_generators import to_camel
 
 from berth_api import injection, quantity
 from berth_operator.commands.errors import InputError
-from berth_operator.configuration import told
+from berth_operator.configuration import messages
 
 Object = dict[str, Any]
 
@@ -220,12 +220,12 @@ def read(text: str, name: str) -> Workload:
     Raises:
         InputError: the file is invalid.
     """
-    found = Workload()
+    workload = Workload()
     for document in _documents(text, name):
-        _take(document, found)
-        if len(found.pods) > MOST_PODS:
+        _take(document, workload)
+        if len(workload.pods) > MOST_PODS:
             raise InputError(f"{name}: more than {MOST_PODS:,} pods")
-    return found
+    return workload
 
 
 def _take(document: Document, to: Workload) -> None:
@@ -250,7 +250,7 @@ def _check(document: Document, form: type[_Form]) -> None:
     try:
         form.model_validate(document.body)
     except ValidationError as error:
-        raise InputError(f"{document.where} ({document.title}): {'; '.join(told(error))}") from error
+        raise InputError(f"{document.where} ({document.title}): {'; '.join(messages(error))}") from error
 
 
 def _documents(text: str, name: str) -> Iterator[Document]:
@@ -331,16 +331,18 @@ class Admission:
     def _priority(self, spec: Object, where: str) -> Object:
         name = spec.get("priorityClassName")
         if not name:
-            found = next((each for each in self.priority_classes.values() if each.get("globalDefault")), {"value": 0})
+            priority_class = next(
+                (each for each in self.priority_classes.values() if each.get("globalDefault")), {"value": 0}
+            )
         elif name in self.priority_classes:
-            found = self.priority_classes[name]
+            priority_class = self.priority_classes[name]
         else:
             allowed = ", ".join(sorted(self.priority_classes)) or "none, there are no PriorityClasses"
             raise InputError(f'{where}.priorityClassName: "{name}" does not exist; allowed: {allowed}')
-        policy = spec.get("preemptionPolicy") or found.get("preemptionPolicy")
+        policy = spec.get("preemptionPolicy") or priority_class.get("preemptionPolicy")
         given = spec.get("priority")
         return {
-            "priority": found["value"] if given is None else given,
+            "priority": priority_class["value"] if given is None else given,
             **({"preemptionPolicy": policy} if policy else {}),
         }
 
