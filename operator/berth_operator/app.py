@@ -136,13 +136,17 @@ class App:
 
     def _make_keepers(self) -> tuple[GangKeeper, Evictor, DriftKeeper]:
         gangs = GangKeeper(
-            cluster=self._cluster, pods=self._client, reporter=self._reporter, keeps=self._keeps, leads=self._leads
+            cluster=self._cluster,
+            pods=self._client,
+            reporter=self._reporter,
+            keep_partial=self._keep_partial,
+            leads=self._leads,
         )
         evictor = Evictor(
             cluster=self._cluster,
             pods=self._client,
             per_minute=self._settings.evictions_per_minute,
-            told=self._reporter.evicted,
+            report=self._reporter.evicted,
             leads=self._leads,
         )
         drift = DriftKeeper(
@@ -262,7 +266,7 @@ class App:
         if self._settings.pod:
             self._reporter.misconfigured(self._settings.pod, problem)
 
-    def _keeps(self, scheduler: str) -> bool:
+    def _keep_partial(self, scheduler: str) -> bool:
         """Return whether members of an incomplete gang stay bound; they do if the profile was removed."""
         policy = self._configuration.policies.get(scheduler)
         return policy is None or policy.gang_keep_partial
@@ -305,12 +309,12 @@ class App:
         return f"nothing heard about {', '.join(silent)}" if silent else ""
 
     def _make_reflectors(self) -> Mapping[str, Reflector]:
-        found = sources.beside_pods(
+        by_name = sources.except_pods(
             self._storage,
             node_selector=self._settings.node_selector,
             agent_namespace=self._settings.agent_namespace,
         )
-        return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in found.items()}
+        return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in by_name.items()}
 
 
 def _cluster(

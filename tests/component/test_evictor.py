@@ -47,7 +47,7 @@ class World:
             cluster=self.cluster,
             pods=self.pods,
             per_minute=per_minute,
-            told=lambda charge, card: self.reported.append((charge.pod, card)),
+            report=lambda charge, card: self.reported.append((charge.pod, card)),
             leads=lambda: self.leads,
         )
         self.generation = 1

@@ -599,7 +599,7 @@ class Recorder:
 
 async def test_events_beyond_the_bound_are_dropped_the_oldest_first() -> None:
     recorder = Recorder()
-    queue = EventQueue(api=recorder, instance="me", calm=InFlightBinds(), clock=now)
+    queue = EventQueue(api=recorder, instance="me", in_flight_binds=InFlightBinds(), clock=now)
     subject = Subject.of(waiting("a"))
     for number in range(MAX_QUEUED + 10):
         queue.put(Event(subject=subject, name=f"e{number}", type="Normal", reason="R", action="A", note="note"))

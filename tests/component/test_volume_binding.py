@@ -152,7 +152,7 @@ class World:
             cluster=self.cluster,
             pods=self.server,
             reporter=self.reporter,
-            keeps=lambda _scheduler: False,
+            keep_partial=lambda _scheduler: False,
             leads=lambda: True,
         )
         self.cluster.put_node(node())

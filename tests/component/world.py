@@ -264,7 +264,7 @@ class World:
             cluster=self.cluster,
             pods=self.api,
             reporter=self.reporter,
-            keeps=lambda scheduler: self.policies[scheduler].gang_keep_partial,
+            keep_partial=lambda scheduler: self.policies[scheduler].gang_keep_partial,
             leads=lambda: self.term is not None,
         )
         self.api.on_deleted.append(self.terminate)

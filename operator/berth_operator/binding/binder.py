@@ -65,13 +65,13 @@ async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tup
     except Unreachable as error:
         return Outcome.UNKNOWN, str(error)
     except ApiError as error:
-        return await _answered(pods, placement, error)
+        return await _outcome_of_error(pods, placement, error)
     return Outcome.BOUND, ""
 
 
-async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[Outcome, str]:
+async def _outcome_of_error(pods: Pods, placement: Placement, error: ApiError) -> tuple[Outcome, str]:
     if error.status == HTTPStatus.CONFLICT:
-        return await _compare(pods, placement)
+        return await _outcome_of_conflict(pods, placement)
     if error.status == HTTPStatus.NOT_FOUND:
         return Outcome.GONE, error.message
     if not error.is_refused and _WEBHOOK not in error.message:
@@ -81,23 +81,23 @@ async def _answered(pods: Pods, placement: Placement, error: ApiError) -> tuple[
     return Outcome.REFUSED, error.message
 
 
-async def _compare(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
+async def _outcome_of_conflict(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
     """Return `BOUND` if the pod already has this allocation, after a 409; read the pod to find out."""
     pod = placement.pod
     try:
-        found = await pods.get_pod(pod.namespace, pod.name)
+        current = await pods.get_pod(pod.namespace, pod.name)
     except Unreachable as error:
         return Outcome.UNKNOWN, str(error)
     except ApiError as error:
         return (Outcome.GONE if error.status == HTTPStatus.NOT_FOUND else Outcome.UNKNOWN), error.message
-    return (Outcome.BOUND, "") if _carries(found, placement) else (Outcome.GONE, "bound by another scheduler")
+    return (Outcome.BOUND, "") if _has_allocation(current, placement) else (Outcome.GONE, "bound by another scheduler")
 
 
-def _carries(found: dict[str, Any], placement: Placement) -> bool:
-    shown = found["metadata"].get("annotations") or {}
-    wanted = annotations(placement).get(names.ALLOCATED)
+def _has_allocation(current: dict[str, Any], placement: Placement) -> bool:
+    current_annotations = current["metadata"].get("annotations") or {}
+    expected = annotations(placement).get(names.ALLOCATED)
     return (
-        found["metadata"]["uid"] == placement.pod.uid
-        and found["spec"].get("nodeName") == placement.node
-        and shown.get(names.ALLOCATED) == wanted
+        current["metadata"]["uid"] == placement.pod.uid
+        and current["spec"].get("nodeName") == placement.node
+        and current_annotations.get(names.ALLOCATED) == expected
     )

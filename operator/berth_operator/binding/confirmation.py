@@ -45,8 +45,8 @@ async def _is_gone(pods: Pods, charge: Charge) -> bool:
     """Return whether the pod is certainly gone or has ended; False without an answer, so it is read again later."""
     namespace, name = keys.split(charge.pod)
     try:
-        found = await pods.get_pod(namespace, name)
+        pod = await pods.get_pod(namespace, name)
     except CallError as error:
         return error.status == HTTPStatus.NOT_FOUND
-    ended = (found.get("status") or {}).get("phase") in _ENDED
-    return ended or bool(found["metadata"]["uid"] != charge.uid)
+    ended = (pod.get("status") or {}).get("phase") in _ENDED
+    return ended or bool(pod["metadata"]["uid"] != charge.uid)

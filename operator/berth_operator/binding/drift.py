@@ -57,20 +57,20 @@ class DriftKeeper:
     ) -> None:
         """Create a keeper; `changed` is set whenever a pod begins or ceases to drift."""
         self._cluster, self._pods, self._reporter, self._leads = cluster, pods, reporter, leads
-        self._look = changed
+        self._changed = changed
         self._since: dict[str, float] = {}
         """UID of a drifting pod -> clock reading when it was first seen drifting."""
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         """UIDs of drifting pods that have been reported."""
-        self._again: dict[str, tuple[float, float]] = {}
+        self._retry: dict[str, tuple[float, float]] = {}
         """UID -> when a failed write may be retried, and the pause before that."""
 
     async def run(self) -> None:
         """Report and correct drift until cancelled."""
         while True:
-            self._look.clear()
+            self._changed.clear()
             self._count()
-            self._tell()
+            self._report()
             await self._rewrite_all()
             await self._wait()
 
@@ -78,7 +78,7 @@ class DriftKeeper:
         """Sleep until a pod begins or ceases to drift; while any drifts, for `PERIOD` at most."""
         try:
             async with asyncio.timeout(PERIOD if self._since else None):
-                await self._look.wait()
+                await self._changed.wait()
         except TimeoutError:
             pass
 
@@ -91,55 +91,63 @@ class DriftKeeper:
         ours, now = self._ours(), self._cluster.clock()
         counters.DRIFTED.set(len(ours))
         self._since = {uid: self._since.get(uid, now) for uid in ours}
-        self._told &= ours.keys()
-        self._again = {uid: each for uid, each in self._again.items() if uid in ours}
+        self._reported &= ours.keys()
+        self._retry = {uid: each for uid, each in self._retry.items() if uid in ours}
 
-    def _tell(self) -> None:
-        for uid, case in self._ours().items():
-            if uid not in self._told and self._cluster.clock() - self._since[uid] >= PATIENCE:
-                self._told.add(uid)
-                difference = kubelet_allocation.difference(case.promised, case.actual)
-                log.warning("devices drifted", pod=case.promised.pod, node=case.actual.node, difference=difference)
-                self._reporter.drifted(case.promised, difference)
+    def _report(self) -> None:
+        for uid, mismatch in self._ours().items():
+            if uid not in self._reported and self._cluster.clock() - self._since[uid] >= PATIENCE:
+                self._reported.add(uid)
+                difference = kubelet_allocation.difference(mismatch.promised, mismatch.actual)
+                log.warning(
+                    "devices drifted", pod=mismatch.promised.pod, node=mismatch.actual.node, difference=difference
+                )
+                self._reporter.drifted(mismatch.promised, difference)
 
     async def _rewrite_all(self) -> None:
         nodes = {each.actual.node for each in self._ours().values()}
-        found = [each for node in sorted(nodes) for each in self._cluster.allocations.to_be_rewritten(node)]
+        rewrites = [each for node in sorted(nodes) for each in self._cluster.allocations.to_be_rewritten(node)]
         now = self._cluster.clock()
-        due = [each for each in found if self._again.get(each[0].actual.uid, (now, 0.0))[0] <= now]
-        await asyncio.gather(*(self._rewrite(case, instead) for case, instead in due if self._leads()))
+        due = [each for each in rewrites if self._retry.get(each[0].actual.uid, (now, 0.0))[0] <= now]
+        await asyncio.gather(
+            *(self._rewrite(mismatch, replacements) for mismatch, replacements in due if self._leads())
+        )
 
-    async def _rewrite(self, case: Mismatch, instead: Mapping[str, Grant]) -> None:
+    async def _rewrite(self, mismatch: Mismatch, replacements: Mapping[str, Grant]) -> None:
         """Rewrite a pod's allocation to name the devices that it holds."""
-        namespace, name = keys.split(case.actual.pod)
+        namespace, name = keys.split(mismatch.actual.pod)
         try:
             pod = await self._pods.get_pod(namespace, name)
-            if (annotations := _annotations(pod, case, instead)) is None:
+            if (annotations := _annotations(pod, mismatch, replacements)) is None:
                 return  # the pod was replaced or rewritten meanwhile; the watch will show it
             await self._pods.annotate_pod(pod, annotations)
         except CallError as error:
-            self._failed(case, error)
+            self._failed(mismatch, error)
         else:
             counters.REWRITES.inc()
-            log.info("allocation rewritten", pod=case.actual.pod, node=case.actual.node, instead=_words(instead))
+            log.info(
+                "allocation rewritten", pod=mismatch.actual.pod, node=mismatch.actual.node, instead=_ids(replacements)
+            )
 
-    def _failed(self, case: Mismatch, error: CallError) -> None:
+    def _failed(self, mismatch: Mismatch, error: CallError) -> None:
         if error.status == HTTPStatus.NOT_FOUND:
             return
-        uid, (first, longest) = case.actual.uid, PAUSES
+        uid, (first, longest) = mismatch.actual.uid, PAUSES
         changed = error.status == HTTPStatus.CONFLICT
-        pause = first if changed or uid not in self._again else min(longest, 2 * self._again[uid][1])
-        self._again[uid] = self._cluster.clock() + pause, pause
-        log.warning("allocation not rewritten", pod=case.actual.pod, error=str(error), again_in=pause)
+        pause = first if changed or uid not in self._retry else min(longest, 2 * self._retry[uid][1])
+        self._retry[uid] = self._cluster.clock() + pause, pause
+        log.warning("allocation not rewritten", pod=mismatch.actual.pod, error=str(error), again_in=pause)
 
 
-def _annotations(pod: Mapping[str, Any], case: Mismatch, instead: Mapping[str, Grant]) -> dict[str, str] | None:
+def _annotations(
+    pod: Mapping[str, Any], mismatch: Mismatch, replacements: Mapping[str, Grant]
+) -> dict[str, str] | None:
     """Return the corrected annotations of a pod; None if it is another pod or needs no correction."""
     metadata = pod["metadata"]
-    is_same = metadata["uid"] == case.actual.uid and pod["spec"].get("nodeName") == case.actual.node
-    told = metadata.get("annotations") or {}
-    return record.rewritten(told, case, instead) if is_same and names.ALLOCATED in told else None
+    is_same = metadata["uid"] == mismatch.actual.uid and pod["spec"].get("nodeName") == mismatch.actual.node
+    annotations = metadata.get("annotations") or {}
+    return record.rewritten(annotations, mismatch, replacements) if is_same and names.ALLOCATED in annotations else None
 
 
-def _words(instead: Mapping[str, Grant]) -> dict[str, str]:
-    return {name: each.id for name, each in instead.items()}
+def _ids(replacements: Mapping[str, Grant]) -> dict[str, str]:
+    return {name: each.id for name, each in replacements.items()}

@@ -102,8 +102,10 @@ class Event:
 class EventQueue:
     """Sends Events, the oldest first, and lets binds go first."""
 
-    def __init__(self, *, api: EventApi, instance: str, calm: InFlightBinds, clock: Callable[[], float]) -> None:
-        self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
+    def __init__(
+        self, *, api: EventApi, instance: str, in_flight_binds: InFlightBinds, clock: Callable[[], float]
+    ) -> None:
+        self._api, self._instance, self._in_flight_binds, self._clock = api, instance, in_flight_binds, clock
         self._queue: asyncio.Queue[tuple[float, Event]] = asyncio.Queue(MAX_QUEUED)
         """(clock reading when it was queued, Event)."""
 
@@ -125,7 +127,7 @@ class EventQueue:
             since, event = await self._queue.get()
             # Once the queue is half full, losing Events is worse than delaying binds.
             if self._queue.qsize() < MAX_QUEUED // 2:
-                await self._calm.wait(since + PATIENCE - self._clock())
+                await self._in_flight_binds.wait(since + PATIENCE - self._clock())
             await self._send(event)
 
     async def _send(self, event: Event) -> None:

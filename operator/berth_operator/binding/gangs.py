@@ -94,19 +94,19 @@ class GangBinder:
     def _bodies(self, gang: Gang, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
         """Return the Bindings; None if one cannot be written, which is reported on its pod."""
         bodies = []
-        for each in placements:
+        for placement in placements:
             try:
-                bodies.append(binding(each, epoch, self._lease))
+                bodies.append(binding(placement, epoch, self._lease))
             except RecordError as error:
-                self._reporter.refused(each.pod, str(error))
+                self._reporter.refused(placement.pod, str(error))
                 self._cluster.gangs.put_off(gang.membership)
                 return None
         return bodies
 
     async def _bind(self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], epoch: int) -> None:
         if not await self._bind_claims(placements, epoch):
-            for each in placements:
-                self._cluster.placements.forget(each.pod.uid)
+            for placement in placements:
+                self._cluster.placements.forget(placement.pod.uid)
             return
         self._cluster.gangs.begin(placements)
         for placement, body in zip(placements, bodies, strict=True):
@@ -116,25 +116,25 @@ class GangBinder:
         """Bind the claims of all members; return whether all are bound."""
         claiming = [each for each in placements if each.volumes]
         waits = (self._volumes.bind(each, lambda: self._binds.leads(epoch)) for each in claiming)
-        done = True
+        all_bound = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
             if isinstance(result, VolumeError):
                 self._reporter.refused(placement.pod, str(result))
             elif result is not None and not isinstance(result, GoneError):
                 raise result
-            done = done and result is None
-        return done and self._reach_volumes(placements)
+            all_bound = all_bound and result is None
+        return all_bound and self._reach_volumes(placements)
 
     def _reach_volumes(self, placements: Sequence[Placement]) -> bool:
         """Return whether all members reach the volumes of claims that were bound for one of them."""
-        done = True
+        all_reach = True
         for placement in placements:
             try:
                 self._volumes.check(placement)
             except VolumeError as error:
                 self._reporter.refused(placement.pod, str(error))
-                done = False
-        return done
+                all_reach = False
+        return all_reach
 
     async def _bind_member(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
@@ -167,16 +167,16 @@ class GangKeeper:
         cluster: Cluster,
         pods: Pods,
         reporter: Reporter,
-        keeps: Callable[[str], bool],
+        keep_partial: Callable[[str], bool],
         leads: Callable[[], bool],
     ) -> None:
         """Create a keeper.
 
-        `keeps` returns for a scheduler name whether the bound members of a gang that cannot be completed stay.
+        `keep_partial` returns for a scheduler name whether the bound members of a gang that cannot be completed stay.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
-        self._keeps, self._leads = keeps, leads
-        self._again: dict[str, float] = {}
+        self._keep_partial, self._leads = keep_partial, leads
+        self._retry_at: dict[str, float] = {}
         """UID of a pod to delete -> when to send its deletion again if it still exists."""
 
     async def run(self) -> None:
@@ -197,22 +197,22 @@ class GangKeeper:
 
     def _undo_overdue(self) -> None:
         for gang in self._cluster.gang_tracker.overdue(self._cluster.clock()):
-            told, to_delete = self._cluster.gangs.abort(gang, keep=self._keeps(gang.scheduler))
+            reason, to_delete = self._cluster.gangs.abort(gang, keep=self._keep_partial(gang.scheduler))
             counters.GANGS_UNDONE.inc()
-            log.warning("gang undone", why=told, deleted=[each.pod for each in to_delete])
+            log.warning("gang undone", why=reason, deleted=[each.pod for each in to_delete])
             for charge in to_delete:
-                self._reporter.undone(charge, told)
+                self._reporter.undone(charge, reason)
 
     async def _delete_all(self) -> None:
         to_delete, now = self._cluster.gang_tracker.to_delete(), self._cluster.clock()
-        self._again = {each.uid: self._again.get(each.uid, now) for each in to_delete}
-        await asyncio.gather(*(self._delete(each) for each in to_delete if self._again[each.uid] <= now))
+        self._retry_at = {each.uid: self._retry_at.get(each.uid, now) for each in to_delete}
+        await asyncio.gather(*(self._delete(each) for each in to_delete if self._retry_at[each.uid] <= now))
 
     async def _delete(self, charge: Charge) -> None:
         if not self._leads():
             return
         namespace, name = keys.split(charge.pod)
-        self._again[charge.uid] = self._cluster.clock() + AGAIN
+        self._retry_at[charge.uid] = self._cluster.clock() + AGAIN
         try:
             await self._pods.delete_pod(namespace, name, charge.uid)
         except CallError as error:

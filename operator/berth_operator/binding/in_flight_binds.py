@@ -15,29 +15,29 @@ class InFlightBinds:
     """Counts the binds in flight."""
 
     def __init__(self) -> None:
-        self._under_way = 0
-        self._calm = asyncio.Event()
-        self._calm.set()
+        self._count = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def begin(self) -> None:
         """Record that a bind was sent."""
-        self._under_way += 1
-        self._calm.clear()
+        self._count += 1
+        self._idle.clear()
 
     def end(self) -> None:
         """Record that a bind was answered."""
-        self._under_way -= 1
-        if not self._under_way:
-            self._calm.set()
+        self._count -= 1
+        if not self._count:
+            self._idle.set()
 
     @property
     def is_busy(self) -> bool:
         """Return whether any bind is in flight; safe in any thread."""
-        return self._under_way > 0
+        return self._count > 0
 
     async def wait(self, seconds: float) -> None:
         """Wait until no bind is in flight, for `seconds` at most."""
-        if seconds > 0 and not self._calm.is_set():
+        if seconds > 0 and not self._idle.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(seconds):
-                    await self._calm.wait()
+                    await self._idle.wait()

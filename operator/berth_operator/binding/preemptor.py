@@ -95,8 +95,8 @@ class Preemptor:
         """Restore the last leader's nominations from the pods' status; for a gang either all or none."""
         waiting = nominated(self._cluster.pending.values())
         for pod in waiting:
-            if (kept := self._nominated_fit(pod)) is not None:
-                self._cluster.nominator.nominate(pod, kept)
+            if (nominee := self._nominated_fit(pod)) is not None:
+                self._cluster.nominator.nominate(pod, nominee)
         for gang in {each.gang for each in waiting if each.gang is not None}:
             if len(self._cluster.nominator.of_gang(gang)) < sum(each.gang == gang for each in waiting):
                 self._cluster.nominator.withdraw_gang(gang)
@@ -108,17 +108,17 @@ class Preemptor:
         fleet = self._cluster.fleet
         if pod.error:
             return pod, failure
-        if pod.nominated and (kept := self._nominated_fit(pod)) is not None:
-            return self._cluster.nominator.nominate(pod, kept), self._awaiting(failure)
+        if pod.nominated and (nominee := self._nominated_fit(pod)) is not None:
+            return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
         policy = self._policy(pod.scheduler)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
             return self.give_up(pod), why
         unconfirmed = self._cluster.placements.unconfirmed()
-        found = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
-        if found is None:
+        preemption = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
+        if preemption is None:
             why = not_helpful(fleet, pod, policy, failure, unconfirmed)
             return self.give_up(pod), _until_evictable(why, unconfirmed)
-        pod = self._carry_out(pod, found)
+        pod = self._carry_out(pod, preemption)
         return pod, self._awaiting(failure)
 
     def preempt_for_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
@@ -127,18 +127,18 @@ class Preemptor:
         A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere.
         """
         fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
-        if self._left_for(gang):
+        if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
         if not may_preempt(fleet, gang, policy):
             return self._give_up_gang(gang), failure
         if not all(each.preempts for each in gang.members):
             return self._give_up_gang(gang), add_preemption(failure, NEVER)
         unconfirmed = self._cluster.placements.unconfirmed()
-        found = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
-        if found is None:
+        preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
+        if preemption is None:
             why = add_preemption(failure, _NO_VICTIMS_OF_GANG)
             return self._give_up_gang(gang), _until_evictable(why, unconfirmed)
-        gang = self._carry_out_gang(gang, found)
+        gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
 
     def _nominated_fit(self, pod: PendingPod) -> Charge | None:
@@ -148,13 +148,13 @@ class Preemptor:
     def _awaiting(failure: Failure) -> Failure:
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), TERMINATING)
 
-    def _left_for(self, gang: Gang) -> int:
+    def _victims_left(self, gang: Gang) -> int:
         """Return the number of pods that have yet to leave the nodes nominated for a gang."""
         fleet, kept = self._cluster.fleet, {each.node for each in self._cluster.nominator.of_gang(gang.membership)}
         return sum(len(leaving(fleet, fleet.on_node(node), gang.lowest)) for node in kept)
 
     def _awaiting_gang(self, gang: Gang, failure: Failure) -> Failure:
-        text = f"pod group is waiting for preemption to complete ({self._left_for(gang)} pod(s) left)."
+        text = f"pod group is waiting for preemption to complete ({self._victims_left(gang)} pod(s) left)."
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def give_up(self, pod: PendingPod) -> PendingPod:
@@ -167,27 +167,27 @@ class Preemptor:
 
     def _give_up_gang(self, gang: Gang) -> Gang:
         """Withdraw the nominations of all members; return the gang without them."""
-        for each in gang.members:
-            self.give_up(each)
+        for pod in gang.members:
+            self.give_up(pod)
         return self._cluster.gangs.unit(gang.membership) or gang
 
-    def _carry_out(self, pod: PendingPod, found: Preemption) -> PendingPod:
-        node = found.nominee.node
-        log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in found.victims])
+    def _carry_out(self, pod: PendingPod, preemption: Preemption) -> PendingPod:
+        node = preemption.nominee.node
+        log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in preemption.victims])
         self._displace(node, pod.priority)
-        pod = self._nominate(pod, found.nominee)
-        for victim in found.victims:
-            self._tell_to_leave(victim, pod)
+        pod = self._nominate(pod, preemption.nominee)
+        for victim in preemption.victims:
+            self._start_eviction(victim, pod)
         return pod
 
-    def _carry_out_gang(self, gang: Gang, found: GangPreemption) -> Gang:
-        log.info("preempting", gang=gang.key, victims=[each.pod for each in found.victims])
-        members, at = {each.uid: each for each in gang.members}, {}
-        for each in found.nominees:
-            self._displace(each.node, gang.lowest)
-            at[each.node] = self._nominate(members[each.uid], each)
-        for victim in found.victims:
-            self._tell_to_leave(victim, at[victim.node])
+    def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
+        log.info("preempting", gang=gang.key, victims=[each.pod for each in preemption.victims])
+        members, nominated_to = {each.uid: each for each in gang.members}, {}
+        for nominee in preemption.nominees:
+            self._displace(nominee.node, gang.lowest)
+            nominated_to[nominee.node] = self._nominate(members[nominee.uid], nominee)
+        for victim in preemption.victims:
+            self._start_eviction(victim, nominated_to[victim.node])
         return self._cluster.gangs.unit(gang.membership) or gang
 
     def _nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
@@ -197,18 +197,18 @@ class Preemptor:
             self._reporter.nominated(pod)
         return pod
 
-    def _tell_to_leave(self, victim: Charge, pod: PendingPod) -> None:
+    def _start_eviction(self, victim: Charge, pod: PendingPod) -> None:
         self._cluster.fleet.mark_leaving(victim.uid)
         self._jobs.put_nowait((pod, victim))
 
     def _displace(self, node: str, priority: int) -> None:
         """Withdraw the nominations to a node of pods with lower priority, and queue those pods again."""
-        below = [each for each in self._cluster.fleet.nominees.values() if each.node == node]
-        for each in below:
-            if each.priority < priority and each.uid in self._cluster.fleet.nominees:
-                self._turn_away(self._cluster.pending[each.uid])
+        nominees = [nominee for nominee in self._cluster.fleet.nominees.values() if nominee.node == node]
+        for nominee in nominees:
+            if nominee.priority < priority and nominee.uid in self._cluster.fleet.nominees:
+                self._requeue(self._cluster.pending[nominee.uid])
 
-    def _turn_away(self, pod: PendingPod) -> None:
+    def _requeue(self, pod: PendingPod) -> None:
         if pod.gang is None:
             self._cluster.queue.put(self.give_up(pod))
         else:

@@ -27,8 +27,8 @@ class Reporter:
     def __init__(self, *, api: Api, instance: str, clock: Callable[[], float]) -> None:
         self.in_flight_binds = InFlightBinds()
         """Counts the binds in flight, which reports let go first."""
-        self._events = EventQueue(api=api, instance=instance, calm=self.in_flight_binds, clock=clock)
-        self._waiting = WaitingPods(api=api, instance=instance, calm=self.in_flight_binds, clock=clock)
+        self._events = EventQueue(api=api, instance=instance, in_flight_binds=self.in_flight_binds, clock=clock)
+        self._waiting = WaitingPods(api=api, instance=instance, in_flight_binds=self.in_flight_binds, clock=clock)
 
     @property
     def waiting(self) -> int:

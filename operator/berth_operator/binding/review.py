@@ -25,9 +25,9 @@ class Review:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._version = cluster.version
-        self._kinds: list[Hashable] = []
+        self._classes: list[Hashable] = []
         """Classes that were parked before the last change and are still to be woken."""
-        self._next_review = self._next_kind = cluster.clock()
+        self._next_review = self._next_class = cluster.clock()
         self._woken_at: float | None = None
         """When the last class was woken; None once it has been decided."""
 
@@ -36,21 +36,21 @@ class Review:
         now = self._cluster.clock()
         if self._woken_at is not None:
             pause = SHARE * (now - self._woken_at)
-            self._next_kind = now + min(LONGEST_PAUSE, max(SHORTEST_PAUSE, pause))
+            self._next_class = now + min(LONGEST_PAUSE, max(SHORTEST_PAUSE, pause))
             self._woken_at = None
-        if now < self._next_kind or not (self._kinds or self._begins(now)):
+        if now < self._next_class or not (self._classes or self._begins(now)):
             return False
         self._woken_at = now
-        self._cluster.queue.wake_kind(self._kinds.pop())
+        self._cluster.queue.wake_kind(self._classes.pop())
         return True
 
     def due_in(self) -> float:
         """Return the seconds until a class may be due; infinity if nothing has changed."""
-        if self._kinds:
-            return self._next_kind - self._cluster.clock()
+        if self._classes:
+            return self._next_class - self._cluster.clock()
         if self._version == self._cluster.version:
             return float("inf")
-        return max(self._next_review, self._next_kind) - self._cluster.clock()
+        return max(self._next_review, self._next_class) - self._cluster.clock()
 
     def _begins(self, now: float) -> bool:
         """Begin a review if anything has changed since the last one; return whether there are classes to wake."""
@@ -58,5 +58,5 @@ class Review:
             return False
         self._version, self._next_review = self._cluster.version, now + INTERVAL
         # The longest parked comes first, from the end of the list.
-        self._kinds = self._cluster.queue.parked_before(self._version)[::-1]
-        return bool(self._kinds)
+        self._classes = self._cluster.queue.parked_before(self._version)[::-1]
+        return bool(self._classes)

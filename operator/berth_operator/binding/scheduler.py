@@ -59,8 +59,8 @@ class Scheduler:
         self._review, self._work = Review(cluster), work
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
-        self._broken: BaseException | None = None
-        self._complaints: dict[str, str] = {}
+        self._failure: BaseException | None = None
+        self._logged_failures: dict[str, str] = {}
         """Device type -> the last failure of its plug-in that was logged."""
         self._unanswered = False
         """Whether a Binding without an answer may still be executed."""
@@ -81,8 +81,8 @@ class Scheduler:
         epoch = self._term()
         self._preemptor.restore()
         while epoch is not None and self._term() == epoch:
-            if self._broken is not None:
-                raise self._broken
+            if self._failure is not None:
+                raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
             if await self._decide_some(epoch) or self._review.wakes_one():
@@ -133,7 +133,7 @@ class Scheduler:
     def _put_off(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
         """Back off a unit for which a plug-in failed, and withdraw its nominations."""
         counters.PLUGIN_FAILURES.labels(error.kind).inc()
-        self._complain(error)
+        self._log_plugin_failure(error)
         if isinstance(unit, Gang):
             self._cluster.gangs.put_off(unit.membership)
         else:
@@ -141,10 +141,10 @@ class Scheduler:
         for pod in pods_of(unit):
             self._reporter.unschedulable(pod, plugin_failure(error))
 
-    def _complain(self, error: PluginFailedError) -> None:
+    def _log_plugin_failure(self, error: PluginFailedError) -> None:
         """Log a plug-in's failure once, not for every pod and attempt."""
-        if self._complaints.get(error.kind) != str(error):
-            self._complaints[error.kind] = str(error)
+        if self._logged_failures.get(error.kind) != str(error):
+            self._logged_failures[error.kind] = str(error)
             log.error("plug-in failed", why=str(error), exc_info=error)
 
     def _decide_unit(self, unit: PendingPod | Gang, epoch: int) -> bool:
@@ -198,7 +198,7 @@ class Scheduler:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A bug: `run` raises it, which restarts the process.
-            self._broken = error
+            self._failure = error
             self._work.set()
 
     async def _bind_claims_first(self, placement: Placement, body: dict[str, object], epoch: int) -> None:

@@ -61,17 +61,17 @@ class VolumeBinder:
             event.set()
 
     def end(self) -> None:
-        """Give up all binds in progress, because the process ends."""
+        """End all binds in progress, because the process ends."""
         self._ended = True
         for claim in tuple(self._waiting):
             self.changed(claim)
 
-    async def bind(self, placement: Placement, holds: Callable[[], bool]) -> None:
+    async def bind(self, placement: Placement, leads: Callable[[], bool]) -> None:
         """Write the placement's volumes, and wait until its claims are bound.
 
         Args:
             placement: a placement that is assumed.
-            holds: returns whether we still lead.
+            leads: returns whether we still lead.
 
         Raises:
             VolumeError: a claim could not be bound, or not in time.
@@ -80,8 +80,8 @@ class VolumeBinder:
         begun: list[str] = []
         try:
             async with asyncio.timeout(self._timeout):
-                written = await self._write(placement, holds, begun)
-                await self._bound(placement, written, holds)
+                written = await self._write(placement, leads, begun)
+                await self._wait_until_bound(placement, written, leads)
         except TimeoutError:
             raise VolumeError(f"binding volumes: not done within {self._timeout:g} s") from None
         except CallError as error:
@@ -102,25 +102,25 @@ class VolumeBinder:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def _write(self, placement: Placement, holds: Callable[[], bool], begun: list[str]) -> dict[str, int]:
+    async def _write(self, placement: Placement, leads: Callable[[], bool], begun: list[str]) -> dict[str, int]:
         """Write all claims and volumes; return the version of each, and add the paths of the writes to `begun`."""
         written: dict[str, int] = {}
         for key, name in placement.volumes.bindings:
-            self._check(placement, holds)
+            self._check(placement, leads)
             volume, claim = self._volume(name), self._claim(key)
             if not (volume.is_for(claim) and volume.claim_uid):
                 path = f"/api/v1/persistentvolumes/{name}"
-                written[name] = await self._once(path, _for_claim(volume, claim), begun)
+                written[name] = await self._write_once(path, _for_claim(volume, claim), begun)
         for key in placement.volumes.provisions:
-            self._check(placement, holds)
+            self._check(placement, leads)
             claim = self._claim(key)
             if claim.selected_node != placement.node:
                 namespace, name = keys.split(key)
                 path = f"/api/v1/namespaces/{namespace}/persistentvolumeclaims/{name}"
-                written[key] = await self._once(path, _for_node(claim, placement.node), begun)
+                written[key] = await self._write_once(path, _for_node(claim, placement.node), begun)
         return written
 
-    async def _once(self, path: str, body: dict[str, Any], begun: list[str]) -> int:
+    async def _write_once(self, path: str, body: dict[str, Any], begun: list[str]) -> int:
         """Write a patch, or await the same write by another pod; return the new version."""
         if path not in self._writes:
             self._writes[path] = asyncio.create_task(self._patch(path, body))
@@ -130,17 +130,17 @@ class VolumeBinder:
         return await asyncio.shield(self._writes[path])
 
     async def _patch(self, path: str, body: dict[str, Any]) -> int:
-        found = await self._api.merge_patch(path, body)
-        return int(found["metadata"]["resourceVersion"])
+        patched = await self._api.merge_patch(path, body)
+        return int(patched["metadata"]["resourceVersion"])
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
-    async def _bound(self, placement: Placement, written: dict[str, int], holds: Callable[[], bool]) -> None:
+    async def _wait_until_bound(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> None:
         event, claims = asyncio.Event(), _claims(placement)
         for key in claims:
             self._waiting[key].add(event)
         try:
-            while not self._is_done(placement, written, holds):
+            while not self._is_done(placement, written, leads):
                 await _set_within(event, LOOK)
         finally:
             for key in claims:
@@ -148,10 +148,10 @@ class VolumeBinder:
                 if not self._waiting[key]:
                     del self._waiting[key]
 
-    def _is_done(self, placement: Placement, written: dict[str, int], holds: Callable[[], bool]) -> bool:
-        self._check(placement, holds)
+    def _is_done(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> bool:
+        self._check(placement, leads)
         bindings = [self._is_bound(placement, key, name, written) for key, name in placement.volumes.bindings]
-        provisions = [self._is_made(placement, key, written) for key in placement.volumes.provisions]
+        provisions = [self._is_provisioned(placement, key, written) for key in placement.volumes.provisions]
         return all(bindings) and all(provisions)
 
     def _is_bound(self, placement: Placement, key: str, name: str, written: dict[str, int]) -> bool:
@@ -163,7 +163,7 @@ class VolumeBinder:
             raise VolumeError(f'binding volumes: ClaimRef got reset for pv "{name}"')
         return claim.bound
 
-    def _is_made(self, placement: Placement, key: str, written: dict[str, int]) -> bool:
+    def _is_provisioned(self, placement: Placement, key: str, written: dict[str, int]) -> bool:
         claim = self._claim(key)
         if int(claim.version or 0) < written.get(key, 0):
             return False
@@ -179,8 +179,8 @@ class VolumeBinder:
 
     # --- what must hold meanwhile -----------------------------------------------------------------------------
 
-    def _check(self, placement: Placement, holds: Callable[[], bool]) -> None:
-        if self._ended or not holds() or placement.pod.uid not in self._cluster.pending:
+    def _check(self, placement: Placement, leads: Callable[[], bool]) -> None:
+        if self._ended or not leads() or placement.pod.uid not in self._cluster.pending:
             raise GoneError
         if placement.node not in self._cluster.node_cache.nodes:
             raise VolumeError(f'binding volumes: node "{placement.node}" is gone')
@@ -193,14 +193,14 @@ class VolumeBinder:
             )
 
     def _claim(self, key: str) -> Claim:
-        if (found := self._volumes.claims.get(key)) is None:
+        if (claim := self._volumes.claims.get(key)) is None:
             raise VolumeError(f'binding volumes: persistentvolumeclaim "{keys.split(key)[1]}" not found')
-        return found
+        return claim
 
     def _volume(self, name: str) -> Volume:
-        if (found := self._volumes.volumes.get(name)) is None:
+        if (volume := self._volumes.volumes.get(name)) is None:
             raise VolumeError(f'binding volumes: persistentvolume "{name}" not found')
-        return found
+        return volume
 
 
 def _claims(placement: Placement) -> Iterable[str]:

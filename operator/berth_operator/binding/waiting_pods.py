@@ -174,13 +174,13 @@ class _Record:
 class WaitingPods:
     """The records of all waiting pods, and the tasks that write them."""
 
-    def __init__(self, *, api: Api, instance: str, calm: InFlightBinds, clock: Callable[[], float]) -> None:
-        self._api, self._instance, self._calm, self._clock = api, instance, calm, clock
+    def __init__(self, *, api: Api, instance: str, in_flight_binds: InFlightBinds, clock: Callable[[], float]) -> None:
+        self._api, self._instance, self._in_flight_binds, self._clock = api, instance, in_flight_binds, clock
         self._records: dict[str, _Record] = {}
         """UID -> record of a waiting pod; `_first`, `_again` and `_held` are subsets."""
         self._first: dict[str, _Record] = {}
         """Ready for the pod's first report; the longest ready comes first."""
-        self._again: dict[str, _Record] = {}
+        self._updates: dict[str, _Record] = {}
         """Ready for a later report."""
         self._held: dict[str, _Record] = {}
         """Due later."""
@@ -205,7 +205,7 @@ class WaitingPods:
 
     def dismiss(self, uid: str) -> None:
         """Drop the record of a pod that no longer waits."""
-        for records in (self._records, self._first, self._again, self._held):
+        for records in (self._records, self._first, self._updates, self._held):
             records.pop(uid, None)
 
     def _record(self, pod: PendingPod) -> _Record:
@@ -222,16 +222,16 @@ class WaitingPods:
             return
         due, now = record.due(), self._clock()
         if due > now:
-            for ready in (self._first, self._again):
+            for ready in (self._first, self._updates):
                 ready.pop(uid, None)
         if due == math.inf:
             self._held.pop(uid, None)
         elif due > now:
             self._held[uid] = record
-        elif uid not in self._first and uid not in self._again:
+        elif uid not in self._first and uid not in self._updates:
             self._held.pop(uid, None)
             record.ready_at = now
-            (self._first if record.is_first else self._again)[uid] = record
+            (self._first if record.is_first else self._updates)[uid] = record
             self._ready.set()
 
     async def _release_held(self) -> None:
@@ -244,12 +244,12 @@ class WaitingPods:
         """Wait for a ready record and a token; the record is taken last, so that it is the most urgent one."""
         async with self._turn:
             while True:
-                while not (ready := self._first or self._again):
+                while not (ready := self._first or self._updates):
                     self._ready.clear()
                     await self._ready.wait()
-                await self._calm.wait(next(iter(ready.values())).ready_at + PATIENCE - self._clock())
+                await self._in_flight_binds.wait(next(iter(ready.values())).ready_at + PATIENCE - self._clock())
                 await asyncio.sleep(bucket.delay())
-                if ready := self._first or self._again:
+                if ready := self._first or self._updates:
                     return ready.pop(next(iter(ready)))
 
     # --- writing ----------------------------------------------------------------------------------------------

@@ -50,22 +50,22 @@ class Evictor:
         cluster: Cluster,
         pods: Pods,
         per_minute: float,
-        told: Callable[[Charge, str], None],
+        report: Callable[[Charge, str], None],
         leads: Callable[[], bool],
     ) -> None:
-        self._cluster, self._pods, self._told, self._leads = cluster, pods, told, leads
+        self._cluster, self._pods, self._report, self._leads = cluster, pods, report, leads
         self._per_minute = per_minute
         self._since: Mapping[Card, float] = {}
         """Failed card -> clock reading when the failure was first seen."""
-        self._again: dict[str, float] = {}
+        self._retry_at: dict[str, float] = {}
         """UID of a pod that was evicted, or could not be -> when to try again."""
 
     async def run(self) -> None:
         """Evict pods until cancelled; return at once if the rate is 0."""
         while self._per_minute:
-            if (found := self._next()) is not None and await self._evict(*found):
+            if (candidate := self._next()) is not None and await self._evict(*candidate):
                 await asyncio.sleep(60 / self._per_minute)
-            elif found is None:
+            elif candidate is None:
                 await asyncio.sleep(PERIOD)
 
     def _next(self) -> tuple[Charge, Card] | None:
@@ -74,8 +74,10 @@ class Evictor:
         self._since = {card: self._since.get(card, now) for card in self._failed()}
         due = {card for card, since in self._since.items() if now - since >= PATIENCE}
         holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
-        self._again = {charge.uid: self._again[charge.uid] for charge, _ in holding if charge.uid in self._again}
-        return next((each for each in holding if self._again.get(each[0].uid, now) <= now), None)
+        self._retry_at = {
+            charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
+        }
+        return next((each for each in holding if self._retry_at.get(each[0].uid, now) <= now), None)
 
     def _failed(self) -> set[Card]:
         """Return the cards that need a reset or a reboot, as reported by agents that are alive."""
@@ -110,7 +112,7 @@ class Evictor:
             return True
         namespace, name = keys.split(charge.pod)
         device = f"{card[1]} {self._minor(card)} of node {card[0]}"
-        self._again[charge.uid] = self._cluster.clock() + AGAIN
+        self._retry_at[charge.uid] = self._cluster.clock() + AGAIN
         try:
             await self._pods.evict_pod(namespace, name, charge.uid)
         except CallError as error:
@@ -119,5 +121,5 @@ class Evictor:
             return False
         counters.EVICTIONS.inc()
         log.warning("pod on a failed card evicted", pod=charge.pod, device=device)
-        self._told(charge, device)
+        self._report(charge, device)
         return True

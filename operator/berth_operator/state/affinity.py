@@ -32,8 +32,8 @@ def identity(pod: Object) -> Identity:
 def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> Identity:
     """Return the identity of a pod with these labels."""
     # A Binding's labels are copied to the pod; without this exception every pod's identity would change when bound.
-    seen = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
-    return _identity(namespace, seen, controller)
+    sorted_labels = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
+    return _identity(namespace, sorted_labels, controller)
 
 
 @lru_cache(maxsize=16384)
@@ -44,9 +44,9 @@ def _identity(namespace: str, labels: Labels, controller: str) -> Identity:
 
 def controller(metadata: Object) -> str:
     """Read the UID of a pod's controller; empty if kube-scheduler does not spread replicas of its kind."""
-    for each in metadata.get("ownerReferences") or ():
-        if each.get("controller"):
-            return str(each["uid"]) if (each.get("apiVersion"), each["kind"]) in _SPREAD else ""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return str(owner["uid"]) if (owner.get("apiVersion"), owner["kind"]) in _SPREAD else ""
     return ""
 
 
@@ -54,15 +54,15 @@ def of_pod(pod: Object) -> Affinity:
     """Read a pod's affinity, anti-affinity and topology spread constraints."""
     spec = pod["spec"]
     affinity = spec.get("affinity") or {}
-    near, apart = affinity.get("podAffinity"), affinity.get("podAntiAffinity")
+    pod_affinity, pod_anti_affinity = affinity.get("podAffinity"), affinity.get("podAntiAffinity")
     spreads = spec.get("topologySpreadConstraints")
-    if not (near or apart or spreads):
+    if not (pod_affinity or pod_anti_affinity or spreads):
         return NO_AFFINITY
     # Only labels in matchLabelKeys of spread constraints matter; without the others, replicas share one value.
     keys = {key for each in spreads or () for key in each.get("matchLabelKeys") or ()}
     labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key in keys}
-    read = (pod["metadata"]["namespace"], labels, near, apart, spreads)
-    return _read(orjson.dumps(read, option=orjson.OPT_SORT_KEYS))
+    constraints = (pod["metadata"]["namespace"], labels, pod_affinity, pod_anti_affinity, spreads)
+    return _read(orjson.dumps(constraints, option=orjson.OPT_SORT_KEYS))
 
 
 def of_placed(pod: Object) -> Affinity:
@@ -76,12 +76,15 @@ def of_placed(pod: Object) -> Affinity:
 @lru_cache(maxsize=4096)
 def _read(body: bytes) -> Affinity:
     """Parse equal constraints once: a Deployment's pods share one value, which is compared by identity."""
-    namespace, labels, near, apart, spreads = orjson.loads(body)
-    near, apart, spreads = near or {}, apart or {}, spreads or ()
+    namespace, labels, pod_affinity, pod_anti_affinity, spreads = orjson.loads(body)
+    pod_affinity, pod_anti_affinity, spreads = pod_affinity or {}, pod_anti_affinity or {}, spreads or ()
     return Affinity(
-        near=_terms(near.get(REQUIRED), namespace),
-        apart=_terms(apart.get(REQUIRED), namespace),
-        preferred=(*_weighted(near.get(PREFERRED), namespace, 1), *_weighted(apart.get(PREFERRED), namespace, -1)),
+        near=_terms(pod_affinity.get(REQUIRED), namespace),
+        apart=_terms(pod_anti_affinity.get(REQUIRED), namespace),
+        preferred=(
+            *_weighted(pod_affinity.get(PREFERRED), namespace, 1),
+            *_weighted(pod_anti_affinity.get(PREFERRED), namespace, -1),
+        ),
         spread=tuple(_spreads(spreads, labels, "DoNotSchedule")),
         preferred_spread=tuple(_spreads(spreads, labels, "ScheduleAnyway")),
     )
@@ -92,8 +95,8 @@ def _terms(raw: Iterable[Object] | None, namespace: str) -> tuple[Term, ...]:
 
 
 def _weighted(raw: Iterable[Object] | None, namespace: str, sign: int) -> Iterator[tuple[Term, int]]:
-    for each in raw or ():
-        yield _term(each["podAffinityTerm"], namespace), sign * each["weight"]
+    for term in raw or ():
+        yield _term(term["podAffinityTerm"], namespace), sign * term["weight"]
 
 
 def _term(raw: Object, namespace: str) -> Term:
@@ -105,22 +108,24 @@ def _term(raw: Object, namespace: str) -> Term:
 
 
 def _spreads(raw: Iterable[Object], labels: Mapping[str, str], unsatisfiable: str) -> Iterator[Spread]:
-    for each in raw:
-        if each["whenUnsatisfiable"] == unsatisfiable:
+    for constraint in raw:
+        if constraint["whenUnsatisfiable"] == unsatisfiable:
             yield Spread(
-                key=each["topologyKey"],
-                selector=_narrowed(selector(each.get("labelSelector")), each.get("matchLabelKeys") or (), labels),
-                max_skew=each["maxSkew"],
-                min_domains=each.get("minDomains") or 1,
-                honor_affinity=each.get("nodeAffinityPolicy") != "Ignore",
-                honor_taints=each.get("nodeTaintsPolicy") == "Honor",
+                key=constraint["topologyKey"],
+                selector=_narrowed(
+                    selector(constraint.get("labelSelector")), constraint.get("matchLabelKeys") or (), labels
+                ),
+                max_skew=constraint["maxSkew"],
+                min_domains=constraint.get("minDomains") or 1,
+                honor_affinity=constraint.get("nodeAffinityPolicy") != "Ignore",
+                honor_taints=constraint.get("nodeTaintsPolicy") == "Honor",
             )
 
 
-def _narrowed(found: LabelSelector, keys: Iterable[str], labels: Mapping[str, str]) -> LabelSelector:
+def _narrowed(base: LabelSelector, keys: Iterable[str], labels: Mapping[str, str]) -> LabelSelector:
     """Return a selector that also requires this pod's values of `matchLabelKeys`; keys that it lacks are ignored."""
     more = tuple(Requirement(key=key, operator=IN, values=(labels[key],)) for key in keys if key in labels)
-    return LabelSelector(requirements=selectors.canonical((*found.requirements, *more)))
+    return LabelSelector(requirements=selectors.canonical((*base.requirements, *more)))
 
 
 def selector(raw: Object | None) -> LabelSelector:

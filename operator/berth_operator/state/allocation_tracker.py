@@ -53,14 +53,14 @@ class AllocationTracker:
         """Add or update what kubelet gave a pod."""
         record = kubelet.gpu_pod(raw)
         before = self._reports.put_gpu_pod(record)
-        for given in filter(None, {before, record.actual}):
-            self._update(given.node, given.uid)
+        for actual in filter(None, {before, record.actual}):
+            self._update(actual.node, actual.uid)
         self._listener.status_changed(StatusKind.GPU_POD, record.key)
 
     def remove_gpu_pod(self, key: str) -> None:
         """Remove what kubelet gave a pod."""
-        if (given := self._reports.remove_gpu_pod(key)) is not None:
-            self._update(given.node, given.uid)
+        if (actual := self._reports.remove_gpu_pod(key)) is not None:
+            self._update(actual.node, actual.uid)
 
     def apply_report(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
         """Apply an agent's report about kubelet; `known` is the node's Device as it was before."""
@@ -92,18 +92,18 @@ class AllocationTracker:
 
     def effective_charge(self, promised: Charge) -> Charge:
         """Return a pod's effective charge for a promised one."""
-        return self._effective(promised, self._reports.given(promised))
+        return self._effective(promised, self._reports.actual(promised))
 
     def track(self, promised: Charge) -> Charge:
         """Return a pod's effective charge on the current cards, and keep its promised one if they differ."""
         promised = self._fleet.resolved(promised)
-        given = self._reports.given(promised)
-        effective = self._effective(promised, given)
+        actual = self._reports.actual(promised)
+        effective = self._effective(promised, actual)
         if effective is promised:
             self._promised.pop(promised.uid, None)
         else:
             self._promised[promised.uid] = promised
-        self._set_drift(promised, given)
+        self._set_drift(promised, actual)
         return effective if effective is promised else self._fleet.resolved(effective)
 
     def pod_charged(self, charge: Charge) -> None:
@@ -151,34 +151,34 @@ class AllocationTracker:
             for charge in self._fleet.on_node(node)
             if kubelet_allocation.is_pod(charge) and charge.uid not in self.drifted
         )
-        others = [given for charge in consistent if (given := self._reports.given(charge)) is not None]
+        others = [actual for charge in consistent if (actual := self._reports.actual(charge)) is not None]
         return kubelet_allocation.to_be_rewritten(self._fleet, self._drifted_on(node), others)
 
     # --- charges ----------------------------------------------------------------------------------------------
 
-    def _effective(self, promised: Charge, given: ActualAllocation | None) -> Charge:
-        if given is None:
+    def _effective(self, promised: Charge, actual: ActualAllocation | None) -> Charge:
+        if actual is None:
             return promised
-        return kubelet_allocation.charged(self._fleet, promised, given, claimed=self._is_claimed(promised, given))
+        return kubelet_allocation.charged(self._fleet, promised, actual, claimed=self._is_claimed(promised, actual))
 
     def _promised_of(self, known: Charge) -> Charge:
         return self._promised.get(known.uid, known)
 
-    def _is_claimed(self, promised: Charge, given: ActualAllocation) -> bool:
+    def _is_claimed(self, promised: Charge, actual: ActualAllocation) -> bool:
         """Return whether a pod holds devices promised to another pod to which kubelet has given none yet."""
-        unexpected = kubelet_allocation.surprising(promised, given)
+        unexpected = kubelet_allocation.surprising(promised, actual)
         return bool(unexpected) and any(
             kubelet_allocation.is_of(grant, device)
-            for other in self._fleet.on_node(given.node)
-            if other.uid != given.uid and kubelet_allocation.by_kubelet(other) and self._reports.given(other) is None
+            for other in self._fleet.on_node(actual.node)
+            if other.uid != actual.uid and kubelet_allocation.by_kubelet(other) and self._reports.actual(other) is None
             for grant in other.grants
             for device in unexpected
         )
 
     def _left_behind(self, node: str, uid: str) -> Charge | None:
         """Return the charge for what a deleted pod still holds; None if it holds nothing."""
-        given = self._reports.held(node).get(uid)
-        return None if given is None else kubelet_allocation.left_behind(self._fleet, given)
+        actual = self._reports.held(node).get(uid)
+        return None if actual is None else kubelet_allocation.left_behind(self._fleet, actual)
 
     def _update_node(self, node: str) -> None:
         """Correct the charges of all pods on a node with a current or previous report."""
@@ -201,40 +201,40 @@ class AllocationTracker:
 
     def _update_drifted(self, node: str) -> None:
         """Correct the charges of drifted pods: which promised devices they keep depends on other pods."""
-        for case in self._drifted_on(node) if self.drifted else ():
-            self._set_charge(case.actual.uid, self.track(case.promised))
+        for mismatch in self._drifted_on(node) if self.drifted else ():
+            self._set_charge(mismatch.actual.uid, self.track(mismatch.promised))
 
-    def _set_charge(self, uid: str, wanted: Charge | None) -> None:
+    def _set_charge(self, uid: str, charge: Charge | None) -> None:
         """Replace the charge of a UID; None releases it."""
         known = self._fleet.charges.get(uid)
-        wanted = None if wanted is None else self._fleet.resolved(wanted)
-        if wanted is None:
+        charge = None if charge is None else self._fleet.resolved(charge)
+        if charge is None:
             if known is not None:
                 self._fleet.release(uid)
                 self._listener.status_changed(StatusKind.NODE, known.node)
                 self._waker.pod_left(known)
-        elif known is None or not charges.is_same(known, wanted):
+        elif known is None or not charges.is_same(known, charge):
             self._waker.note_change()
-            self._fleet.charge(wanted)
-            self._listener.status_changed(StatusKind.NODE, wanted.node)
+            self._fleet.charge(charge)
+            self._listener.status_changed(StatusKind.NODE, charge.node)
             if known is not None:
-                self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=wanted.node))
+                self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=charge.node))
 
     # --- drift ------------------------------------------------------------------------------------------------
 
     def _drifted_on(self, node: str) -> list[Mismatch]:
-        return [case for case in self.drifted.values() if case.actual.node == node]
+        return [mismatch for mismatch in self.drifted.values() if mismatch.actual.node == node]
 
-    def _set_drift(self, promised: Charge, given: ActualAllocation | None) -> None:
+    def _set_drift(self, promised: Charge, actual: ActualAllocation | None) -> None:
         """Record whether a pod holds other devices than it was promised."""
-        drifts = given is not None and kubelet_allocation.difference(promised, given)
-        case = Mismatch(promised=promised, actual=given) if given is not None and drifts else None
-        if case == self.drifted.get(promised.uid):
+        drifts = actual is not None and kubelet_allocation.difference(promised, actual)
+        mismatch = Mismatch(promised=promised, actual=actual) if actual is not None and drifts else None
+        if mismatch == self.drifted.get(promised.uid):
             return
-        if case is None:
+        if mismatch is None:
             del self.drifted[promised.uid]
         else:
-            self.drifted[promised.uid] = case
+            self.drifted[promised.uid] = mismatch
         self._drift_changed(promised)
 
     def _drift_changed(self, promised: Charge) -> None:

@@ -65,15 +65,15 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
     names too few devices: the pod may then hold any device of that type. Types that are not requested are ignored.
     """
     annotations = pod["metadata"].get("annotations") or {}
-    wanted = requested if requested.types else _by_label(annotations, pod["metadata"].get("labels") or {})
+    expected = requested if requested.types else _by_label(annotations, pod["metadata"].get("labels") or {})
     text = annotations.get(names.ALLOCATED)
-    if text is None or not wanted.types or not _is_trusted(pod, annotations, trusted):
-        return (), wanted.types
+    if text is None or not expected.types or not _is_trusted(pod, annotations, trusted):
+        return (), expected.types
     try:
         claims = allocation.parse(text)
     except allocation.AllocationError:
-        return (), wanted.types
-    return _believed(claims, wanted)
+        return (), expected.types
+    return _believed(claims, expected)
 
 
 def _is_trusted(pod: Object, annotations: Mapping[str, str], trusted: Collection[str]) -> bool:
@@ -86,23 +86,23 @@ def _by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Requ
     return Requested(types=(GPU,)) if is_given or any(name in labels for name in request.LABELS) else Requested()
 
 
-def _believed(claims: Sequence[Grant], wanted: Requested) -> Believed:
+def _believed(claims: Sequence[Grant], expected: Requested) -> Believed:
     grants: list[Grant] = []
     unknown: list[str] = []
-    for kind in wanted.types:
+    for kind in expected.types:
         of_kind = [grant for grant in claims if grant.type == kind]
-        kept = _of_gpus(of_kind, wanted.gpus) if kind == GPU and wanted.gpus is not None else of_kind
+        kept = _of_gpus(of_kind, expected.gpus) if kind == GPU and expected.gpus is not None else of_kind
         grants += kept
-        if not _is_enough(kind, kept, wanted):
+        if not _is_enough(kind, kept, expected):
             unknown.append(kind)
     return tuple(grants), tuple(unknown)
 
 
-def _is_enough(kind: str, grants: Sequence[Grant], wanted: Requested) -> bool:
+def _is_enough(kind: str, grants: Sequence[Grant], expected: Requested) -> bool:
     """Return whether grants satisfy a pod's request of a type; for a plug-in's type, any grant does."""
-    if kind == GPU and wanted.gpus is not None:
-        return 0 < sum(part.count for part in wanted.gpus) == len(grants)
-    if (least := dict(wanted.least).get(kind)) is not None:
+    if kind == GPU and expected.gpus is not None:
+        return 0 < sum(part.count for part in expected.gpus) == len(grants)
+    if (least := dict(expected.least).get(kind)) is not None:
         return sum(dict(grant.amounts).get(kind, 0) for grant in grants) >= least
     return bool(grants)
 

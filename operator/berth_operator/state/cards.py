@@ -29,28 +29,28 @@ def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
     """Return the cards, and the contradictions, each with its field; cards with contradictions are not allocated."""
     problems = _problems(spec)
     usable = zip(spec.devices, problems, strict=True)
-    found = tuple(_card(each, usable=not wrong, strategy=spec.mig_strategy) for each, wrong in usable)
-    return found, tuple(itertools.chain.from_iterable(problems))
+    cards = tuple(_card(each, usable=not wrong, strategy=spec.mig_strategy) for each, wrong in usable)
+    return cards, tuple(itertools.chain.from_iterable(problems))
 
 
 def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInfo:
     in_mig_mode = _is_divided(device, strategy)
     instances = _instances(device, strategy) if in_mig_mode and usable and device.health else ()
-    place = device.topology or _NOWHERE
+    topology = device.topology or _NOWHERE
     return CardInfo(
         type=device.type,
         minor=device.minor,
         id=device.id,
         model=sys.intern(device.model),
         healthy=device.health and usable and not in_mig_mode,
-        amounts=(*_amounts(device.type, tuple(device.resources.items())), *_pieces(device, instances))
+        amounts=(*_amounts(device.type, tuple(device.resources.items())), *_subdevice_amounts(device, instances))
         if usable
         else (),
-        numa=place.node_id,
-        socket=place.socket_id,
-        pcie=sys.intern(place.pcie_id),
+        numa=topology.node_id,
+        socket=topology.socket_id,
+        pcie=sys.intern(topology.pcie_id),
         module=device.module_id,
-        labels=_labels(tuple(device.labels.items()), device.model, place.node_id, place.pcie_id),
+        labels=_labels(tuple(device.labels.items()), device.model, topology.node_id, topology.pcie_id),
         links=_links(tuple(map(_LINK, device.links))) if device.links else (),
         functions=_functions(device),
         instances=instances,
@@ -71,9 +71,9 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
 
 
 @lru_cache(maxsize=ALIKE)
-def _links(told: tuple[tuple[int, str, int], ...]) -> Links:
+def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
     """Return the link score to each linked card, by its minor."""
-    return tuple((minor, NVLINK * max(count, 1) if kind == "NVLink" else LINKS[kind]) for minor, kind, count in told)
+    return tuple((minor, NVLINK * max(count, 1) if kind == "NVLink" else LINKS[kind]) for minor, kind, count in links)
 
 
 def _functions(device: DeviceInfo) -> Functions:
@@ -92,13 +92,15 @@ def _is_divided(device: DeviceInfo, strategy: MigStrategy) -> bool:
 
 def _instances(device: DeviceInfo, strategy: MigStrategy) -> Instances:
     """Return (id, resource) of each allocatable MIG instance, or of its replicas: one of each instance first."""
-    found = device.mig.instances if device.mig else ()
-    offered = [(each, sys.intern(name)) for each in found if (name := _resource(each, strategy))]
-    turns = range(max((each.replicas for each, _ in offered), default=0))
-    return tuple((_piece(each, turn), name) for turn in turns for each, name in offered if turn < each.replicas)
+    instances = device.mig.instances if device.mig else ()
+    offered = [(each, sys.intern(name)) for each in instances if (name := _resource(each, strategy))]
+    numbers = range(max((each.replicas for each, _ in offered), default=0))
+    return tuple(
+        (_subdevice_id(each, number), name) for number in numbers for each, name in offered if number < each.replicas
+    )
 
 
-def _piece(instance: MigInstance, number: int) -> str:
+def _subdevice_id(instance: MigInstance, number: int) -> str:
     return instance.id if instance.replicas == 1 else f"{instance.id}{allocation.REPLICA_MARK}{number}"
 
 
@@ -110,42 +112,42 @@ def _resource(instance: MigInstance, strategy: MigStrategy) -> str:
     return "" if mig.is_part(instance.profile) else instance.replica_resource or mig.resource(instance.profile)
 
 
-def _pieces(device: DeviceInfo, instances: Instances) -> Amounts:
+def _subdevice_amounts(device: DeviceInfo, instances: Instances) -> Amounts:
     """Return the number of replicas, MIG instances and virtual functions of a card."""
     if not instances and device.replicas == 1 and not device.vf_groups:
         return ()
-    found = Counter(resource for _, resource in instances)
+    counts = Counter(resource for _, resource in instances)
     if device.replicas > 1:
-        found[allocation.REPLICAS] = device.replicas
+        counts[allocation.REPLICAS] = device.replicas
     if device.vf_groups:
-        found[allocation.FUNCTIONS] = sum(len(group.vfs) for group in device.vf_groups)
-    return tuple(sorted(found.items()))
+        counts[allocation.FUNCTIONS] = sum(len(group.vfs) for group in device.vf_groups)
+    return tuple(sorted(counts.items()))
 
 
 @lru_cache(maxsize=ALIKE)
 def _amounts(kind: str, resources: Resources) -> Amounts:
     """Return a card's amounts; where the spec has none, a card counts as 100 hundredths."""
     whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
-    found = {allocation.short(name): quantity.parse(value) for name, value in resources}
-    return tuple(sorted({**dict.fromkeys(whole, 100), **found}.items()))
+    amounts = {allocation.short(name): quantity.parse(value) for name, value in resources}
+    return tuple(sorted({**dict.fromkeys(whole, 100), **amounts}.items()))
 
 
 def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
     """Return the contradictions of each device, in the order of the spec."""
-    unlike = _unlike(spec) if spec.mig_strategy == "single" else ""
+    mixture = _mixture(spec) if spec.mig_strategy == "single" else ""
     ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
     ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
     minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
     return [
         tuple(
             f"spec.devices[{position}].{problem}"
-            for problem in _problems_of(each, spec.mig_strategy, ids, minors, unlike)
+            for problem in _problems_of(each, spec.mig_strategy, ids, minors, mixture)
         )
         for position, each in enumerate(spec.devices)
     ]
 
 
-def _unlike(spec: DeviceSpec) -> str:
+def _mixture(spec: DeviceSpec) -> str:
     """Return why `nvidia.com/gpu` would stand for different instances or cards in MIG strategy single; empty if not."""
     gpus = [each for each in spec.devices if each.type == names.GPU]
     in_mig_mode = [each.mig for each in gpus if each.mig is not None and each.mig.enabled]
@@ -162,7 +164,7 @@ def _problems_of(
     strategy: MigStrategy,
     ids: Mapping[tuple[str, str], int],
     minors: Collection[tuple[str, int]],
-    unlike: str,
+    mixture: str,
 ) -> Iterator[str]:
     kind = device.type
     if ids[kind, device.id] > 1:
@@ -172,8 +174,8 @@ def _problems_of(
             yield f"links: minor {link.minor} is not another {kind} device of this node"
     if device.mig is not None and device.mig.enabled:
         yield from _mig_problems(device, ids)
-        if unlike:
-            yield f"mig: {unlike}"
+        if mixture:
+            yield f"mig: {mixture}"
     if device.replicas > 1 and _is_divided(device, strategy):
         yield f"replicas: {device.replicas} of a card in MIG mode; allowed is 1"
     if device.vf_groups:
@@ -184,11 +186,11 @@ def _problems_of(
 
 
 def _mig_problems(device: DeviceInfo, ids: Mapping[tuple[str, str], int]) -> Iterator[str]:
-    for position, each in enumerate(device.mig.instances if device.mig else ()):
-        if ids[device.type, each.id] > 1:
-            yield f"mig.instances[{position}].id: {each.id} stands more than once among the {device.type} devices"
-        if not mig.is_profile(each.profile):
-            yield f"mig.instances[{position}].profile: {each.profile} is not of the form 1g.10gb or 1g.10gb+me"
+    for position, instance in enumerate(device.mig.instances if device.mig else ()):
+        if ids[device.type, instance.id] > 1:
+            yield f"mig.instances[{position}].id: {instance.id} stands more than once among the {device.type} devices"
+        if not mig.is_profile(instance.profile):
+            yield f"mig.instances[{position}].profile: {instance.profile} is not of the form 1g.10gb or 1g.10gb+me"
 
 
 def _function_problems(device: DeviceInfo) -> Iterator[str]:

@@ -26,7 +26,7 @@ class Marks:
     vendor: str = DEFAULT_VENDOR
     table: str | None = None
     """The partition table, as text."""
-    honors: bool | None = None
+    partitions_only: bool | None = None
     """Its label for the partition policy; None without a table, where the Node's label counts, as in Koordinator."""
 
 
@@ -45,7 +45,7 @@ class DeviceRecord:
     mark_problems: tuple[str, ...] = ()
     report_problems: tuple[str, ...] = ()
     marks: Marks = Marks()
-    agent_report: kubelet.AgentReport = kubelet.NO_WORD
+    agent_report: kubelet.AgentReport = kubelet.NO_REPORT
     report_text: bytes = kubelet.NOTHING
     """The part of the status that `agent_report` was read from."""
     reported: bytes
@@ -68,34 +68,34 @@ class DeviceRecord:
 def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
     """Read a Device; an unchanged spec is taken from `known`."""
     metadata, status = device["metadata"], device.get("status") or {}
-    told, conditions = orjson.dumps(status), _conditions(status)
+    status_json, conditions = orjson.dumps(status), _conditions(status)
     marks = _marks(metadata)
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
         marked = known if known.marks == marks else _marked(known, marks)
-        return _with_word(replace(marked, reported=told, conditions=conditions), status)
+        return _with_report(replace(marked, reported=status_json, conditions=conditions), status)
     spec, unread = _spec(device)
-    found, problems = cards.of_spec(spec)
+    card_infos, problems = cards.of_spec(spec)
     read = DeviceRecord(
         name=metadata["name"],
         uid=metadata["uid"],
         generation=metadata.get("generation") or 0,
-        inventory=DeviceInventory(cards=found, mig_single=spec.mig_strategy == "single"),
+        inventory=DeviceInventory(cards=card_infos, mig_single=spec.mig_strategy == "single"),
         spec_problems=(*unread, *problems),
-        reported=told,
+        reported=status_json,
         conditions=conditions,
         driver_version=spec.driver_version,
         lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
     )
-    return _with_word(_marked(read, marks), status)
+    return _with_report(_marked(read, marks), status)
 
 
-def _with_word(read: DeviceRecord, status: Object) -> DeviceRecord:
+def _with_report(read: DeviceRecord, status: Object) -> DeviceRecord:
     """Read the agent's report about kubelet if it has changed, which it can do without the generation."""
     text = kubelet.text(status)
     if text == read.report_text:
         return read
-    word, problems = kubelet.word(read.name, status)
-    return _with_problems(replace(read, agent_report=word, report_text=text, report_problems=problems))
+    report, problems = kubelet.agent_report(read.name, status)
+    return _with_problems(replace(read, agent_report=report, report_text=text, report_problems=problems))
 
 
 def _with_problems(read: DeviceRecord) -> DeviceRecord:
@@ -112,20 +112,20 @@ def _marks(metadata: Object) -> Marks:
     return Marks(
         vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
         table=table,
-        honors=None if table is None else partitions.partitions_only(labels),
+        partitions_only=None if table is None else partitions.partitions_only(labels),
     )
 
 
 def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
     table, problems = _table(marks, read.inventory.cards)
-    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.honors)
+    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.partitions_only)
     return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))
 
 
-def _table(marks: Marks, found: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
+def _table(marks: Marks, card_infos: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
     """Return the partition table and its problems; an invalid table is not replaced by the built-in one."""
     if marks.table is None:
-        gpus = [card for card in found if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
+        gpus = [card for card in card_infos if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
         models, minors = {card.model for card in gpus}, [card.minor for card in gpus]
         return partitions.built_in(models, minors), ()
     try:
@@ -140,8 +140,8 @@ def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
         return DeviceSpec.model_validate(device.get("spec") or {}), ()
     except ValidationError as error:
         first = error.errors()[0]
-        place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
-        return DeviceSpec(), (f"spec{place}: {first['msg']}",)
+        path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+        return DeviceSpec(), (f"spec{path}: {first['msg']}",)
 
 
 def _conditions(status: Object) -> tuple[Condition, ...]:

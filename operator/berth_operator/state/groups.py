@@ -31,8 +31,8 @@ def of_pod(pod: Object) -> Membership | None:
         name, minimum = _annotated(annotations, labelled)
         return Membership(group=f"{metadata['namespace']}/{name}", minimum=minimum, scheduler=scheduler)
     if len(set(labelled.values())) > 1:
-        told = ", ".join(f"{name}: {value}" for name, value in labelled.items())
-        raise GroupError(f"labels {told} name different groups; allowed is one")
+        listed = ", ".join(f"{name}: {value}" for name, value in labelled.items())
+        raise GroupError(f"labels {listed} name different groups; allowed is one")
     for name in labelled.values():
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler)
     return None

@@ -11,9 +11,11 @@ Object = Mapping[str, Any]
 
 def of_node(status: Object) -> tuple[tuple[str, int], ...]:
     """Read (name, bytes) of a node's images; names are interned, since most nodes have the same."""
-    found = status.get("images") or ()
+    reported = status.get("images") or ()
     return tuple(
-        (sys.intern(str(name)), int(each.get("sizeBytes") or 0)) for each in found for name in each.get("names") or ()
+        (sys.intern(str(name)), int(each.get("sizeBytes") or 0))
+        for each in reported
+        for name in each.get("names") or ()
     )
 
 

@@ -31,7 +31,7 @@ class AgentReport:
     """Cards that processes outside Kubernetes use."""
 
 
-NO_WORD: Final = AgentReport(held={})
+NO_REPORT: Final = AgentReport(held={})
 
 
 Consistency = tuple[str, str, str]
@@ -75,28 +75,28 @@ def text(status: Object) -> bytes:
 NOTHING: Final = text({})
 
 
-def word(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...]]:
+def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...]]:
     """Read the agent's part of a Device's status; return the report, and what cannot be read."""
     try:
-        told = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
+        fields = DeviceStatus.model_validate({name: status[name] for name in FIELDS if status.get(name)})
     except ValidationError as error:
         first = error.errors()[0]
-        place = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
-        return NO_WORD, (f"status{place}: {first['msg']}; the agent's report about kubelet is ignored",)
-    foreign = tuple(Device(type=each.type, minor=each.minor, id="") for each in told.foreign)
+        path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+        return NO_REPORT, (f"status{path}: {first['msg']}; the agent's report about kubelet is ignored",)
+    foreign = tuple(Device(type=each.type, minor=each.minor, id="") for each in fields.foreign)
     return AgentReport(
-        boot_id=told.boot_id, held=_held(node, told.held), withheld=tuple(told.withheld), foreign=foreign
+        boot_id=fields.boot_id, held=_held(node, fields.held), withheld=tuple(fields.withheld), foreign=foreign
     ), ()
 
 
-def _held(node: str, told: Iterable[HeldByContainer]) -> dict[str, ActualAllocation]:
-    found: dict[str, ActualAllocation] = {}
-    for each in told:
-        known = found.get(each.pod_uid)
-        containers = (*(known.containers if known else ()), (each.container, _devices(each.devices)))
-        pod = keys.join(each.namespace, each.pod)
-        found[each.pod_uid] = ActualAllocation(uid=each.pod_uid, pod=pod, node=node, containers=containers)
-    return found
+def _held(node: str, entries: Iterable[HeldByContainer]) -> dict[str, ActualAllocation]:
+    held: dict[str, ActualAllocation] = {}
+    for entry in entries:
+        known = held.get(entry.pod_uid)
+        containers = (*(known.containers if known else ()), (entry.container, _devices(entry.devices)))
+        pod = keys.join(entry.namespace, entry.pod)
+        held[entry.pod_uid] = ActualAllocation(uid=entry.pod_uid, pod=pod, node=node, containers=containers)
+    return held
 
 
 def _devices(devices: Iterable[HeldDevice]) -> tuple[Device, ...]:

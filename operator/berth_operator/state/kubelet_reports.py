@@ -9,7 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Device
 from berth_operator.core.values.charge import Charge
-from berth_operator.state.kubelet import NO_WORD, AgentReport, GpuPodRecord
+from berth_operator.state.kubelet import NO_REPORT, AgentReport, GpuPodRecord
 
 
 class KubeletReports:
@@ -20,7 +20,7 @@ class KubeletReports:
         """namespace/name -> GpuPod."""
         self._by_pod: dict[str, GpuPodRecord] = {}
         """UID of the pod -> GpuPod."""
-        self._words: dict[str, AgentReport] = {}
+        self._reports: dict[str, AgentReport] = {}
         """Node -> report in the status of its Device."""
         self._boots: dict[str, str] = {}
         """Node -> its boot ID."""
@@ -52,9 +52,9 @@ class KubeletReports:
         """Return whether there is a GpuPod of the pod with this UID."""
         return uid in self._by_pod
 
-    def put_report(self, node: str, word: AgentReport) -> None:
+    def put_report(self, node: str, report: AgentReport) -> None:
         """Set what a node's agent reports in the status of its Device."""
-        self._words[node] = word
+        self._reports[node] = report
 
     def put_boot(self, node: str, boot_id: str) -> bool:
         """Set a node's boot ID; return whether it has changed."""
@@ -63,26 +63,26 @@ class KubeletReports:
 
     def forget_node(self, node: str) -> None:
         """Forget a node that has neither Node nor Device."""
-        self._words.pop(node, None)
+        self._reports.pop(node, None)
         self._boots.pop(node, None)
 
     def held(self, node: str) -> Mapping[str, ActualAllocation]:
         """Return {UID: what the pod holds} for a node, also for deleted pods; empty for a report of an earlier boot."""
-        word, boot_id = self._words.get(node, NO_WORD), self._boots.get(node)
-        return {} if boot_id and word.boot_id and boot_id != word.boot_id else word.held
+        report, boot_id = self._reports.get(node, NO_REPORT), self._boots.get(node)
+        return {} if boot_id and report.boot_id and boot_id != report.boot_id else report.held
 
     def reported_on(self, node: str) -> AbstractSet[str]:
         """Return the UIDs of the pods in a node's report, even one of an earlier boot."""
-        return self._words.get(node, NO_WORD).held.keys()
+        return self._reports.get(node, NO_REPORT).held.keys()
 
     def foreign(self, node: str) -> tuple[Device, ...]:
         """Return the cards of a node that processes outside Kubernetes use."""
-        return self._words.get(node, NO_WORD).foreign
+        return self._reports.get(node, NO_REPORT).foreign
 
-    def given(self, promised: Charge) -> ActualAllocation | None:
+    def actual(self, promised: Charge) -> ActualAllocation | None:
         """Return what kubelet gave a pod; None if unknown, or if the report names another pod or node."""
         record = self._by_pod.get(promised.uid)
-        given = record.actual if record is not None and record.actual.devices else None
-        if given is None:
-            given = self.held(promised.node).get(promised.uid)
-        return given if given is not None and (given.pod, given.node) == (promised.pod, promised.node) else None
+        actual = record.actual if record is not None and record.actual.devices else None
+        if actual is None:
+            actual = self.held(promised.node).get(promised.uid)
+        return actual if actual is not None and (actual.pod, actual.node) == (promised.pod, promised.node) else None

@@ -17,13 +17,13 @@ _KINDS: Final = {
 }
 """Volume types that are migrated to CSI -> their in-tree provisioner, and the field that names the disk; the same in
 pods and in PersistentVolumes."""
-MATTER: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
+RELEVANT: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "iscsi", "rbd"})
 """Volume types that scheduling depends on."""
 
 
 def of_pod(pod: Object) -> Mounts:
     """Read the pod's volumes that scheduling depends on."""
-    volumes = mattering(pod["spec"])
+    volumes = relevant(pod["spec"])
     if not volumes:
         return NO_MOUNTS
     uses = {each for volume in volumes for each in _uses(pod, volume)}
@@ -36,9 +36,9 @@ def of_pod(pod: Object) -> Mounts:
     )
 
 
-def mattering(spec: Object) -> list[Object]:
+def relevant(spec: Object) -> list[Object]:
     """Return the volumes that scheduling depends on; most pods have only their token, which is not among them."""
-    return [each for each in spec.get("volumes") or () if not MATTER.isdisjoint(each)]
+    return [each for each in spec.get("volumes") or () if not RELEVANT.isdisjoint(each)]
 
 
 def attachable(source: Object) -> Attachable | None:

@@ -41,8 +41,8 @@ def keep(node: dict[str, Any]) -> dict[str, Any]:
 
 def boot_id(node: Object) -> str:
     """Return a Node's boot ID; empty until kubelet has reported it."""
-    told = (node.get("status") or {}).get("nodeInfo") or {}
-    return str(told.get("bootID") or "")
+    node_info = (node.get("status") or {}).get("nodeInfo") or {}
+    return str(node_info.get("bootID") or "")
 
 
 def record(node: Object, kinds: Kinds = BUILT_IN) -> NodeRecord:
@@ -86,18 +86,18 @@ def change(old: NodeInfo | None, new: NodeInfo) -> Change:
     """Return the changes to wake pods for."""
     if old is None:
         return Change.NODE_ADDED
-    found = Change(0)
+    changes = Change(0)
     if old.labels != new.labels:
-        found |= Change.NODE_LABELS
+        changes |= Change.NODE_LABELS
     if partitions.partitions_only(old.labels) != partitions.partitions_only(new.labels):
-        found |= Change.DEVICE
+        changes |= Change.DEVICE
     if _repelling(old) != _repelling(new):
-        found |= Change.NODE_TAINTS
+        changes |= Change.NODE_TAINTS
     if old.allocatable != new.allocatable:
-        found |= Change.NODE_ALLOCATABLE
+        changes |= Change.NODE_ALLOCATABLE
     if old.features != new.features:
-        found |= Change.NODE_FEATURES
-    return found
+        changes |= Change.NODE_FEATURES
+    return changes
 
 
 def changed_labels(old: NodeInfo | None, new: NodeInfo | None) -> frozenset[str]:

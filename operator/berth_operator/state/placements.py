@@ -150,7 +150,7 @@ class Placements:
     def _count_for_workload(self, raw: Object, charge: Charge) -> None:
         """Count a bound pod for the typical workload, unless it was counted while it waited."""
         if charge.grants and self._pending.get(charge.uid) is None and charge.uid not in self._fleet.charges:
-            self._fleet.workload.see(pods.wanted(raw, self._kinds))
+            self._fleet.workload.see(pods.request_of(raw, self._kinds))
 
     def _confirm(self, charge: Charge) -> None:
         # The watch may be faster than the answer to the Binding, which then has no effect.

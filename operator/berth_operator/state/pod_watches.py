@@ -52,9 +52,9 @@ class PodTable:
         self.cluster.remove_pending(uid)
         self.cluster.remove_bound(uid)
 
-    def listed(self, shown: Callable[[str], bool], found: set[str], requested_at: float) -> None:
+    def listed(self, includes: Callable[[str], bool], uids: set[str], requested_at: float) -> None:
         """Remove the pods of these scheduler names that a complete list has not shown."""
-        for uid in [uid for uid, name in self._known.items() if shown(name) and uid not in found]:
+        for uid in [uid for uid, name in self._known.items() if includes(name) and uid not in uids]:
             if self.cluster.placements.may_be_bound_since(uid, requested_at):
                 self.cluster.remove_pending(uid)
             else:
@@ -69,12 +69,12 @@ class PodTable:
 class Selection:
     """The pods of some scheduler names, as a reflector's sink."""
 
-    def __init__(self, table: PodTable, shown: Callable[[str], bool]) -> None:
-        self._table, self._shown = table, shown
+    def __init__(self, table: PodTable, includes: Callable[[str], bool]) -> None:
+        self._table, self._includes = table, includes
 
     def listing(self, *, requested_at: float) -> Listing:
         """Begin a complete list of the pods of these scheduler names."""
-        return Listing(self._table.put, lambda found: self._table.listed(self._shown, found, requested_at))
+        return Listing(self._table.put, lambda uids: self._table.listed(self._includes, uids, requested_at))
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Apply one change."""
@@ -97,18 +97,18 @@ class PodWatches:
 
     def follow(self, schedulers: Collection[str], tasks: asyncio.TaskGroup) -> None:
         """Watch the pods of these scheduler names as ours, and stop watching those of other names as ours."""
-        wanted = frozenset(schedulers)
-        if self._running and wanted == self._ended.keys():
+        followed = frozenset(schedulers)
+        if self._running and followed == self._ended.keys():
             return
-        for name in self._ended.keys() - wanted:
+        for name in self._ended.keys() - followed:
             self._leave(name)
-        for name in wanted - self._ended.keys():
+        for name in followed - self._ended.keys():
             self._join(name, tasks)
         self._stop(OTHERS)
-        self._start(tasks, OTHERS, _of_others(wanted), Selection(self._table, lambda name: name not in wanted))
+        self._start(tasks, OTHERS, _of_others(followed), Selection(self._table, lambda name: name not in followed))
 
     def _join(self, name: str, tasks: asyncio.TaskGroup) -> None:
-        alive, ended = (pods_where(f"spec.schedulerName={name},{which}") for which in (ALIVE, ENDED))
+        alive, ended = (pods_where(f"spec.schedulerName={name},{phases}") for phases in (ALIVE, ENDED))
         self._ended[name] = sinks.ended_pods(self._table.cluster)
         self._start(tasks, f"pods of {name}", alive, Selection(self._table, name.__eq__))
         self._start(tasks, f"ended pods of {name}", replace(ended, keep=groups.keep_ended), self._ended[name])
@@ -119,14 +119,14 @@ class PodWatches:
         self._table.leave(name)
         self._ended.pop(name).listing(requested_at=self._table.cluster.clock()).end("")
 
-    def _start(self, tasks: asyncio.TaskGroup, what: str, source: Source, sink: Sink) -> None:
-        made = Reflector(api=self._api, source=source, sink=sink)
-        self._running[what] = tasks.create_task(made.run())
-        self.reflectors = {**self.reflectors, what: made}
+    def _start(self, tasks: asyncio.TaskGroup, title: str, source: Source, sink: Sink) -> None:
+        reflector = Reflector(api=self._api, source=source, sink=sink)
+        self._running[title] = tasks.create_task(reflector.run())
+        self.reflectors = {**self.reflectors, title: reflector}
 
-    def _stop(self, what: str) -> None:
-        self.reflectors = {each: made for each, made in self.reflectors.items() if each != what}
-        if (task := self._running.pop(what, None)) is not None:
+    def _stop(self, title: str) -> None:
+        self.reflectors = {each: reflector for each, reflector in self.reflectors.items() if each != title}
+        if (task := self._running.pop(title, None)) is not None:
             task.cancel()
 
 

@@ -30,7 +30,7 @@ _UNREAD: Final = (
     "startupProbe",
 )
 """Fields of a container that are large and that scheduling does not read."""
-_VOLUMES: Final = mounts.MATTER | {"image"}
+_VOLUMES: Final = mounts.RELEVANT | {"image"}
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
@@ -63,11 +63,11 @@ def keep(pod: dict[str, Any]) -> dict[str, Any]:
     """Drop the fields of a pod that the operator does not read, so that pods of equal scheduling compare equal."""
     without_managed_fields(pod)
     spec = pod.get("spec", {})
-    for each in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in _UNREAD:
-            each.pop(name, None)
-        if env := each.pop("env", None):
-            _keep_injected(each, env)
+            container.pop(name, None)
+        if env := container.pop("env", None):
+            _keep_injected(container, env)
     spec["volumes"] = [each for each in spec.get("volumes") or () if not _VOLUMES.isdisjoint(each)]
     status = pod["status"] = dict(pod.get("status") or {})
     status["conditions"] = [each for each in status.get("conditions") or () if each["type"] in _CONDITIONS]
@@ -77,9 +77,9 @@ def keep(pod: dict[str, Any]) -> dict[str, Any]:
 
 
 def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
-    found = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
-    if found:
-        container["env"] = found
+    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    if variables:
+        container["env"] = variables
 
 
 def _kept(status: Object) -> Object:
@@ -98,16 +98,16 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
     """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]
     try:
-        wanted, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
-        _check_gang(gang, wanted, kinds)
+        pod_request, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
+        _check_gang(gang, pod_request, kinds)
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
-        wanted, weight, gang, error = PodRequest(), 0, None, str(wrong)
+        pod_request, weight, gang, error = PodRequest(), 0, None, str(wrong)
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
-        request=wanted,
+        request=pod_request,
         scheduler=spec.get("schedulerName") or names.SCHEDULER,
         error=error,
         priority=spec.get("priority") or 0,
@@ -117,20 +117,20 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
             len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()
         ),
         generation=metadata.get("generation") or 0,
-        last_message=_said(pod),
+        last_message=_last_message(pod),
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated=(pod.get("status") or {}).get("nominatedNodeName") or "",
     )
 
 
-def _check_gang(gang: Membership | None, wanted: PodRequest, kinds: Kinds) -> None:
-    for kind in kinds.requested([name for name, _ in wanted.plugin_requests]):
+def _check_gang(gang: Membership | None, pod_request: PodRequest, kinds: Kinds) -> None:
+    for kind in kinds.requested([name for name, _ in pod_request.plugin_requests]):
         if gang is not None and not kind.gangs:
             raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
 
 
-def wanted(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
+def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
     """Read what a bound pod requested while it waited; an empty request if it is invalid."""
     try:
         return _request(pod, kinds)
@@ -140,14 +140,14 @@ def wanted(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata = pod["metadata"]
-    read = _annotations(pod), metadata.get("labels") or {}, affinity.controller(metadata)
-    found = _of_template(_template(pod, *read), kinds)
-    return replace(found, mounts=mounts.of_pod(pod)) if mounts.mattering(pod["spec"]) else found
+    inputs = _annotations(pod), metadata.get("labels") or {}, affinity.controller(metadata)
+    pod_request = _of_template(_template(pod, *inputs), kinds)
+    return replace(pod_request, mounts=mounts.of_pod(pod)) if mounts.relevant(pod["spec"]) else pod_request
 
 
 def _annotations(pod: Object) -> Object:
-    given = pod["metadata"].get("annotations") or {}
-    return {name: given[name] for name in _ANNOTATIONS if name in given}
+    annotations = pod["metadata"].get("annotations") or {}
+    return {name: annotations[name] for name in _ANNOTATIONS if name in annotations}
 
 
 def _template(pod: Object, *more: Object | str) -> bytes:
@@ -167,7 +167,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         resources=_counted_on_node(total, kinds),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
         devices=devices,
-        plugin_requests=_asked(total, kinds),
+        plugin_requests=_plugin_requests(total, kinds),
         shares=share.of_pod(containers, devices),
         model=interning.intern(model.of_pod(annotations, labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
@@ -190,7 +190,7 @@ def _counted_on_node(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str,
     return tuple(sorted({**counted, PODS: 1}.items()))
 
 
-def _asked(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
+def _plugin_requests(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
     return tuple(sorted((name, amount) for name, amount in total.items() if request.is_device(name, kinds)))
 
 
@@ -218,12 +218,12 @@ def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest)
     if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
         # The NPU's device plugin needs the name of a template, which Berth does not write.
         yield f"a part of an NPU ({request.NPU_CORE} by a template)"
-    pieces = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
-    if devices.joint is not None and devices.joint.same_pcie and pieces:
+    has_subdevices = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
+    if devices.joint is not None and devices.joint.same_pcie and has_subdevices:
         yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"
 
 
-def _said(pod: Object) -> str:
+def _last_message(pod: Object) -> str:
     """Return the message of the PodScheduled condition; empty if scheduling gates caused it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
@@ -312,7 +312,7 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
     return _Taken(
         resources=_counted_on_node(total, kinds),
         nonzero_requested=nonzero_requested.of_pod(spec, status),
-        plugin_requests=_asked(total, kinds),
+        plugin_requests=_plugin_requests(total, kinds),
         devices=allocations.requested(total, kinds),
         ports=ports.of_pod(spec),
     )

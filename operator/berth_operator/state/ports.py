@@ -13,8 +13,8 @@ def of_pod(spec: Object) -> tuple[HostPort, ...]:
     """Read the host ports of a pod's containers and sidecars; other init containers hold none."""
     sidecars = (each for each in spec.get("initContainers") or () if each.get("restartPolicy") == "Always")
     containers = (*sidecars, *(spec.get("containers") or ()))
-    found = {_host_port(port) for each in containers for port in each.get("ports") or () if port.get("hostPort")}
-    return tuple(sorted(found, key=lambda each: (each.protocol, each.port, each.address)))
+    host_ports = {_host_port(port) for each in containers for port in each.get("ports") or () if port.get("hostPort")}
+    return tuple(sorted(host_ports, key=lambda each: (each.protocol, each.port, each.address)))
 
 
 def _host_port(raw: Object) -> HostPort:

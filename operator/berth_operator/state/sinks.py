@@ -35,11 +35,11 @@ class Table:
         self._put(obj)
         return key
 
-    def listed(self, found: set[str]) -> None:
+    def listed(self, listed_keys: set[str]) -> None:
         """Remove the objects that a complete list has not shown."""
-        for key in self._known - found:
+        for key in self._known - listed_keys:
             self._remove(key)
-        self._known = found
+        self._known = listed_keys
 
     def apply(self, kind: Kind, obj: Object) -> None:
         """Apply one change."""
@@ -56,15 +56,15 @@ class Listing:
 
     def __init__(self, put: Callable[[Object], str], listed: Callable[[set[str]], None]) -> None:
         self._put, self._listed = put, listed
-        self._found: set[str] = set()
+        self._listed_keys: set[str] = set()
 
     def put(self, objects: list[Object]) -> None:
         """Put the objects of a page."""
-        self._found.update(map(self._put, objects))
+        self._listed_keys.update(map(self._put, objects))
 
     def end(self, _version: str, /) -> None:
         """End the list: remove the objects that it has not shown."""
-        self._listed(self._found)
+        self._listed(self._listed_keys)
 
 
 class Once:
@@ -79,8 +79,8 @@ class Once:
 
     def put(self, objects: list[Object]) -> None:
         """Put the objects of a page."""
-        for each in objects:
-            self._put(each)
+        for obj in objects:
+            self._put(obj)
 
     def end(self, _version: str, /) -> None:
         """Do nothing."""

@@ -124,14 +124,14 @@ KEPT: Final[Mapping[str, Tree]] = {
 """Name of a kind -> what is kept in addition to the metadata."""
 
 
-def kept(of: str, obj: Object) -> Object:
+def kept(kind: str, obj: Object) -> Object:
     """Return an object of a kind in `KEPT`, reduced to the fields that are kept."""
-    found = _pruned(obj, {"metadata": _METADATA, **KEPT[of]})
-    annotations = found["metadata"].get("annotations") or {}
-    found["metadata"]["annotations"] = {
+    pruned = _pruned(obj, {"metadata": _METADATA, **KEPT[kind]})
+    annotations = pruned["metadata"].get("annotations") or {}
+    pruned["metadata"]["annotations"] = {
         name: text for name, text in annotations.items() if name.startswith(ANNOTATIONS)
     }
-    return dict(found)
+    return dict(pruned)
 
 
 def _pruned(value: Any, tree: Any) -> Any:
@@ -151,19 +151,19 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
     """
     # Only the sources are used; this state stays empty.
     nowhere = Storage(Cluster(grace=0.0))
-    beside = sources.beside_pods(nowhere, node_selector=node_selector, agent_namespace=agent_namespace)
-    found = {
-        **{name: source for name, (source, _) in beside.items()},
+    others = sources.except_pods(nowhere, node_selector=node_selector, agent_namespace=agent_namespace)
+    by_kind = {
+        **{name: source for name, (source, _) in others.items()},
         PRIORITY_CLASSES: Source(path="/apis/scheduling.k8s.io/v1/priorityclasses"),
         PODS: pods_where(ALIVE),
         ENDED_PODS: replace(pods_where(ENDED), keep=groups.keep_ended),
     }
-    for name, source in found.items():
+    for name, source in by_kind.items():
         objects: list[Object] = []
         await Reflector(api=api, source=source, sink=sinks.Once(objects.append)).read()
-        for each in objects:
-            if name != ENDED_PODS or groups.of_placed(each) is not None:
-                yield name, kept(name, each)
+        for obj in objects:
+            if name != ENDED_PODS or groups.of_placed(obj) is not None:
+                yield name, kept(name, obj)
 
 
 class Snapshot:
@@ -186,17 +186,17 @@ class Snapshot:
         """UID -> pod, for pods that have a node."""
         self.priority_classes: dict[str, Object] = {}
         """Name -> PriorityClass."""
-        beside = sources.beside_pods(Storage(self.cluster), node_selector="", agent_namespace="")
+        others = sources.except_pods(Storage(self.cluster), node_selector="", agent_namespace="")
         self._put: dict[str, Callable[[Object], object]] = {
-            **{name: table.put for name, (_, table) in beside.items()},
+            **{name: table.put for name, (_, table) in others.items()},
             PODS: self._put_pod,
             ENDED_PODS: sinks.ended_pods(self.cluster).put,
             PRIORITY_CLASSES: self.put_priority_class,
         }
 
-    def put(self, of: str, obj: Object) -> None:
+    def put(self, kind: str, obj: Object) -> None:
         """Add an object of one of the kinds in `KEPT`."""
-        self._put[of](obj)
+        self._put[kind](obj)
 
     def put_priority_class(self, obj: Object) -> None:
         """Add a PriorityClass."""

@@ -8,7 +8,7 @@ from berth_operator.state.sinks import Table
 Sources = dict[str, tuple[Source, Table]]
 
 
-def beside_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str) -> Sources:
+def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str) -> Sources:
     """Return {name of the kind: (source, table)} for all that decisions read, except pods."""
     cluster = to.cluster
     selected = {"labelSelector": node_selector} if node_selector else {}

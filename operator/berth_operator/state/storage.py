@@ -50,14 +50,14 @@ class Storage:
         self.volumes.put_volume(volume)
         if known != volume:
             self._changed(Change.VOLUME, lambda claim: self.volumes.may_serve(volume, claim))
-        self._tell_claims(known, volume)
+        self._notify_claims(known, volume)
 
     def remove_volume(self, name: str) -> None:
         """Remove a PersistentVolume."""
         self._waker.note_change()
         known = self.volumes.volumes.get(name)
         self.volumes.remove_volume(name)
-        self._tell_claims(known, None)
+        self._notify_claims(known, None)
 
     def put_class(self, raw: Object) -> None:
         """Add or update a StorageClass."""
@@ -92,12 +92,12 @@ class Storage:
     def put_limits(self, raw: Object) -> None:
         """Add or update a CSINode."""
         self.volumes.put_limits(_name(raw), volumes.limits(raw))
-        self._more_volumes(_name(raw))
+        self._wake_for_limits(_name(raw))
 
     def remove_limits(self, node: str) -> None:
         """Remove a CSINode; its node then has no volume limits."""
         self.volumes.put_limits(node, {})
-        self._more_volumes(node)
+        self._wake_for_limits(node)
 
     def put_attachment(self, raw: Object) -> None:
         """Add or update a VolumeAttachment."""
@@ -107,9 +107,9 @@ class Storage:
     def remove_attachment(self, name: str) -> None:
         """Remove a VolumeAttachment."""
         if (attachment := self.volumes.remove_attachment(name)) is not None:
-            self._more_volumes(attachment.node)
+            self._wake_for_limits(attachment.node)
 
-    def _more_volumes(self, node: str) -> None:
+    def _wake_for_limits(self, node: str) -> None:
         """Wake the pods that need more volumes on this node."""
         self._waker.happened(ClusterEvent(change=Change.VOLUME_LIMITS, node=node))
 
@@ -122,8 +122,8 @@ class Storage:
 
         self._waker.changed_for(change, hint)
 
-    def _tell_claims(self, *found: Volume | None) -> None:
-        for key in {each.claim for each in found if each is not None and each.claim}:
+    def _notify_claims(self, *versions: Volume | None) -> None:
+        for key in {each.claim for each in versions if each is not None and each.claim}:
             self.on_claim(key)
 
 

@@ -44,11 +44,11 @@ def required_nodes(affinity: Object) -> tuple[NodeTerm, ...] | None:
 
 def preferred_nodes(affinity: Object) -> tuple[tuple[NodeTerm, int], ...]:
     """Read the preferred node affinity of a pod's `spec.affinity`, as (term, weight)."""
-    found = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
-    return tuple((node_term(each.get("preference") or {}), each["weight"]) for each in found)
+    preferred = (affinity.get("nodeAffinity") or {}).get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+    return tuple((node_term(each.get("preference") or {}), each["weight"]) for each in preferred)
 
 
-def _has_meaning(each: Requirement) -> bool:
-    if each.operator in OPERATORS:
+def _has_meaning(condition: Requirement) -> bool:
+    if condition.operator in OPERATORS:
         return True
-    return each.operator in (GT, LT) and len(each.values) == 1 and integer(each.values[0]) is not None
+    return condition.operator in (GT, LT) and len(condition.values) == 1 and integer(condition.values[0]) is not None
