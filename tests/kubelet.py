@@ -81,7 +81,7 @@ class Kubelet(RegistrationServicer):
         """Return the seconds since it began to listen."""
         return time.time() - self.socket.stat().st_ctime
 
-    async def let_go(self, resource: str) -> None:
+    async def end_stream(self, resource: str) -> None:
         """Close the stream of a resource, as after an error in it; kubelet never opens it again by itself."""
         stream = self._streams.pop(resource)
         stream.cancel()

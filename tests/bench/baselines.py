@@ -100,15 +100,15 @@ class Random(Baseline):
 
     def __init__(self, seed: int) -> None:
         super().__init__()
-        self._dice = np.random.default_rng(seed)
+        self._rng = np.random.default_rng(seed)
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fleet, fits
         _, count, milli = amounts_of(request)
         if count == 1:
-            drawn = np.where(left >= milli, self._dice.random(left.shape), -1.0)
+            drawn = np.where(left >= milli, self._rng.random(left.shape), -1.0)
             self.slots = drawn.argmax(axis=1)[:, np.newaxis]
-        rated: Amounts = self._dice.random(len(left))
+        rated: Amounts = self._rng.random(len(left))
         return rated
 
 
@@ -243,10 +243,10 @@ def fragments(cpu: Whole, left: Whole, accepts: npt.NDArray[np.bool_], kinds: Se
     rest = np.maximum(left, 0).sum(axis=-1)
     lost: Amounts = rest.astype(np.float64)
     for index, kind in enumerate(kinds):
-        roomy = left >= kind.milli
+        large_enough = left >= kind.milli
         often = kind.often[np.searchsorted(kind.cpus, cpu, side="right")]
-        usable = np.where(accepts[..., index] & (roomy.sum(axis=-1) >= kind.cards), often, 0.0)
-        lost -= usable * np.where(roomy, left, 0).sum(axis=-1)
+        usable = np.where(accepts[..., index] & (large_enough.sum(axis=-1) >= kind.cards), often, 0.0)
+        lost -= usable * np.where(large_enough, left, 0).sum(axis=-1)
     return lost
 
 
@@ -293,7 +293,7 @@ class Fgd(Baseline):
         self, fleet: Fleet, rows: npt.NDArray[np.intp], cpu: Whole, left: Whole, requested: tuple[int, int, int]
     ) -> tuple[Amounts, npt.NDArray[np.intp]]:
         accepts = self._accepted(fleet, rows)
-        after, possible = _hypothetical(left, requested)
+        after, possible = _placements(left, requested)
         before = fragments(cpu, left, accepts, self._kinds)
         more = fragments((cpu - requested[0])[:, np.newaxis], after, accepts[:, np.newaxis], self._kinds)
         gain = (before[:, np.newaxis] - more) / WHOLE
@@ -307,14 +307,14 @@ class Fgd(Baseline):
         return np.stack([fleet.accepted_models(kind.model)[model] for kind in self._kinds], axis=-1)
 
 
-def _hypothetical(left: Whole, requested: tuple[int, int, int]) -> tuple[Whole, npt.NDArray[np.bool_]]:
+def _placements(left: Whole, requested: tuple[int, int, int]) -> tuple[Whole, npt.NDArray[np.bool_]]:
     """Return what is left after each placement of a pod, shape (rows, placements, slots), and which are possible."""
     _, count, milli = requested
     rows, slots = left.shape
     if _is_share(requested):
         return left[:, np.newaxis, :] - milli * np.eye(slots, dtype=np.int64), left >= milli
-    roomy = left >= milli
-    taken = roomy & (np.cumsum(roomy, axis=1) <= count)
+    large_enough = left >= milli
+    taken = large_enough & (np.cumsum(large_enough, axis=1) <= count)
     after = np.broadcast_to((left - milli * taken)[:, np.newaxis, :], (rows, 1, slots))
     return after, np.ones((rows, 1), np.bool_)
 

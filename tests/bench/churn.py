@@ -78,8 +78,8 @@ class Churn:
         return {contestants.OURS: costs[contestants.OURS], **costs}
 
     def _run(self, contestant: Contestant) -> dict[str, Any]:
-        storm = self._story(contestant, "storm", self._waiters, self._storm)
-        join = self._story(contestant, "join", self._waiters // 2, self._join)
+        storm = self._measure_scenario(contestant, "storm", self._waiters, self._storm)
+        join = self._measure_scenario(contestant, "join", self._waiters // 2, self._join)
         stale = None if storm.stale_s is None or join.stale_s is None else max(storm.stale_s, join.stale_s)
         return {
             "events": storm.events + join.events,
@@ -89,13 +89,13 @@ class Churn:
             "rss_mb": max(storm.rss_mb, join.rss_mb),
         }
 
-    def _story(self, contestant: Contestant, name: str, waiters: int, story: Callable[[], None]) -> Cost:
+    def _measure_scenario(self, contestant: Contestant, name: str, waiters: int, scenario: Callable[[], None]) -> Cost:
         self._reset()
         process = contestant.start()
         self._begin(contestant)
         position = self._track.log.position()
         crowd.wait_for_reasons(self._track, [self._pod(contestant, number) for number in range(waiters)])
-        story()
+        scenario()
         end = time.monotonic()
         stale = self._stale(contestant, waiters)
         time.sleep(max(0.0, end + self._counted - time.monotonic()))

@@ -42,12 +42,12 @@ def main() -> None:
     nodes, seed = figures.number("NODES", 1000), figures.number("SEED", 1)
     classes, decisions = figures.number("CLASSES", 600), figures.number("DECISIONS", 6000)
     templates = [pods.pending(each) for each in mix.pods(classes, seed, owned=bool(figures.number("OWNED", 0)))]
-    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
-    fleet = build(nodes, templates, dice)
+    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
+    fleet = build(nodes, templates, rng)
     figures.say(f"{nodes} nodes, {len(fleet.charges)} pods, {_used(fleet, nodes):.0%} of the cards taken")
     held: deque[str] = deque()
     cold = measure(fleet, _named(templates, "cold"), held)
-    warm = measure(fleet, _named(dice.choices(templates, k=decisions), "warm"), held)
+    warm = measure(fleet, _named(rng.choices(templates, k=decisions), "warm"), held)
     figures.say(f"{warm.failed} of {len(warm.took)} fit nowhere, {_used(fleet, nodes):.0%} of the cards taken")
     figures.result(
         {
@@ -64,7 +64,7 @@ def main() -> None:
     )
 
 
-def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> Fleet:
+def build(nodes: int, templates: Sequence[PendingPod], rng: random.Random) -> Fleet:
     """Return a fleet whose cards are charged up to `FULL`, by pods of the templates' applications."""
     fleet = Fleet()
     for template in templates:
@@ -75,8 +75,8 @@ def build(nodes: int, templates: Sequence[PendingPod], dice: random.Random) -> F
         labels = {mix.HOST: name, mix.ZONE: mix.ZONES[number % len(mix.ZONES)], "pool": f"pool-{number % 10}"}
         builders.add(fleet, builders.node_info(name, labels=labels), builders.inventory(*builders.cards(GPUS)))
         for minor in range(GPUS):
-            if dice.random() < FULL:
-                fleet.charge(_holder(next(serial), name, minor, dice.choice(templates)))
+            if rng.random() < FULL:
+                fleet.charge(_holder(next(serial), name, minor, rng.choice(templates)))
     return fleet
 
 

@@ -119,11 +119,11 @@ def _holder(arena: Arena, number: int, card: Card, *, percent: int) -> Raw:
         annotations={ALLOCATED: json.dumps({"gpu": [part]}), VISIBLE: card.id, EPOCH: "1"},
         nodeName=card.node,
     )
-    pod["spec"]["containers"][0] |= _usual(app)
+    pod["spec"]["containers"][0] |= _usual_fields(app)
     return pod
 
 
-def _usual(app: str) -> Raw:
+def _usual_fields(app: str) -> Raw:
     """Return the other fields that containers usually have: the scheduler reads none of them and must skip most."""
     field = {"fieldRef": {"fieldPath": f"metadata.annotations['{VISIBLE}']"}}
     probe = {"httpGet": {"path": "/healthz", "port": 8080}, "periodSeconds": 10}

@@ -23,27 +23,27 @@ UNSCHEDULABLE: Final = 5
 
 def pods(count: int, seed: int, *, owned: bool = False) -> Iterator[Raw]:
     """Return one pod for each of `count` applications; each application is a ReplicaSet if the pods are owned."""
-    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
+    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
     for number in range(count):
         app = f"app-{number}"
         hopeless = number % UNSCHEDULABLE == 0
-        spec = dice.choice(HOPELESS if hopeless else KINDS)(app, dice)
-        requests = {**_cpu(dice), **(spec.pop("gpus", None) or _gpus(dice))}
+        spec = rng.choice(HOPELESS if hopeless else KINDS)(app, rng)
+        requests = {**_cpu(rng), **(spec.pop("gpus", None) or _gpus(rng))}
         metadata = {"ownerReferences": [builders.owner(app)]} if owned else {}
         yield builders.pod(app, requests, labels={"app": app, "tier": f"tier-{number % 7}"}, metadata=metadata, **spec)
 
 
-def _cpu(dice: random.Random) -> Raw:
-    return {"cpu": dice.choice(("250m", "500m", "1", "2")), "memory": dice.choice(("512Mi", "1Gi", "4Gi"))}
+def _cpu(rng: random.Random) -> Raw:
+    return {"cpu": rng.choice(("250m", "500m", "1", "2")), "memory": rng.choice(("512Mi", "1Gi", "4Gi"))}
 
 
-def _gpus(dice: random.Random) -> Raw:
+def _gpus(rng: random.Random) -> Raw:
     """Return a request for no card, one, several, or a share of one."""
-    return dice.choice(
+    return rng.choice(
         (
             {},
             {builders.NVIDIA: "1"},
-            {builders.NVIDIA: str(dice.choice((2, 2, 4)))},
+            {builders.NVIDIA: str(rng.choice((2, 2, 4)))},
             {builders.CORE: "50", builders.RATIO: "50"},
             {builders.CORE: "25", builders.MEMORY: "8Gi"},
         )
@@ -53,12 +53,12 @@ def _gpus(dice: random.Random) -> Raw:
 # --- kinds that fit ----------------------------------------------------------------------------------------------
 
 
-def _plain(_app: str, _dice: random.Random) -> Spec:
+def _plain(_app: str, _rng: random.Random) -> Spec:
     return {}
 
 
 def _spread(key: str, skew: int) -> Callable[[str, random.Random], Spec]:
-    def kind(app: str, _dice: random.Random) -> Spec:
+    def kind(app: str, _rng: random.Random) -> Spec:
         constraint = {
             "topologyKey": key,
             "maxSkew": skew,
@@ -75,11 +75,11 @@ def _among(kind: str, key: str, labels: Raw) -> Spec:
     return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
 
 
-def _affinity(_app: str, dice: random.Random) -> Spec:
-    return _among("podAffinity", ZONE, {"tier": f"tier-{dice.randrange(7)}"})
+def _affinity(_app: str, rng: random.Random) -> Spec:
+    return _among("podAffinity", ZONE, {"tier": f"tier-{rng.randrange(7)}"})
 
 
-def _anti_affinity(app: str, _dice: random.Random) -> Spec:
+def _anti_affinity(app: str, _rng: random.Random) -> Spec:
     return _among("podAntiAffinity", HOST, {"app": app})
 
 
@@ -89,25 +89,25 @@ KINDS: Final = (_plain, _spread(ZONE, 3), _spread(HOST, 4), _affinity, _anti_aff
 # --- kinds that fit nowhere --------------------------------------------------------------------------------------
 
 
-def _nowhere(_app: str, _dice: random.Random) -> Spec:
+def _nowhere(_app: str, _rng: random.Random) -> Spec:
     return {"nodeSelector": {ZONE: "zone-without-nodes"}}
 
 
-def _too_many_cards(_app: str, _dice: random.Random) -> Spec:
+def _too_many_cards(_app: str, _rng: random.Random) -> Spec:
     return {"gpus": {builders.NVIDIA: "9"}}
 
 
-def _too_much_memory(_app: str, _dice: random.Random) -> Spec:
+def _too_much_memory(_app: str, _rng: random.Random) -> Spec:
     return {"gpus": {"memory": "2Ti"}}
 
 
-def _lonely(_app: str, _dice: random.Random) -> Spec:
+def _affinity_to_no_pod(_app: str, _rng: random.Random) -> Spec:
     return _among("podAffinity", ZONE, {"app": "app-without-pods"})
 
 
-def _crowded(_app: str, dice: random.Random) -> Spec:
+def _excluded_from_every_zone(_app: str, rng: random.Random) -> Spec:
     # Every zone has a pod of each tier.
-    return _among("podAntiAffinity", ZONE, {"tier": f"tier-{dice.randrange(7)}"})
+    return _among("podAntiAffinity", ZONE, {"tier": f"tier-{rng.randrange(7)}"})
 
 
-HOPELESS: Final = (_nowhere, _too_many_cards, _too_much_memory, _lonely, _crowded)
+HOPELESS: Final = (_nowhere, _too_many_cards, _too_much_memory, _affinity_to_no_pod, _excluded_from_every_zone)

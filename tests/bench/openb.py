@@ -130,23 +130,23 @@ def _task(row: Mapping[str, str]) -> Task:
 # --- from a trace to values of the core -------------------------------------------------------------------------
 
 
-def arrivals(trace: Trace, dice: random.Random, ratio: float = 1.3) -> list[Task]:
+def arrivals(trace: Trace, rng: random.Random, ratio: float = 1.3) -> list[Task]:
     """Return the tasks in random order, repeated or thinned out until they request `ratio` times all cards."""
     tasks = list(trace.tasks)
-    dice.shuffle(tasks)
+    rng.shuffle(tasks)
     total, target = sum(each.size for each in tasks), ratio * trace.capacity
     while total > target:
-        total -= tasks.pop(dice.randrange(len(tasks))).size
-    while total + (more := dice.choice(trace.tasks)).milli <= target:
+        total -= tasks.pop(rng.randrange(len(tasks))).size
+    while total + (more := rng.choice(trace.tasks)).milli <= target:
         total += more.size
         tasks.append(more)
     return tasks
 
 
-def fleet(machines: Sequence[Machine], dice: random.Random) -> Fleet:
+def fleet(machines: Sequence[Machine], rng: random.Random) -> Fleet:
     """Return an empty fleet with its nodes in random order, because decisions take the first of equal nodes."""
     empty = Fleet()
-    for machine in dice.sample(machines, len(machines)):
+    for machine in rng.sample(machines, len(machines)):
         node = builders.node_info(machine.name, cpu=machine.cpu, memory=machine.memory * builders.MI, pods=MAX_PODS)
         builders.add(empty, node, builders.inventory(*builders.cards(machine.cards, model=machine.model)))
     return empty
@@ -190,12 +190,12 @@ _GENERATED: Final = 8200
 
 def generated(seed: int = 1) -> Trace:
     """Return a generated trace with about the same mix."""
-    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
+    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
     machines = [
         Machine(name=f"{model}-{number}-{cards}", cpu=1000 * cores, memory=1024 * memory, cards=cards, model=model)
         for count, cores, memory, cards, model in _MACHINES
         for number in range(count)
     ]
     kinds = [Task(cpu=cpu, memory=2 * cpu, cards=cards, milli=milli) for _, cpu, cards, milli in _TASKS]
-    tasks = dice.choices(kinds, weights=[often for often, *_ in _TASKS], k=_GENERATED)
+    tasks = rng.choices(kinds, weights=[often for often, *_ in _TASKS], k=_GENERATED)
     return Trace(name="generated", machines=tuple(machines), tasks=tuple(tasks))

@@ -40,7 +40,7 @@ class Run:
     """Milliseconds of each placement: the decision and its charge."""
     _sums: dict[int, tuple[float, int]] = field(default_factory=dict)
 
-    def note(self, arrived: float, allocated: float) -> None:
+    def record(self, arrived: float, allocated: float) -> None:
         """Record a pod's arrival, in shares of all cards."""
         total, count = self._sums.get(round(100 * arrived), (0.0, 0))
         self._sums[round(100 * arrived)] = (total + 100 * allocated, count + 1)
@@ -96,10 +96,10 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
 
     The typical mix is known in advance, to Berth's policy and to FGD.
     """
-    dice = random.Random(seed)  # noqa: S311 - a benchmark's dice are loaded on purpose
+    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
     requests = {task: task.request for task in set(trace.tasks)}
-    tasks = openb.arrivals(trace, dice, ratio)
-    fleet = openb.fleet(trace.machines, dice)
+    tasks = openb.arrivals(trace, rng, ratio)
+    fleet = openb.fleet(trace.machines, rng)
     for task in trace.tasks:
         fleet.workload.see(requests[task])
     policy = Policy() if name == OURS else baselines.policy(name, trace.tasks, seed)
@@ -113,7 +113,7 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
                 allocated += task.size
             else:
                 hopeless.add(task)
-        run.note(arrived / capacity, allocated / capacity)
+        run.record(arrived / capacity, allocated / capacity)
     return run
 
 

@@ -39,14 +39,14 @@ def measure(
             track.settle(ours)
             run = race.run(contestant)
             runs[contestant.name].append(run)
-            _tell(contestant.name, run)
+            _print_run(contestant.name, run)
         order.reverse()
     medians = {name: _median(each) for name, each in runs.items()}
     ratio = medians[contestants.OURS]["pods_per_s"] / medians[contestants.KUBE_SCHEDULER]["pods_per_s"]
     return {"ratio": round(ratio, 2), **medians}
 
 
-def _tell(name: str, run: Run) -> None:
+def _print_run(name: str, run: Run) -> None:
     line = " ".join(f"{what}={value:.2f}" for what, value in run.figures().items())
     sent = ", ".join(f"{count} {what}" for what, count in run.requests.most_common())
     figures.say(f"{name}: {line}")

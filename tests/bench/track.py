@@ -97,7 +97,7 @@ def opened(count: int) -> Iterator[Track]:
             "kube-controller-manager": ["--pvclaimbinder-sync-period=1s"],
         }
         with Cluster(extra_args=arguments) as cluster:
-            _end_default_scheduler(cluster)
+            _stop_default_scheduler(cluster)
             _make_nodes(cluster, folder, count)
             arena = Arena(cluster=cluster, folder=folder)
             arena.open()
@@ -138,7 +138,7 @@ def _agent(file: Path, count: int) -> list[str]:
     return ["--inventory", "simulated", f"--fleet={file}", *lease]
 
 
-def _end_default_scheduler(cluster: Cluster) -> None:
+def _stop_default_scheduler(cluster: Cluster) -> None:
     """Stop the default scheduler: even without pods of its own it would read everything that the contestants do."""
     processes = state.read(cluster.folder)
     if processes is not None:

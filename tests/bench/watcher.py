@@ -87,8 +87,8 @@ class Watcher:
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
             bound, events = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.events}
             await asyncio.gather(
-                self._watch(session, BOUND, lambda event: self._note(event, bound)),
-                self._watch(session, SCHEDULED_EVENTS, lambda event: self._note(event, events)),
+                self._watch(session, BOUND, lambda event: self._record(event, bound)),
+                self._watch(session, SCHEDULED_EVENTS, lambda event: self._record(event, events)),
                 *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
             )
 
@@ -120,9 +120,9 @@ class Watcher:
                         version = _version(event := orjson.loads(line))
                         note(event)
                 finally:
-                    _hang_up(response)
+                    _close(response)
 
-    def _note(self, event: Raw, times: Mapping[str, dict[str, float]]) -> None:
+    def _record(self, event: Raw, times: Mapping[str, dict[str, float]]) -> None:
         """Record an object that appears or disappears."""
         if event["type"] in times:
             self.heard_at = times[event["type"]][event["object"]["metadata"]["name"]] = time.monotonic()
@@ -134,7 +134,7 @@ def _version(event: Raw) -> str:
     return str(event["object"]["metadata"]["resourceVersion"])
 
 
-def _hang_up(response: aiohttp.ClientResponse) -> None:
+def _close(response: aiohttp.ClientResponse) -> None:
     """Close a connection without TLS shutdown, which would outlive the event loop."""
     if response.connection is not None and response.connection.transport is not None:
         response.connection.transport.abort()

@@ -32,14 +32,14 @@ def account(arena: Arena) -> Iterator[Path]:
     documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
     arena.apply(documents)
     try:
-        arena.wait(functools.partial(_stands, arena), what="the API server to load the fence")
+        arena.wait(functools.partial(_fence_is_loaded, arena), what="the API server to load the fence")
         yield kubeconfig
     finally:
         for document in documents:
             arena.cluster.api.delete(arena.cluster.api.path_of(document))
 
 
-def _stands(arena: Arena) -> bool:
+def _fence_is_loaded(arena: Arena) -> bool:
     """Return whether the API server refuses a Binding of a term that never was; the probe pod is deleted."""
     probe = arena.pod(f"probe-{secrets.token_hex(4)}", scheduler_name="no-scheduler")
     name = arena.create([probe])[0]["metadata"]["name"]

@@ -52,8 +52,8 @@ class DeviceAudit(Watcher):
         self.held: dict[str, Mapping[str, Counter[str]]] = {}
         """Pod -> UUID -> resource -> hundredths."""
 
-    def _note(self, event: dict[str, Any], times: Mapping[str, dict[str, float]]) -> None:
-        super()._note(event, times)
+    def _record(self, event: dict[str, Any], times: Mapping[str, dict[str, float]]) -> None:
+        super()._record(event, times)
         metadata = event["object"]["metadata"]
         if ALLOCATED in (annotations := metadata.get("annotations") or {}):
             self._look(event["type"], metadata["name"], json.loads(annotations[ALLOCATED]))

@@ -25,19 +25,19 @@ async def unseen(world: World, *, seconds: float = 30) -> None:
     task.cancel()
 
 
-@pytest.mark.parametrize("fate", ["deleted", "created again", "ended"])
-async def test_one_that_came_and_went_is_released(fate: str) -> None:
+@pytest.mark.parametrize("change", ["deleted", "created again", "ended"])
+async def test_one_that_came_and_went_is_released(change: str) -> None:
     world = World(watch=False)
 
-    def befall() -> None:
-        if fate == "deleted":
+    def change_pod() -> None:
+        if change == "deleted":
             del world.api.pods["a"]
-        elif fate == "created again":
+        elif change == "created again":
             world.api.pods["a"] = pod("a", {NVIDIA: "1"}, uid="another")
         else:
             world.api.pods["a"]["status"] = {"phase": "Succeeded"}
 
-    world.api.on_bound.append(lambda _pod: asyncio.get_running_loop().call_later(2, befall))
+    world.api.on_bound.append(lambda _pod: asyncio.get_running_loop().call_later(2, change_pod))
     await unseen(world)
     assert world.users() == 0
 

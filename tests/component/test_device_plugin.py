@@ -160,7 +160,7 @@ async def test_a_change_of_health_is_sent_in_the_stream(kubelet: Kubelet, begin:
 async def test_a_resource_that_kubelet_dropped_is_registered_again(kubelet: Kubelet, begin: Any) -> None:
     begin(spec(2, mig={1: ("1g.10gb",)}))
     await kubelet.sees(lambda units: len(units) == 2)
-    await kubelet.let_go(GPU)
+    await kubelet.end_stream(GPU)
     assert GPU not in kubelet.capacity()
     await kubelet.sees(lambda units: GPU in units)
     assert [each.resource_name for each in kubelet.requests].count(GPU) == 2
@@ -233,7 +233,7 @@ async def test_cards_are_withheld_while_kubelet_would_refuse_pods(kubelet: Kubel
     await until(lambda: withheld(plugin) == ())
     assert kubelet.age >= SETTLING
 
-    await kubelet.let_go(GPU)
+    await kubelet.end_stream(GPU)
     await until(lambda: withheld(plugin) == (0, 1))
     await kubelet.sees(lambda units: GPU in units)
     await until(lambda: withheld(plugin) == ())

@@ -403,10 +403,10 @@ async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(f
         report_failure(world, names, "a taint")
         await asyncio.sleep(20)
         for flip in range(1, flips + 1):
-            report_failure(world, names, "a taint" if flip % 2 == 0 else "no room")
+            report_failure(world, names, "a taint" if flip % 2 == 0 else "no card")
             await asyncio.sleep(0.25)
         await asyncio.sleep(15)
-        assert {api.messages(name)[-1] for name in names} == {"no room" if flips % 2 else "a taint"}
+        assert {api.messages(name)[-1] for name in names} == {"no card" if flips % 2 else "a taint"}
     assert len(api.patches) <= 2 * 600
     assert len(api.events) == 600
     assert len(api.series) <= 600
@@ -484,7 +484,7 @@ async def test_refused_binds_and_failed_decisions_are_series_of_their_own() -> N
     crowd(world, 1, "a")
     async with world.running() as api:
         for _ in range(3):
-            report_failure(world, ["a0"], "no room")
+            report_failure(world, ["a0"], "no card")
             await asyncio.sleep(20)
             world.reporter.refused(waiting("a0"), "no quota")
             await asyncio.sleep(20)

@@ -212,10 +212,10 @@ def _failed(answer: Any) -> bool:
     return isinstance(answer, str) and answer.startswith("error ")
 
 
-def _text(name: str, room: int, *device: Handle) -> str:
+def _text(name: str, length: int, *device: Handle) -> str:
     """Call a function that fills a buffer of this many bytes."""
-    buffer = ctypes.create_string_buffer(room)
-    code = n._nvmlGetFunctionPointer(name)(*device, buffer, ctypes.c_uint(room))
+    buffer = ctypes.create_string_buffer(length)
+    code = n._nvmlGetFunctionPointer(name)(*device, buffer, ctypes.c_uint(length))
     return f"error {code}" if code else buffer.value.decode()
 
 

@@ -16,7 +16,7 @@ _MAY_FAIL: Final = {function.__name__: function.__name__ for function in CARD} |
 """Functions of a card that can fail, and their names in the library."""
 OLDEST_CODES: Final = 28
 """Number of error codes with a text in the oldest drivers that the agent supports; later drivers added some."""
-UNTOLD: Final = 2**64 - 1
+NOT_AVAILABLE: Final = 2**64 - 1
 """NVML_VALUE_NOT_AVAILABLE: the memory of a process if the driver does not report it."""
 _ENDS: Final = {0: "gpu", 2: "switch"}
 
@@ -84,7 +84,9 @@ def _gpu(card: _Card) -> Gpu:
         links=list(_links(card)),
         migs=list(_migs(card)),
         processes=[
-            Process(pid=pid, used=UNTOLD if used is None else used, gpu_instance=instance, compute_instance=compute)
+            Process(
+                pid=pid, used=NOT_AVAILABLE if used is None else used, gpu_instance=instance, compute_instance=compute
+            )
             for pid, used, instance, compute in card.get("nvmlDeviceGetComputeRunningProcesses", [])
         ],
         fails=card.fails(),

@@ -119,7 +119,7 @@ async def _read() -> Reading:
     return reading
 
 
-def _told(reading: Reading) -> dict[str, Any]:
+def _as_json(reading: Reading) -> dict[str, Any]:
     cards = {each.minor: each.id for each in reading.spec.devices}
     strangers = foreign(reading.processes, Path("/proc"))
     return {
@@ -130,4 +130,4 @@ def _told(reading: Reading) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_told(asyncio.run(_read()))))  # noqa: T201 -- its result
+    print(json.dumps(_as_json(asyncio.run(_read()))))  # noqa: T201 -- its result

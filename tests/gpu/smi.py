@@ -43,7 +43,9 @@ _COLOUR: Final = re.compile(r"\x1b\[[0-9;]*m")
 _GAP: Final = re.compile(r"[\t ]{2,}|\t")
 _CARD: Final = re.compile(r"GPU \d+: .*\(UUID: (GPU-[^)]+)\)")
 _INSTANCE: Final = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+): \(UUID: (MIG-[^)]+)\)")
-_UNTOLD: Final = frozenset({"", "N/A", "Not Supported", "Unknown Error", "Requested functionality has been deprecated"})
+_NOT_REPORTED: Final = frozenset(
+    {"", "N/A", "Not Supported", "Unknown Error", "Requested functionality has been deprecated"}
+)
 
 
 def ask() -> Texts:
@@ -77,7 +79,7 @@ def facts(texts: Texts) -> Facts:
 def query(text: str) -> list[Row]:
     """Return the answer to QUERY: one row for each card."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [{name: _told(value) for name, value in zip(QUERY, line, strict=True)} for line in lines if line]
+    return [{name: _normalized(value) for name, value in zip(QUERY, line, strict=True)} for line in lines if line]
 
 
 def matrix(text: str) -> dict[str, Row]:
@@ -143,13 +145,13 @@ def _node(text: str) -> str:
 
 
 def _text(element: ET.Element, path: str) -> str:
-    return _told(element.findtext(path, ""))
+    return _normalized(element.findtext(path, ""))
 
 
-def _told(text: str) -> str:
+def _normalized(text: str) -> str:
     """Return one spelling for every value that nvidia-smi does not report."""
     plain = text.strip().removeprefix("[").removesuffix("]")
-    return "N/A" if plain in _UNTOLD else plain
+    return "N/A" if plain in _NOT_REPORTED else plain
 
 
 def differences(ours: Facts, theirs: Facts) -> list[str]:

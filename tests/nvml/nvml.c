@@ -22,7 +22,7 @@ struct event_set {
     u64 types;
 };
 
-/* What a handle stands for right now; mig is NULL for a whole card. */
+/* What a handle refers to now; mig is NULL for a whole card. */
 struct target {
     const struct gpu *gpu;
     const struct mig *mig;
@@ -161,7 +161,7 @@ status_t nvmlShutdown(void)
     pthread_mutex_lock(&lock);
     sessions -= sessions > 0;
     pthread_mutex_unlock(&lock);
-    return SUCCESS; /* the real one says so even where there is no session */
+    return SUCCESS; /* as the real library answers, even without a session */
 }
 
 /* By code, as drivers from 550 on have them. */
@@ -221,7 +221,7 @@ SYSTEM(nvmlSystemGetCudaDriverVersion, (int *version), *version = (int)current()
 SYSTEM(nvmlSystemGetCudaDriverVersion_v2, (int *version), *version = (int)current()->cuda)
 SYSTEM(nvmlDeviceGetCount_v2, (unsigned *count), *count = current()->gpu_count)
 
-/* A version is told without a session: CUDA's, and the driver's. */
+/* Versions of CUDA and of the driver are reported without a session. */
 status_t nvmlSystemGetNVMLVersion(char *to, unsigned length);
 status_t nvmlSystemGetNVMLVersion(char *to, unsigned length)
 {
@@ -232,7 +232,7 @@ status_t nvmlSystemGetNVMLVersion(char *to, unsigned length)
     return copy(to, length, version);
 }
 
-/* Ways to a handle. */
+/* Handles of devices. */
 
 static status_t hand_out(const struct gpu *gpu, device_t *device)
 {
@@ -275,7 +275,7 @@ status_t nvmlDeviceGetIndex(device_t device, unsigned *index)
     END
 }
 
-/* What a card is. */
+/* Properties of a card. */
 
 status_t nvmlDeviceGetName(device_t device, char *to, unsigned length);
 status_t nvmlDeviceGetName(device_t device, char *to, unsigned length)

@@ -8,7 +8,7 @@
 
 #define ITEMS(array) (sizeof(array) / sizeof((array)[0]))
 
-/* Facts that are one number or one text each: where they go. */
+/* Where each fact that is one number or one text is stored. */
 struct field {
     const char *key;
     int is_text;
@@ -185,7 +185,7 @@ static int set(struct machine *to, const char *key, const char *value)
     return to->gpu_count && set_gpu(&to->gpus[to->gpu_count - 1], key, value);
 }
 
-/* A line that cannot be read is a mistake of the test: it ends the program at once instead of hiding. */
+/* A line that cannot be read is a mistake of the test: end the program at once, so that it is noticed. */
 static void read_file(FILE *file, const char *path)
 {
     char line[512];

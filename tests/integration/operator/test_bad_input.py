@@ -43,9 +43,9 @@ def table(module_world: World) -> World:
 @pytest.fixture
 def rows(table: World) -> Iterator[World]:
     """Return the table's world; check after each row that nothing but the row's own objects changed."""
-    before = _picture(table)
+    before = _versions(table)
     yield table
-    assert _picture(table) == before
+    assert _versions(table) == before
     assert table.bound_names() == {"bystander"}
     for name in {each["metadata"]["name"] for each in table.arena.list("pods")} - {"bystander", "mistaken"}:
         table.remove(name)
@@ -58,7 +58,7 @@ def _nodes(world: World) -> list[str]:
     return sorted(each["metadata"]["name"] for each in world.arena.list("nodes", labelSelector=world.arena.selector))
 
 
-def _picture(world: World) -> dict[str, str]:
+def _versions(world: World) -> dict[str, str]:
     """Return the resourceVersions of all bystanders."""
     first, second, _ = _nodes(world)
     objects = [world.arena.get("pods", name) for name in ("bystander", "mistaken")]

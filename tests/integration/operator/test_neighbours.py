@@ -13,11 +13,11 @@ def term(**fields: Any) -> Manifest:
     return {"topologyKey": "zone", "labelSelector": {"matchLabels": WEB}, **fields}
 
 
-def near(**fields: Any) -> Manifest:
+def pod_affinity(**fields: Any) -> Manifest:
     return {"podAffinity": {REQUIRED: [term(**fields)]}}
 
 
-def apart(**fields: Any) -> Manifest:
+def pod_anti_affinity(**fields: Any) -> Manifest:
     return {"podAntiAffinity": {REQUIRED: [term(**fields)]}}
 
 
@@ -32,7 +32,7 @@ def node_of(world: World, name: str) -> str:
 
 def test_replicas_that_avoid_each_other_are_one_to_a_zone(shared: World) -> None:
     nodes = zones(shared)
-    shared.pods(["p", "q", "r"], {"cpu": "1"}, labels=WEB, affinity=apart())
+    shared.pods(["p", "q", "r"], {"cpu": "1"}, labels=WEB, affinity=pod_anti_affinity())
 
     shared.wait(lambda: len(shared.bound_names()) == 2, what="two pods to be bound")
     (left,) = {"p", "q", "r"} - shared.bound_names()
@@ -46,7 +46,7 @@ def test_replicas_that_avoid_each_other_are_one_to_a_zone(shared: World) -> None
 
 def test_pod_waits_for_its_peer_and_follows_it(shared: World) -> None:
     _, second = zones(shared)
-    shared.pod("follower", {"cpu": "1"}, affinity=near())
+    shared.pod("follower", {"cpu": "1"}, affinity=pod_affinity())
     assert shared.waits("follower") == "0/2 nodes are available: 2 node(s) didn't match pod affinity rules."
 
     shared.pod("leader", {"cpu": "1"}, labels=WEB, nodeSelector={"zone": "b"})
@@ -76,7 +76,7 @@ def test_label_of_a_namespace_says_whose_pods_are_meant(shared: World) -> None:
     team = {"matchLabels": {"team": shared.arena.namespace}}
     shared.pod("leader", {"cpu": "1"}, labels=WEB)
     shared.bound("leader")
-    shared.pod("follower", {"cpu": "1"}, affinity=near(namespaceSelector=team))
+    shared.pod("follower", {"cpu": "1"}, affinity=pod_affinity(namespaceSelector=team))
     shared.waits("follower", "pod affinity")
 
     shared.api.merge(path, {"metadata": {"labels": {"team": shared.arena.namespace}}})

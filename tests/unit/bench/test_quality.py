@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 
 
-def dice(seed: int) -> random.Random:
+def rng(seed: int) -> random.Random:
     return random.Random(seed)  # noqa: S311 - no secret
 
 
@@ -53,7 +53,7 @@ def task(cpu: int = 1_000, cards: int = 1, milli: int = 500, models: tuple[str, 
         pytest.param(9, [1000, 300], True, [kind(1000, (4, 1.0), cards=2)], 1300, id="too few cards: everything"),
         pytest.param(9, [1000, 1000], True, [kind(1000, (4, 1.0), cards=2)], 0, id="nothing is too small"),
         pytest.param(
-            9, [700, 300], True, [kind(500, (4, 0.5), (10, 0.25))], 650, id="the rest has no cards or no room"
+            9, [700, 300], True, [kind(500, (4, 0.5), (10, 0.25))], 650, id="the rest has no cards or no capacity"
         ),
         pytest.param(9, [700, -1], True, [kind(500, (4, 1.0))], 0, id="slots without a card"),
     ],
@@ -72,7 +72,7 @@ def test_typical_classes_are_the_most_frequent() -> None:
 
 
 def test_fgd_takes_the_card_where_fragments_grow_least() -> None:
-    fleet = openb.fleet([machine()], dice(1))
+    fleet = openb.fleet([machine()], rng(1))
     policy = baselines.policy("fgd", [task(milli=500)] * 9 + [task(milli=300)], 1)
     slots = []
     for number, milli in enumerate((300, 500, 500)):
@@ -96,7 +96,7 @@ tasks = st.builds(
 @given(sample=st.lists(tasks, min_size=1, max_size=25), seed=st.integers(0, 3))
 def test_what_fgd_keeps_equals_what_it_would_work_out(sample: list[Task], seed: int) -> None:
     machines = [machine("a"), machine("b", cards=4), machine("c", cpu=8_000, cards=1, model="T4")]
-    fleet = openb.fleet(machines, dice(seed))
+    fleet = openb.fleet(machines, rng(seed))
     kept = baselines.Fgd(baselines.typical(sample))
     for number, sampled in enumerate(sample):
         fresh = baselines.Fgd(baselines.typical(sample))
@@ -116,7 +116,7 @@ def _charge_anywhere(fleet: Fleet, charged: Task, number: int) -> None:
 
 
 def test_random_uses_every_node_and_card() -> None:
-    fleet = openb.fleet([machine("a"), machine("b")], dice(1))
+    fleet = openb.fleet([machine("a"), machine("b")], rng(1))
     policy = baselines.policy("random", [], 1)
     used = set()
     for _ in range(60):
@@ -137,7 +137,7 @@ def test_random_uses_every_node_and_card() -> None:
 )
 def test_which_node_a_share_goes_to(name: str, expected: str) -> None:
     machines = [machine("small", cpu=8_000, cards=1), machine("used", cards=8), machine("large", cards=8)]
-    fleet = openb.fleet(machines, dice(1))
+    fleet = openb.fleet(machines, rng(1))
     policy = baselines.policy(name, [], 1)
     half = builders.grant(3, core=50, ratio=50)
     fleet.charge(builders.charge("held", half, node="used"))
@@ -169,14 +169,14 @@ def test_a_trace_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize("count", [pytest.param(30, id="too few"), pytest.param(300, id="too many")])
 def test_as_many_pods_come_as_ask_for_what_is_wanted(count: int) -> None:
     trace = Trace(name="t", machines=(machine(cards=80),), tasks=(task(cards=2, milli=1000),) * count)
-    assert sum(each.size for each in openb.arrivals(trace, dice(1))) == pytest.approx(104_000, abs=2_000)
+    assert sum(each.size for each in openb.arrivals(trace, rng(1))) == pytest.approx(104_000, abs=2_000)
 
 
 def test_a_seed_is_an_order_of_pods_and_of_nodes() -> None:
     trace = openb.generated()
-    first, same, other = (openb.arrivals(trace, dice(seed)) for seed in (1, 1, 2))
+    first, same, other = (openb.arrivals(trace, rng(seed)) for seed in (1, 1, 2))
     assert first == same != other
-    nodes = [openb.fleet(trace.machines, dice(seed)).names for seed in (1, 1, 2)]
+    nodes = [openb.fleet(trace.machines, rng(seed)).names for seed in (1, 1, 2)]
     assert nodes[0] == nodes[1] != nodes[2]
 
 

@@ -28,7 +28,7 @@ def refused(why: str, status: int = 403) -> ApiError:
     return ApiError(status, "Forbidden", f'pods "{fence.NO_POD}" is forbidden: {policy}: {why}')
 
 
-def stands(epoch: int) -> ApiError:
+def in_force(epoch: int) -> ApiError:
     return missing() if epoch == TERM else refused(f"epoch {epoch} is over")
 
 
@@ -46,7 +46,7 @@ def forbidden(_: int) -> ApiError:
 
 def webhook(epoch: int) -> ApiError:
     denied = 'admission webhook "x.example.com" denied the request: no such pod'
-    return ApiError(403, "Forbidden", denied) if epoch == TERM else stands(epoch)
+    return ApiError(403, "Forbidden", denied) if epoch == TERM else in_force(epoch)
 
 
 def other_policy(_: int) -> ApiError:
@@ -83,7 +83,7 @@ def fence_of(server: Server, *, required: bool = True) -> fence.Fence:
     return fence.Fence(api=server, namespace="ns", lease="berth", required=required)
 
 
-@pytest.mark.parametrize("answers", [stands, webhook])
+@pytest.mark.parametrize("answers", [in_force, webhook])
 @pytest.mark.parametrize("required", [True, False])
 async def test_fence_that_stands_takes_two_requests_and_no_wait(answers: Answers, *, required: bool) -> None:
     server = Server(answers, answers, 0)
@@ -94,7 +94,7 @@ async def test_fence_that_stands_takes_two_requests_and_no_wait(answers: Answers
 
 @pytest.mark.parametrize("first", [unloaded, stale, forbidden, other_policy, busy, unreachable, missing])
 async def test_leader_waits_until_the_fence_stands_and_says_why(first: Answers) -> None:
-    server = Server(first, stands, 30)
+    server = Server(first, in_force, 30)
     with structlog.testing.capture_logs() as logs:
         assert await fence_of(server).loaded(TERM)
     assert 30 <= asyncio.get_running_loop().time() <= 31
@@ -114,5 +114,5 @@ async def test_without_a_fence_a_leader_goes_on_at_once_unless_it_is_required() 
 
 @pytest.mark.parametrize("first", [unloaded, stale, busy])
 async def test_a_fence_that_is_loading_is_waited_for_also_if_it_is_not_required(first: Answers) -> None:
-    assert await fence_of(Server(first, stands, 30), required=False).loaded(TERM)
+    assert await fence_of(Server(first, in_force, 30), required=False).loaded(TERM)
     assert asyncio.get_running_loop().time() >= 30

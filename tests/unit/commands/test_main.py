@@ -133,12 +133,17 @@ def test_all_fit(desk: Desk) -> None:
     status, report = desk.json("simulate")
     assert (status, report["fits"]) == (0, True)
     assert placed(report) == {"default/one": "a [0]", "theirs/two": "a [1]"}
-    [room] = report["devices"]
-    assert (room["node"], room["type"], room["cards"], room["idle"]) == ("a", "gpu", 2, {"before": 2, "after": 0})
-    assert room["free"]["before"]["kubernetes.io/gpu-core"] == "200"
-    assert room["free"]["after"]["kubernetes.io/gpu-core"] == "0"
+    [devices] = report["devices"]
+    assert (devices["node"], devices["type"], devices["cards"], devices["idle"]) == (
+        "a",
+        "gpu",
+        2,
+        {"before": 2, "after": 0},
+    )
+    assert devices["free"]["before"]["kubernetes.io/gpu-core"] == "200"
+    assert devices["free"]["after"]["kubernetes.io/gpu-core"] == "0"
     [total] = report["totals"]
-    assert total == {name: value for name, value in room.items() if name != "node"}
+    assert total == {name: value for name, value in devices.items() if name != "node"}
 
 
 def test_some_do_not_fit(desk: Desk) -> None:
@@ -246,9 +251,12 @@ def test_devices_of_plug_ins_are_decided_and_counted(plugged: Desk) -> None:
     one, two = report["pods"]
     assert one["devices"] == {"npu": [1]}
     assert "1 node(s) have too few free NPUs (1 requested with npu 100)" in two["reason"]
-    [room] = [each for each in report["devices"] if each["type"] == "npu"]
-    assert (room["cards"], room["idle"]) == (2, {"before": 1, "after": 0})
-    assert (room["free"]["before"], room["free"]["after"]) == ({"kubernetes.io/npu": "100"}, {"kubernetes.io/npu": "0"})
+    [devices] = [each for each in report["devices"] if each["type"] == "npu"]
+    assert (devices["cards"], devices["idle"]) == (2, {"before": 1, "after": 0})
+    assert (devices["free"]["before"], devices["free"]["after"]) == (
+        {"kubernetes.io/npu": "100"},
+        {"kubernetes.io/npu": "0"},
+    )
     _, out, _ = plugged.run("simulate")
     assert "npu 1" in out
 

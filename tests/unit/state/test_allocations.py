@@ -24,7 +24,7 @@ def claim(minor: int, name: str = "", **amounts: Any) -> Raw:
     return {"minor": minor, "id": name or f"GPU-{minor}", "resources": resources}
 
 
-def piece(minor: int, name: str, resource: str) -> Raw:
+def subdevice(minor: int, name: str, resource: str) -> Raw:
     return {"minor": minor, "id": name, "resources": {resource: "1"}}
 
 
@@ -93,8 +93,8 @@ def test_types_that_are_not_requested_do_not_count(requests: Raw, types: set[str
     assert ({grant.type for grant in charge.grants}, charge.unknown) == (types, ())
 
 
-REPLICA = piece(0, "GPU-0::3", SLICES)
-INSTANCE = piece(1, "MIG-1-0", MIG)
+REPLICA = subdevice(0, "GPU-0::3", SLICES)
+INSTANCE = subdevice(1, "MIG-1-0", MIG)
 
 
 @pytest.mark.parametrize(
@@ -105,15 +105,15 @@ INSTANCE = piece(1, "MIG-1-0", MIG)
         pytest.param({NVIDIA: "2"}, [CARD], ["GPU-0"], ("gpu",), id="one less"),
         pytest.param({NVIDIA: "1"}, [REPLICA], ["GPU-0::3"], (), id="a slice as a card"),
         pytest.param({NVIDIA: "1"}, [INSTANCE], ["MIG-1-0"], (), id="an instance as a card"),
-        pytest.param({NVIDIA: "1"}, [piece(0, "GPU-0", SLICES)], [], ("gpu",), id="a card that poses as a slice"),
-        pytest.param({NVIDIA: "1"}, [piece(0, "GPU-0", MIG)], [], ("gpu",), id="a card that poses as an instance"),
+        pytest.param({NVIDIA: "1"}, [subdevice(0, "GPU-0", SLICES)], [], ("gpu",), id="a card that poses as a slice"),
+        pytest.param({NVIDIA: "1"}, [subdevice(0, "GPU-0", MIG)], [], ("gpu",), id="a card that poses as an instance"),
         pytest.param({SLICES: "1"}, [REPLICA], ["GPU-0::3"], (), id="a slice"),
         pytest.param({SLICES: "1"}, [CARD], [], ("gpu",), id="a card for a slice"),
         pytest.param({MIG: "1"}, [INSTANCE], ["MIG-1-0"], (), id="an instance"),
-        pytest.param({MIG: "1"}, [piece(1, "MIG-1-0", OTHER_MIG)], [], ("gpu",), id="of another profile"),
+        pytest.param({MIG: "1"}, [subdevice(1, "MIG-1-0", OTHER_MIG)], [], ("gpu",), id="of another profile"),
         pytest.param(
             {MIG: "1", OTHER_MIG: "1"},
-            [piece(1, "MIG-1-1", OTHER_MIG), INSTANCE],
+            [subdevice(1, "MIG-1-1", OTHER_MIG), INSTANCE],
             ["MIG-1-0", "MIG-1-1"],
             (),
             id="two profiles",

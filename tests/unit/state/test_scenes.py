@@ -29,19 +29,19 @@ def cluster_of(drawn: Scene) -> Cluster:
     for raw in drawn.placed:
         cluster.put_bound(pods.keep(dict(raw)))
     for raw in drawn.nodes:
-        cluster.put_node(with_room(raw))
+        cluster.put_node(with_capacity(raw))
     for raw in drawn.namespaces:
         sinks.namespaces(cluster).apply("ADDED", dict(raw))
     return cluster
 
 
-def with_room(node: Raw) -> Raw:
+def with_capacity(node: Raw) -> Raw:
     return {**node, "status": PLENTY}
 
 
 def world_of(drawn: Scene) -> World:
     return World(
-        nodes=[nodes.info(with_room(each)) for each in drawn.nodes],
+        nodes=[nodes.info(with_capacity(each)) for each in drawn.nodes],
         pods=[pods.charge(each) for each in drawn.placed],
         namespaces={each["metadata"]["name"]: each["metadata"]["labels"] for each in drawn.namespaces},
     )

@@ -24,11 +24,11 @@ def term(app: str, key: str) -> Raw:
     return {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
 
 
-def near(app: str, key: str = "zone") -> Raw:
+def pod_affinity(app: str, key: str = "zone") -> Raw:
     return {"podAffinity": {REQUIRED: [term(app, key)]}}
 
 
-def apart(app: str, key: str = "zone") -> Raw:
+def pod_anti_affinity(app: str, key: str = "zone") -> Raw:
     return {"podAntiAffinity": {REQUIRED: [term(app, key)]}}
 
 
@@ -69,11 +69,11 @@ KINDS: dict[str, tuple[Raw | None, Raw]] = {
     "in a pool": (None, {"affinity": pool("1", "2")}),
     "port": (None, {"containers": listens(80)}),
     "other port": ({"cpu": "1"}, {"containers": listens(81)}),
-    "near x": (None, {"affinity": near("x")}),
-    "near itself": ({"cpu": "2"}, {"labels": {"app": "x"}, "affinity": near("x")}),
-    "apart from x": (None, {"affinity": apart("x")}),
-    "apart from itself": (None, {"labels": {"app": "y"}, "affinity": apart("y", "host")}),
-    "apart from its own": (None, {"labels": {"app": "x"}, "affinity": apart("x")}),
+    "near x": (None, {"affinity": pod_affinity("x")}),
+    "near itself": ({"cpu": "2"}, {"labels": {"app": "x"}, "affinity": pod_affinity("x")}),
+    "apart from x": (None, {"affinity": pod_anti_affinity("x")}),
+    "apart from itself": (None, {"labels": {"app": "y"}, "affinity": pod_anti_affinity("y", "host")}),
+    "apart from its own": (None, {"labels": {"app": "x"}, "affinity": pod_anti_affinity("x")}),
     "spread by selector": (
         None,
         {"labels": {"app": "x"}, "nodeSelector": {"pool": "1"}, "topologySpreadConstraints": spread("x")},
@@ -102,7 +102,7 @@ ATTRIBUTES: dict[str, tuple[Any, ...]] = {
     "cpu": ("1", "3", "4"),
     "pods": ("0", "2", "9"),
 }
-"""The variants of a node: a story changes one of these at a time, so that a second reason outlives the first."""
+"""The variants of a node: one change affects one of these at a time, so that a second reason outlives the first."""
 WELL: Final = {"taint": (None, LOCKED), "cordoned": (False,), "ready": ("True",), "cpu": ("9",), "pods": ("99",)}
 """The variants of a node if only other pods and topology domains keep pods waiting."""
 AMONG_PODS: Final = tuple(
@@ -110,7 +110,7 @@ AMONG_PODS: Final = tuple(
 )
 
 
-class Story:
+class ChangingCluster:
     """A cluster in which one thing after the other changes at random."""
 
     def __init__(
@@ -268,12 +268,12 @@ class Story:
 def test_whoever_could_be_placed_after_a_story_of_changes_was_woken(
     seed: int, kinds: Sequence[str], attributes: Mapping[str, Sequence[Any]]
 ) -> None:
-    story, changes = Story(seed, kinds, attributes), []
+    world, changes = ChangingCluster(seed, kinds, attributes), []
     for _ in range(STEPS):
-        changes.append(story.step())
-        story.decide_active()
-        for pending in story.asleep():
-            assert isinstance(decide(story.cluster.fleet, pending, Policy()), Failure), (pending.request, changes[-5:])
+        changes.append(world.step())
+        world.decide_active()
+        for pending in world.asleep():
+            assert isinstance(decide(world.cluster.fleet, pending, Policy()), Failure), (pending.request, changes[-5:])
 
 
 # --- which classes an event wakes ---------------------------------------------------------------------------------
@@ -281,16 +281,16 @@ def test_whoever_could_be_placed_after_a_story_of_changes_was_woken(
 
 def cluster_of(*nodes: Raw, placed: Sequence[Raw] = (), waiting: Mapping[str, tuple[Raw | None, Raw]]) -> Cluster:
     """Return a cluster in which the pods of one list are placed, and those of the other are parked."""
-    story = Story(0, (), ATTRIBUTES, nodes=())
+    world = ChangingCluster(0, (), ATTRIBUTES, nodes=())
     for raw in nodes:
-        story.cluster.put_node(raw)
+        world.cluster.put_node(raw)
     for raw in placed:
-        story.cluster.put_bound(raw)
+        world.cluster.put_bound(raw)
     for name, (requests, fields) in waiting.items():
-        story.cluster.put_pending(pod(name, requests, **fields))
-    story.decide_active()
-    assert len(story.asleep()) == len(waiting), "all of them have to wait"
-    return story.cluster
+        world.cluster.put_pending(pod(name, requests, **fields))
+    world.decide_active()
+    assert len(world.asleep()) == len(waiting), "all of them have to wait"
+    return world.cluster
 
 
 def awake(cluster: Cluster) -> set[str]:
@@ -354,7 +354,11 @@ EVENTS = [
     pytest.param(
         [A],
         [held("holder", labels={"app": "x"})],
-        {"picky": PICKY, "apart": (None, {"affinity": apart("x")}), "near": (None, {"affinity": near("y")})},
+        {
+            "picky": PICKY,
+            "apart": (None, {"affinity": pod_anti_affinity("x")}),
+            "near": (None, {"affinity": pod_affinity("y")}),
+        },
         lambda cluster: cluster.put_node(node("a", labels={**OWN, "unread": "1"})),
         set(),
         id="an unused label is added",
@@ -362,7 +366,11 @@ EVENTS = [
     pytest.param(
         [A],
         [held("holder", labels={"app": "x"})],
-        {"picky": PICKY, "apart": (None, {"affinity": apart("x")}), "near": (None, {"affinity": near("y")})},
+        {
+            "picky": PICKY,
+            "apart": (None, {"affinity": pod_anti_affinity("x")}),
+            "near": (None, {"affinity": pod_affinity("y")}),
+        },
         lambda cluster: cluster.put_node(node("a", labels={"host": "a"})),
         {"apart", "near"},
         id="a node leaves its domain",
@@ -402,14 +410,17 @@ EVENTS = [
     pytest.param(
         [A],
         [held("holder", labels={"app": "x"}), held("other", labels={"app": "y"})],
-        {"apart": (None, {"affinity": apart("x")}), "apart from other": (None, {"affinity": apart("y")})},
+        {
+            "apart": (None, {"affinity": pod_anti_affinity("x")}),
+            "apart from other": (None, {"affinity": pod_anti_affinity("y")}),
+        },
         lambda cluster: cluster.remove_bound("uid-holder"),
         {"apart"},
         id="a pod leaves that another avoids",
     ),
     pytest.param(
         [A],
-        [held("holder", affinity=apart("x")), held("other", affinity=apart("y"))],
+        [held("holder", affinity=pod_anti_affinity("x")), held("other", affinity=pod_anti_affinity("y"))],
         {"x": (None, {"labels": {"app": "x"}}), "y": (None, {"labels": {"app": "y"}}), "large": LARGE},
         lambda cluster: cluster.remove_bound("uid-holder"),
         {"x"},
@@ -418,7 +429,11 @@ EVENTS = [
     pytest.param(
         [A],
         [],
-        {"near": (None, {"affinity": near("x")}), "near other": (None, {"affinity": near("y")}), "large": LARGE},
+        {
+            "near": (None, {"affinity": pod_affinity("x")}),
+            "near other": (None, {"affinity": pod_affinity("y")}),
+            "large": LARGE,
+        },
         lambda cluster: cluster.put_bound(held("new", labels={"app": "x"})),
         {"near"},
         id="an affinity's pod is placed",
@@ -441,8 +456,12 @@ EVENTS = [
     ),
     pytest.param(
         [A],
-        [held("holder", "a", labels={"app": "x"}, affinity=apart("x"))],
-        {"apart": (None, {"affinity": apart("x")}), "near": (None, {"affinity": near("y")}), "large": LARGE},
+        [held("holder", "a", labels={"app": "x"}, affinity=pod_anti_affinity("x"))],
+        {
+            "apart": (None, {"affinity": pod_anti_affinity("x")}),
+            "near": (None, {"affinity": pod_affinity("y")}),
+            "large": LARGE,
+        },
         lambda cluster: cluster.remove_node("a"),
         {"apart", "near"},
         id="a node goes, which helps only those who count its pods",
@@ -450,14 +469,14 @@ EVENTS = [
     pytest.param(
         [A, node("b", labels={"zone": "1"})],
         [held("holder", "b", labels={"app": "x"})],
-        {"apart": (None, {"affinity": apart("x"), "nodeSelector": {"host": "a"}}), "picky": PICKY},
+        {"apart": (None, {"affinity": pod_anti_affinity("x"), "nodeSelector": {"host": "a"}}), "picky": PICKY},
         lambda cluster: cluster.put_node(node("b")),
         {"apart"},
         id="the pod that it avoids leaves the domain with its node",
     ),
     pytest.param(
         [A, node("b", labels={"zone": "1"})],
-        [held("holder", "b", affinity=apart("x"))],
+        [held("holder", "b", affinity=pod_anti_affinity("x"))],
         {"x": (None, {"labels": {"app": "x"}, "nodeSelector": {"host": "a"}}), "picky": PICKY},
         lambda cluster: cluster.put_node(node("b")),
         {"x"},

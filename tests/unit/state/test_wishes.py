@@ -29,11 +29,11 @@ def term(selector: Raw | None = None, key: str = "zone", **fields: Any) -> Raw:
     }
 
 
-def near(*terms: Raw) -> Raw:
+def pod_affinity(*terms: Raw) -> Raw:
     return {"podAffinity": {REQUIRED: list(terms)}}
 
 
-def apart(*terms: Raw) -> Raw:
+def pod_anti_affinity(*terms: Raw) -> Raw:
     return {"podAntiAffinity": {REQUIRED: list(terms)}}
 
 
@@ -83,8 +83,8 @@ def test_a_selector_is_read(raw: Raw | None, expected: LabelSelector) -> None:
 
 def test_an_operator_that_we_do_not_know_is_told() -> None:
     bad = {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}
-    assert 'operator "Gt"; allowed are In, ' in pods.pending(pod(affinity=near(term(bad)))).error
-    assert pods.charge(pod(on="node", affinity=near(term(bad)))).affinity is NO_AFFINITY
+    assert 'operator "Gt"; allowed are In, ' in pods.pending(pod(affinity=pod_affinity(term(bad)))).error
+    assert pods.charge(pod(on="node", affinity=pod_affinity(term(bad)))).affinity is NO_AFFINITY
 
 
 NAMESPACES = [
@@ -98,7 +98,7 @@ NAMESPACES = [
 
 @pytest.mark.parametrize(("fields", "names", "selector"), NAMESPACES)
 def test_a_terms_namespaces_are_read(fields: Raw, names: Sequence[str], selector: LabelSelector) -> None:
-    (parsed,) = pods.pending(pod(affinity=near(term(**fields)))).request.affinity.near
+    (parsed,) = pods.pending(pod(affinity=pod_affinity(term(**fields)))).request.affinity.near
     assert parsed == Term(key="zone", peers=Peers(selector=X, namespaces=tuple(names), namespace_selector=selector))
 
 
@@ -153,7 +153,7 @@ def test_keys_without_a_selector_match_nothing_still() -> None:
 
 
 def test_what_waits_and_what_is_placed_are_read_alike() -> None:
-    fields: Raw = {"labels": {"b": "2", "a": "1"}, "affinity": apart(term())}
+    fields: Raw = {"labels": {"b": "2", "a": "1"}, "affinity": pod_anti_affinity(term())}
     waiting, placed = pods.pending(pod(**fields)).request, pods.charge(pod(on="node", **fields))
     assert waiting.identity == placed.identity == Identity(namespace="ns", labels=(("a", "1"), ("b", "2")))
     assert waiting.affinity is placed.affinity
@@ -162,8 +162,8 @@ def test_what_waits_and_what_is_placed_are_read_alike() -> None:
 
 
 def test_replicas_share_their_wishes_and_most_pods_have_none() -> None:
-    one = pods.pending(pod("a", labels={"index": "1"}, affinity=near(term()))).request
-    two = pods.pending(pod("b", labels={"index": "2"}, affinity=near(term()))).request
+    one = pods.pending(pod("a", labels={"index": "1"}, affinity=pod_affinity(term()))).request
+    two = pods.pending(pod("b", labels={"index": "2"}, affinity=pod_affinity(term()))).request
     assert one.affinity is two.affinity
     assert (
         pods.pending(pod(affinity={"nodeAffinity": {}}, topologySpreadConstraints=[])).request.affinity is NO_AFFINITY
@@ -254,10 +254,12 @@ TEAM: Raw = {"namespaceSelector": {"matchLabels": {"team": "x"}}}
 LOCKED = {"taints": [{"key": "locked", "effect": "NoSchedule"}]}
 
 WAKES = [
-    pytest.param("pod-affinity", {"affinity": near(term())}, [], placed(), Change.POD_ASSIGNED, id="its peer comes"),
+    pytest.param(
+        "pod-affinity", {"affinity": pod_affinity(term())}, [], placed(), Change.POD_ASSIGNED, id="its peer comes"
+    ),
     pytest.param(
         "pod-affinity",
-        {"affinity": near(term())},
+        {"affinity": pod_affinity(term())},
         [placed(labels=OTHER_KIND)],
         placed(),
         Change.POD_LABELS,
@@ -265,7 +267,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-affinity",
-        {"affinity": near(term(**TEAM))},
+        {"affinity": pod_affinity(term(**TEAM))},
         [placed()],
         namespace_is({"team": "x"}),
         Change.NAMESPACE_LABELS,
@@ -273,7 +275,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-affinity",
-        {"affinity": near(term(key="rack"))},
+        {"affinity": pod_affinity(term(key="rack"))},
         [placed()],
         lambda cluster: cluster.put_node(node("a", labels={"rack": "1"})),
         Change.NODE_LABELS,
@@ -281,7 +283,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-affinity",
-        {"labels": OWN, "affinity": near(term()), "nodeSelector": {"zone": "2"}},
+        {"labels": OWN, "affinity": pod_affinity(term()), "nodeSelector": {"zone": "2"}},
         [placed()],
         leaves(),
         Change.POD_DELETED,
@@ -289,7 +291,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-affinity",
-        {"labels": OWN, "affinity": near(term()), "nodeSelector": {"zone": "2"}},
+        {"labels": OWN, "affinity": pod_affinity(term()), "nodeSelector": {"zone": "2"}},
         [placed()],
         node_goes("a"),
         Change.NODE_REMOVED,
@@ -297,7 +299,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-anti-affinity",
-        {"affinity": apart(term())},
+        {"affinity": pod_anti_affinity(term())},
         [placed(), placed("second", "b")],
         leaves(),
         Change.POD_DELETED,
@@ -305,7 +307,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-anti-affinity",
-        {"affinity": apart(term())},
+        {"affinity": pod_anti_affinity(term())},
         [placed(), placed("second", "b")],
         placed(labels=OTHER_KIND),
         Change.POD_LABELS,
@@ -313,7 +315,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-anti-affinity",
-        {"affinity": apart(term(**TEAM))},
+        {"affinity": pod_anti_affinity(term(**TEAM))},
         [namespace_is({"team": "x"}), placed(), placed("second", "b")],
         namespace_is({}),
         Change.NAMESPACE_LABELS,
@@ -321,7 +323,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-anti-affinity",
-        {"affinity": apart(term())},
+        {"affinity": pod_anti_affinity(term())},
         [placed(), placed("second", "b")],
         node_is("b"),
         Change.NODE_LABELS,
@@ -329,7 +331,7 @@ WAKES = [
     ),
     pytest.param(
         "pod-anti-affinity",
-        {"affinity": apart(term(key="region"))},
+        {"affinity": pod_anti_affinity(term(key="region"))},
         [
             lambda cluster: cluster.put_node(node("a", labels={"region": "1"})),
             lambda cluster: cluster.put_node(node("b", labels={"region": "1"})),
@@ -342,7 +344,7 @@ WAKES = [
     pytest.param(
         "existing-anti-affinity",
         {"labels": OWN},
-        [placed(affinity=apart(term())), placed("second", "b", affinity=apart(term()))],
+        [placed(affinity=pod_anti_affinity(term())), placed("second", "b", affinity=pod_anti_affinity(term()))],
         leaves(),
         Change.POD_DELETED,
         id="who avoids it leaves",
@@ -350,7 +352,7 @@ WAKES = [
     pytest.param(
         "existing-anti-affinity",
         {"labels": OWN},
-        [placed(affinity=apart(term())), placed("second", "b", affinity=apart(term()))],
+        [placed(affinity=pod_anti_affinity(term())), placed("second", "b", affinity=pod_anti_affinity(term()))],
         node_is("b"),
         Change.NODE_LABELS,
         id="who avoids it is in no zone any more",
@@ -360,8 +362,8 @@ WAKES = [
         {"labels": OWN},
         [
             namespace_is({"team": "x"}),
-            placed(affinity=apart(term(**TEAM))),
-            placed("second", "b", affinity=apart(term(**TEAM))),
+            placed(affinity=pod_anti_affinity(term(**TEAM))),
+            placed("second", "b", affinity=pod_anti_affinity(term(**TEAM))),
         ],
         namespace_is({}),
         Change.NAMESPACE_LABELS,
@@ -487,7 +489,7 @@ def test_each_change_that_a_filter_waits_for_has_its_case() -> None:
 @pytest.mark.parametrize(
     "fields",
     [
-        pytest.param({"affinity": near(term())}, id="affinity"),
+        pytest.param({"affinity": pod_affinity(term())}, id="affinity"),
         pytest.param({"topologySpreadConstraints": [spread(topologyKey="rack")]}, id="spread"),
         pytest.param({"nodeSelector": {"zone": "3"}}, id="neither"),
     ],
@@ -503,7 +505,7 @@ def test_pods_that_concern_it_not_do_not_wake_it(fields: Raw, act: Act) -> None:
 def test_a_decided_pod_is_seen_at_once_with_its_terms() -> None:
     cluster = with_nodes(a="1", b="2")
     for i in range(3):
-        cluster.put_pending(pod(f"p{i}", labels=OWN, affinity=apart(term()), created=str(i)))
+        cluster.put_pending(pod(f"p{i}", labels=OWN, affinity=pod_anti_affinity(term()), created=str(i)))
     outcomes = [_decided(cluster) for _ in range(3)]
     assert [isinstance(each, Placement) for each in outcomes] == [True, True, False]
     cluster.put_pending(pod("plain", labels=OWN))

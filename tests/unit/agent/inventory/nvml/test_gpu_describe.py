@@ -9,7 +9,7 @@ import pytest
 from berth_agent.inventory.nvml import library
 from tests.gpu import ask
 from tests.gpu.ask import Answers
-from tests.gpu.describe import UNTOLD, describe, differences
+from tests.gpu.describe import NOT_AVAILABLE, describe, differences
 from tests.nvml.fixture import Gpu, MigDevice, NvLink, NvmlFixture, Process, a100, h100, t4
 
 FUNCTION_NOT_FOUND = "error 13"
@@ -19,7 +19,7 @@ MIG = MigDevice(uuid="MIG-0aa1d6c4-0000-5000-8000-000000000001", profile="3g.40g
 def busy() -> Gpu:
     return replace(
         a100(3),
-        processes=[Process(pid=4711, used=1024), Process(pid=4712, used=UNTOLD, gpu_instance=2, compute_instance=0)],
+        processes=[Process(pid=4711, used=1024), Process(pid=4712, used=NOT_AVAILABLE, gpu_instance=2, compute_instance=0)],
         remapped_uncorrected=2,
         remapped_pending=True,
         recovery_action=1,
