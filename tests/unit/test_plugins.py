@@ -48,7 +48,11 @@ def test_plug_ins_are_found_by_their_types(write: Write) -> None:
         pytest.param("other = 1", "AttributeError: ", id="no such name"),
         pytest.param("plugin = 7", "it names 7; allowed is a berth_operator.core.plugins.", id="no plug-in"),
         pytest.param(source("NPU"), "KindError: name 'NPU'; allowed are up to 32 lower-case letters", id="declaration"),
-        pytest.param(source("gpu"), "gpu belongs to Berth already; allowed is one that nobody", id="built-in type"),
+        pytest.param(
+            source("gpu"),
+            "gpu belongs to Berth already; allowed is a name that no other plug-in uses",
+            id="built-in type",
+        ),
         pytest.param(
             source(resource="nvidia.com/gpu"), "nvidia.com/gpu belongs to Berth already", id="built-in resource"
         ),

@@ -55,7 +55,9 @@ def whole(name: str, *minors: int, **fields: Any) -> Charge:
 
 
 def half(name: str, minor: int) -> Charge:
-    return charge(name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), plugin_requests=(("kubernetes.io/gpu", 50),))
+    return charge(
+        name, grant(minor, core=50, ratio=50, memory=A100_BYTES // 2), plugin_requests=(("kubernetes.io/gpu", 50),)
+    )
 
 
 def little(name: str, minor: int, **fields: Any) -> Charge:
@@ -165,7 +167,10 @@ def test_pieces_are_charged_as_what_they_are() -> None:
         pytest.param(stranger("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
         pytest.param(stranger("p"), gave("p"), ("gpu",), id="nothing"),
         pytest.param(
-            charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")), gave("p", "GPU-1"), ("rdma",), id="of one type"
+            charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")),
+            gave("p", "GPU-1"),
+            ("rdma",),
+            id="of one type",
         ),
         pytest.param(
             charge("p", plugin_requests=(("kubernetes.io/gpu", 50),), unknown=("gpu",)),
@@ -341,7 +346,10 @@ def test_instances_are_exchanged_for_those_of_their_profile(profile: str, *, sam
     made = node(divided(0, "1g.10gb", profile))
     swap = {
         "p": (charge("p", instance(0, 0), plugin_requests=((MIG, 1),)), gave("p", "MIG-0-1")),
-        "q": (charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),)), gave("q", "MIG-0-0")),
+        "q": (
+            charge("q", instance(0, 1, profile), plugin_requests=(("nvidia.com/mig-" + profile, 1),)),
+            gave("q", "MIG-0-0"),
+        ),
     }
     expected = {"p": {"MIG-0-0": "MIG-0-1"}, "q": {"MIG-0-1": "MIG-0-0"}}
     assert rewritten(made, swap) == (expected if same else {})

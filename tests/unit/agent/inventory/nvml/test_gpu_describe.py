@@ -19,7 +19,10 @@ MIG = MigDevice(uuid="MIG-0aa1d6c4-0000-5000-8000-000000000001", profile="3g.40g
 def busy() -> Gpu:
     return replace(
         a100(3),
-        processes=[Process(pid=4711, used=1024), Process(pid=4712, used=NOT_AVAILABLE, gpu_instance=2, compute_instance=0)],
+        processes=[
+            Process(pid=4711, used=1024),
+            Process(pid=4712, used=NOT_AVAILABLE, gpu_instance=2, compute_instance=0),
+        ],
         remapped_uncorrected=2,
         remapped_pending=True,
         recovery_action=1,
