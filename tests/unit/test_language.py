@@ -77,8 +77,8 @@ def test_plain_english(path: Path) -> None:
         "The pod is created anew.",
         "The reason is told to its user.",
         "Who may list but not watch is no reason to list without end.",
-        '    """Return of equal values the one that was here first."""',
-        '    """Return whether the pod fits."""',
+        '    """Give of equal values the one that was here first."""',
+        '    """Tell whether the pod fits."""',
     ],
 )
 def test_a_banned_turn_is_found(text: str) -> None:

@@ -38,11 +38,13 @@ def switch(
     *,
     used: Sequence[int] = (),
     shared: Sequence[int] = (),
-    honors: bool = False,
+    partitions_only: bool = False,
     card_infos: Sequence[CardInfo] | None = None,
 ) -> Fleet:
     """Return a fleet of one node with partitions; pods hold some cards as a whole, and a tenth of others."""
-    made = fleet({"node": nvswitch() if card_infos is None else card_infos}, partitions=table, honors=honors)
+    made = fleet(
+        {"node": nvswitch() if card_infos is None else card_infos}, partitions=table, partitions_only=partitions_only
+    )
     for minor in used:
         made.charge(charge(f"holds-{minor}", grant(minor, core=100, ratio=100)))
     for minor in shared:
@@ -98,7 +100,7 @@ def reason(made: Fleet, request: PodRequest) -> str:
     ],
 )
 @pytest.mark.parametrize(
-    ("honors", "spec"),
+    ("partitions_only", "spec"),
     [
         pytest.param(True, None, id="the node honours its table"),
         pytest.param(False, SPEC, id="the pod has a spec"),
@@ -107,9 +109,9 @@ def reason(made: Fleet, request: PodRequest) -> str:
     ],
 )
 def test_who_keeps_to_partitions(
-    used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, honors: bool, spec: object
+    used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, partitions_only: bool, spec: object
 ) -> None:
-    assert chosen(switch(used=used, honors=honors), wants({NVIDIA: count}, spec)) == expected
+    assert chosen(switch(used=used, partitions_only=partitions_only), wants({NVIDIA: count}, spec)) == expected
 
 
 @pytest.mark.parametrize(
@@ -130,7 +132,7 @@ def test_a_node_that_only_prefers_its_table(used: Sequence[int], count: int, exp
     "amounts", [pytest.param({GPU: 50}, id="half a card"), pytest.param({RATIO: 99}, id="almost a card")]
 )
 def test_shares_mind_no_partitions(amounts: dict[str, int]) -> None:
-    broken = switch(used=[0, 2, 4, 6], honors=True)
+    broken = switch(used=[0, 2, 4, 6], partitions_only=True)
     assert chosen(broken, wants(amounts, SPEC)) == (1,)
 
 
@@ -172,9 +174,9 @@ def test_scores_and_bandwidths(partition_table: Table, used: Sequence[int], spec
 def test_larger_sets_are_kept_whole_by_their_worth() -> None:
     """A set of four is worth more than all pairs, and one of eight more than all sets of four."""
     pairs = [(1, pair) for pair in ([0, 1], [2, 3], [4, 5], [6, 7], [8, 9])]
-    made = switch(table(*pairs, (1, [0, 1, 2, 3]), (1, [4, 5, 6, 7])), found=nvswitch(10))
+    made = switch(table(*pairs, (1, [0, 1, 2, 3]), (1, [4, 5, 6, 7])), card_infos=nvswitch(10))
     assert chosen(made, wants({NVIDIA: 2}, SPEC)) == (8, 9)
-    broken = switch(table(*pairs[:4], (1, [0, 1, 2, 3]), (9, [4, 5, 6, 7])), found=nvswitch(10))
+    broken = switch(table(*pairs[:4], (1, [0, 1, 2, 3]), (9, [4, 5, 6, 7])), card_infos=nvswitch(10))
     assert chosen(broken, wants({NVIDIA: 2}, SPEC)) == (0, 1)
 
 
@@ -207,7 +209,7 @@ def test_larger_sets_are_kept_whole_by_their_worth() -> None:
 def test_what_sets_are_worth(
     partition_table: Table, used: Sequence[int], count: int, expected: tuple[int, ...]
 ) -> None:
-    assert chosen(switch(partition_table, used=used, found=nvswitch(12)), wants({NVIDIA: count}, SPEC)) == expected
+    assert chosen(switch(partition_table, used=used, card_infos=nvswitch(12)), wants({NVIDIA: count}, SPEC)) == expected
 
 
 def test_a_highest_scored_pair_may_cost_a_larger_set() -> None:
@@ -226,20 +228,22 @@ PAIRS = table((2, [0, 1]), (1, [2, 3]))
     [
         pytest.param(switch(PAIRS, shared=[1]), wants({NVIDIA: 2}, SPEC), (2, 3), id="a share is in use, too"),
         pytest.param(
-            switch(PAIRS, found=[card(0), card(1, healthy=False), card(2), card(3)]),
+            switch(PAIRS, card_infos=[card(0), card(1, healthy=False), card(2), card(3)]),
             wants({NVIDIA: 2}, SPEC),
             (2, 3),
             id="unhealthy",
         ),
-        pytest.param(switch(PAIRS, found=[card(0), card(2), card(3)]), wants({NVIDIA: 2}, SPEC), (2, 3), id="gone"),
         pytest.param(
-            switch(PAIRS, found=[card(0), card(1, memory=GI), card(2), card(3)]),
+            switch(PAIRS, card_infos=[card(0), card(2), card(3)]), wants({NVIDIA: 2}, SPEC), (2, 3), id="gone"
+        ),
+        pytest.param(
+            switch(PAIRS, card_infos=[card(0), card(1, memory=GI), card(2), card(3)]),
             wants({NVIDIA: 2}, SPEC, **{names.MIN_GPU_MEMORY: "2Gi"}),
             (2, 3),
             id="too small",
         ),
         pytest.param(
-            switch(PAIRS, found=[card(each, labels=(("rack", str(each // 2)),)) for each in range(4)]),
+            switch(PAIRS, card_infos=[card(each, labels=(("rack", str(each // 2)),)) for each in range(4)]),
             wants(
                 {NVIDIA: 2}, SPEC, **{names.ALLOCATE_HINT: '{"gpu": {"selector": {"matchLabels": {"rack": "1"}}}}'}
             ),
@@ -247,31 +251,31 @@ PAIRS = table((2, [0, 1]), (1, [2, 3]))
             id="other labels",
         ),
         pytest.param(
-            switch(table((2, [0, 4]), (1, [0, 1])), found=trees(4, 4)),
+            switch(table((2, [0, 4]), (1, [0, 1])), card_infos=trees(4, 4)),
             wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie"}),
             (0, 1),
             id="under different switches",
         ),
         pytest.param(
-            switch(table((1, [0, 4])), found=trees(4, 4)),
+            switch(table((1, [0, 4])), card_infos=trees(4, 4)),
             wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie"}),
             None,
             id="under different switches, and there is no other",
         ),
         pytest.param(
-            switch(table((1, [0, 4])), found=trees(4, 4)),
+            switch(table((1, [0, 4])), card_infos=trees(4, 4)),
             wants({NVIDIA: 2}, **{names.GPU_TOPOLOGY: "pcie"}),
             (0, 1),
             id="a table that is only preferred gives way to what the pod requires",
         ),
         pytest.param(
-            switch(table((2, [0, 4]), (1, [2, 3])), found=trees(4, 4)),
+            switch(table((2, [0, 4]), (1, [2, 3])), card_infos=trees(4, 4)),
             wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie", names.GPU_TOPOLOGY_POLICY: "preferred"}),
             (2, 3),
             id="the partition that the pod prefers",
         ),
         pytest.param(
-            switch(table((2, [0, 4])), found=trees(4, 4)),
+            switch(table((2, [0, 4])), card_infos=trees(4, 4)),
             wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie", names.GPU_TOPOLOGY_POLICY: "preferred"}),
             (0, 4),
             id="a partition comes before what the pod only prefers",
@@ -296,7 +300,10 @@ def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
     [
         pytest.param(switch(()), wants({NVIDIA: 2}, SPEC), "node(s) have no partition table of GPUs", id="no table"),
         pytest.param(
-            switch((), honors=True), wants({NVIDIA: 1}), "node(s) have no partition table of GPUs", id="honours none"
+            switch((), partitions_only=True),
+            wants({NVIDIA: 1}),
+            "node(s) have no partition table of GPUs",
+            id="honours none",
         ),
         pytest.param(switch(), wants({NVIDIA: 3}, SPEC), "node(s) have no partition of 3 GPUs", id="no such size"),
         pytest.param(
@@ -318,7 +325,7 @@ def test_no_partition_takes_more_of_a_card_than_it_has() -> None:
             id="bandwidth",
         ),
         pytest.param(
-            switch(table((1, [0, 4])), found=trees(4, 4)),
+            switch(table((1, [0, 4])), card_infos=trees(4, 4)),
             wants({NVIDIA: 2}, SPEC, **{names.GPU_TOPOLOGY: "pcie"}),
             "node(s) have no free partition of 2 GPUs under one PCIe switch",
             id="topology",
@@ -339,7 +346,7 @@ def test_the_reason(made: Fleet, request_: PodRequest, message: str) -> None:
     ("count", "able"), [pytest.param(2, True, id="a size of the table"), pytest.param(3, False, id="none")]
 )
 def test_nobody_is_evicted_for_a_partition_that_there_is_not(count: int, *, able: bool) -> None:
-    made = switch(used=range(8), honors=True)
+    made = switch(used=range(8), partitions_only=True)
     assert bool(devices.BUILT_IN.could_pass(made, wants({NVIDIA: count}))[made.rows["node"]]) is able
 
 
@@ -382,17 +389,19 @@ SPECS = st.none() | st.fixed_dictionaries(
 @given(
     partition_table=TABLES,
     spec=SPECS,
-    honors=st.booleans(),
+    partitions_only=st.booleans(),
     used=st.sets(st.integers(0, 5), max_size=4),
     count=st.integers(1, 4),
     level=st.sampled_from([None, "pcie", "nvlink"]),
 )
 def test_no_partition_is_missed_and_none_is_given_that_will_not_do(
-    partition_table: Table, used: set[int], count: int, level: str | None, *, spec: Any, honors: bool
+    partition_table: Table, used: set[int], count: int, level: str | None, *, spec: Any, partitions_only: bool
 ) -> None:
     machine = wired({frozenset(pair): 100 for pair in combinations(range(4), 2)}, 6)
     request = wants({NVIDIA: count}, spec, **({names.GPU_TOPOLOGY: level} if level else {}))
-    got = chosen(switch(partition_table, used=sorted(used), honors=honors, found=machine), request)
+    got = chosen(
+        switch(partition_table, used=sorted(used), partitions_only=partitions_only, card_infos=machine), request
+    )
     free = [each for each in machine if each.minor not in used]
     needs = [level] if level and count > 1 else []
     of_size = list(dict(partition_table).get(count, ()))
@@ -400,7 +409,7 @@ def test_no_partition_is_missed_and_none_is_given_that_will_not_do(
     best = max((each.score for each in able), default=None)
     if able:
         assert got in [each.minors for each in able if each.score == best]
-    elif spec is not None or honors:
+    elif spec is not None or partitions_only:
         assert got is None
     else:
         assert (got is None) is not any(lies(each, free, needs) for each in any_sets(free, count))

@@ -30,7 +30,7 @@ from tests.builders import (
     fleet,
     grant,
     other_card,
-    told,
+    score_values,
     waiting,
 )
 
@@ -51,7 +51,7 @@ def used(nodes: Use) -> Fleet:
 def scored(module: ModuleType, made: Fleet, amounts: Mapping[str, int]) -> dict[str, float]:
     """Return the score of each node that fits the pod."""
     request = asks(amounts)
-    scores_, fits = told(module, made, request, made.present), devices.BUILT_IN.passes(made, request)
+    scores_, fits = score_values(module, made, request, made.present), devices.BUILT_IN.passes(made, request)
     return {name: round(float(scores_[row]), 1) for name, row in made.rows.items() if fits[row]}
 
 
@@ -154,7 +154,7 @@ def test_the_node_that_is_taken(strategy: str, nodes: Use, amounts: dict[str, in
 def test_shares_of_several_cards_waste_on_each_of_them() -> None:
     made = used({"even": [40, 40], "uneven": [60, 0]})
     # Of shares of 20 each: 40 + 40 are left on the even cards, 20 + 80 on the others.
-    scores_ = told(fragmentation, made, asks({SHARED: 2, CORE: 40, RATIO: 40}), made.present)
+    scores_ = score_values(fragmentation, made, asks({SHARED: 2, CORE: 40, RATIO: 40}), made.present)
     assert scores_[made.rows["even"]] - scores_[made.rows["uneven"]] == pytest.approx(20, abs=1)
 
 

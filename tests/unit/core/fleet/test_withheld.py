@@ -32,8 +32,8 @@ SLICE, MIG_1G = "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 WITHHELD = "node(s) have too few GPUs that are offered to kubelet now"
 
 
-def node(*card_infos: CardInfo, withheld: tuple[int, ...] = (), single: bool = False) -> Fleet:
-    made = fleet({"node": card_infos}, single=single)
+def node(*card_infos: CardInfo, withheld: tuple[int, ...] = (), mig_single: bool = False) -> Fleet:
+    made = fleet({"node": card_infos}, mig_single=mig_single)
     made.withhold("node", withheld)
     return made
 
@@ -58,7 +58,7 @@ def given(made: Fleet, wanted: PodRequest) -> list[int]:
             node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,)), {MIG_1G: 1}, [1], id="an instance"
         ),
         pytest.param(
-            node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,), single=True),
+            node(divided(0, "1g.10gb"), divided(1, "1g.10gb"), withheld=(0,), mig_single=True),
             {NVIDIA: 1},
             [1],
             id="an instance as a slot",
