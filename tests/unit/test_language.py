@@ -29,7 +29,7 @@ NOT_YET = {
     *(f"tests/{name}" for name in ("bench", "chaos", "component", "differential", "gpu", "integration", "nvml")),
     *(f"tests/{name}.py" for name in ("builders", "conftest", "devices", "kubelet", "pod_resources", "processes")),
     *(f"tests/{name}.py" for name in ("proxy", "strangers", "sysfs_tree", "volumes")),
-    *(f"tests/unit/{name}" for name in ("bench", "clients", "commands", "core", "debug_api", "koordinator")),
+    *(f"tests/unit/{name}" for name in ("bench", "clients", "commands", "core", "debug_api")),
     *(f"tests/unit/{name}" for name in ("reconcile", "state", "test_configuration.py", "test_offers.py")),
     *(f"tests/unit/{name}" for name in ("test_plugins.py", "test_repository.py")),
 }
