@@ -21,7 +21,7 @@ def fitting(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> 
     cards = fleet.cards[part.type]
     mask = _free(fleet, request, part, rows, cards.announced if by_kubelet(part) else cards.healthy)
     if part.exclusive:
-        mask &= ~kept_away(cards, part, rows)
+        mask &= ~blocked_by_policy(cards, part, rows)
     return mask
 
 
@@ -49,7 +49,7 @@ def by_kubelet(part: Part) -> bool:
     return part.type == GPU and part.unit != AMOUNTS
 
 
-def broken_up(cards: Cards, part: Part, rows: Rows) -> Mask | None:
+def slices_lost(cards: Cards, part: Part, rows: Rows) -> Mask | None:
     """Return the idle cards whose slices become unavailable if the part takes the card; None if no card has slices."""
     if part.type != GPU or part.unit != AMOUNTS or REPLICAS not in cards.index:
         return None
@@ -57,7 +57,7 @@ def broken_up(cards: Cards, part: Part, rows: Rows) -> Mask | None:
     return sliced
 
 
-def kept_away(cards: Cards, part: Part, rows: Rows) -> Mask:
+def blocked_by_policy(cards: Cards, part: Part, rows: Rows) -> Mask:
     """Return the cards that are blocked for the part by other pods' exclusive policies.
 
     No two pods with an exclusive policy share a card, and no two with PCIeLevel share a PCIe switch. A card whose

@@ -30,7 +30,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
-BROKEN_UP: Final = 10_000
+SLICED_COST: Final = 10_000
 """The cost of allocating a sliced card whole or by shares; more than the cost of any card in any strategy."""
 
 
@@ -49,8 +49,8 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Row
     mask = ~shortage.too_few(fits, part)
     if within := locality.required(request, part):
         mask &= locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count
-    if part.whole and (alone := partitions.bound(fleet, request, part, rows)).any():
-        mask &= ~alone | partitions.feasible(fleet, request, part, fits, rows)
+    if part.whole and (partitions_only := partitions.bound(fleet, request, part, rows)).any():
+        mask &= ~partitions_only | partitions.feasible(fleet, request, part, fits, rows)
     return mask
 
 
@@ -114,8 +114,8 @@ def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: I
         cost = least_waste.cost(fleet, row, part, slots)
     else:
         cost = best_fit.cost(fleet.cards[GPU], row, slots, spread=policy.spreads_cards)
-    broken = candidates.broken_up(fleet.cards[GPU], part, only(row))
-    return cost if broken is None else cost + BROKEN_UP * broken[0, slots]
+    lost = candidates.slices_lost(fleet.cards[GPU], part, only(row))
+    return cost if lost is None else cost + SLICED_COST * lost[0, slots]
 
 
 def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> Sequence[int]:

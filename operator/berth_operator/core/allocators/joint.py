@@ -40,8 +40,8 @@ Types = Container[str]
 def parts_of(request: PodRequest) -> Parts:
     """Return the parts of the joint allocation, the primary one first; empty for most pods."""
     joint = request.devices.joint
-    named = () if joint is None else joint.types
-    return tuple(part for kind in named for part in request.devices.parts if part.type == kind)
+    types = () if joint is None else joint.types
+    return tuple(part for kind in types for part in request.devices.parts if part.type == kind)
 
 
 def bound(request: PodRequest) -> Parts:
@@ -224,7 +224,7 @@ class _JointRequest:
         return Counter(own[own != UNKNOWN_SWITCH].tolist())
 
     def _fewest(self, masks: Masks) -> list[int] | None:
-        """Return the smallest set of switches with enough of these cards; of equal ones, the one with the cheapest."""
+        """Return the smallest set of switches with enough of these cards; ties go to the cheapest cards."""
         under = self._under(self.parts[0], masks[0])
         own, cheapest = self.fleet.cards[self.parts[0].type].pcie[self.row], dict[int, int]()
         for slot, cost in self._ranked(self.parts[0], np.flatnonzero(masks[0][0])):

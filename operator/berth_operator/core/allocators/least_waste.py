@@ -58,8 +58,8 @@ def waste(fleet: Fleet, request: PodRequest, part: Part, free: Column, rows: Row
     A card whose slices become unavailable is wasted as a whole.
     """
     wasted = _wasted(fleet, part, free, rows)
-    if (broken := candidates.broken_up(fleet.cards[GPU], part, rows)) is not None:
-        wasted = wasted + CARD * broken
+    if (lost := candidates.slices_lost(fleet.cards[GPU], part, rows)) is not None:
+        wasted = wasted + CARD * lost
     return np.where(candidates.fitting(fleet, request, part, rows), wasted, UNFIT)
 
 

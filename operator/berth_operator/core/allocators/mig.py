@@ -98,7 +98,7 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
     Shapes: `left` (parts, cards), in the order of preference; `counts` (parts,); `in_use` (cards,). The search is
     greedy, which is optimal for one part.
     """
-    left, missing, given = left * _begun(left, counts, in_use), counts.copy(), np.zeros_like(left)
+    left, missing, given = left * _cards_to_use(left, counts, in_use), counts.copy(), np.zeros_like(left)
     for _ in range(left.shape[1]):
         # Take the first card that gives everything that is missing, or the most of it.
         card = np.minimum(left, missing[:, np.newaxis]).sum(axis=0).argmax()
@@ -108,13 +108,13 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
     return given
 
 
-def _begun(left: Column, counts: Column, in_use: Mask) -> Mask:
+def _cards_to_use(left: Column, counts: Column, in_use: Mask) -> Mask:
     """Return the cards in use, and the idle cards that are needed too."""
-    begun = in_use.copy()
+    chosen = in_use.copy()
     for _ in range(left.shape[1]):
-        missing = np.maximum(counts - (left * begun).sum(axis=1), 0)
+        missing = np.maximum(counts - (left * chosen).sum(axis=1), 0)
         if not missing.any():
             break
         gives = np.minimum(left, missing[:, np.newaxis]).sum(axis=0)
-        begun[np.where(begun, -1, gives).argmax()] = True
-    return begun
+        chosen[np.where(chosen, -1, gives).argmax()] = True
+    return chosen

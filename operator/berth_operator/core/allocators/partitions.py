@@ -29,10 +29,10 @@ _ANY: Final = PartitionSpec()
 
 def bound(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:
     """Return the rows on which the part must be allocated by partition."""
-    honors = pick(fleet.partitions_only, rows)
+    mask = pick(fleet.partitions_only, rows)
     if not part.whole:
-        return np.zeros_like(honors)
-    return honors if request.devices.partition is None else np.ones_like(honors)
+        return np.zeros_like(mask)
+    return mask if request.devices.partition is None else np.ones_like(mask)
 
 
 def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows = ALL) -> Mask:
@@ -105,19 +105,19 @@ def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candi
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons on rows where a partition is required, each with the rows it is true for."""
-    alone, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
+    required, spec, number = bound(fleet, request, part), request.devices.partition or _ANY, fleet.partitions
     tables = fleet.intern_table.tables
     of_size = np.array([bool(options(each, part.count, None)) for each in tables])
     accepted = np.array([bool(options(each, part.count, spec)) for each in tables])
-    yield "node(s) have no partition table of GPUs", alone & (number == 0)
-    yield f"node(s) have no partition of {part.count} GPUs", alone & ~of_size[number]
+    yield "node(s) have no partition table of GPUs", required & (number == 0)
+    yield f"node(s) have no partition of {part.count} GPUs", required & ~of_size[number]
     if spec.bandwidth is not None:
         bandwidth = text(GPU_MEMORY, spec.bandwidth)
         yield (
             f"node(s) have no partition of {part.count} GPUs with a ring bandwidth of {bandwidth}",
-            alone & ~accepted[number],
+            required & ~accepted[number],
         )
     best_only = " with the highest score" if spec.restricted else ""
     scope = f" {within}" if (within := locality.required(request, part)) else ""
     missing = ~feasible(fleet, request, part, fits)
-    yield f"node(s) have no free partition of {part.count} GPUs{best_only}{scope}", alone & missing
+    yield f"node(s) have no free partition of {part.count} GPUs{best_only}{scope}", required & missing

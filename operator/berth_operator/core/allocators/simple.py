@@ -116,9 +116,9 @@ def _together(cards: Cards, row: int, within: Locality, slots: Sequence[int]) ->
     groups: dict[tuple[int, ...], list[int]] = {}
     for slot in slots:
         place = tuple(int(getattr(cards, name)[row, slot]) for name in within.places)
-        known = place == () or place[0] != UNKNOWN_PLACE[within.places[0]]
+        is_known = place == () or place[0] != UNKNOWN_PLACE[within.places[0]]
         # A card whose place is not known is alone in its group, and so is every card if a single card is required.
-        groups.setdefault(place if known and not within.alone else (-1, slot), []).append(slot)
+        groups.setdefault(place if is_known and not within.alone else (-1, slot), []).append(slot)
     return list(groups.values())
 
 

@@ -85,14 +85,14 @@ def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
 
 def open_to(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Return the cards whose subdevices fit a part and are withheld neither by kubelet nor by another pod."""
-    mask: Mask = serving(fleet, request, part, rows) & ~_kept_away(fleet, part, rows)
+    mask: Mask = serving(fleet, request, part, rows) & ~_blocked_by_policy(fleet, part, rows)
     return mask & ~fleet.cards[GPU].withheld[rows]
 
 
-def _kept_away(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+def _blocked_by_policy(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     """Return the cards that are blocked for the part by other pods' exclusive policies."""
     cards = fleet.cards[part.type]
-    return candidates.kept_away(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
+    return candidates.blocked_by_policy(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
 def within(request: PodRequest, available: Wanted) -> Locality:
@@ -119,11 +119,11 @@ def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Colu
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
     totals = np.zeros_like(column)
     for slot in np.flatnonzero(column.any(axis=0)).tolist():
-        totals += _alike(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
+        totals += _combinable(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
     return totals
 
 
-def _alike(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
+def _combinable(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
     """Return the cards of each row that can be combined with the card in a slot, itself included."""
     places = [(getattr(cards, name)[rows], locality.UNKNOWN_PLACE[name]) for name in common.places]
     mask = np.full_like(cards.present[rows], bool(places))
@@ -143,18 +143,20 @@ def preferred(
     cards, rows = fleet.cards[GPU], np.array([row])
     [left] = fullness(cards, rows)
     # The last key sorts first.
-    order: Indices = np.lexsort((cards.minor[row], left if policy.spreads_cards else -left, _far(cards, row, near)))
+    order: Indices = np.lexsort(
+        (cards.minor[row], left if policy.spreads_cards else -left, _not_near(cards, row, near))
+    )
     common = within(request, available)
     if not common:
         return order
     masks = [together(fleet, common, column, rows)[0] >= part.count for part, column in available]
     [first, *_] = order[np.logical_and.reduce(masks)[order]]
-    [alike] = _alike(cards, common, int(first), rows)
-    chosen: Indices = order[alike[order]]
+    [combinable] = _combinable(cards, common, int(first), rows)
+    chosen: Indices = order[combinable[order]]
     return chosen
 
 
-def _far(cards: Cards, row: int, near: Collection[int]) -> Mask:
+def _not_near(cards: Cards, row: int, near: Collection[int]) -> Mask:
     return ~np.isin(cards.pcie[row], tuple(near))
 
 
@@ -235,7 +237,7 @@ def reasons(
     yield f"node(s) have too few {name} on GPUs with {memory} of memory {few_of}", _too_few(serves, part)
     yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
     yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
-    yield shortage.kept_by_policy(part), _too_few(serves * ~_kept_away(fleet, part, ALL), part)
+    yield shortage.kept_by_policy(part), _too_few(serves * ~_blocked_by_policy(fleet, part, ALL), part)
     yield shortage.WITHHELD, _too_few(listed * open_to(fleet, request, part, ALL), part)
     common = within(request, available)
     best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))

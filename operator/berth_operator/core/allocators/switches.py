@@ -43,13 +43,13 @@ def _combined_counts(counts: Switch, switches: Sequence[Numbers]) -> Column:
     span = 1 + max(int(each.max(initial=0)) for each in switches)
     own = np.arange(rows)[:, np.newaxis] * span
     keys = [(own + each)[each != UNKNOWN_SWITCH] for each in switches]
-    known, numbers = np.unique(keys[0], return_counts=True)
+    own_keys, numbers = np.unique(keys[0], return_counts=True)
     kinds = np.minimum(numbers, counts[0])
     for others, count in zip(keys[1:], counts[1:], strict=True):
         others.sort()
-        numbers = np.searchsorted(others, known, "right") - np.searchsorted(others, known)
+        numbers = np.searchsorted(others, own_keys, "right") - np.searchsorted(others, own_keys)
         kinds = np.where(numbers, kinds * (count + 1) + np.minimum(numbers, count), 0)
-    row = known // span
+    row = own_keys // span
     table = np.zeros((rows, slots), np.int64)
     table[row, np.arange(len(row)) - np.searchsorted(row, row)] = kinds
     return table

@@ -132,7 +132,7 @@ def best(candidates: Candidates) -> tuple[int, ...]:
         _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MOST_SETS else _grown_sets(candidates)
     )
     sets = sets[accompanied(candidates, sets)]
-    for rate in (_nearness, _link_scores, _cheapness, _fewness, _link_scores_left, _depth, _business):
+    for rate in (_near_cards, _link_scores, _low_cost, _few_switches, _idle_link_scores, _small_scope, _scope_in_use):
         if len(sets) < 2:  # noqa: PLR2004 - nothing left to compare
             break
         rating = rate(candidates, sets)
@@ -231,7 +231,7 @@ def _switches(candidates: Candidates, sets: Mask, switches: Sequence[int]) -> np
 # --- ratings of sets ----------------------------------------------------------------------------------------
 
 
-def _nearness(candidates: Candidates, sets: Mask) -> Ratings:
+def _near_cards(candidates: Candidates, sets: Mask) -> Ratings:
     return _sum_of_cards(candidates.near, sets)
 
 
@@ -239,11 +239,11 @@ def _link_scores(candidates: Candidates, sets: Mask) -> Ratings:
     return _sum_of_pairs(sets, candidates.link_scores)
 
 
-def _cheapness(candidates: Candidates, sets: Mask) -> Ratings:
+def _low_cost(candidates: Candidates, sets: Mask) -> Ratings:
     return -_sum_of_cards(candidates.costs, sets)
 
 
-def _fewness(candidates: Candidates, sets: Mask) -> Ratings:
+def _few_switches(candidates: Candidates, sets: Mask) -> Ratings:
     """Rate fewer switches higher if each must give cards of other types, because those would be wasted."""
     if candidates.companions is None:
         return np.zeros(len(sets))
@@ -251,11 +251,11 @@ def _fewness(candidates: Candidates, sets: Mask) -> Ratings:
     return ratings
 
 
-def _link_scores_left(candidates: Candidates, sets: Mask) -> Ratings:
+def _idle_link_scores(candidates: Candidates, sets: Mask) -> Ratings:
     return _sum_of_pairs(np.array(candidates.idle) & ~sets, candidates.link_scores)
 
 
-def _depth(candidates: Candidates, sets: Mask) -> Ratings:
+def _small_scope(candidates: Candidates, sets: Mask) -> Ratings:
     if candidates.count == 1:
         # A single card is always within one switch, known or not.
         return np.zeros(len(sets))
@@ -263,7 +263,7 @@ def _depth(candidates: Candidates, sets: Mask) -> Ratings:
     return np.where(switch, 2.0, node)
 
 
-def _business(candidates: Candidates, sets: Mask) -> Ratings:
+def _scope_in_use(candidates: Candidates, sets: Mask) -> Ratings:
     """Rate a set by whether its only switch and its only NUMA node are in use."""
     first, used = sets.argmax(axis=1), np.array(candidates.used)
     columns = zip(_scopes(candidates, sets), (candidates.pcie, candidates.numa), strict=True)

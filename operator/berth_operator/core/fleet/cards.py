@@ -154,8 +154,8 @@ class Cards(CardColumns):
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
         flags = (self.present, self.healthy, self.withheld, self.announced)
         columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
-        known = b"".join(each[row].tobytes() for each in columns)
-        return known, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
+        values = b"".join(each[row].tobytes() for each in columns)
+        return values, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
 
     def dynamic_key(self, row: int) -> bytes:
         """Return a key of the charges to a row's cards; equal rows have equal keys."""
@@ -179,7 +179,7 @@ class Cards(CardColumns):
         own = excerpt(self._own, rows)
         # A what-if assumes that the agents have already reacted, so nothing is withheld.
         own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
-        made = with_own(
+        copied = with_own(
             self,
             ids=list(map(self.ids.__getitem__, rows.tolist())),
             places=list(map(self.places.__getitem__, rows.tolist())),
@@ -187,8 +187,8 @@ class Cards(CardColumns):
             taken=_of_rows(self.taken, rows),
             _own=own,
         )
-        columns.show(own, made)
-        return made
+        columns.show(own, copied)
+        return copied
 
     def put(self, row: int, cards: Iterable[CardInfo], intern_table: InternTable) -> None:
         """Replace a node's inventory; its charges stay."""

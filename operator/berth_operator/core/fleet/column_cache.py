@@ -124,17 +124,17 @@ class ColumnCache:
 
     def column(self, key: Hashable, compute: Callable[[Rows], Values]) -> Values:
         """Return the column of a key, computed by `compute`; read-only."""
-        now = self._dropped + len(self._moved)
+        changes = self._dropped + len(self._moved)
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
             self._size -= 0 if kept is None else kept.values.nbytes
-            kept = _CachedColumn(compute(ALL), now)
+            kept = _CachedColumn(compute(ALL), changes)
             self._evict(kept.values)
         # Before the repair, in which a plug-in may fail.
         self._kept[key] = kept
-        if kept.seen < now:
+        if kept.seen < changes:
             self._repair(kept, compute)
-            kept.seen = now
+            kept.seen = changes
         return kept.shown
 
     def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:

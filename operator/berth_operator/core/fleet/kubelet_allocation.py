@@ -211,11 +211,11 @@ def to_be_rewritten(
         # No need to exclude the pod itself: it does not hold what it lost, and does not lack what it holds.
         is_swapped = any(is_of(grant, each) for grant in lost for each in held)
         is_swapped |= any(is_of(grant, each) for grant in lacking for each in new)
-        if is_swapped and (substitutes := _instead(fleet, case, lost, new)):
+        if is_swapped and (substitutes := _substitutes(fleet, case, lost, new)):
             yield case, substitutes
 
 
-def _instead(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
+def _substitutes(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
     """Return id -> equivalent grant for each device that the pod did not get; empty if one has no equivalent."""
     node = case.actual.node
     by_worth: defaultdict[Hashable, list[Grant]] = defaultdict(list)

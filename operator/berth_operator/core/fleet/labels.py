@@ -79,8 +79,8 @@ class LabelColumn:
 
     def _table(self, requirement: Requirement) -> Mask:
         if requirement.operator != IN:
-            answers = (requirement.accepts(value) for value in (None, *self.values))
-            return np.fromiter(answers, np.bool_, len(self.values) + 1)
+            accepted = (requirement.accepts(value) for value in (None, *self.values))
+            return np.fromiter(accepted, np.bool_, len(self.values) + 1)
         # Look up the listed values instead of testing each known value: there are as many host names as nodes.
         table = np.zeros(len(self.values) + 1, np.bool_)
         table[[self.values[each] for each in requirement.values if each in self.values]] = True

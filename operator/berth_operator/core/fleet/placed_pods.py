@@ -132,8 +132,8 @@ class PlacedPodsCache:
         elif self._moved:
             for uid in self._moved:
                 self._number.pop(uid, None)
-            more = [fleet.charges[uid] for uid in self._moved if uid in fleet.charges]
-            pods = self._count(self._all.joined(PlacedPods.of(fleet, more)), len(self._all.charges))
+            added = [fleet.charges[uid] for uid in self._moved if uid in fleet.charges]
+            pods = self._count(self._all.joined(PlacedPods.of(fleet, added)), len(self._all.charges))
         else:
             return self._all
         self._all, self._there = pods, None

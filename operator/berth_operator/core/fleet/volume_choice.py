@@ -38,7 +38,7 @@ class Option:
     picks: Picks
     """Row -> the number of the volume to bind there, or NONE."""
     makeable: Mask
-    """Rows for which the class allows to provision a volume."""
+    """Rows for which the class allows provisioning a volume."""
     enough: Mask
     """Rows for which the driver has enough capacity."""
 

@@ -260,15 +260,19 @@ class Volumes:
 
     def is_of_class(self, claim: str, storage_class: str) -> bool:
         """Return whether a claim (namespace/name) exists and is of a storage class."""
-        known = self.claims.get(claim)
-        return known is not None and known.storage_class == storage_class
+        known_claim = self.claims.get(claim)
+        return known_claim is not None and known_claim.storage_class == storage_class
 
     def may_serve(self, volume: Volume, claim: str) -> bool:
         """Return whether a change of a volume may affect a claim (namespace/name)."""
-        known = self.claims.get(claim)
-        if known is None:
+        known_claim = self.claims.get(claim)
+        if known_claim is None:
             return False
-        return volume.name == known.volume or volume.claim == claim or volume.storage_class == known.storage_class
+        return (
+            volume.name == known_claim.volume
+            or volume.claim == claim
+            or volume.storage_class == known_claim.storage_class
+        )
 
     def selected_node(self, claim: Claim) -> str | None:
         """Return the node for which a volume is or will be provisioned; None if there is none."""
@@ -353,14 +357,14 @@ class Volumes:
         self._reattach(*self._attachments_of.get(f"volume {name}", ()))
 
     def _drop_claim(self, key: str) -> None:
-        known = self.claims.pop(key, None)
-        if known is not None and known.volume:
-            _discard(self._wanting, known.volume, key)
+        dropped = self.claims.pop(key, None)
+        if dropped is not None and dropped.volume:
+            _discard(self._wanting, dropped.volume, key)
 
     def _drop_volume(self, name: str) -> None:
-        known = self.volumes.pop(name, None)
-        if known is not None:
-            del self._of_class[known.storage_class][name]
+        dropped = self.volumes.pop(name, None)
+        if dropped is not None:
+            del self._of_class[dropped.storage_class][name]
 
     def _reattach(self, *names: str) -> None:
         for name in names:
@@ -374,8 +378,8 @@ class Volumes:
             self.attached.attach(row, held, 1)
 
     def _detach(self, name: str) -> None:
-        if (known := self._attached_as.pop(name, None)) is not None:
-            self.attached.attach(*known, -1)
+        if (attached_as := self._attached_as.pop(name, None)) is not None:
+            self.attached.attach(*attached_as, -1)
 
     def _set_limits(self, row: int, limits: Mapping[str, int]) -> None:
         for driver in limits:
