@@ -283,8 +283,7 @@ class _Search:
     def _sorted(self, pod_sets: Indices) -> Indices:
         """Return the sets, the smallest to move first."""
         burdens = self._burdens[pod_sets].sum(axis=1)
-        ordered: Indices = pod_sets[np.lexsort(burdens.T[::-1])]
-        return ordered
+        return pod_sets[np.lexsort(burdens.T[::-1])]
 
     def _would_fit(self, pod_sets: Indices, request: PodRequest) -> Mask:
         """Return for each set whether one of its nodes would have the resources and devices without its pods."""

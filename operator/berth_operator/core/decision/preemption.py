@@ -327,14 +327,12 @@ class _Search:
     def _by_importance(self, pods: Indices) -> Indices:
         """Return pods by importance: the highest priority first, then the earliest start."""
         order = np.lexsort((self._placed.started[pods], -self._placed.priority[pods]))
-        ranked: Indices = pods[order]
-        return ranked
+        return pods[order]
 
     def ranked(self) -> Indices:
         """Return the rows where the pod would fit, the best first."""
         fits, victims = self._reprieve_all()
-        rows: Indices = self._rows[self._order(victims, fits)]
-        return rows
+        return self._rows[self._order(victims, fits)]
 
     def best(self) -> Preemption | None:
         """Return the best node with its victims."""
@@ -366,8 +364,7 @@ class _Search:
         pods = np.flatnonzero(victims)
         keys = self._keys(self._place[pods], pods, len(self._rows))
         order = np.lexsort(keys[::-1])
-        places: Indices = order[fits[order]]
-        return places
+        return order[fits[order]]
 
     def _keys(self, of: Indices, pods: Indices, sets: int) -> Keys:
         """Return the keys by which sets of victims are compared; `of` has the set of each pod."""

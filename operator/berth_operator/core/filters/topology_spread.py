@@ -97,5 +97,4 @@ def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> dom
     exists = domains.sums(fleet, spread.key, eligible) > 0
     emptiest = counts[exists].min() if exists.sum() >= spread.min_domains else 0.0
     counts_itself = spread.selector.matches(dict(request.identity.labels))
-    skew: domains.Amounts = counts[fleet.labels.column(spread.key).numbers] + counts_itself - emptiest
-    return skew
+    return counts[fleet.labels.column(spread.key).numbers] + counts_itself - emptiest

@@ -40,5 +40,4 @@ def _balance(total: npt.NDArray[np.int64], taken: npt.NDArray[np.int64]) -> Amou
     shares = np.minimum(taken / np.maximum(total, 1), 1.0)
     # A node that has only one of the two resources is balanced.
     difference = np.where((total > 0).all(axis=0), np.abs(shares[0] - shares[1]) / 2.0, 0.0)
-    balance: Amounts = np.floor((1.0 - difference) * 100.0)
-    return balance
+    return np.floor((1.0 - difference) * 100.0)

@@ -46,5 +46,4 @@ def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -
     around = np.bincount(numbers[rows], counts[rows], len(column.values) + 1)
     crowding = spreading.crowding(around, zones, ZONE_SKEW)
     crowding[ABSENT] = 0.0
-    scores: Amounts = crowding[numbers]
-    return scores
+    return crowding[numbers]

@@ -78,8 +78,7 @@ def _with_cards(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: R
     free = least_waste.left(fleet.cards[GPU], rows)
     wasted = least_waste.waste(fleet, request, part, free, rows)
     left, taken = free.sum(axis=1), _taken(fleet, part, wasted, rows)
-    lost: Amounts = _of_all(fleet.cards[GPU], part, wasted) + _of_node(fleet, cpu, left, taken, rows)
-    return lost
+    return _of_all(fleet.cards[GPU], part, wasted) + _of_node(fleet, cpu, left, taken, rows)
 
 
 def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
@@ -153,5 +152,4 @@ def _tie(fleet: Fleet, free: Column, left: Column, rows: Rows) -> Amounts:
     """Return a tie-breaker below one hundredth: fill nodes with cards one after the other, the others evenly."""
     cpu = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
     cards = 0.09 / CARD * left / np.maximum(pick(fleet.cards[GPU].healthy, rows).sum(axis=1), 1)
-    tie: Amounts = np.where(pick(fleet.has_device, rows), cpu + cards, 0.9 - cpu)
-    return tie
+    return np.where(pick(fleet.has_device, rows), cpu + cards, 0.9 - cpu)

@@ -28,5 +28,4 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     for size, rows in images:
         total += np.floor(size * (rows.sum() / nodes)) * rows
     highest = MOST * max(request.images.containers, 1)
-    points: npt.NDArray[np.float64] = np.floor(100.0 * (np.clip(total, LEAST, highest) - LEAST) / (highest - LEAST))
-    return points
+    return np.floor(100.0 * (np.clip(total, LEAST, highest) - LEAST) / (highest - LEAST))

@@ -21,5 +21,4 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
     for term, weight in request.preferred_nodes:
         total += weight * node_terms.matching(fleet, term)
     highest = total[fits].max(initial=0)
-    share: npt.NDArray[np.float64] = np.floor(100.0 * total / highest) if highest else total
-    return share
+    return np.floor(100.0 * total / highest) if highest else total
