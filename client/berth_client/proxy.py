@@ -26,7 +26,7 @@ class Proxy:
     host: str
     port: int
     tls: ssl.SSLContext | None = None
-    """Of the connection to the proxy itself; it trusts the authorities of the system, not the cluster's."""
+    """TLS settings for the proxy itself, which trust the system's authorities, not the cluster's."""
     authorization: str = ""
     """Header with the user and password of its URL."""
 

@@ -78,7 +78,7 @@ class Sink(Protocol):
 
 
 class Api(Protocol):
-    """What a reflector needs of an `ApiClient`."""
+    """The subset of `ApiClient` that a reflector uses."""
 
     async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
         """Return the decoded answer."""

@@ -229,7 +229,7 @@ class _Loader(yaml.SafeLoader):
         keys = [key.value for key, _ in node.value]
         for index, (key, _) in enumerate(node.value):
             if key.value in keys[:index]:
-                raise yaml.MarkedYAMLError(problem=f'"{key.value}" stands there twice', problem_mark=key.start_mark)
+                raise yaml.MarkedYAMLError(problem=f'"{key.value}" is set twice', problem_mark=key.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -420,7 +420,7 @@ async def test_a_pod_with_unknown_devices_blocks_and_its_end_frees() -> None:
         await asyncio.sleep(5)
         assert api.bound() == {"lost": "node"}
         (note,) = api.events_of("lost", "AllocationUnknown")
-        assert note.startswith("It requests gpu devices on node, but its allocation is missing")
+        assert note.startswith("The pod requests gpu devices on node, but its allocation is missing")
         world.delete("lost")
         await asyncio.sleep(0.5)
     assert api.bound() == {"a": "node"}

@@ -157,7 +157,7 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
         ),
         pytest.param(
             "a: 1\na: 2",
-            'not YAML: line 2, column 1: "a" stands there twice',
+            'not YAML: line 2, column 1: "a" is set twice',
             id="a key twice",
         ),
         pytest.param("profiles: [{schedulerName: a}]", "apiVersion: is missing; kind: is missing", id="no version"),

@@ -48,7 +48,7 @@ REFUSALS: Final = {Outcome.REFUSED, Outcome.FENCED}
 
 
 class Pods(Protocol):
-    """What the binder needs of a `kube.KubeClient`."""
+    """The subset of `kube.KubeClient` that the binder uses."""
 
     async def bind(self, namespace: str, name: str, binding: dict[str, Any]) -> None:
         """Post a Binding."""

@@ -36,7 +36,9 @@ async def run(cluster: Cluster, pods: Pods) -> None:
     while True:
         for charge in cluster.placements.unseen(PATIENCE):
             if await _is_gone(pods, charge):
-                log.warning("released a pod that came and went unseen", pod=charge.pod, node=charge.node)
+                log.warning(
+                    "released a pod that was deleted before any watch showed it", pod=charge.pod, node=charge.node
+                )
                 cluster.remove_bound(charge.uid)
         await asyncio.sleep(PERIOD)
 

@@ -1,1 +1,1 @@
-"""What only the operator asks of the API server: pods, Events, the election of a leader, the fence."""
+"""The operator's clients of the API server: pods, Events, leader election and the fence."""

@@ -151,7 +151,7 @@ class Planner:
 
     def _only(self) -> PendingPod:
         if len(self._pods) != 1:
-            raise InputError(f"advice is for one pod, and the workload has {len(self._pods)}")
+            raise InputError(f"the workload has {len(self._pods)} pods; allowed is one")
         return next(pods.pending(each, self._cluster.kinds) for each in self._pods.values())
 
     def _tenants(self) -> dict[str, Tenant]:

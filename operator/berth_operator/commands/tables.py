@@ -30,7 +30,7 @@ def show_simulation(report: Report, to: Console) -> None:
         to.print("\nPods that wait already, and are decided with them:\n")
         _pods(report["waiting"], to)
     changed = [each for each in report["devices"] if _has_changed(each)]
-    to.print(f"\nDevices, now and then ({len(report['devices']) - len(changed)} more stay as they are):\n")
+    to.print(f"\nDevices before and after ({len(report['devices']) - len(changed)} more stay as they are):\n")
     _devices([*changed, *({"node": "all nodes", **each} for each in report["totals"])], to)
     _nodes("\nNodes whose devices no pod would use: ", report["unusedNodes"], to)
     _nodes("Of them in use now: ", report["emptiedNodes"], to)
@@ -50,7 +50,7 @@ def show_advice(report: Report, to: Console) -> None:
             _table(("POD", "FROM", "TO"), rows, to)
     _lines("\nNot looked at: ", report["limits"], to)
     if report["fixed"]:
-        to.print("\nIn the way, and not to be moved:\n")
+        to.print("\nIn the way, but cannot be moved:\n")
         _table(("POD", "NODE", "WHY"), [(each["pod"], each["node"], each["why"]) for each in report["fixed"]], to)
 
 

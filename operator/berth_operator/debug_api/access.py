@@ -62,7 +62,7 @@ class Guard:
         """
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != SCHEME or not token.strip():
-            raise RefusedError(UNAUTHORIZED, "a bearer token is needed")
+            raise RefusedError(UNAUTHORIZED, "a bearer token is required")
         refusal = await self._answer(token.strip(), path)
         if refusal is not None:
             raise refusal

@@ -1,1 +1,1 @@
-"""What Prometheus sees of the operator."""
+"""The operator's metrics for Prometheus."""

@@ -1,1 +1,1 @@
-"""What the operator writes back: Device.status, node sums and node labels."""
+"""The statuses that the operator writes: Devices, PodGroups, GpuPods, and the sums and labels of Nodes."""

@@ -1,1 +1,1 @@
-"""What the cluster looks like: reflectors fold API events into the Fleet."""
+"""The state of the cluster: reflectors apply API events to the Fleet."""

@@ -168,7 +168,7 @@ def _problems_of(
 ) -> Iterator[str]:
     kind = device.type
     if ids[kind, device.id] > 1:
-        yield f"id: {device.id} stands more than once among the {kind} devices"
+        yield f"id: {device.id} is used more than once among the {kind} devices"
     for link in device.links:
         if (kind, link.minor) not in minors or link.minor == device.minor:
             yield f"links: minor {link.minor} is not another {kind} device of this node"
@@ -188,7 +188,7 @@ def _problems_of(
 def _mig_problems(device: DeviceInfo, ids: Mapping[tuple[str, str], int]) -> Iterator[str]:
     for position, instance in enumerate(device.mig.instances if device.mig else ()):
         if ids[device.type, instance.id] > 1:
-            yield f"mig.instances[{position}].id: {instance.id} stands more than once among the {device.type} devices"
+            yield f"mig.instances[{position}].id: {instance.id} is used more than once among the {device.type} devices"
         if not mig.is_profile(instance.profile):
             yield f"mig.instances[{position}].profile: {instance.profile} is not of the form 1g.10gb or 1g.10gb+me"
 
@@ -197,7 +197,7 @@ def _function_problems(device: DeviceInfo) -> Iterator[str]:
     names_of = Counter(each.bus_id or str(each.minor) for group in device.vf_groups for each in group.vfs)
     for name, count in names_of.items():
         if count > 1:
-            yield f"vfGroups: virtual function {name} stands {count} times"
+            yield f"vfGroups: virtual function {name} is listed {count} times; allowed is once"
 
 
 @lru_cache(maxsize=ALIKE)

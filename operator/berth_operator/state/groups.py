@@ -55,7 +55,7 @@ def _annotated(annotations: Object, labelled: Object) -> tuple[str, int]:
     if not name:
         raise GroupError(f'annotation {names.POD_GROUP}: "{name or ""}"; allowed is the name of the group')
     if text is None:
-        raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} is not set")
+        raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) <= MOST_MEMBERS):
         raise GroupError(
             f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MOST_MEMBERS}'

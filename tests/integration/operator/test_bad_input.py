@@ -311,7 +311,7 @@ PODS = [
         "gang-annotation",
         "berth.dev/pod-group",
         "g",
-        "invalid request: annotation berth.dev/pod-group: annotation berth.dev/pod-group-min-member is not set",
+        "invalid request: annotation berth.dev/pod-group: annotation berth.dev/pod-group-min-member must be set, too",
     ),
     annotated(
         "min-memory",
@@ -527,7 +527,7 @@ CONTRADICTIONS = [
     contradiction(
         "same-id-twice",
         cards(words.gpu(0, id="GPU-x"), words.gpu(1, id="GPU-x")),
-        "spec.devices[0].id: GPU-x stands more than once among the gpu devices; spec.devices[1].id: GPU-x stands more",
+        "spec.devices[0].id: GPU-x is used more than once among the gpu devices; spec.devices[1].id: GPU-x is used",
         left=0,
     ),
     contradiction(

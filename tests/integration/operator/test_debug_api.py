@@ -126,7 +126,7 @@ def test_on_an_address_that_others_reach_only_who_may_is_answered(world: World, 
     tls = ssl.create_default_context(cafile=str(arena.cluster.ca_file))
     door = Door(port, tls=tls, token=reader).opened()
     assert door.ask()[0] == 200
-    assert Door(port, tls=tls).ask() == (401, {"message": "a bearer token is needed"})
+    assert Door(port, tls=tls).ask() == (401, {"message": "a bearer token is required"})
     unknown = Door(port, tls=tls, token=reader[:-1])
     assert unknown.ask() == (401, {"message": "the API server does not know this token"})
     status, body = Door(port, tls=tls, token=stranger).ask()

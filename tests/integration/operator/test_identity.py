@@ -78,7 +78,7 @@ def test_one_id_twice_is_refused_in_words(world: World) -> None:
     world.operator()
     publish(world, name, CARDS[0], CARDS[0], CARDS[1])
     message = world.wait_condition(name, "Valid", "False")
-    assert f"spec.devices[0].id: {CARDS[0]} stands more than once among the gpu devices" in message
+    assert f"spec.devices[0].id: {CARDS[0]} is used more than once among the gpu devices" in message
     world.pod("one", WHOLE)
     assert ids(world.bound("one")) == [CARDS[1]]
     world.pod("two", WHOLE)

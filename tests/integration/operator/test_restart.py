@@ -105,7 +105,7 @@ def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World,
     assert message.endswith(f"a trusted scheduler: {shared.arena.namespace}/stray")
     [event] = shared.wait(lambda: shared.events("stray", "AllocationUnknown"), what="the Event")
     assert event["type"] == "Warning"
-    assert f"It requests gpu devices on {node}, but its allocation is missing, cannot be read" in event["message"]
+    assert f"The pod requests gpu devices on {node}, but its allocation is missing, cannot be read" in event["message"]
     shared.pod("p", HALF, nodeSelector=pinned)
     assert "1 node(s) have pods whose GPU allocation is unknown" in shared.waits("p")
     # Other nodes, and what the pod did not request, are as free as before.

@@ -346,7 +346,7 @@ def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[st
     assert report["fixed"] == [{"pod": "ns/x", "node": "a", "why": "no controller would create it again"}]
     out = desk.run("advise")[1]
     assert "default/big fits nowhere: 0/2 nodes are available" in out
-    assert "In the way, and not to be moved:" in out
+    assert "In the way, but cannot be moved:" in out
 
 
 def test_advice_moves_pods_of_plug_ins(plugged: Desk) -> None:
@@ -391,9 +391,9 @@ def test_a_place_kept_for_another_is_not_given_away(desk: Desk) -> None:
 @pytest.mark.parametrize(
     ("documents", "message"),
     [
-        pytest.param([], "advice is for one pod, and the workload has 0", id="none"),
+        pytest.param([], "the workload has 0 pods; allowed is one", id="none"),
         pytest.param(
-            [requesting("a", CARD), requesting("b", CARD)], "advice is for one pod, and the workload has 2", id="two"
+            [requesting("a", CARD), requesting("b", CARD)], "the workload has 2 pods; allowed is one", id="two"
         ),
         pytest.param(
             [requesting("a", CARD, annotations={names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "1"})],

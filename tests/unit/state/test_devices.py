@@ -84,7 +84,7 @@ def test_a_card_that_is_only_capable_of_mig_is_whole() -> None:
 CONTRADICTIONS = [
     pytest.param(
         [entry(0, id="X"), entry(1, id="X"), entry(2)],
-        ["spec.devices[0].id: X stands more than once", "spec.devices[1].id: X stands more than once"],
+        ["spec.devices[0].id: X is used more than once", "spec.devices[1].id: X is used more than once"],
         [2],
         id="one UUID twice",
     ),
@@ -379,12 +379,12 @@ def test_virtual_functions_are_read_by_group() -> None:
 PART_CONTRADICTIONS = [
     pytest.param(
         entry(0, mig=MIG | {"instances": [MIG["instances"][0]] * 2}),
-        "spec.devices[0].mig.instances[0].id: MIG-0 stands more than once",
+        "spec.devices[0].mig.instances[0].id: MIG-0 is used more than once",
         id="an instance twice",
     ),
     pytest.param(
         entry(0, mig=MIG | {"instances": [MIG["instances"][0] | {"id": "GPU-1"}]}),
-        "spec.devices[0].mig.instances[0].id: GPU-1 stands more than once",
+        "spec.devices[0].mig.instances[0].id: GPU-1 is used more than once",
         id="an instance with a card's id",
     ),
     pytest.param(
@@ -402,7 +402,7 @@ PART_CONTRADICTIONS = [
     ),
     pytest.param(
         entry(0, type="rdma", id="R", resources={}, vfGroups=[{"vfs": [{"minor": 0, "busID": "x"}]}] * 2),
-        "spec.devices[0].vfGroups: virtual function x stands 2 times",
+        "spec.devices[0].vfGroups: virtual function x is listed 2 times; allowed is once",
         id="a virtual function twice",
     ),
 ]

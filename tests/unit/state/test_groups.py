@@ -63,7 +63,7 @@ def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
         ),
         pytest.param(
             by("g", None),
-            "annotation berth.dev/pod-group: annotation berth.dev/pod-group-min-member is not set",
+            "annotation berth.dev/pod-group: annotation berth.dev/pod-group-min-member must be set, too",
             id="no minimum",
         ),
         *(

@@ -400,7 +400,7 @@ def test_of_two_cards_with_one_id_none_is_given_out() -> None:
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
     assert fits(world, {NVIDIA: "2"}) == []
     problems = world.cluster.node_cache.devices["node"].problems
-    assert problems[0] == "spec.devices[0].id: GPU-a stands more than once among the gpu devices"
+    assert problems[0] == "spec.devices[0].id: GPU-a is used more than once among the gpu devices"
     world.publish([plain("GPU-b"), plain("GPU-a")])
     assert fits(world, {GPU: "60"}) == ["GPU-b"]
 
