@@ -36,21 +36,21 @@ LEADS: Final = {OURS: '"event": "term changed"', KUBE_SCHEDULER: "uccessfully ac
 class Candidate:
     """A scheduler that is restarted at once whenever it exits, as kubelet does the first time."""
 
-    who: Contestant
+    contestant: Contestant
     ends: int = 0
     led_at: float | None = None
     """When the running process was first seen to lead."""
     process: Process = field(init=False)
 
     def __post_init__(self) -> None:
-        self.process = self.who.start()
+        self.process = self.contestant.start()
 
     def look(self) -> None:
         """Restart the process if it has exited, and record whether it leads."""
         if self.process.exit_code is not None:
             self.ends, self.led_at = self.ends + 1, None
-            self.process = self.who.start()
-        if self.led_at is None and LEADS[self.who.name] in self.process.text():
+            self.process = self.contestant.start()
+        if self.led_at is None and LEADS[self.contestant.name] in self.process.text():
             self.led_at = time.monotonic()
 
 
@@ -89,15 +89,17 @@ def _under_delay(
     """Return the seconds until each leads (None: never), and the terms that each loses in the `seconds` after that."""
     _delay(proxies, delay)
     began = time.monotonic()
-    candidates = [Candidate(who=who) for who in contenders]
+    candidates = [Candidate(contestant=contestant) for contestant in contenders]
     _watch(candidates, until_all_lead=LEAD_SECONDS)
-    led = {candidate.who.name: candidate.led_at and round(candidate.led_at - began, 2) for candidate in candidates}
+    led = {
+        candidate.contestant.name: candidate.led_at and round(candidate.led_at - began, 2) for candidate in candidates
+    }
     _watch(candidates, seconds=seconds)
     _delay(proxies, 0)
     for candidate in candidates:
         candidate.process.stop()
     return {
-        candidate.who.name: {"leads_after_s": led[candidate.who.name], "terms_lost": candidate.ends}
+        candidate.contestant.name: {"leads_after_s": led[candidate.contestant.name], "terms_lost": candidate.ends}
         for candidate in candidates
     }
 
@@ -106,20 +108,20 @@ def _after_overload(
     contenders: Sequence[Contestant], proxies: Mapping[str, DelayProxy], seconds: float
 ) -> dict[str, float | None]:
     """Return the seconds from the first answer after an overload to the next term of each."""
-    candidates = [Candidate(who=who) for who in contenders]
+    candidates = [Candidate(contestant=contestant) for contestant in contenders]
     _watch(candidates, until_all_lead=LEAD_SECONDS)
     _delay(proxies, STUCK)
     _watch(candidates, seconds=seconds)
-    lost = [candidate.who.name for candidate in candidates if candidate.ends or candidate.led_at is None]
+    lost = [candidate.contestant.name for candidate in candidates if candidate.ends or candidate.led_at is None]
     _delay(proxies, 0)
     recovered = time.monotonic()
     _watch(candidates, until_all_lead=LEAD_SECONDS)
     for candidate in candidates:
         candidate.process.stop()
     return {
-        candidate.who.name: candidate.led_at and round(max(0.0, candidate.led_at - recovered), 2)
+        candidate.contestant.name: candidate.led_at and round(max(0.0, candidate.led_at - recovered), 2)
         for candidate in candidates
-        if candidate.who.name in lost
+        if candidate.contestant.name in lost
     }
 
 

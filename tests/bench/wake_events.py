@@ -259,7 +259,7 @@ def measure(
     quantiles: dict[str, dict[str, dict[str, float]]] = {}
     Stage(track, contestants[0], classes).label_slots()
     for name, scene in SCENES.items():
-        quantiles[name] = {who.name: _play(track, who, scene, classes, count) for who in contestants}
+        quantiles[name] = {each.name: _play(track, each, scene, classes, count) for each in contestants}
         figures.say(f"{name}: {quantiles[name]}")
     return quantiles
 

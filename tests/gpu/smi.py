@@ -154,11 +154,11 @@ def _normalized(text: str) -> str:
     return "N/A" if plain in _NOT_REPORTED else plain
 
 
-def differences(ours: Facts, theirs: Facts) -> list[str]:
+def differences(agent: Facts, nvidia_smi: Facts) -> list[str]:
     """Return each field in which the agent and nvidia-smi differ."""
     return [
-        f"{whose} {field}: agent {mine!r}, nvidia-smi {smi!r}"
-        for whose in sorted(ours.keys() | theirs.keys())
-        for field in sorted(ours.get(whose, {}).keys() | theirs.get(whose, {}).keys())
-        if (mine := ours.get(whose, {}).get(field)) != (smi := theirs.get(whose, {}).get(field))
+        f"{whose} {field}: agent {by_agent!r}, nvidia-smi {by_smi!r}"
+        for whose in sorted(agent.keys() | nvidia_smi.keys())
+        for field in sorted(agent.get(whose, {}).keys() | nvidia_smi.get(whose, {}).keys())
+        if (by_agent := agent.get(whose, {}).get(field)) != (by_smi := nvidia_smi.get(whose, {}).get(field))
     ]
