@@ -24,17 +24,6 @@ BANNED = {
 }
 """Pattern of a banned word or turn, and what to write instead."""
 
-NOT_YET = {
-    "operator",
-    *(f"tests/{name}" for name in ("bench", "chaos", "component", "differential", "gpu", "integration", "nvml")),
-    *(f"tests/{name}.py" for name in ("builders", "conftest", "devices", "kubelet", "pod_resources", "processes")),
-    *(f"tests/{name}.py" for name in ("proxy", "strangers", "sysfs_tree", "volumes")),
-    *(f"tests/unit/{name}" for name in ("bench", "clients", "commands", "core", "debug_api")),
-    *(f"tests/unit/{name}" for name in ("reconcile", "state", "test_configuration.py", "test_offers.py")),
-    *(f"tests/unit/{name}" for name in ("test_plugins.py", "test_repository.py")),
-}
-"""Folders and files that are not held to the list yet; entries go, none are added."""
-
 SUFFIXES = {".md", ".py", ".yaml", ".toml"}
 CODE = re.compile(r"^ *```.*?^ *```|`[^`\n]+`", re.MULTILINE | re.DOTALL)
 
@@ -45,14 +34,8 @@ def sources() -> Iterator[Path]:
         if top.name.startswith("."):
             continue
         for path in sorted(top.rglob("*")) if top.is_dir() else [top]:
-            if (path.suffix in SUFFIXES or path.name == "Makefile") and path != Path(__file__) and not is_exempt(path):
+            if (path.suffix in SUFFIXES or path.name == "Makefile") and path != Path(__file__):
                 yield path
-
-
-def is_exempt(path: Path) -> bool:
-    """Return whether a file or one of its folders is in NOT_YET."""
-    relative = path.relative_to(ROOT)
-    return not NOT_YET.isdisjoint(map(str, (relative, *relative.parents)))
 
 
 def banned(text: str) -> list[str]:
