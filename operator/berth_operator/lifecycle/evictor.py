@@ -22,7 +22,7 @@ from berth_operator.state.cluster import Cluster
 PERIOD: Final = 5.0
 """Seconds between two checks."""
 PATIENCE: Final = 60.0
-"""Seconds for which a card must have failed, which leaves other tools and people time to act on the fault."""
+"""Seconds for which a card must have failed before its pods are evicted, in case the report is corrected."""
 AGAIN: Final = 60.0
 """Seconds until the eviction of a pod is retried after a PodDisruptionBudget or an error prevented it."""
 _GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
