@@ -36,13 +36,13 @@ WATCH_SECONDS: Final = (300, 600)
 """Range of a watch's duration, drawn at random for each watch so that watches do not all end at once."""
 
 BACKOFF_SECONDS: Final = (0.5, 30.0)
-SHORT_SECONDS: Final = 1.0
+VERY_SHORT_WATCH_SECONDS: Final = 1.0
 """A watch that ends sooner than this and without a line counts as failed."""
 
-ABSENT_SECONDS: Final = 15.0
+MISSING_KIND_RETRY_SECONDS: Final = 15.0
 """Seconds between two lists of a kind that the server does not serve."""
 
-BUSY: Final = frozenset(
+RETRIABLE: Final = frozenset(
     {
         HTTPStatus.TOO_MANY_REQUESTS,
         HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -102,7 +102,7 @@ class Source:
     """Whether the server may lack the kind; there are no objects until it serves the kind."""
 
 
-class _RelistError(Exception):
+class _RelistNeededError(Exception):
     """The watch cannot continue from its version."""
 
 
@@ -149,21 +149,21 @@ class Reflector:
         """Reflect until cancelled."""
         while True:
             try:
-                await self._follow()
+                await self._list_and_watch()
                 self._failures = 0
-            except (CallError, _RelistError) as error:
+            except (CallError, _RelistNeededError) as error:
                 self._record_failure(error)
                 await asyncio.sleep(self._backoff())
 
-    async def _follow(self) -> None:
+    async def _list_and_watch(self) -> None:
         if self._version is None:
             self._version = await self._list()
         if self._version is None:
-            await asyncio.sleep(ABSENT_SECONDS)
+            await asyncio.sleep(MISSING_KIND_RETRY_SECONDS)
             return
         started = self._clock()
         lines = await self._watch(self._version)
-        if lines == 0 and self._clock() - started < SHORT_SECONDS:
+        if lines == 0 and self._clock() - started < VERY_SHORT_WATCH_SECONDS:
             raise Unreachable("the watch ended as soon as it began")
 
     async def _list(self) -> str | None:
@@ -202,11 +202,11 @@ class Reflector:
             async for line in lines:
                 self._heard_at = self._clock()
                 if line:
-                    self._take(line)
+                    self._handle_event(line)
                     count += 1
         return count
 
-    def _take(self, line: bytes) -> None:
+    def _handle_event(self, line: bytes) -> None:
         kind, obj, version = _parse(line)
         if kind != "BOOKMARK":
             self._sink.apply(kind, self._source.keep(obj))
@@ -215,7 +215,7 @@ class Reflector:
         self._failures = 0
 
     def _record_failure(self, error: Exception) -> None:
-        stale = isinstance(error, _RelistError) or (isinstance(error, ApiError) and error.status not in BUSY)
+        stale = isinstance(error, _RelistNeededError) or (isinstance(error, ApiError) and error.status not in RETRIABLE)
         if stale:
             self._version = None
         # One interruption is normal; repeated ones, and those that cost a list, are not.
@@ -231,15 +231,15 @@ class Reflector:
 
 
 def _parse(line: bytes) -> tuple[Kind | Literal["BOOKMARK"], Object, str]:
-    """Return an event's kind, object and version; raise a `_RelistError` for anything else."""
+    """Return an event's kind, object and version; raise a `_RelistNeededError` for anything else."""
     try:
         event = orjson.loads(line)
         kind, obj = event["type"], event["object"]
         if kind == "ERROR":
-            raise _RelistError(str(ApiError.of_status(obj)))
+            raise _RelistNeededError(str(ApiError.of_status(obj)))
         version = str(obj["metadata"]["resourceVersion"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
-        raise _RelistError(f"not a watch event: {line[:200]!r}") from error
+        raise _RelistNeededError(f"not a watch event: {line[:200]!r}") from error
     if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-        raise _RelistError(f"unknown event type {kind!r}")
+        raise _RelistNeededError(f"unknown event type {kind!r}")
     return kind, obj, version

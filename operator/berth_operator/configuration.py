@@ -164,7 +164,7 @@ class Plugins(_Part):
     scores: Scores = Scores()
 
 
-class Gang(_Part):
+class GangSection(_Part):
     """How gangs are placed."""
 
     topology_keys: list[Label] = list(_DEFAULT.gang_topology_keys)
@@ -182,7 +182,7 @@ class Profile(_Part):
     plugins: Plugins = Plugins()
     preemption: bool = _DEFAULT.preemption
     """Whether pods of lower priority may be preempted for a pod that fits nowhere."""
-    gang: Gang = Gang()
+    gang: GangSection = GangSection()
 
     def policy(self) -> Policy:
         """Return the policy that decisions read."""

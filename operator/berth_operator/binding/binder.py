@@ -30,7 +30,7 @@ _WEBHOOK: Final = "failed calling webhook"
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Outcome(enum.Enum):
+class BindOutcome(enum.Enum):
     """The outcome of a Binding."""
 
     BOUND = "bound"
@@ -43,7 +43,7 @@ class Outcome(enum.Enum):
     """No definite answer: send it again."""
 
 
-REFUSALS: Final = {Outcome.REFUSED, Outcome.FENCED}
+REFUSALS: Final = {BindOutcome.REFUSED, BindOutcome.FENCED}
 """The pod is still there and waits; the same Binding may succeed later."""
 
 
@@ -57,40 +57,44 @@ class Pods(Protocol):
         """Read a pod at quorum."""
 
 
-async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tuple[Outcome, str]:
+async def send(pods: Pods, placement: Placement, binding: dict[str, Any]) -> tuple[BindOutcome, str]:
     """Send a Binding once; return its outcome and the error message, empty on success."""
     pod = placement.pod
     try:
         await pods.bind(pod.namespace, pod.name, binding)
     except Unreachable as error:
-        return Outcome.UNKNOWN, str(error)
+        return BindOutcome.UNKNOWN, str(error)
     except ApiError as error:
         return await _outcome_of_error(pods, placement, error)
-    return Outcome.BOUND, ""
+    return BindOutcome.BOUND, ""
 
 
-async def _outcome_of_error(pods: Pods, placement: Placement, error: ApiError) -> tuple[Outcome, str]:
+async def _outcome_of_error(pods: Pods, placement: Placement, error: ApiError) -> tuple[BindOutcome, str]:
     if error.status == HTTPStatus.CONFLICT:
         return await _outcome_of_conflict(pods, placement)
     if error.status == HTTPStatus.NOT_FOUND:
-        return Outcome.GONE, error.message
+        return BindOutcome.GONE, error.message
     if not error.is_refused and _WEBHOOK not in error.message:
-        return Outcome.UNKNOWN, error.message
+        return BindOutcome.UNKNOWN, error.message
     if names.FENCE in error.message:
-        return Outcome.FENCED, error.message
-    return Outcome.REFUSED, error.message
+        return BindOutcome.FENCED, error.message
+    return BindOutcome.REFUSED, error.message
 
 
-async def _outcome_of_conflict(pods: Pods, placement: Placement) -> tuple[Outcome, str]:
+async def _outcome_of_conflict(pods: Pods, placement: Placement) -> tuple[BindOutcome, str]:
     """Return `BOUND` if the pod already has this allocation, after a 409; read the pod to find out."""
     pod = placement.pod
     try:
         current = await pods.get_pod(pod.namespace, pod.name)
     except Unreachable as error:
-        return Outcome.UNKNOWN, str(error)
+        return BindOutcome.UNKNOWN, str(error)
     except ApiError as error:
-        return (Outcome.GONE if error.status == HTTPStatus.NOT_FOUND else Outcome.UNKNOWN), error.message
-    return (Outcome.BOUND, "") if _has_allocation(current, placement) else (Outcome.GONE, "bound by another scheduler")
+        return (BindOutcome.GONE if error.status == HTTPStatus.NOT_FOUND else BindOutcome.UNKNOWN), error.message
+    return (
+        (BindOutcome.BOUND, "")
+        if _has_allocation(current, placement)
+        else (BindOutcome.GONE, "bound by another scheduler")
+    )
 
 
 def _has_allocation(current: dict[str, Any], placement: Placement) -> bool:

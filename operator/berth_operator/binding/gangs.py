@@ -51,10 +51,10 @@ class Binds(Protocol):
 
     async def send(
         self, placement: Placement, body: dict[str, object], epoch: int
-    ) -> tuple[binder.Outcome, str] | None:
+    ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
-    def settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
+    def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
         """Apply the outcome of a Binding to the state."""
 
 

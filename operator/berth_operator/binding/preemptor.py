@@ -113,11 +113,11 @@ class Preemptor:
         policy = self._policy(pod.scheduler)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
             return self.give_up(pod), why
-        unconfirmed = self._cluster.placements.unconfirmed()
-        preemption = preempt(fleet, pod, policy, self._cluster.budgets, unconfirmed)
+        in_flight = self._cluster.placements.in_flight()
+        preemption = preempt(fleet, pod, policy, self._cluster.budgets, in_flight)
         if preemption is None:
-            why = not_helpful(fleet, pod, policy, failure, unconfirmed)
-            return self.give_up(pod), _until_evictable(why, unconfirmed)
+            why = not_helpful(fleet, pod, policy, failure, in_flight)
+            return self.give_up(pod), _until_evictable(why, in_flight)
         pod = self._carry_out(pod, preemption)
         return pod, self._awaiting(failure)
 
@@ -133,11 +133,11 @@ class Preemptor:
             return self._give_up_gang(gang), failure
         if not all(each.preempts for each in gang.members):
             return self._give_up_gang(gang), add_preemption(failure, NEVER)
-        unconfirmed = self._cluster.placements.unconfirmed()
-        preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, unconfirmed)
+        in_flight = self._cluster.placements.in_flight()
+        preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
         if preemption is None:
             why = add_preemption(failure, _NO_VICTIMS_OF_GANG)
-            return self._give_up_gang(gang), _until_evictable(why, unconfirmed)
+            return self._give_up_gang(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
 
@@ -276,9 +276,9 @@ class Preemptor:
             self._cluster.waker.back_off(self.give_up(waiting), self._cluster.clock())
 
 
-def _until_evictable(failure: Failure, unconfirmed: Collection[str]) -> Failure:
+def _until_evictable(failure: Failure, in_flight: Collection[str]) -> Failure:
     """Wake the pod also when pods become evictable."""
-    return replace(failure, wakes_on=failure.wakes_on | Change.EVICTABLE | (Change.BOUND if unconfirmed else Change(0)))
+    return replace(failure, wakes_on=failure.wakes_on | Change.EVICTABLE | (Change.BOUND if in_flight else Change(0)))
 
 
 def _condition(pod: PendingPod) -> dict[str, str]:

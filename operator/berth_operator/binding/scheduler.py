@@ -210,7 +210,7 @@ class Scheduler:
         except GoneError:
             self._cluster.placements.forget(placement.pod.uid)
         except VolumeError as error:
-            self.settle(placement, binder.Outcome.REFUSED, str(error))
+            self.settle(placement, binder.BindOutcome.REFUSED, str(error))
         else:
             await self._binds.acquire()
             self._reporter.in_flight_binds.begin()
@@ -227,7 +227,7 @@ class Scheduler:
 
     async def send(
         self, placement: Placement, body: dict[str, object], epoch: int
-    ) -> tuple[binder.Outcome, str] | None:
+    ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding in its turn and return the answer; None if the term has ended."""
         async with self._binds:
             self._reporter.in_flight_binds.begin()
@@ -238,12 +238,12 @@ class Scheduler:
 
     async def _answer(
         self, placement: Placement, body: dict[str, object], epoch: int
-    ) -> tuple[binder.Outcome, str] | None:
+    ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
         pause = binder.FIRST_PAUSE
         while self.leads(epoch):
             outcome, why = await binder.send(self._pods, placement, body)
-            if outcome is not binder.Outcome.UNKNOWN:
+            if outcome is not binder.BindOutcome.UNKNOWN:
                 return outcome, why
             log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
             self._unanswered = True
@@ -251,11 +251,11 @@ class Scheduler:
             pause = min(2 * pause, binder.LONGEST_PAUSE)
         return None
 
-    def settle(self, placement: Placement, outcome: binder.Outcome, why: str) -> None:
+    def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
         """Apply the outcome of a Binding: finish it, or forget the pod and report the reason."""
         pod = placement.pod
         counters.BINDS.labels(outcome.value).inc()
-        if outcome is binder.Outcome.BOUND:
+        if outcome is binder.BindOutcome.BOUND:
             self._cluster.placements.finish_binding(pod.uid)
             self._reporter.scheduled(placement)
             return

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Final
 
 from berth_operator.commands.errors import InputError
-from berth_operator.commands.workload import Admission, Document, Workload
+from berth_operator.commands.workload import Admission, Document, WorkloadFile
 from berth_operator.core.advice.defragmentation import Advice, Tenant, advise
 from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
@@ -54,7 +54,7 @@ class Planner:
 
     # --- workload ---------------------------------------------------------------------------------------------
 
-    def add(self, workload: Workload) -> None:
+    def add(self, workload: WorkloadFile) -> None:
         """Add the pods of a workload as pending pods.
 
         Raises:

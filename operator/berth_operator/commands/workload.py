@@ -44,7 +44,7 @@ class Document:
 
 
 @dataclass(slots=True, kw_only=True)
-class Workload:
+class WorkloadFile:
     """The objects of a workload file."""
 
     pods: list[tuple[Document, Object]] = field(default_factory=list)
@@ -214,13 +214,13 @@ _MAKERS: Final[Mapping[str, tuple[type[_Form], Callable[[Object], Iterator[Objec
 """Kind -> its form, and a function that creates its pods."""
 
 
-def read(text: str, name: str) -> Workload:
+def read(text: str, name: str) -> WorkloadFile:
     """Read a workload file; `name` is for errors.
 
     Raises:
         InputError: the file is invalid.
     """
-    workload = Workload()
+    workload = WorkloadFile()
     for document in _documents(text, name):
         _take(document, workload)
         if len(workload.pods) > MOST_PODS:
@@ -228,7 +228,7 @@ def read(text: str, name: str) -> Workload:
     return workload
 
 
-def _take(document: Document, to: Workload) -> None:
+def _take(document: Document, to: WorkloadFile) -> None:
     kind = document.kind
     if kind in _MAKERS:
         form, make = _MAKERS[kind]

@@ -19,7 +19,7 @@ from berth_operator.injection.mutations import Mutations
 from berth_operator.injection.server import Server
 
 
-class Settings(BaseSettings):
+class WebhookSettings(BaseSettings):
     """The webhook that adds to pods the variable through which containers see their devices; docs/operations.md."""
 
     model_config = SettingsConfigDict(
@@ -83,7 +83,7 @@ class Settings(BaseSettings):
 def main(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
     try:
-        settings = CliApp.run(Settings, cli_args=list(arguments))
+        settings = CliApp.run(WebhookSettings, cli_args=list(arguments))
     except ValidationError as error:
         problems = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
         sys.stderr.write(f"berth-operator webhook: {problems}\n")
@@ -93,7 +93,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-async def _run(settings: Settings) -> None:
+async def _run(settings: WebhookSettings) -> None:
     serving = asyncio.create_task(_serve(settings))
     for end in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(end, serving.cancel)
@@ -102,7 +102,7 @@ async def _run(settings: Settings) -> None:
         serving.result()
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: WebhookSettings) -> None:
     if settings.certificate is not None and settings.key is not None:
         await _serve_by(Files(certificate=settings.certificate, key=settings.key), settings)
         return
@@ -113,13 +113,13 @@ async def _serve(settings: Settings) -> None:
         client.close()
 
 
-async def _serve_by(source: Source, settings: Settings) -> None:
+async def _serve_by(source: Source, settings: WebhookSettings) -> None:
     mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
     server = Server(source=source, period=settings.period, mutations=mutations)
     await server.serve(str(settings.address), settings.port)
 
 
-def _shared(settings: Settings, client: KubeClient) -> Shared:
+def _shared(settings: WebhookSettings, client: KubeClient) -> Shared:
     return Shared(
         api=client,
         namespace=settings.namespace,

@@ -20,7 +20,7 @@ _CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class DeviceMarks:
     """What is read from a Device's labels and annotations, which can change without its generation."""
 
     vendor: str = DEFAULT_VENDOR
@@ -44,7 +44,7 @@ class DeviceRecord:
     """`spec_problems`, `mark_problems` and `report_problems`."""
     mark_problems: tuple[str, ...] = ()
     report_problems: tuple[str, ...] = ()
-    marks: Marks = Marks()
+    marks: DeviceMarks = DeviceMarks()
     agent_report: kubelet.AgentReport = kubelet.NO_REPORT
     report_text: bytes = kubelet.NOTHING
     """The part of the status that `agent_report` was read from."""
@@ -106,23 +106,23 @@ def _is_lost(device: DeviceInfo) -> bool:
     return not device.health and any(each.reason in LASTING for each in device.conditions)
 
 
-def _marks(metadata: Object) -> Marks:
+def _marks(metadata: Object) -> DeviceMarks:
     labels = metadata.get("labels") or {}
     table = (metadata.get("annotations") or {}).get(names.PARTITIONS)
-    return Marks(
+    return DeviceMarks(
         vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
         table=table,
         partitions_only=None if table is None else partitions.partitions_only(labels),
     )
 
 
-def _marked(read: DeviceRecord, marks: Marks) -> DeviceRecord:
+def _marked(read: DeviceRecord, marks: DeviceMarks) -> DeviceRecord:
     table, problems = _table(marks, read.inventory.cards)
     inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.partitions_only)
     return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))
 
 
-def _table(marks: Marks, card_infos: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
+def _table(marks: DeviceMarks, card_infos: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
     """Return the partition table and its problems; an invalid table is not replaced by the built-in one."""
     if marks.table is None:
         gpus = [card for card in card_infos if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []

@@ -10,7 +10,7 @@ from pydantic import ValidationError
 from berth_api import keys
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.gpupod import GpuPodSpec
-from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Device
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 
 Object = Mapping[str, Any]
 
@@ -27,7 +27,7 @@ class AgentReport:
     """UID of a pod, also of a deleted one -> what it holds according to kubelet."""
     withheld: tuple[int, ...] = ()
     """Minors of GPUs that are reported to kubelet as unhealthy because pods hold shares of them."""
-    foreign: tuple[Device, ...] = ()
+    foreign: tuple[KubeletDevice, ...] = ()
     """Cards that processes outside Kubernetes use."""
 
 
@@ -83,7 +83,7 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
         first = error.errors()[0]
         path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
         return NO_REPORT, (f"status{path}: {first['msg']}; the agent's report about kubelet is ignored",)
-    foreign = tuple(Device(type=each.type, minor=each.minor, id="") for each in fields.foreign)
+    foreign = tuple(KubeletDevice(type=each.type, minor=each.minor, id="") for each in fields.foreign)
     return AgentReport(
         boot_id=fields.boot_id, held=_held(node, fields.held), withheld=tuple(fields.withheld), foreign=foreign
     ), ()
@@ -99,5 +99,5 @@ def _held(node: str, entries: Iterable[HeldByContainer]) -> dict[str, ActualAllo
     return held
 
 
-def _devices(devices: Iterable[HeldDevice]) -> tuple[Device, ...]:
-    return tuple(Device(type=each.type, minor=each.minor, id=each.id) for each in devices)
+def _devices(devices: Iterable[HeldDevice]) -> tuple[KubeletDevice, ...]:
+    return tuple(KubeletDevice(type=each.type, minor=each.minor, id=each.id) for each in devices)

@@ -7,7 +7,7 @@ before or after the pod itself.
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
-from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Device
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.kubelet import NO_REPORT, AgentReport, GpuPodRecord
 
@@ -75,7 +75,7 @@ class KubeletReports:
         """Return the UIDs of the pods in a node's report, even one of an earlier boot."""
         return self._reports.get(node, NO_REPORT).held.keys()
 
-    def foreign(self, node: str) -> tuple[Device, ...]:
+    def foreign(self, node: str) -> tuple[KubeletDevice, ...]:
         """Return the cards of a node that processes outside Kubernetes use."""
         return self._reports.get(node, NO_REPORT).foreign
 

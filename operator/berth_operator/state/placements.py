@@ -186,7 +186,7 @@ class Placements:
         """Return whether a pod is assumed or bound, and not yet confirmed."""
         return uid in self._assumed
 
-    def unconfirmed(self) -> Collection[str]:
+    def in_flight(self) -> Collection[str]:
         """Return the UIDs of assumed pods, whose Bindings are in flight."""
         return [uid for uid, bound_at in self._assumed.items() if bound_at is None]
 

@@ -8,7 +8,7 @@ import yaml
 
 from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
-from berth_operator.commands.workload import Admission, Workload
+from berth_operator.commands.workload import Admission, WorkloadFile
 from berth_operator.state import pods
 
 Raw = dict[str, Any]
@@ -26,16 +26,16 @@ def made(kind: str = "Pod", name: str = "web", *, spec: Raw | None = None, **met
     return {"apiVersion": "v1", "kind": kind, "metadata": {"name": name, **metadata}, "spec": body}
 
 
-def read(*documents: Any) -> Workload:
+def read(*documents: Any) -> WorkloadFile:
     return workload.read(yaml.safe_dump_all(documents), "w.yaml")
 
 
-def admitted(parsed: Workload, namespace: str = "ns", classes: Mapping[str, Raw] = CLASSES) -> list[Raw]:
+def admitted(parsed: WorkloadFile, namespace: str = "ns", classes: Mapping[str, Raw] = CLASSES) -> list[Raw]:
     rules = Admission(namespace=namespace, schedulers=("berth-scheduler", "other"), priority_classes=classes)
     return [rules.admit(document, pod, number) for number, (document, pod) in enumerate(parsed.pods)]
 
 
-def names(parsed: Workload) -> list[str]:
+def names(parsed: WorkloadFile) -> list[str]:
     return [pod["metadata"]["name"] for _, pod in parsed.pods]
 
 

@@ -716,12 +716,12 @@ def test_a_bind_is_unconfirmed_until_somebody_tells_of_it(*, by_watch: bool) -> 
     world.pods.apply("ADDED", HALF)
     world.placed()
     parked(world, wakes_on=Change.BOUND)
-    assert list(world.cluster.placements.unconfirmed()) == ["uid-a"]
+    assert list(world.cluster.placements.in_flight()) == ["uid-a"]
     if by_watch:
         world.pods.apply("ADDED", BOUND)
     else:
         world.cluster.placements.finish_binding("uid-a")
-    assert list(world.cluster.placements.unconfirmed()) == []
+    assert list(world.cluster.placements.in_flight()) == []
     assert is_awake(world)
 
 

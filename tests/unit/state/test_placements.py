@@ -50,7 +50,7 @@ class World:
         if UID not in self.cluster.fleet.charges:
             assert not self.placements.is_assumed(UID)
             return "no node"
-        if UID in self.placements.unconfirmed():
+        if UID in self.placements.in_flight():
             assert self.placements.is_assumed(UID)
             return "assumed"
         return "bound" if self.placements.is_assumed(UID) else "confirmed"

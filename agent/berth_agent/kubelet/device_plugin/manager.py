@@ -56,7 +56,7 @@ class PluginManager:
         self._chooser = chooser
         self._options = _loaded(settings)
         self._spec: DeviceSpec | None = None
-        self._machine: AllocationContext | None = None
+        self._context: AllocationContext | None = None
         self._offers = Offers()
         self._failure = ""
         self._restart = False
@@ -65,7 +65,7 @@ class PluginManager:
         self._cdi = cdi.CdiFolder(settings.cdi_folder)
         kubelet = Path(settings.kubelet_socket) if settings.kubelet_socket else None
         self._servers = PluginServers(kubelet=kubelet, make=self._server)
-        self._can_give = False
+        self._kubelet_ready = False
         """Whether kubelet can allocate devices."""
         self._is_leaving = False
         self.on_kubelet: Callable[[], object] = lambda: None
@@ -78,7 +78,7 @@ class PluginManager:
         if self._spec is None:
             self._failure = _failure(reading, self._options)
         if reading.spec != self._spec:
-            self._spec, self._machine = reading.spec, None
+            self._spec, self._context = reading.spec, None
             self._wake.set()
 
     def view(self, reading: Reading) -> Reading:
@@ -88,7 +88,7 @@ class PluginManager:
 
     def with_withheld(self, reading: Reading) -> Reading:
         """Return the reading; all GPUs are withheld while kubelet would refuse pods that ask for some (decision 19)."""
-        if reading.use is None or (self._can_give and not self._is_leaving):
+        if reading.use is None or (self._kubelet_ready and not self._is_leaving):
             return reading
         gpus = tuple(device.minor for device in reading.spec.devices if device.type == "gpu")
         return replace(reading, use=replace(reading.use, withheld=gpus))
@@ -163,8 +163,8 @@ class PluginManager:
 
     def _check_kubelet(self) -> None:
         can_give = self._servers.watched and self._servers.settled
-        if can_give != self._can_give:
-            self._can_give = can_give
+        if can_give != self._kubelet_ready:
+            self._kubelet_ready = can_give
             self.on_kubelet()
 
     def _watch_changed(self) -> None:
@@ -186,9 +186,9 @@ class PluginManager:
             self._set_offered_condition()
 
     async def _offer(self, spec: DeviceSpec) -> None:
-        if self._machine is None:
-            self._machine = self._allocation_context(spec)
-        machine = self._machine
+        if self._context is None:
+            self._context = self._allocation_context(spec)
+        machine = self._context
         try:
             device_nodes.check(machine.nodes, channels=_needed(self._options))
             offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
@@ -218,7 +218,7 @@ class PluginManager:
         except OptionsError as error:
             _log.error("configuration not read; the last one stays", error=str(error))
             return
-        self._machine = None
+        self._context = None
         await self._servers.stop()
 
     def _server(self, offer: resources.Offer, machine: AllocationContext) -> PluginServer:

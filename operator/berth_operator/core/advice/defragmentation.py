@@ -23,7 +23,7 @@ from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import helpable, is_local, released
+from berth_operator.core.decision.preemption import candidate_rows, is_local, released
 from berth_operator.core.decision.what_if import WhatIf, sets
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -114,7 +114,7 @@ def _advice(
     now = decide(fleet.copy(), pod, policies[pod.scheduler])
     if isinstance(now, Placement) or pod.error:
         return Advice(result=now)
-    search = _Search(fleet, pod, tenants, policies, budgets)
+    search = _MoveSearch(fleet, pod, tenants, policies, budgets)
     solution = search.best()
     return Advice(
         result=solution[0] if solution else now,
@@ -128,7 +128,7 @@ def _advice(
 Solution = tuple[Placement, tuple[Move, ...]]
 
 
-class _Search:
+class _MoveSearch:
     """Searches the pods to move; pods are indices of placed pods, and a set of pods is a row of an array."""
 
     def __init__(
@@ -201,7 +201,7 @@ class _Search:
         pods decides, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
         """
         fleet, request, placed = self._fleet, self._pod.request, self._placed
-        mask = helpable(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
+        mask = candidate_rows(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
         if not self._local:
             return mask | np.array([self._repel(each) for each in self._charges], np.bool_)
         holding = np.zeros_like(mask)

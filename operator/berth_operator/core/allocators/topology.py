@@ -38,8 +38,8 @@ from berth_operator.core.fleet.intern_table import Wiring
 
 MOST_SETS: Final = 20_000
 SEEDS: Final = 32
-MEMORY: Final = 4096
-"""Number of nodes' states whose best set is cached; equal nodes are filled in equal steps, so they share entries."""
+CACHE_SIZE: Final = 4096
+"""Entries of the cache of `best`; nodes with equal cards in equal use share an entry."""
 _NEAR_WEIGHT: Final = 1e13
 _LINK_WEIGHT: Final = 1e5
 """When a set is grown: the weights of a near card and of a link score, relative to the cost of a card."""
@@ -125,7 +125,7 @@ def candidates_of(
     )
 
 
-@lru_cache(maxsize=MEMORY)
+@lru_cache(maxsize=CACHE_SIZE)
 def best(candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best set, ordered by minor; empty if no set is allowed."""
     sets = (

@@ -129,9 +129,10 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
 
 
 def _depends_on_nominees(request: PodRequest) -> bool:
-    """Return whether nominees that are not bound yet could let a row pass that fails without them.
+    """Return whether the presence of nominees could let a row pass that fails without them.
 
-    Such a row must pass with and without them, as in kube-scheduler (RunFilterPluginsWithNominatedPods).
+    Such a row must pass with and without them, because they may never be bound (kube-scheduler's
+    RunFilterPluginsWithNominatedPods).
     """
     return bool(request.affinity.near or request.affinity.spread or request.mounts)
 

@@ -21,11 +21,11 @@ from berth_operator.core.decision.cycle import Failure, Placement, feasible
 from berth_operator.core.decision.gang import Class, Gang, decide_gang, lower_priority_nominees, order, place_most
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
-    NO_VICTIM,
+    LOWEST_PRIORITY,
     OFFSET,
     Preemption,
+    candidate_rows,
     has_lower,
-    helpable,
     helped,
     preempt,
     without_lower_priority,
@@ -59,11 +59,11 @@ def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
 
 
 def preempt_gang(
-    fleet: Fleet, gang: Gang, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
+    fleet: Fleet, gang: Gang, policy: Policy, budgets: Budgets, in_flight: Collection[str] = frozenset()
 ) -> GangPreemption | None:
     """Choose victims for a gang that does not fit; return None if evictions would not help. The Fleet is left as it is.
 
-    `unconfirmed` are UIDs of pods whose Binding is not confirmed yet; they are not evicted.
+    `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted.
     """
     if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
         return None
@@ -71,7 +71,7 @@ def preempt_gang(
     for nominee in lower_priority_nominees(stage, gang):
         stage.withdraw(nominee.uid)
     members = tuple(replace(each, nominated="") for each in gang.members)
-    return _Eviction(stage, replace(gang, members=members), policy, budgets, unconfirmed).preemption()
+    return _Eviction(stage, replace(gang, members=members), policy, budgets, in_flight).preemption()
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:
@@ -82,12 +82,10 @@ def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]
 class _Eviction:
     """Frees capacity on its own copy of the Fleet."""
 
-    def __init__(
-        self, stage: Fleet, gang: Gang, policy: Policy, budgets: Budgets, unconfirmed: Collection[str]
-    ) -> None:
+    def __init__(self, stage: Fleet, gang: Gang, policy: Policy, budgets: Budgets, in_flight: Collection[str]) -> None:
         self._stage, self._gang, self._policy = stage, gang, policy
         self._lowest = gang.lowest
-        self._budgets, self._unconfirmed = budgets, unconfirmed
+        self._budgets, self._unconfirmed = budgets, in_flight
         self._nodes: dict[str, str] = {}
         """UID of a member -> its node."""
         self._victims: dict[str, Charge] = {}
@@ -119,7 +117,7 @@ class _Eviction:
         stage, policy, total = self._stage, self._policy, 0
         without = without_lower_priority(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
-            helped = helpable(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
+            helped = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
             fits = feasible(without, request, policy.local) & helped
             total += Class(request=request, count=count, room=capacity.of_class(without, request, fits)).possible
         return total
@@ -207,5 +205,5 @@ class _Eviction:
 
 def _cost(preemption: Preemption) -> Cost:
     """Return the keys by which kube-scheduler compares nodes, without the victims' age."""
-    highest = max((each.priority for each in preemption.victims), default=NO_VICTIM)
+    highest = max((each.priority for each in preemption.victims), default=LOWEST_PRIORITY)
     return preemption.violations, highest, sum(each.priority + OFFSET for each in preemption.victims)

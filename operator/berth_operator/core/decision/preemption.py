@@ -48,7 +48,7 @@ TERMINATING: Final = "not eligible due to a terminating pod on the nominated nod
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 
-NO_VICTIM: Final = -(2**62)
+LOWEST_PRIORITY: Final = -(2**62)
 """The highest priority of an empty set of victims; lower than any priority."""
 OFFSET: Final = 2**31
 """Added to each priority in sums, so that every victim counts as positive; as in kube-scheduler."""
@@ -82,58 +82,58 @@ def preempt(
     pod: PendingPod,
     policy: Policy,
     budgets: Budgets,
-    unconfirmed: Collection[str] = frozenset(),
+    in_flight: Collection[str] = frozenset(),
     *,
     within: Mask | None = None,
 ) -> Preemption | None:
     """Choose a node and its victims for a pod that fits nowhere; return None if evictions would not help.
 
-    `unconfirmed` are UIDs of pods whose Binding is not confirmed yet; they are not evicted. `within` restricts the
+    `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted. `within` restricts the
     candidate nodes to a mask.
     """
     if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
         return None
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        lower = _potential_victims(fleet, pod, policy, unconfirmed, within)
+        lower = _potential_victims(fleet, pod, policy, in_flight, within)
         return _Search(fleet, pod, policy, lower, budgets).best() if lower.any() else None
 
 
 def helped(
-    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, unconfirmed: Collection[str] = frozenset()
+    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, in_flight: Collection[str] = frozenset()
 ) -> Indices:
     """Return the rows where evictions would let a pod fit, the best first, considering only the row's own pods."""
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        lower = _potential_victims(fleet, pod, policy, unconfirmed)
+        lower = _potential_victims(fleet, pod, policy, in_flight)
         return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
 
 
 def _potential_victims(
-    fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str], within: Mask | None = None
+    fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collection[str], within: Mask | None = None
 ) -> Mask:
     """Return for each placed pod whether it may be a victim on a row where evictions may help."""
-    rows = helpable(fleet, pod.request, policy)
+    rows = candidate_rows(fleet, pod.request, policy)
     if within is not None:
         rows &= within
-    lower = _confirmed_below(fleet, pod.priority, unconfirmed)
+    lower = _preemptible_below(fleet, pod.priority, in_flight)
     lower &= rows[fleet.placed_pods.current(fleet).rows]
     return lower
 
 
-def _confirmed_below(fleet: Fleet, priority: int, unconfirmed: Collection[str]) -> Mask:
+def _preemptible_below(fleet: Fleet, priority: int, in_flight: Collection[str]) -> Mask:
     """Return for each placed pod whether it is confirmed and below a priority."""
     placed = fleet.placed_pods.current(fleet)
     mask = np.zeros(len(placed.charges), np.bool_)
     mask[fleet.placed_pods.numbers()] = True
-    mask[fleet.placed_pods.numbers_of(unconfirmed)] = False
+    mask[fleet.placed_pods.numbers_of(in_flight)] = False
     mask &= placed.priority < priority
     return mask
 
 
-def without_lower_priority(fleet: Fleet, priority: int, unconfirmed: Collection[str] = frozenset()) -> Fleet:
+def without_lower_priority(fleet: Fleet, priority: int, in_flight: Collection[str] = frozenset()) -> Fleet:
     """Return a Fleet without the pods below a priority; only the resources and devices in it are valid."""
     placed = fleet.placed_pods.current(fleet)
     what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
-    for pods in _turns(np.flatnonzero(_confirmed_below(fleet, priority, unconfirmed)), placed.rows):
+    for pods in _one_pod_per_place(np.flatnonzero(_preemptible_below(fleet, priority, in_flight)), placed.rows):
         what_if.take(placed.rows[pods], pods)
     return what_if.fleet
 
@@ -215,30 +215,30 @@ def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -
 
 
 def not_helpful(
-    fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, unconfirmed: Collection[str] = frozenset()
+    fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, in_flight: Collection[str] = frozenset()
 ) -> Failure:
     """Return a failure with the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
     nodes = int(fleet.present.sum())
     if has_lower(fleet, pod.priority):
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-            counts = _dry_run(fleet, pod, policy, unconfirmed)
+            counts = _dry_run(fleet, pod, policy, in_flight)
     else:
         counts = Counter({NOT_HELPFUL: failure.unresolvable, NO_VICTIMS: nodes - failure.unresolvable})
     return add_preemption(failure, fit_error(nodes, +counts))
 
 
-def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collection[str]) -> Counter[str]:
+def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collection[str]) -> Counter[str]:
     """Count the nodes by the reason why the pod would not fit even without all pods of lower priority."""
     request, pod_filters = pod.request, policy.filters_of(pod.request)
     resolvable = _resolvable(fleet, request, pod_filters)
     lower = np.zeros(len(fleet.names), np.bool_)
-    lower[fleet.placed_pods.current(fleet).rows[_confirmed_below(fleet, pod.priority, unconfirmed)]] = True
+    lower[fleet.placed_pods.current(fleet).rows[_preemptible_below(fleet, pod.priority, in_flight)]] = True
     counts = Counter(
         {NOT_HELPFUL: int((fleet.present & ~resolvable).sum()), NO_VICTIMS: int((resolvable & ~lower).sum())}
     )
     left = resolvable & lower
     if left.any():
-        without = without_lower_priority(fleet, pod.priority, unconfirmed)
+        without = without_lower_priority(fleet, pod.priority, in_flight)
         # Filters that read the unchanged Fleet and are resolvable run last: they may reject because of the victims.
         for filter_ in sorted(
             pod_filters, key=lambda each: each not in policy.local and each.VERDICT is Verdict.UNSCHEDULABLE
@@ -253,7 +253,7 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, unconfirmed: Collect
 
 
 def _resolvable(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]) -> Mask:
-    """Return the rows whose first rejection evictions from them may resolve."""
+    """Return the rows that kube-scheduler's dry run would try: their first rejection is resolvable."""
     mask = np.zeros(len(fleet.names), np.bool_)
     for filter_, rejected in cycle.rejections(fleet, request, pod_filters):
         mask |= rejected & ~filters.unresolvable(filter_, fleet, request, rejected)
@@ -263,8 +263,8 @@ def _resolvable(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]
 # --- candidates ---------------------------------------------------------------------------------------------------
 
 
-def helpable(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
-    """Return the rows whose first rejection evictions may resolve."""
+def candidate_rows(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
+    """Return the rows where evictions may help: the first rejection is of pods, and the empty node would pass."""
     mask = np.zeros(len(fleet.names), np.bool_)
     for filter_, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
         if filter_.VERDICT is Verdict.UNSCHEDULABLE:
@@ -317,7 +317,7 @@ class _Search:
         self._going = np.flatnonzero(lower & leaving)
         self._base = WhatIf(fleet, self._rows, placed)
         """All places without the pods that are already leaving."""
-        for pods in _turns(self._going, self._sorts_by):
+        for pods in _one_pod_per_place(self._going, self._sorts_by):
             self._base.take(self._place[pods], pods)
         ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
@@ -349,10 +349,10 @@ class _Search:
     def _reprieve_all(self) -> tuple[Mask, Mask]:
         """Return the places where the pod would fit by the row's own pods, and the pods to evict there."""
         what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
-        for pods in _turns(self._staying, self._sorts_by):
+        for pods in _one_pod_per_place(self._staying, self._sorts_by):
             what_if.take(self._place[pods], pods)
         fits, victims = what_if.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
-        for pods in _turns(self._staying[fits[self._place[self._staying]]], self._sorts_by):
+        for pods in _one_pod_per_place(self._staying[fits[self._place[self._staying]]], self._sorts_by):
             what_if.give_back(self._place[pods], pods)
             needed = pods[~what_if.fits(self._request, self._policy)[self._place[pods]]]
             what_if.take(self._place[needed], needed)
@@ -370,7 +370,7 @@ class _Search:
         """Return the keys by which sets of victims are compared; `of` has the set of each pod."""
         priority = self._placed.priority[pods]
         violations, number = np.bincount(of, self._violating[pods], sets), np.bincount(of, minlength=sets)
-        highest, weight = np.full(sets, NO_VICTIM), np.zeros(sets, np.int64)
+        highest, weight = np.full(sets, LOWEST_PRIORITY), np.zeros(sets, np.int64)
         np.maximum.at(highest, of, priority)
         np.add.at(weight, of, priority + OFFSET)
         top, started = priority == highest[of], np.full(sets, 2**62)
@@ -441,7 +441,7 @@ class _Search:
         """
         violations, highest, *_ = self._key(least)
         if violations or not len(least.victims):
-            return min(violations, 1), NO_VICTIM
+            return min(violations, 1), LOWEST_PRIORITY
         return 0, highest, highest + OFFSET, 1
 
     def _exact_choice(self, whole: Fleet, least: _Choice) -> _Choice | None:
@@ -483,12 +483,12 @@ class _Search:
         )
 
 
-def _turns(pods: Indices, places: Column) -> Iterator[Indices]:
+def _one_pod_per_place(pods: Indices, places: Column) -> Iterator[Indices]:
     """Yield the pods in turns, each with at most one pod of a place, in the given order."""
     if not pods.size:
         return
     by_place = pods[np.argsort(places[pods], kind="stable")]
-    turn = _turn(places[by_place])
+    turn = _rank_within_place(places[by_place])
     by_turn = np.argsort(turn.astype(np.min_scalar_type(int(turn.max()))), kind="stable")
     yield from np.split(by_place[by_turn], np.cumsum(np.bincount(turn))[:-1])
 
@@ -515,11 +515,11 @@ def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices
     for budget, protected in _protected(placed, ranked, budgets).items():
         pods = np.array(protected, np.intp)
         by_place = pods[np.argsort(place[pods], kind="stable")]
-        mask[by_place[_turn(place[by_place]) >= budget.allowed - spent[budget]]] = True
+        mask[by_place[_rank_within_place(place[by_place]) >= budget.allowed - spent[budget]]] = True
     return mask
 
 
-def _turn(places: Indices) -> Indices:
+def _rank_within_place(places: Indices) -> Indices:
     """Return the position of each pod among those of its place; pods of a place are adjacent."""
     return np.arange(len(places)) - np.searchsorted(places, places)
 

@@ -1,7 +1,7 @@
 """The Fleet: all nodes and cards as columns, and what is charged to them.
 
-Decisions read only the Fleet. A node's row exists while its Node, its Device or a charge exists, because these arrive
-in any order. Changing the Fleet is arithmetic in memory, without I/O.
+Decisions read only the Fleet. A node's row exists while its Node, its Device, a charge or a nomination exists,
+because these arrive in any order. Changing the Fleet is arithmetic in memory, without I/O.
 """
 
 from collections import Counter
@@ -157,7 +157,7 @@ class Fleet(NodeColumns):
             self._apply_grants(pod, row, -1)
         self._set_device_columns(row, inventory)
         for kind, cards in self.cards.items():
-            cards.put(row, [pod for pod in inventory.cards if pod.type == kind], self.intern_table)
+            cards.put(row, [card for card in inventory.cards if card.type == kind], self.intern_table)
         for pod in map(self.resolved, charges):
             self._apply_grants(pod, row, 1)
             self.charges[pod.uid] = self._on_node[name][pod.uid] = pod

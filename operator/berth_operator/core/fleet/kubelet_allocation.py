@@ -22,7 +22,7 @@ BEYOND: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Device:
+class KubeletDevice:
     """A device that kubelet allocated: a card, an instance or a replica."""
 
     type: str
@@ -43,10 +43,10 @@ class ActualAllocation:
     pod: str
     """namespace/name."""
     node: str
-    containers: tuple[tuple[str, tuple[Device, ...]], ...] = ()
+    containers: tuple[tuple[str, tuple[KubeletDevice, ...]], ...] = ()
 
     @property
-    def devices(self) -> tuple[Device, ...]:
+    def devices(self) -> tuple[KubeletDevice, ...]:
         """Return the devices of all containers, each once; a container may reuse an init container's devices."""
         return tuple(dict.fromkeys(each for _, devices in self.containers for each in devices))
 
@@ -69,13 +69,13 @@ def by_kubelet(charge: Charge) -> int:
     return sum(amount for name, amount in charge.plugin_requests if name.startswith(NVIDIA_PREFIX))
 
 
-def is_of(grant: Grant, device: Device) -> bool:
+def is_of(grant: Grant, device: KubeletDevice) -> bool:
     """Return whether a grant is of this device; a grant without an id is compared by minor."""
     same = grant.id == device.id if grant.id else grant.minor == device.minor
     return same and grant.type == device.type
 
 
-def surprising(promised: Charge, given: ActualAllocation) -> list[Device]:
+def surprising(promised: Charge, given: ActualAllocation) -> list[KubeletDevice]:
     """Return the devices of a pod that its annotation does not name."""
     return [each for each in given.devices if not any(is_of(grant, each) for grant in promised.grants)]
 
@@ -125,7 +125,7 @@ def _at_least_given(fleet: Fleet, promised: Charge, given: ActualAllocation) -> 
     return promised if grants == promised.grants else replace(promised, grants=grants)
 
 
-def _at_least(grant: Grant, whole: Mapping[Device, Grant]) -> Grant:
+def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
     """Return a grant, or what kubelet allocated of its card if that is more; subdevices have the Device's size."""
     if grant.is_subdevice:
         return grant
@@ -152,7 +152,7 @@ def left_uid(node: str, uid: str) -> str:
     return f"{node}/{uid}"
 
 
-def foreign(fleet: Fleet, node: str, used: Iterable[Device]) -> Charge | None:
+def foreign(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
     """Return a charge for the cards, as a whole, that processes outside Kubernetes use; None if there are none."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
     return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND) if grants else None
@@ -163,7 +163,7 @@ def foreign_uid(node: str) -> str:
     return f"{node}//foreign"
 
 
-def _grants(fleet: Fleet, node: str, devices: Iterable[Device]) -> tuple[Grant, ...]:
+def _grants(fleet: Fleet, node: str, devices: Iterable[KubeletDevice]) -> tuple[Grant, ...]:
     return tuple(fleet.given(node, each.type, each.minor, each.id) for each in devices)
 
 
@@ -183,11 +183,11 @@ def difference(promised: Charge, given: ActualAllocation) -> str:
     return f"kubelet gave it {_named(new)}; allocated was {_named(map(_device, instead))}"
 
 
-def _device(grant: Grant) -> Device:
-    return Device(type=grant.type, minor=grant.minor, id=grant.id)
+def _device(grant: Grant) -> KubeletDevice:
+    return KubeletDevice(type=grant.type, minor=grant.minor, id=grant.id)
 
 
-def _named(devices: Iterable[Device]) -> str:
+def _named(devices: Iterable[KubeletDevice]) -> str:
     return ", ".join(sorted(map(str, devices)))
 
 
@@ -215,7 +215,7 @@ def to_be_rewritten(
             yield case, substitutes
 
 
-def _substitutes(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[Device]) -> dict[str, Grant]:
+def _substitutes(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[KubeletDevice]) -> dict[str, Grant]:
     """Return id -> equivalent grant for each device that the pod did not get; empty if one has no equivalent."""
     node = case.actual.node
     by_worth: defaultdict[Hashable, list[Grant]] = defaultdict(list)

@@ -26,9 +26,11 @@ from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import NODE_CHANGES, Change, Verdict
 
-_ON_NODE: Final = int(NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS)
+_NODE_LOCAL_CHANGES: Final = int(NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS)
 """Changes after which, for filters that read one node, only the event's node can begin to pass."""
-_HINTED: Final = _ON_NODE | int(Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED)
+_HINTED: Final = _NODE_LOCAL_CHANGES | int(
+    Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED
+)
 """Changes whose events carry enough for a hint."""
 
 Unit = PendingPod | Gang
@@ -41,10 +43,10 @@ class EventHint:
         self._fleet, self._event, self._bits = fleet, event, int(event.change)
         self._waiting = [(each, int(each.WAKES_ON)) for each in filters.ORDER if each.WAKES_ON & event.change]
         """The filters that wait for such an event, each with all changes that it waits for."""
-        self._renominates = bool(event.change & (NODE_CHANGES | Change.NODE_REMOVED))
+        self._may_change_nomination = bool(event.change & (NODE_CHANGES | Change.NODE_REMOVED))
 
     def __call__(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
-        """Return None if the event may help a class, else the filters that still reject the event's node."""
+        """Return None to wake a class, NOT_CONCERNED to leave it, or the filters that still reject the event's node."""
         bits = parked.bits & self._bits
         if not parked.failure.asked or bits & ~_HINTED or self._is_nominated(parked.unit):
             return None
@@ -52,9 +54,9 @@ class EventHint:
         if any(each.NAME in filters.COUPLED for each in helpful):
             return None
         concerned = bool(helpful or parked.other_bits & bits)
-        if not (concerned and bits & _ON_NODE and self._event.node in self._fleet.rows):
+        if not (concerned and bits & _NODE_LOCAL_CHANGES and self._event.node in self._fleet.rows):
             return NOT_CONCERNED
-        return self._on_node(parked)
+        return self._recheck_node(parked)
 
     def _waiting_filters(self, parked: Parked[Unit], bits: int) -> Iterator[Filter]:
         """Yield the filters that reject the class, or may do so, and wait for the event."""
@@ -66,9 +68,9 @@ class EventHint:
 
     def _is_nominated(self, unit: Unit) -> bool:
         """Return whether the unit is nominated to the event's node, so that it may have to choose another node now."""
-        return self._renominates and any(pod.nominated == self._event.node for pod in pods_of(unit))
+        return self._may_change_nomination and any(pod.nominated == self._event.node for pod in pods_of(unit))
 
-    def _on_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
+    def _recheck_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None if the event's node may take one of the class's pods, else the filters that reject it."""
         row, preempts = self._fleet.rows[self._event.node], _may_preempt(self._fleet, parked.unit, self._event)
         all_rejecting: list[Filter] = []

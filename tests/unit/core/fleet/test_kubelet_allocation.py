@@ -14,7 +14,7 @@ from berth_api.allocation import Grant
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Device, Mismatch
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice, Mismatch
 from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100_BYTES,
@@ -36,10 +36,10 @@ WHOLE: Any = {"core": 100, "ratio": 100, "memory": A100_BYTES}
 NVIDIA, SLICES, MIG = "nvidia.com/gpu", "nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb"
 
 
-def device(name: str) -> Device:
+def device(name: str) -> KubeletDevice:
     """Return a device by an id such as `GPU-3`, `GPU-3::1`, `MIG-3-0` and `rdma-1`."""
     kind, minor = name.replace("::", "-").split("-")[:2]
-    return Device(type="rdma" if kind == "rdma" else "gpu", minor=int(minor), id=name)
+    return KubeletDevice(type="rdma" if kind == "rdma" else "gpu", minor=int(minor), id=name)
 
 
 def gave(name: str, *ids: str, **containers: Sequence[str]) -> ActualAllocation:
@@ -202,7 +202,7 @@ def test_what_no_pod_holds_may_be_of_a_node_that_nobody_knows() -> None:
 
 
 def test_foreign_use_takes_whole_cards() -> None:
-    foreign = kubelet_allocation.foreign(node(), "node", [Device(type="gpu", minor=2, id="")])
+    foreign = kubelet_allocation.foreign(node(), "node", [KubeletDevice(type="gpu", minor=2, id="")])
     assert foreign is not None
     assert [(each.minor, each.amounts) for each in foreign.grants] == [
         (2, (("gpu-core", 100), ("gpu-memory", A100_BYTES), ("gpu-memory-ratio", 100)))
