@@ -37,6 +37,8 @@ class Bulk:
         # Close without TLS shutdown, which would outlive the event loop that ends now.
         await self._connector.close(abort_ssl=True)
         await self._session.close()
+        # An aborted transport closes its socket in the loop's next iteration.
+        await asyncio.sleep(0)
 
     async def create(self, path: str, objects: Sequence[Raw]) -> None:
         """Create objects of one kind."""

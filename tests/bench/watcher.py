@@ -86,11 +86,15 @@ class Watcher:
         timeout = aiohttp.ClientTimeout(total=None)
         async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
             bound, events = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.events}
-            await asyncio.gather(
-                self._watch(session, BOUND, lambda event: self._record(event, bound)),
-                self._watch(session, SCHEDULED_EVENTS, lambda event: self._record(event, events)),
-                *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
-            )
+            try:
+                await asyncio.gather(
+                    self._watch(session, BOUND, lambda event: self._record(event, bound)),
+                    self._watch(session, SCHEDULED_EVENTS, lambda event: self._record(event, events)),
+                    *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
+                )
+            finally:
+                # Close idle connections without TLS shutdown, which would outlive the event loop.
+                await connector.close(abort_ssl=True)
 
     async def _watch_signals(self, session: aiohttp.ClientSession, path: str, signals: Signals) -> None:
         def note(event: Raw) -> None:
