@@ -47,8 +47,17 @@ class DelayProxy(Background):
 
     async def _connected(self, client: asyncio.StreamReader, to_client: asyncio.StreamWriter) -> None:
         upstream, to_upstream = await asyncio.open_connection(self._server.hostname, self._server.port)
-        with contextlib.suppress(ConnectionError):
-            await asyncio.gather(self._pass_on(client, to_upstream), self._pass_on_late(upstream, to_client))
+        try:
+            with contextlib.suppress(ConnectionError):
+                await asyncio.gather(self._pass_on(client, to_upstream), self._pass_on_late(upstream, to_client))
+        except asyncio.CancelledError:
+            # Without waiting for what is still to be sent, which would outlive the event loop.
+            to_client.transport.abort()
+            to_upstream.transport.abort()
+            raise
+        finally:
+            to_client.close()
+            to_upstream.close()
 
     async def _pass_on(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while data := await source.read(CHUNK):

@@ -202,7 +202,7 @@ def test_a_pod_that_says_itself_that_it_has_little_of_a_card_has_all_that_kubele
     assert words.minors(shared.bound("other-half")) == [1]
     shared.pod("late", HALF)
     shared.waits("late")
-    assert free_cards(shared, node) == []
+    shared.wait(lambda: free_cards(shared, node) == [], what="the Device to show both cards as used")
 
 
 def test_a_pod_that_asks_for_a_nic_alone_blocks_no_gpu(shared: World) -> None:
