@@ -230,8 +230,7 @@ def not_helpful(
 def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collection[str]) -> Counter[str]:
     """Count the nodes by the reason why the pod would not fit even without all pods of lower priority."""
     request, pod_filters = pod.request, policy.filters_of(pod.request)
-    # Asked before the what-if, which costs ten times as much: most pods that ask for too much fail on an empty node.
-    resolvable = _resolvable(fleet, request, pod_filters) & _passing_when_empty(fleet, request, pod_filters)
+    resolvable = _resolvable(fleet, request, pod_filters)
     lower = np.zeros(len(fleet.names), np.bool_)
     lower[fleet.placed_pods.current(fleet).rows[_preemptible_below(fleet, pod.priority, in_flight)]] = True
     counts = Counter(
@@ -270,13 +269,7 @@ def candidate_rows(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
     for filter_, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
         if filter_.VERDICT is Verdict.UNSCHEDULABLE:
             mask |= rejected
-    return mask & _passing_when_empty(fleet, request, policy.filters_of(request))
-
-
-def _passing_when_empty(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]) -> Mask:
-    """Return the rows that no bounded filter would reject if no pods were there."""
-    mask = np.ones(len(fleet.names), np.bool_)
-    for filter_ in pod_filters:
+    for filter_ in policy.filters_of(request):
         if (bounded := filters.as_bounded(filter_)) is not None:
             mask &= bounded.could_pass(fleet, request)
     return mask

@@ -602,18 +602,6 @@ def test_the_reason_is_that_of_kube_schedulers_dry_run(made: Fleet, pod: Pending
     assert not_helpful(made, pod, Policy(), failure).message == expected
 
 
-def test_a_node_with_too_few_cards_is_not_helped_however_empty() -> None:
-    made = Fleet()
-    add(made, node_info("node", labels={HOST: "node"}, cpu=4000), inventory(*cards(2)))
-    made.charge(holder("low"))
-    pod = waiting("high", asks({NVIDIA: 3}), priority=10)
-    failure = decide(made, pod, Policy())
-    assert isinstance(failure, Failure)
-    assert preempt(made, pod, Policy(), Budgets()) is None
-    expected = f"{failure.message} preemption: 0/1 nodes are available: {NO_HELP}."
-    assert not_helpful(made, pod, Policy(), failure).message == expected
-
-
 # --- laws ---------------------------------------------------------------------------------------------------------
 
 KINDS: list[Callable[[int], dict[str, Any]]] = [
