@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from devcluster import components, nodes, programs, state, waiting
+from devcluster import children, components, nodes, programs, state, waiting
 from devcluster.api import Api, ApiError
 from devcluster.errors import DevclusterError
 
@@ -44,6 +44,8 @@ class Cluster:
         self.extra_args = extra_args or {}
         self.keep = keep
         self._supervisor: subprocess.Popen[str] | None = None
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        """What this process runs in a cluster of another one."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -105,6 +107,7 @@ class Cluster:
     def stop(self) -> None:
         """Stop everything that this object started, and remove the folder unless it is to be kept."""
         supervisor, self._supervisor = self._supervisor, None
+        children.stop_all(self._children.values())
         if "api" in vars(self):
             self.api.close()
         if supervisor is None:
@@ -124,9 +127,12 @@ class Cluster:
         if self._supervisor is not None:
             self._supervisor.wait()
 
-    def detach(self) -> None:
-        """Let the cluster live on without this process."""
-        self._ask(detach=True)
+    def detach(self, users: Path | None = None) -> None:
+        """Let the cluster live on without this process.
+
+        It lives until it is stopped, or as long as any process has locked the file `users`.
+        """
+        self._ask(detach=True, users=None if users is None else str(users))
         if self._supervisor is not None:
             _close_pipes(self._supervisor)
             # Popen must not wait for the supervisor from here on.
@@ -142,9 +148,11 @@ class Cluster:
     ) -> int:
         """Run a program that lives no longer than the cluster, and return its process id.
 
-        It is given the administrator's KUBECONFIG unless `environment` says otherwise; its output goes to
-        `<name>.log` in the folder.
+        Where this process does not own the cluster, the program lives no longer than this process. It is given the
+        administrator's KUBECONFIG unless `environment` says otherwise; its output goes to `<name>.log` in the folder.
         """
+        if self._supervisor is None:
+            return self._run_here(name, command, environment or {})
         answer = self._ask(run={"name": name, "command": list(command), "environment": dict(environment or {})})
         pid: int = answer["pid"]
         return pid
@@ -220,6 +228,18 @@ class Cluster:
                 # Ctrl-C in the terminal is for the owner, who then stops the cluster in order.
                 start_new_session=True,
             )
+
+    def _run_here(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
+        running = self._children.get(name)
+        if running is not None and running.poll() is None:
+            raise DevclusterError(f"{name} already runs")
+        self._children[name] = children.spawn(
+            command,
+            log=self.folder / f"{name}.log",
+            environment={"KUBECONFIG": str(self.kubeconfig), **environment},
+            folder=self.folder,
+        )
+        return self._children[name].pid
 
     def _ask(self, **message: object) -> dict[str, Any]:
         supervisor = self._supervisor

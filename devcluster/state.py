@@ -38,7 +38,7 @@ def held(folder: Path) -> Iterator[None]:
     with (folder / LOCK).open("a") as lock:
         try:
             # `supervisor` holds the lock for a moment, too.
-            waiting.until(lambda: _try_lock(lock, fcntl.LOCK_EX), deadline=LOCK_SECONDS, what="the lock")
+            waiting.until(lambda: try_lock(lock, fcntl.LOCK_EX), deadline=LOCK_SECONDS, what="the lock")
         except TimeoutError:
             raise DevclusterError("this cluster already runs") from None
         lock.truncate(0)
@@ -50,7 +50,7 @@ def supervisor(folder: Path) -> int | None:
     """Return the process id of the folder's supervisor, or None where none lives."""
     try:
         with (folder / LOCK).open() as lock:
-            return None if _try_lock(lock, fcntl.LOCK_SH) else int(lock.read() or 0)
+            return None if try_lock(lock, fcntl.LOCK_SH) else int(lock.read() or 0)
     except FileNotFoundError:
         return None
 
@@ -87,7 +87,8 @@ def is_alive(pid: int) -> bool:
     return status.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
-def _try_lock(file: TextIO, kind: int) -> bool:
+def try_lock(file: TextIO, kind: int) -> bool:
+    """Lock a file shared or exclusively, unless another process's lock forbids it; return whether it is locked."""
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,14 +1,16 @@
 """The parent process of a cluster's programs: `python -m devcluster.supervisor <folder>`.
 
 It speaks JSON lines with its owner: on stdin `{"start": …}` first, then `{"run": …}` for more programs and
-`{"detach": true}` to stay without an owner; each is answered by one line on stdout. While it is not detached,
+`{"detach": true}` to stay without an owner, `{"detach": true, "users": <file>}` to stay while a process has locked that
+file; each is answered by one line on stdout. While it is not detached,
 the end of stdin means that the owner is gone, however it died, and everything is stopped in order.
-Where this process is killed itself, the kernel kills its children (see `exec_child`).
+Where this process is killed itself, the kernel kills its children (see `children`).
 
 Other processes read its state through `state`.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -22,9 +24,9 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, TextIO
 
-from devcluster import components, state
+from devcluster import children, components, state
 from devcluster.api import Api
 from devcluster.errors import DevclusterError
 from devcluster.real_node import cgroups
@@ -33,15 +35,13 @@ LOG_LINES: Final = 15
 START_SECONDS: Final = 60.0
 POLL_SECONDS: Final = 0.02
 IDLE_SECONDS: Final = 0.5
-STOP_SECONDS: Final = 5.0
 SUPERVISOR_LOG: Final = "supervisor.log"
-EXEC_CHILD: Final = Path(__file__).with_name("exec_child.py")
 
 Message = dict[str, Any]
 
 
 class OwnerGone(Exception):  # noqa: N818 - nothing went wrong
-    """The owner closed its end of the pipe or died."""
+    """The owner closed its end of the pipe or died, or the last user of a detached cluster has gone."""
 
 
 class Inbox:
@@ -50,11 +50,16 @@ class Inbox:
     def __init__(self) -> None:
         self._buffer = b""
         self.detached = False
+        self.users: TextIO | None = None
+        """The file that the cluster's users lock, if it lives as long as any of them."""
 
     def wait(self, seconds: float) -> None:
         """Wait for more input, but not longer than that; raise OwnerGone at its end."""
         if self.detached:
             time.sleep(seconds)
+            # The lock is kept to the end, so that no new user takes a cluster that is stopping.
+            if self.users is not None and state.try_lock(self.users, fcntl.LOCK_EX):
+                raise OwnerGone
         elif select.select([sys.stdin.fileno()], [], [], seconds)[0]:
             data = os.read(sys.stdin.fileno(), 1 << 16)
             if not data:
@@ -119,7 +124,7 @@ class Supervisor:
         last = ("kube-apiserver", "etcd")
         clients = [name for name in self._children if name not in last]
         for group in (clients, *([name] for name in last if name in self._children)):
-            _stop_all([self._children[name] for name in group])
+            children.stop_all(self._children[name] for name in group)
         # The kernel keeps the control groups of real nodes until they are removed.
         cgroups.remove_of(os.getpid())
 
@@ -135,16 +140,7 @@ class Supervisor:
         self._wait(name, ready)
 
     def _spawn(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> None:
-        # -I -S: the wrapper needs nothing of site-packages, and starts in half the time without.
-        wrapper = [sys.executable, "-I", "-S", str(EXEC_CHILD), str(os.getpid())]
-        with _log(name).open("ab") as log:
-            self._children[name] = subprocess.Popen(
-                [*wrapper, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **environment},
-            )
+        self._children[name] = children.spawn(command, log=_log(name), environment=environment)
 
     def _wait(self, name: str, ready: Callable[[], bool]) -> None:
         end = time.monotonic() + START_SECONDS
@@ -217,6 +213,7 @@ def _answer_forever(supervisor: Supervisor, inbox: Inbox) -> NoReturn:
             supervisor.reap()
         if message.get("detach"):
             inbox.detached = True
+            inbox.users = Path(message["users"]).open("a") if message.get("users") else None  # noqa: SIM115 - kept
             _reply({"detached": True})
             continue
         try:
@@ -266,18 +263,6 @@ def _answers_ready(server: str, token: str) -> bool:
     except OSError:
         # Not listening yet, or its certificate is not written yet.
         return False
-
-
-def _stop_all(children: Sequence[subprocess.Popen[bytes]]) -> None:
-    for child in children:
-        child.terminate()
-    end = time.monotonic() + STOP_SECONDS
-    for child in children:
-        try:
-            child.wait(max(0.0, end - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
 
 
 def _log(name: str) -> Path:

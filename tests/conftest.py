@@ -1,4 +1,4 @@
-"""One cluster for the whole session, started by the first test that uses it; one arena in it for each test."""
+"""One cluster for all workers of a session, started by the first test that uses it; one arena in it for each test."""
 
 import asyncio
 import os
@@ -9,6 +9,7 @@ import hypothesis
 import pytest
 
 from devcluster import Arena, Cluster, programs, real_node
+from tests import shared_cluster
 from tests.proxy import FaultProxy
 
 # The duration of an example depends more on the machine than on the code.
@@ -63,13 +64,17 @@ def _fixtures(item: pytest.Item) -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[Cluster]:
-    """Start a real control plane on loopback, with Berth's CRDs; the session shares it, so change nothing global."""
-    with Cluster() as running:
+def cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Cluster]:
+    """Return a real control plane on loopback, with Berth's CRDs; all workers share it, so change nothing global."""
+    base = tmp_path_factory.getbasetemp()
+    with shared_cluster.opened(base if worker_id == "master" else base.parent, prepare=_prepare) as running:
         assert running.server.startswith("https://127.0.0.1:")
-        running.install_crds(CRDS)
-        running.play_device_plugins()
         yield running
+
+
+def _prepare(cluster: Cluster) -> None:
+    cluster.install_crds(CRDS)
+    cluster.play_device_plugins()
 
 
 @pytest.fixture

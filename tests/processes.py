@@ -3,15 +3,13 @@
 They stop with the test run, however it ends, and each writes a log; a test that fails shows the ends of all logs.
 """
 
-import os
 import signal
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from devcluster import Arena, supervisor, waiting
+from devcluster import Arena, children, waiting
 from tests.nvml.fixture import NvmlFixture
 
 LOG_LINES: Final = 25
@@ -28,17 +26,8 @@ class Process:
     def __init__(self, *, name: str, command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> None:
         self.name = name
         self.log = folder / f"{name}.log"
-        # The wrapper makes the kernel kill the program with this process, so that no test run leaves an operator
-        # behind.
-        wrapper = [sys.executable, "-I", "-S", str(supervisor.EXEC_CHILD), str(os.getpid())]
-        with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                [*wrapper, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **environment},
-            )
+        self.log.unlink(missing_ok=True)
+        self._process = children.spawn(command, log=self.log, environment=environment)
 
     @property
     def pid(self) -> int:

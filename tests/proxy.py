@@ -202,6 +202,9 @@ class FaultProxy(Background):
             runner = web.ServerRunner(web.Server(self._handle), shutdown_timeout=0.1)
             await runner.setup()
             stack.push_async_callback(runner.cleanup)
+            # First, and without TLS shutdown: aiohttp forgets the connection of a request that is cancelled, and its
+            # shutdown would outlive the event loop.
+            stack.push_async_callback(connector.close, abort_ssl=True)
             await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=self._own_tls).start()
             scheme = "http" if self._own_tls is None else "https"
             self.url = f"{scheme}://127.0.0.1:{runner.addresses[0][1]}"

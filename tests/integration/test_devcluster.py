@@ -1,29 +1,23 @@
-"""The development cluster behaves like a cluster, and leaves no process behind, however it ends."""
+"""The development cluster behaves like a cluster, and leaves no process behind.
+
+tests/node/test_clean_up.py kills its owner and its supervisor.
+"""
 
 import json
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from devcluster import Arena, Cluster, DevclusterError, state, waiting
 from devcluster.api import ApiError
+from tests import shared_cluster
 
 COMPONENTS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}
-
-OWNER = """
-import sys, time
-from pathlib import Path
-from devcluster import Cluster
-cluster = Cluster(folder=Path(sys.argv[1])).start()
-print("ready", flush=True)
-time.sleep(600)
-"""
 
 
 def test_pod_on_a_fake_node_runs_and_goes(arena: Arena) -> None:
@@ -107,18 +101,48 @@ def test_everything_listens_on_loopback(cluster: Cluster) -> None:
     assert {address.rpartition(":")[0] for address in addresses} == {"0100007F"}
 
 
-def test_two_clusters_live_side_by_side(cluster: Cluster) -> None:
+def test_second_cluster_lives_beside_the_first_and_takes_with_it_what_ran_in_it(cluster: Cluster) -> None:
     with Cluster() as other:
         assert other.server != cluster.server
         assert other.folder != cluster.folder
         other.create_nodes(["only-here"])
         with pytest.raises(ApiError, match="NotFound"):
             cluster.api.get("/api/v1/nodes/only-here")
+        sleeper = _run_sleeper(other)
         pids = _processes(other.folder)
 
-    assert set(pids) == COMPONENTS
+    assert set(pids) == COMPONENTS | {"sleeper"}
+    assert pids["sleeper"] == sleeper
     assert not any(state.is_alive(pid) for pid in pids.values())
     assert not other.folder.exists()
+
+
+def _run_sleeper(cluster: Cluster) -> int:
+    """Run a program in a cluster, which has the administrator's KUBECONFIG and runs once; return its process id."""
+    script = "import os, time; print(os.environ['KUBECONFIG'], flush=True); time.sleep(600)"
+    pid = cluster.run("sleeper", [sys.executable, "-c", script])
+    log = cluster.folder / "sleeper.log"
+    waiting.until(log.read_text, what="the program's output")
+    assert log.read_text() == f"{cluster.kubeconfig}\n"
+    with pytest.raises(DevclusterError, match="sleeper already runs"):
+        cluster.run("sleeper", [sys.executable, "-c", script])
+    return pid
+
+
+def test_shared_cluster_is_started_once_and_ends_with_its_last_user(tmp_path: Path) -> None:
+    prepared: list[Cluster] = []
+    with shared_cluster.opened(tmp_path, prepare=prepared.append) as second:
+        with shared_cluster.opened(tmp_path, prepare=prepared.append) as first:
+            assert first.server == second.server
+            inner = first.run("sleeper", [sys.executable, "-c", "import time; time.sleep(600)"])
+        assert not state.is_alive(inner)
+        assert second.api.is_ready()
+        pids = _processes(second.folder)
+
+    assert len(prepared) == 1
+    waiting.until(lambda: state.supervisor(second.folder) is None, what="the end of the supervisor")
+    assert not any(state.is_alive(pid) for pid in pids.values())
+    assert not second.folder.exists()
 
 
 def test_failed_start_tells_the_last_lines_of_the_log() -> None:
@@ -128,45 +152,6 @@ def test_failed_start_tells_the_last_lines_of_the_log() -> None:
         broken.start()
 
     assert not broken.folder.exists()
-
-
-def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    with _owner(folder) as owner:
-        pids = _processes(folder)
-        supervisor = state.supervisor(folder)
-        assert supervisor is not None
-
-        owner.kill()
-
-        _wait_until_gone({**pids, "supervisor": supervisor})
-    waiting.until(lambda: not folder.exists(), deadline=5, what="the data folder to go")
-
-
-def test_killed_supervisor_leaves_no_process(tmp_path: Path) -> None:
-    folder = tmp_path / "cluster"
-    with _owner(folder) as owner:
-        pids = _processes(folder)
-        supervisor = state.supervisor(folder)
-        assert supervisor is not None
-
-        os.kill(supervisor, signal.SIGKILL)
-
-        _wait_until_gone(pids)
-        owner.kill()
-
-
-def test_program_run_in_a_cluster_ends_with_it(tmp_path: Path) -> None:
-    with Cluster(folder=tmp_path / "cluster") as cluster:
-        script = "import os, time; print(os.environ['KUBECONFIG'], flush=True); time.sleep(600)"
-        pid = cluster.run("sleeper", [sys.executable, "-c", script])
-        log = cluster.folder / "sleeper.log"
-        waiting.until(log.read_text, what="the program's output")
-        assert log.read_text() == f"{cluster.kubeconfig}\n"
-        with pytest.raises(DevclusterError, match="sleeper already runs"):
-            cluster.run("sleeper", [sys.executable, "-c", script])
-
-    assert not state.is_alive(pid)
 
 
 def test_named_cluster_comes_and_goes(tmp_path: Path) -> None:
@@ -201,30 +186,10 @@ class _CommandLine:
         return done.stdout if status == 0 else done.stderr
 
 
-@contextmanager
-def _owner(folder: Path) -> Iterator[subprocess.Popen[str]]:
-    """Run another Python process that owns a ready cluster."""
-    command = [sys.executable, "-c", OWNER, str(folder)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as owner:
-        try:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == "ready\n"
-            yield owner
-        finally:
-            owner.kill()
-
-
 def _processes(folder: Path) -> Mapping[str, int]:
     processes = state.read(folder)
     assert processes is not None
     return processes.processes
-
-
-def _wait_until_gone(pids: Mapping[str, int]) -> None:
-    def left() -> list[str]:
-        return [name for name, pid in pids.items() if state.is_alive(pid)]
-
-    waiting.until(lambda: not left(), what=f"the end of {', '.join(pids)}")
 
 
 def _names(arena: Arena, resource: str) -> set[str]:

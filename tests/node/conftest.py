@@ -1,6 +1,7 @@
 """A real kubelet and containerd on the session's control plane; one node for each test file."""
 
 import os
+import secrets
 from collections.abc import Iterator
 
 import pytest
@@ -30,7 +31,7 @@ def root_on_linux() -> None:
 @pytest.fixture(scope="module")
 def real_node(root_on_linux: None, cluster: Cluster) -> Iterator[RealNode]:  # noqa: ARG001 - asked for its skip
     """A real node in the session's cluster; it goes with the last test of the file."""
-    with RealNode(cluster=cluster) as running:
+    with RealNode(cluster=cluster, name=f"real-{secrets.token_hex(3)}") as running:
         yield running
 
 

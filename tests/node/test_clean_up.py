@@ -4,7 +4,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,27 +30,33 @@ time.sleep(600)
 """
 
 
-def test_node_goes_without_a_trace_twice_in_a_row(tmp_path: Path) -> None:
-    machine = _machine()
-    with Cluster(folder=tmp_path / "cluster") as cluster:
-        for _ in range(2):
-            with RealNode(cluster=cluster) as node:
-                supervisor = _run_a_pod(cluster)
-                assert _processes(tmp_path)
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """A cluster that no other file uses, so that a count of its nodes' processes is exact."""
+    with Cluster(folder=tmp_path_factory.mktemp("clean-up") / "cluster") as running:
+        yield running
 
-            assert not _processes(node.folder)
-            assert not _groups(supervisor)
-            assert not node.folder.exists()
-            assert not cluster.api.exists(f"/api/v1/nodes/{node.name}")
+
+def test_node_goes_without_a_trace_twice_in_a_row(own_cluster: Cluster) -> None:
+    machine = _machine()
+    for _ in range(2):
+        with RealNode(cluster=own_cluster) as node:
+            supervisor = _run_a_pod(own_cluster)
+            assert _processes(node.folder)
+
+        assert not _processes(node.folder)
+        assert not _groups(supervisor)
+        assert not node.folder.exists()
+        assert not own_cluster.api.exists(f"/api/v1/nodes/{node.name}")
     assert _machine() == machine
 
 
-def test_two_nodes_live_side_by_side(tmp_path: Path) -> None:
-    with Cluster(folder=tmp_path / "cluster") as cluster, RealNode(cluster=cluster, name="one") as one:
-        with RealNode(cluster=cluster, name="two"):
+def test_two_nodes_live_side_by_side(own_cluster: Cluster) -> None:
+    with RealNode(cluster=own_cluster, name="one") as one:
+        with RealNode(cluster=own_cluster, name="two"):
             assert one.pid("kubelet") is not None
         one.restart_daemon("kubelet")
-        _run_a_pod(cluster, node="one")
+        _run_a_pod(own_cluster, node="one")
 
 
 def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
@@ -58,36 +64,30 @@ def test_killed_owner_leaves_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "cluster"
     with _owner(folder) as owner:
         supervisor = _run_a_pod(Cluster(folder=folder))
+        programs = _programs(folder)
 
         owner.kill()
 
-        _wait_until_gone(folder)
+        _wait_until_gone(folder, programs)
     waiting.until(lambda: not folder.exists(), what="the data folder to go")
     assert not _groups(supervisor)
     assert _machine() == machine
 
 
-def test_down_removes_what_a_killed_supervisor_left(tmp_path: Path) -> None:
-    supervisor = _up_and_kill(tmp_path)
-    assert _groups(supervisor)
-
-    _devcluster(tmp_path, "down", "--name", "left")
-
-    assert not _groups(supervisor)
-    assert not _folder(tmp_path).exists()
-
-
-def test_next_up_removes_what_a_killed_supervisor_left(tmp_path: Path) -> None:
+def test_next_up_and_down_remove_what_a_killed_supervisor_left(tmp_path: Path) -> None:
     machine = _machine()
-    supervisor = _up_and_kill(tmp_path)
-
     try:
-        _devcluster(tmp_path, "up", "--name", "left", "--real-node")
+        first = _up_and_kill(tmp_path)
+        assert _groups(first)
 
-        assert not _groups(supervisor)
-        _run_a_pod(Cluster(folder=_folder(tmp_path)))
+        second = _up_and_kill(tmp_path)
+
+        assert not _groups(first)
+        assert _groups(second)
     finally:
         _devcluster(tmp_path, "down", "--name", "left")
+    assert not _groups(second)
+    assert not _folder(tmp_path).exists()
     assert not _processes(tmp_path)
     assert _machine() == machine
 
@@ -96,10 +96,11 @@ def _up_and_kill(state_home: Path) -> int:
     """Start a named cluster with a real node and a pod, kill its supervisor, and return what that one's id was."""
     _devcluster(state_home, "up", "--name", "left", "--real-node")
     supervisor = _run_a_pod(Cluster(folder=_folder(state_home)))
+    programs = _programs(_folder(state_home))
 
     os.kill(supervisor, signal.SIGKILL)
 
-    _wait_until_gone(_folder(state_home))
+    _wait_until_gone(_folder(state_home), programs)
     return supervisor
 
 
@@ -132,7 +133,20 @@ def _mentions(table: Path, folder: Path) -> bool:
         return False
 
 
-def _wait_until_gone(folder: Path) -> None:
+def _programs(folder: Path) -> Mapping[str, int]:
+    """Return the process ids of all that a cluster runs, its supervisor too."""
+    running, supervisor = state.read(folder), state.supervisor(folder)
+    assert running is not None
+    assert supervisor is not None
+    assert {"etcd", "kube-apiserver", "kwok"} < set(running.processes)
+    return {**running.processes, "supervisor": supervisor}
+
+
+def _wait_until_gone(folder: Path, programs: Mapping[str, int]) -> None:
+    def left() -> list[str]:
+        return [name for name, pid in programs.items() if state.is_alive(pid)]
+
+    waiting.until(lambda: not left(), what=f"the end of {', '.join(programs)}")
     waiting.until(lambda: not _processes(folder), what="every process of the node to end")
 
 
