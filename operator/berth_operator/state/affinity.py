@@ -13,7 +13,7 @@ import orjson
 
 from berth_api import names, selectors
 from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
-from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Spread, Term
+from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Term, TopologySpreadConstraint
 
 Object = Mapping[str, Any]
 
@@ -79,14 +79,14 @@ def _read(body: bytes) -> Affinity:
     namespace, labels, pod_affinity, pod_anti_affinity, spreads = orjson.loads(body)
     pod_affinity, pod_anti_affinity, spreads = pod_affinity or {}, pod_anti_affinity or {}, spreads or ()
     return Affinity(
-        near=_terms(pod_affinity.get(REQUIRED), namespace),
-        apart=_terms(pod_anti_affinity.get(REQUIRED), namespace),
-        preferred=(
+        required_affinity=_terms(pod_affinity.get(REQUIRED), namespace),
+        required_anti_affinity=_terms(pod_anti_affinity.get(REQUIRED), namespace),
+        preferred_terms=(
             *_weighted(pod_affinity.get(PREFERRED), namespace, 1),
             *_weighted(pod_anti_affinity.get(PREFERRED), namespace, -1),
         ),
-        spread=tuple(_spreads(spreads, labels, "DoNotSchedule")),
-        preferred_spread=tuple(_spreads(spreads, labels, "ScheduleAnyway")),
+        topology_spread=tuple(_spreads(spreads, labels, "DoNotSchedule")),
+        preferred_topology_spread=tuple(_spreads(spreads, labels, "ScheduleAnyway")),
     )
 
 
@@ -107,10 +107,12 @@ def _term(raw: Object, namespace: str) -> Term:
     return Term(key=raw["topologyKey"], peers=peers)
 
 
-def _spreads(raw: Iterable[Object], labels: Mapping[str, str], unsatisfiable: str) -> Iterator[Spread]:
+def _spreads(
+    raw: Iterable[Object], labels: Mapping[str, str], unsatisfiable: str
+) -> Iterator[TopologySpreadConstraint]:
     for constraint in raw:
         if constraint["whenUnsatisfiable"] == unsatisfiable:
-            yield Spread(
+            yield TopologySpreadConstraint(
                 key=constraint["topologyKey"],
                 selector=_narrowed(
                     selector(constraint.get("labelSelector")), constraint.get("matchLabelKeys") or (), labels

@@ -9,7 +9,7 @@ from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core import filters
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.values.affinity import NO_AFFINITY, Identity, Peers, Spread, Term
+from berth_operator.core.values.affinity import NO_AFFINITY, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import affinity, pods, sinks
 from berth_operator.state.cluster import Cluster
@@ -98,7 +98,7 @@ NAMESPACES = [
 
 @pytest.mark.parametrize(("fields", "names", "selector"), NAMESPACES)
 def test_a_terms_namespaces_are_read(fields: Raw, names: Sequence[str], selector: LabelSelector) -> None:
-    (parsed,) = pods.pending(pod(affinity=pod_affinity(term(**fields)))).request.affinity.near
+    (parsed,) = pods.pending(pod(affinity=pod_affinity(term(**fields)))).request.affinity.required_affinity
     assert parsed == Term(key="zone", peers=Peers(selector=X, namespaces=tuple(names), namespace_selector=selector))
 
 
@@ -108,47 +108,53 @@ def test_preferred_terms_have_weights_and_those_that_push_away_negative_ones() -
         "podAntiAffinity": {PREFERRED: [{"weight": 3, "podAffinityTerm": term(key="host")}]},
     }
     parsed = pods.pending(pod(affinity=affinity)).request.affinity
-    assert [(each.key, weight) for each, weight in parsed.preferred] == [("zone", 7), ("host", -3)]
-    assert not parsed.near
-    assert not parsed.apart
+    assert [(each.key, weight) for each, weight in parsed.preferred_terms] == [("zone", 7), ("host", -3)]
+    assert not parsed.required_affinity
+    assert not parsed.required_anti_affinity
 
 
 SPREADS = [
-    pytest.param({}, Spread(key="zone", selector=X, max_skew=1), id="defaults"),
+    pytest.param({}, TopologySpreadConstraint(key="zone", selector=X, max_skew=1), id="defaults"),
     pytest.param(
         {"maxSkew": 3, "minDomains": 4, "nodeAffinityPolicy": "Ignore", "nodeTaintsPolicy": "Honor"},
-        Spread(key="zone", selector=X, max_skew=3, min_domains=4, honor_affinity=False, honor_taints=True),
+        TopologySpreadConstraint(
+            key="zone", selector=X, max_skew=3, min_domains=4, honor_affinity=False, honor_taints=True
+        ),
         id="everything said",
     ),
-    pytest.param({"labelSelector": None}, Spread(key="zone", selector=NOTHING, max_skew=1), id="no selector"),
+    pytest.param(
+        {"labelSelector": None}, TopologySpreadConstraint(key="zone", selector=NOTHING, max_skew=1), id="no selector"
+    ),
     pytest.param(
         {"matchLabelKeys": ["tier", "missing"]},
-        Spread(
+        TopologySpreadConstraint(
             key="zone", selector=LabelSelector(requirements=(*X.requirements, label("tier", "In", "1"))), max_skew=1
         ),
         id="keys of its own labels",
     ),
     pytest.param(
         {"matchLabelKeys": ["tier"], "labelSelector": {}},
-        Spread(key="zone", selector=LabelSelector(requirements=(label("tier", "In", "1"),)), max_skew=1),
+        TopologySpreadConstraint(
+            key="zone", selector=LabelSelector(requirements=(label("tier", "In", "1"),)), max_skew=1
+        ),
         id="keys and an empty selector",
     ),
 ]
 
 
 @pytest.mark.parametrize(("fields", "expected"), SPREADS)
-def test_a_spread_is_read(fields: Raw, expected: Spread) -> None:
+def test_a_spread_is_read(fields: Raw, expected: TopologySpreadConstraint) -> None:
     raw = pod(labels={"app": "x", "tier": "1"}, topologySpreadConstraints=[spread(**fields)])
     parsed = pods.pending(raw).request.affinity
-    assert (parsed.spread, parsed.preferred_spread) == ((expected,), ())
+    assert (parsed.topology_spread, parsed.preferred_topology_spread) == ((expected,), ())
     raw["spec"]["topologySpreadConstraints"][0]["whenUnsatisfiable"] = "ScheduleAnyway"
     parsed = pods.pending(raw).request.affinity
-    assert (parsed.spread, parsed.preferred_spread) == ((), (expected,))
+    assert (parsed.topology_spread, parsed.preferred_topology_spread) == ((), (expected,))
 
 
 def test_keys_without_a_selector_match_nothing_still() -> None:
     raw = pod(labels={"tier": "1"}, topologySpreadConstraints=[spread(labelSelector=None, matchLabelKeys=["tier"])])
-    (parsed,) = pods.pending(raw).request.affinity.spread
+    (parsed,) = pods.pending(raw).request.affinity.topology_spread
     assert not parsed.selector.matches({"tier": "1"})
 
 

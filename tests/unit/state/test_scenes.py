@@ -10,17 +10,17 @@ from berth_operator.core import filters, scores
 from berth_operator.state import nodes, pods, sinks
 from berth_operator.state.cluster import Cluster
 from tests.differential.pods_among_pods import Raw, Scene, as_listed, scene
-from tests.unit.core import crowds, references
-from tests.unit.core.crowds import World
+from tests.unit.core import affinity_worlds, references
+from tests.unit.core.affinity_worlds import World
 
 PLENTY = {"allocatable": {"cpu": "8", "memory": "8Gi", "pods": "110"}}
 REFERENCES = {
-    "pod-affinity": crowds.near,
-    "pod-anti-affinity": crowds.apart,
-    "existing-anti-affinity": crowds.left_alone,
-    "topology-spread": crowds.even,
+    "pod-affinity": affinity_worlds.satisfies_affinity,
+    "pod-anti-affinity": affinity_worlds.satisfies_anti_affinity,
+    "existing-anti-affinity": affinity_worlds.satisfies_existing_anti_affinity,
+    "topology-spread": affinity_worlds.satisfies_topology_spread,
 }
-SCORES = {"pods-near": references.near, "even-spread": references.even}
+SCORES = {"pods-near": references.pod_affinity, "even-spread": references.topology_spread}
 
 
 def cluster_of(drawn: Scene) -> Cluster:

@@ -220,11 +220,14 @@ class _MoveSearch:
         request, affinity_index = self._pod.request, self._fleet.affinity_index
         if any(
             affinity_index.includes(PodSelection(peers=(term.peers,)), charge.identity)
-            for term in request.affinity.apart
+            for term in request.affinity.required_anti_affinity
         ):
             return True
         namespace, labels = request.identity.namespace, dict(request.identity.labels)
-        return any(term.peers.include(namespace, labels, affinity_index.labels_of) for term in charge.affinity.apart)
+        return any(
+            term.peers.matches(namespace, labels, affinity_index.labels_of)
+            for term in charge.affinity.required_anti_affinity
+        )
 
     def _within_budgets(self, pods: Indices) -> bool:
         taken = Counter(budget for each in pods for budget in self._budgets.counting(self._charges[each]))

@@ -34,12 +34,12 @@ _OF_GPUS: Final[Mapping[Unit, ModuleType]] = {AMOUNTS: gpu, INSTANCE: mig, REPLI
 class Allocators:
     """The built-in allocators, and the plug-ins' allocators for their device types."""
 
-    of_plugins: Mapping[str, Allocator]
+    plugin_allocators: Mapping[str, Allocator]
     """By device type."""
 
     def of(self, part: Part) -> Allocator:
         """Return the allocator that serves a part."""
-        if (allocator := self.of_plugins.get(part.type)) is not None:
+        if (allocator := self.plugin_allocators.get(part.type)) is not None:
             return allocator
         return cast("Allocator", _OF_GPUS[part.unit] if part.type == GPU else simple)
 
@@ -50,7 +50,7 @@ class Allocators:
             mask = mask & self.of(part).passes(fleet, request, part, rows)
             mask &= pick(fleet.cards[part.type].unknown, rows) == 0
         if bound := joint.bound(request):
-            mask = mask & joint.passes(fleet, request, bound, rows, apart=self.of_plugins)
+            mask = mask & joint.passes(fleet, request, bound, rows, plugin_types=self.plugin_allocators)
         return mask
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
@@ -59,7 +59,7 @@ class Allocators:
         for part in request.devices.parts:
             mask &= self.of(part).could_pass(fleet, request, part)
         if bound := joint.bound(request):
-            mask &= joint.could_pass(fleet, request, bound, apart=self.of_plugins)
+            mask &= joint.could_pass(fleet, request, bound, plugin_types=self.plugin_allocators)
         return mask
 
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
@@ -67,7 +67,7 @@ class Allocators:
         for part in request.devices.parts:
             yield from self.of(part).reasons(fleet, request, part, rejected)
         if bound := joint.bound(request):
-            yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL, apart=self.of_plugins)
+            yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL, plugin_types=self.plugin_allocators)
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest, policy: AllocationPolicy) -> tuple[Grant, ...]:
         """Return the cards for every part of the request, on a row that passes."""
@@ -78,7 +78,7 @@ class Allocators:
         together = joint.parts_of(request)
         if not together:
             return tuple(grant for part in request.devices.parts for grant in alone(part))
-        grants = joint.choose(fleet, row, request, together, policy, alone=alone, apart=self.of_plugins)
+        grants = joint.choose(fleet, row, request, together, policy, alone=alone, plugin_types=self.plugin_allocators)
         return (*grants, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
 
 

@@ -41,7 +41,7 @@ def parts_of(request: PodRequest) -> Parts:
     """Return the parts of the joint allocation, the primary one first; empty for most pods."""
     joint = request.devices.joint
     types = () if joint is None else joint.types
-    return tuple(part for kind in types for part in request.devices.parts if part.type == kind)
+    return tuple(part for device_type in types for part in request.devices.parts if part.type == device_type)
 
 
 def bound(request: PodRequest) -> Parts:
@@ -49,14 +49,16 @@ def bound(request: PodRequest) -> Parts:
     return parts_of(request) if request.devices.joint is not None and request.devices.joint.same_pcie else ()
 
 
-def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, apart: Types) -> Mask:
+def passes(fleet: Fleet, request: PodRequest, parts: Parts, rows: Rows, *, plugin_types: Types) -> Mask:
     """Return which of the rows have PCIe switches that can serve all parts now."""
-    return _feasible(fleet, request, parts, [_can_serve(fleet, request, part, rows, apart) for part in parts], rows)
+    return _feasible(
+        fleet, request, parts, [_can_serve(fleet, request, part, rows, plugin_types) for part in parts], rows
+    )
 
 
-def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, apart: Types) -> Mask:
+def could_pass(fleet: Fleet, request: PodRequest, parts: Parts, *, plugin_types: Types) -> Mask:
     """Return the rows with PCIe switches that could serve all parts if all cards were free."""
-    return _feasible(fleet, request, parts, [_could_serve(fleet, request, part, apart) for part in parts], ALL)
+    return _feasible(fleet, request, parts, [_could_serve(fleet, request, part, plugin_types) for part in parts], ALL)
 
 
 def reason(parts: Parts) -> str:
@@ -73,33 +75,35 @@ def choose(
     policy: AllocationPolicy,
     *,
     alone: Alone,
-    apart: Types,
+    plugin_types: Types,
 ) -> tuple[Grant, ...]:
     """Return the grants for all parts: under the same switches, or, if that is not required, near the first part's.
 
     `alone(part, near)` allocates one part, preferring the switches in `near`.
     """
-    joint_request = _JointRequest(fleet=fleet, row=row, request=request, parts=parts, policy=policy, apart=apart)
+    joint_request = _JointRequest(
+        fleet=fleet, row=row, request=request, parts=parts, policy=policy, plugin_types=plugin_types
+    )
     chosen = joint_request.under_switches()
     return joint_request.nearby(alone) if chosen is None else chosen
 
 
-def _can_serve(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, apart: Types) -> Mask:
+def _can_serve(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, plugin_types: Types) -> Mask:
     serve = candidates.fitting if part.type == GPU else simple.able
-    return serve(fleet, request, part, rows) & _are_cards(fleet, part, rows, apart)[:, np.newaxis]
+    return serve(fleet, request, part, rows) & _are_cards(fleet, part, rows, plugin_types)[:, np.newaxis]
 
 
-def _could_serve(fleet: Fleet, request: PodRequest, part: Part, apart: Types) -> Mask:
+def _could_serve(fleet: Fleet, request: PodRequest, part: Part, plugin_types: Types) -> Mask:
     serve = candidates.suitable if part.type == GPU else simple.ever_able
-    return serve(fleet, request, part) & _are_cards(fleet, part, ALL, apart)[:, np.newaxis]
+    return serve(fleet, request, part) & _are_cards(fleet, part, ALL, plugin_types)[:, np.newaxis]
 
 
-def _are_cards(fleet: Fleet, part: Part, rows: Rows, apart: Types) -> Mask:
+def _are_cards(fleet: Fleet, part: Part, rows: Rows, plugin_types: Types) -> Mask:
     """Return the rows where the part is allocated as cards by this module: not subdevices, and no plug-in's devices."""
     cards = np.ones_like(fleet.present[rows])
     if part.unit == PLUGIN_UNIT and not slices.are_cards(fleet, part):
         return cards & ~slices.divided(fleet, rows)
-    return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type not in apart)
+    return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type not in plugin_types)
 
 
 # --- whether a row has such switches ------------------------------------------------------------------------------
@@ -108,7 +112,7 @@ def _are_cards(fleet: Fleet, part: Part, rows: Rows, apart: Types) -> Mask:
 def _feasible(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows: Rows) -> Mask:
     feasible = np.zeros(len(masks[0]), np.bool_)
     counts = tuple(part.count for part in parts)
-    for narrowed, most in _choices(fleet, request, parts, masks, rows):
+    for narrowed, max_switches in _choices(fleet, request, parts, masks, rows):
         # Counting is cheap, and already rejects most rows.
         enough = [np.count_nonzero(mask, axis=1) >= count for mask, count in zip(narrowed, counts, strict=True)]
         candidate_rows = np.flatnonzero(np.logical_and.reduce(enough))
@@ -116,7 +120,7 @@ def _feasible(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, row
             (fleet.cards[part.type].pcie[rows] * mask)[candidate_rows]
             for part, mask in zip(parts, narrowed, strict=True)
         ]
-        feasible[candidate_rows] |= switches.exist(counts, under, most)
+        feasible[candidate_rows] |= switches.exist(counts, under, max_switches)
     return feasible
 
 
@@ -131,9 +135,9 @@ def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows
         regions.of_part(fleet, request, part, mask, rows, more=not counted)
         for part, mask, counted in zip(parts, masks, fixed, strict=True)
     )
-    most = min((part.count for part, counted in zip(parts, fixed, strict=True) if counted), default=ANY_NUMBER)
+    max_switches = min((part.count for part, counted in zip(parts, fixed, strict=True) if counted), default=ANY_NUMBER)
     for chosen in product(*groups):
-        yield [mask for mask, _ in chosen], min(most, *(limit for _, limit in chosen))
+        yield [mask for mask, _ in chosen], min(max_switches, *(limit for _, limit in chosen))
 
 
 # --- which cards --------------------------------------------------------------------------------------------------
@@ -148,7 +152,7 @@ class _JointRequest:
     request: PodRequest
     parts: Parts
     policy: AllocationPolicy
-    apart: Types
+    plugin_types: Types
 
     def under_switches(self) -> tuple[Grant, ...] | None:
         """Return grants under switches that can serve all parts; None if there are no such switches.
@@ -157,9 +161,11 @@ class _JointRequest:
         too many to compare, the smallest feasible set of switches is taken.
         """
         best: tuple[Masks, list[int]] | None = None
-        for masks, most in self._choices(self.parts):
+        for masks, max_switches in self._choices(self.parts):
             chosen = self._fewest(masks)
-            if chosen is not None and len(chosen) <= (most if best is None else min(most, len(best[1]) - 1)):
+            if chosen is not None and len(chosen) <= (
+                max_switches if best is None else min(max_switches, len(best[1]) - 1)
+            ):
                 best = masks, chosen
         if best is None:
             return None
@@ -174,7 +180,7 @@ class _JointRequest:
         return (*chosen, *(grant for part in self.parts[1:] for grant in self._near(part, near, alone)))
 
     def _near(self, part: Part, near: Collection[int], alone: Alone) -> tuple[Grant, ...]:
-        if part.type == GPU or part.type in self.apart:
+        if part.type == GPU or part.type in self.plugin_types:
             return alone(part, near)
         [mask] = simple.able(self.fleet, self.request, part, np.array([self.row]))
         slots = np.flatnonzero(mask)
@@ -182,7 +188,7 @@ class _JointRequest:
 
     def _choices(self, parts: Parts) -> Iterator[tuple[Masks, int]]:
         rows = np.array([self.row])
-        able = [_can_serve(self.fleet, self.request, part, rows, self.apart) for part in parts]
+        able = [_can_serve(self.fleet, self.request, part, rows, self.plugin_types) for part in parts]
         return _choices(self.fleet, self.request, parts, able, rows)
 
     def _connected(self) -> tuple[Grant, ...]:
@@ -194,16 +200,18 @@ class _JointRequest:
         if own is None:
             return ()
         others = tuple(part for part in self.parts if part is not own)
-        for masks, most in self._choices(others):
+        for masks, max_switches in self._choices(others):
             companions = Companions(
-                counts=tuple(part.count for part in others), under=self._common(others, masks), max_switches=most
+                counts=tuple(part.count for part in others),
+                under=self._common(others, masks),
+                max_switches=max_switches,
             )
             slots = gpu.slots(self.fleet, self.row, self.request, own, self.policy, companions=companions)
             if slots:
                 cards = self.fleet.cards[GPU]
                 switches = cards.pcie[self.row, slots]
-                given = grants.of_slots(cards, self.row, own, slots)
-                return (*given, *self._grants(others, masks, set(switches.tolist())))
+                gpu_grants = grants.of_slots(cards, self.row, own, slots)
+                return (*gpu_grants, *self._grants(others, masks, set(switches.tolist())))
         return ()
 
     def _common(self, parts: Parts, masks: Masks) -> tuple[tuple[int, tuple[int, ...]], ...]:
@@ -246,8 +254,8 @@ class _JointRequest:
 
     def _grants(self, parts: Parts, masks: Masks, chosen: Collection[int]) -> tuple[Grant, ...]:
         """Return grants of these cards under the chosen switches, one per switch before a second one."""
-        given = (self._of_part(part, mask[0], chosen) for part, mask in zip(parts, masks, strict=True))
-        return tuple(chain.from_iterable(given))
+        chosen_grants = (self._of_part(part, mask[0], chosen) for part, mask in zip(parts, masks, strict=True))
+        return tuple(chain.from_iterable(chosen_grants))
 
     def _of_part(self, part: Part, mask: Mask, chosen: Collection[int]) -> tuple[Grant, ...]:
         cards = self.fleet.cards[part.type]

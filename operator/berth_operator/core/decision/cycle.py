@@ -134,7 +134,7 @@ def _depends_on_nominees(request: PodRequest) -> bool:
     Such a row must pass with and without them, because they may never be bound (kube-scheduler's
     RunFilterPluginsWithNominatedPods).
     """
-    return bool(request.affinity.near or request.affinity.spread or request.mounts)
+    return bool(request.affinity.required_affinity or request.affinity.topology_spread or request.mounts)
 
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None) -> int:

@@ -278,7 +278,13 @@ def candidate_rows(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
 def is_local(fleet: Fleet, request: PodRequest) -> bool:
     """Return whether only the resources and devices of a row's own pods decide whether the pod fits there."""
     affinity = request.affinity
-    if request.ports or request.mounts or affinity.near or affinity.apart or affinity.spread:
+    if (
+        request.ports
+        or request.mounts
+        or affinity.required_affinity
+        or affinity.required_anti_affinity
+        or affinity.topology_spread
+    ):
         return False
     return not any(True for _ in fleet.affinity_index.existing_anti_affinity(request.identity))
 

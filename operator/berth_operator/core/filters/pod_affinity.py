@@ -33,7 +33,7 @@ REASON: Final = "node(s) didn't match pod affinity rules"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows whose domains of all terms hold a pod that counts."""
-    terms = request.affinity.near
+    terms = request.affinity.required_affinity
     if not terms:
         return fleet.present
     mask = domains.members_of_all(fleet, {each.key for each in terms})
@@ -53,7 +53,7 @@ def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str,
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event concerns a pod that counts, or a topology key of a term."""
-    terms = request.affinity.near
+    terms = request.affinity.required_affinity
     if not terms:
         return False
     selection = PodSelection(peers=tuple(each.peers for each in terms))

@@ -27,7 +27,7 @@ REASON: Final = "node(s) didn't match pod anti-affinity rules"
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows without a matching pod in their domain; rows without the topology key pass."""
     mask = fleet.present
-    for term in request.affinity.apart:
+    for term in request.affinity.required_anti_affinity:
         mask = mask & (
             domains.around(fleet, term.key, fleet.affinity_index.count(PodSelection(peers=(term.peers,)))) == 0
         )
@@ -44,5 +44,5 @@ def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     pod, left = event.before, event.labels if not event.change & Change.NODE_ADDED else ()
     return any(
         term.key in left or (pod and fleet.affinity_index.includes(PodSelection(peers=(term.peers,)), pod.identity))
-        for term in request.affinity.apart
+        for term in request.affinity.required_anti_affinity
     )

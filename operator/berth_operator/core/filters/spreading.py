@@ -10,7 +10,7 @@ from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.tally import Counts
-from berth_operator.core.values.affinity import Peers, PodSelection, Spread
+from berth_operator.core.values.affinity import Peers, PodSelection, TopologySpreadConstraint
 from berth_operator.core.values.request import PodRequest
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -19,37 +19,39 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 Amounts = npt.NDArray[np.float64]
 
 
-def crowd(request: PodRequest, spread: Spread) -> PodSelection:
+def counted_pods(request: PodRequest, constraint: TopologySpreadConstraint) -> PodSelection:
     """Return the selection of pods that count: in the pod's namespace, matching, and not terminating.
 
     An empty selector matches every pod; however, kube-scheduler then counts no pod but the new pod itself.
     """
-    return _living(request, NOTHING if spread.selector == EVERYTHING else spread.selector)
+    return _counted(request, NOTHING if constraint.selector == EVERYTHING else constraint.selector)
 
 
-def _living(request: PodRequest, selector: LabelSelector) -> PodSelection:
-    return PodSelection(peers=(Peers(selector=selector, namespaces=(request.identity.namespace,)),), living=True)
+def _counted(request: PodRequest, selector: LabelSelector) -> PodSelection:
+    return PodSelection(
+        peers=(Peers(selector=selector, namespaces=(request.identity.namespace,)),), exclude_terminating=True
+    )
 
 
-def alike(fleet: Fleet, request: PodRequest) -> Counts | None:
+def default_spread_counts(fleet: Fleet, request: PodRequest) -> Counts | None:
     """Return for each row the number of pods that the default spread counts; None if it does not apply to the pod.
 
     These are the replicas of the pod's controller or, for a pod without a controller, the pods of the same Services.
     """
-    if request.affinity.spread or request.affinity.preferred_spread:
+    if request.affinity.topology_spread or request.affinity.preferred_topology_spread:
         return None
     if request.identity.controller:
         return fleet.affinity_index.replicas.count(request.identity.controller)
     selector = fleet.affinity_index.services.selector_of(request.identity)
-    return None if selector is NOTHING else fleet.affinity_index.count(_living(request, selector))
+    return None if selector is NOTHING else fleet.affinity_index.count(_counted(request, selector))
 
 
-def eligible(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> Mask:
+def eligible(fleet: Fleet, request: PodRequest, constraint: TopologySpreadConstraint, keyed: Mask) -> Mask:
     """Return the rows among `keyed` that the constraint's node policies include."""
     mask = keyed.copy()
-    if spread.honor_affinity:
+    if constraint.honor_affinity:
         mask &= node_selector.passes(fleet, request) & node_affinity.passes(fleet, request)
-    if spread.honor_taints:
+    if constraint.honor_taints:
         mask &= _tolerated(fleet, request)
     return mask
 
@@ -63,7 +65,7 @@ def _tolerated(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def crowding(counts: Counts, domains: int, max_skew: int) -> Amounts:
+def score_for_count(counts: Counts, domains: int, max_skew: int) -> Amounts:
     """Weigh pod counts; the logarithm balances keys with few, full domains and keys with many domains."""
     weighed: Amounts = counts * np.log(domains + 2) + (max_skew - 1)
     return weighed

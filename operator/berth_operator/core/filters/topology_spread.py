@@ -15,7 +15,7 @@ from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Identity, Spread
+from berth_operator.core.values.affinity import Identity, TopologySpreadConstraint
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -37,7 +37,7 @@ UNLABELLED: Final = f"{UNEVEN} (missing required label)"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that have all keys and violate no constraint."""
-    constraints = request.affinity.spread
+    constraints = request.affinity.topology_spread
     if not constraints:
         return fleet.present
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
@@ -49,7 +49,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with the keys of all constraints: no eviction adds a missing key."""
-    if not (constraints := request.affinity.spread):
+    if not (constraints := request.affinity.topology_spread):
         return fleet.present
     return domains.members_of_all(fleet, {each.key for each in constraints})
 
@@ -57,7 +57,7 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by the first constraint that they violate: because its key is missing, or by the skew."""
     counts: Counter[str] = Counter()
-    left, constraints = rejected.copy(), request.affinity.spread
+    left, constraints = rejected.copy(), request.affinity.topology_spread
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     for constraint in constraints:
         lacking = left & ~domains.members(fleet, constraint.key)
@@ -69,7 +69,7 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event changes the counted pods or the eligible nodes."""
-    constraints, pods = request.affinity.spread, tuple(event.pods)
+    constraints, pods = request.affinity.topology_spread, tuple(event.pods)
     if any(_counts(request, each, pod.identity) for each in constraints for pod in pods):
         return True
     if event.change & Change.NODE_TAINTS and any(each.honor_taints for each in constraints):
@@ -77,24 +77,26 @@ def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     return bool(event.labels) and not event.labels.isdisjoint(_read_labels(request))
 
 
-def _counts(request: PodRequest, spread: Spread, placed: Identity) -> bool:
-    return placed.namespace == request.identity.namespace and spread.selector.matches(dict(placed.labels))
+def _counts(request: PodRequest, constraint: TopologySpreadConstraint, placed: Identity) -> bool:
+    return placed.namespace == request.identity.namespace and constraint.selector.matches(dict(placed.labels))
 
 
 def _read_labels(request: PodRequest) -> Iterator[str]:
     """Yield the node labels that decide which nodes are eligible, and to which domain they belong."""
-    for spread in request.affinity.spread:
-        yield spread.key
-        if spread.honor_affinity:
+    for constraint in request.affinity.topology_spread:
+        yield constraint.key
+        if constraint.honor_affinity:
             yield from (each.key for each in request.node_selector)
             yield from (each.key for term in request.node_affinity or () for each in term.labels)
 
 
-def _skew(fleet: Fleet, request: PodRequest, spread: Spread, keyed: Mask) -> domains.Amounts:
+def _skew(fleet: Fleet, request: PodRequest, constraint: TopologySpreadConstraint, keyed: Mask) -> domains.Amounts:
     """Return for each row how many more pods its domain would have than the emptiest domain."""
-    eligible = spreading.eligible(fleet, request, spread, keyed)
-    counts = domains.sums(fleet, spread.key, eligible * fleet.affinity_index.count(spreading.crowd(request, spread)))
-    exists = domains.sums(fleet, spread.key, eligible) > 0
-    emptiest = counts[exists].min() if exists.sum() >= spread.min_domains else 0.0
-    counts_itself = spread.selector.matches(dict(request.identity.labels))
-    return counts[fleet.labels.column(spread.key).numbers] + counts_itself - emptiest
+    eligible = spreading.eligible(fleet, request, constraint, keyed)
+    counts = domains.sums(
+        fleet, constraint.key, eligible * fleet.affinity_index.count(spreading.counted_pods(request, constraint))
+    )
+    exists = domains.sums(fleet, constraint.key, eligible) > 0
+    emptiest = counts[exists].min() if exists.sum() >= constraint.min_domains else 0.0
+    counts_itself = constraint.selector.matches(dict(request.identity.labels))
+    return counts[fleet.labels.column(constraint.key).numbers] + counts_itself - emptiest

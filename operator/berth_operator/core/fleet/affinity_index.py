@@ -21,7 +21,7 @@ from berth_operator.core.values.affinity import Affinity, Identity, PodSelection
 
 MAX_SELECTIONS: Final = 1024
 """Maximum number of selections with a line of counts: 20 MB at 5,000 nodes."""
-MAX_ANSWERS: Final = 4096
+MAX_CACHED_IDENTITIES: Final = 4096
 """Maximum number of identities whose matching terms are cached."""
 HARD_WEIGHT: Final = 1
 """The score weight of placed pods' required affinity; kube-scheduler's default for `hardPodAffinityWeight`."""
@@ -55,7 +55,7 @@ class ExistingTerms(Generic[K]):
         self._holders: Counter[K] = Counter()
         self._by_label: dict[tuple[str, str] | None, dict[K, None]] = {}
         """The terms by one label that their selectors require; None has the terms that require no label."""
-        self._answers: dict[Identity, tuple[K, ...]] = {}
+        self._matching: dict[Identity, tuple[K, ...]] = {}
         self.tally: Tally[K] = Tally(rows)
 
     def place(self, row: int, keys: Iterable[K], sign: int) -> None:
@@ -77,11 +77,11 @@ class ExistingTerms(Generic[K]):
         """Return the terms of placed pods that match a pod."""
         if not self._holders:
             return ()
-        terms = self._answers.get(identity)
+        terms = self._matching.get(identity)
         if terms is None:
-            if len(self._answers) >= MAX_ANSWERS:
+            if len(self._matching) >= MAX_CACHED_IDENTITIES:
                 self.forget()
-            terms = self._answers[identity] = tuple(self._ask(identity, labels_of))
+            terms = self._matching[identity] = tuple(self._find_matching(identity, labels_of))
         return terms
 
     def copy(self) -> Self:
@@ -90,19 +90,19 @@ class ExistingTerms(Generic[K]):
             self,
             _holders=self._holders.copy(),
             _by_label={handle: keys.copy() for handle, keys in self._by_label.items()},
-            _answers=self._answers.copy(),
+            _matching=self._matching.copy(),
             tally=self.tally.copy(),
         )
 
     def forget(self) -> None:
         """Clear cached results after a term or a namespace changed."""
-        self._answers.clear()
+        self._matching.clear()
 
-    def _ask(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> Iterable[K]:
+    def _find_matching(self, identity: Identity, labels_of: Callable[[str], Mapping[str, str]]) -> Iterable[K]:
         labels = dict(identity.labels)
         known = (self._by_label.get(each, ()) for each in (None, *identity.labels))
         candidates = (key for keys in known for key in keys)
-        return (key for key in candidates if self._term_of(key).peers.include(identity.namespace, labels, labels_of))
+        return (key for key in candidates if self._term_of(key).peers.matches(identity.namespace, labels, labels_of))
 
     def _handle(self, key: K) -> tuple[str, str] | None:
         return self._term_of(key).peers.selector.handle
@@ -142,11 +142,11 @@ class AffinityIndex:
             del group.rows[row]
             if not group.rows:
                 self._drop_group(identity, terminating=terminating)
-        if affinity.apart:
-            self.anti_affinity_terms.place(row, affinity.apart, sign)
-        if affinity.preferred or affinity.near:
+        if affinity.required_anti_affinity:
+            self.anti_affinity_terms.place(row, affinity.required_anti_affinity, sign)
+        if affinity.preferred_terms or affinity.required_affinity:
             self.preferred_terms.place(
-                row, (*affinity.preferred, *((each, HARD_WEIGHT) for each in affinity.near)), sign
+                row, (*affinity.preferred_terms, *((each, HARD_WEIGHT) for each in affinity.required_affinity)), sign
             )
 
     def count(self, selection: PodSelection) -> Counts:
@@ -160,9 +160,9 @@ class AffinityIndex:
         """Return whether the selection includes a pod with this identity."""
         return selection.includes(identity.namespace, dict(identity.labels), self.labels_of)
 
-    def covers(self, term: Term, identity: Identity) -> bool:
+    def matches(self, term: Term, identity: Identity) -> bool:
         """Return whether a placed pod's term matches a pod."""
-        return term.peers.include(identity.namespace, dict(identity.labels), self.labels_of)
+        return term.peers.matches(identity.namespace, dict(identity.labels), self.labels_of)
 
     def existing_anti_affinity_keys(self, identity: Identity) -> set[str]:
         """Return the topology keys of placed pods' required anti-affinity terms that match a pod."""
@@ -235,7 +235,7 @@ class AffinityIndex:
             del self._groups[identity.namespace]
 
     def _is_part(self, group: PodGroupByLabels, selection: PodSelection) -> bool:
-        if selection.living and group.terminating:
+        if selection.exclude_terminating and group.terminating:
             return False
         return selection.includes(group.namespace, group.labels, self.labels_of)
 

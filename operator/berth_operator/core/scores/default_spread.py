@@ -25,7 +25,7 @@ ZONE_SKEW: Final = 5
 
 def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
     """Return 100 for rows without any such pod in their domains; None if the defaults do not apply to the pod."""
-    counts = spreading.alike(fleet, request)
+    counts = spreading.default_spread_counts(fleet, request)
     if counts is None:
         return None
     total = _over_nodes(fleet, counts, fits) + _over_zones(fleet, request, counts, fits)
@@ -34,7 +34,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts | None:
 
 def _over_nodes(fleet: Fleet, counts: Counts, fits: Mask) -> Amounts:
     labelled = fleet.labels.column(HOSTNAME).numbers != ABSENT
-    return np.where(labelled, spreading.crowding(counts, int(fits.sum()), HOST_SKEW), 0.0)
+    return np.where(labelled, spreading.score_for_count(counts, int(fits.sum()), HOST_SKEW), 0.0)
 
 
 def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -> Amounts:
@@ -44,6 +44,6 @@ def _over_zones(fleet: Fleet, request: PodRequest, counts: Counts, fits: Mask) -
     # Only few rows have such pods: summing those alone is faster.
     rows = np.flatnonzero(counts * counted)
     around = np.bincount(numbers[rows], counts[rows], len(column.values) + 1)
-    crowding = spreading.crowding(around, zones, ZONE_SKEW)
-    crowding[ABSENT] = 0.0
-    return crowding[numbers]
+    scores = spreading.score_for_count(around, zones, ZONE_SKEW)
+    scores[ABSENT] = 0.0
+    return scores[numbers]

@@ -36,7 +36,7 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
 def _weights(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
     """Return for each topology key the summed weights of the pods on each row."""
     weights = dict(fleet.affinity_index.existing_preferred(request.identity))
-    for term, weight in request.affinity.preferred:
+    for term, weight in request.affinity.preferred_terms:
         pull = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
         weights[term.key] = weights[term.key] + pull if term.key in weights else pull
     return weights

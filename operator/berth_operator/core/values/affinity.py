@@ -36,13 +36,13 @@ class Peers:
     namespace_selector: LabelSelector = NOTHING
     """Adds the namespaces whose labels it matches."""
 
-    def include(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
+    def matches(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Return whether a pod with these labels in this namespace is one of the peers."""
         if namespace in self.namespaces or self._selects(labels_of(namespace)):
             return self.selector.matches(labels)
         return False
 
-    def reach(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
+    def matches_for_incoming_pod(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Return whether a pod is one of the peers, as kube-scheduler evaluates the terms of the pod that it places.
 
         kube-scheduler resolves the selected namespaces, and then matches the namespace selector again with no labels.
@@ -66,7 +66,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Spread:
+class TopologySpreadConstraint:
     """A topology spread constraint: how evenly pods of one namespace are spread over the domains of a key."""
 
     key: str
@@ -83,15 +83,15 @@ class Spread:
 class Affinity:
     """A pod's affinity, anti-affinity and topology spread constraints."""
 
-    near: tuple[Term, ...] = ()
+    required_affinity: tuple[Term, ...] = ()
     """Required affinity: a pod that matches all terms must be in the node's domain of each key."""
-    apart: tuple[Term, ...] = ()
+    required_anti_affinity: tuple[Term, ...] = ()
     """Required anti-affinity."""
-    preferred: tuple[tuple[Term, int], ...] = ()
+    preferred_terms: tuple[tuple[Term, int], ...] = ()
     """(term, weight): preferred affinity, or preferred anti-affinity if the weight is negative."""
-    spread: tuple[Spread, ...] = ()
+    topology_spread: tuple[TopologySpreadConstraint, ...] = ()
     """Constraints with `whenUnsatisfiable: DoNotSchedule`."""
-    preferred_spread: tuple[Spread, ...] = ()
+    preferred_topology_spread: tuple[TopologySpreadConstraint, ...] = ()
     """Constraints with `whenUnsatisfiable: ScheduleAnyway`."""
 
 
@@ -104,13 +104,13 @@ class PodSelection:
     """Pods that are counted together for the pod to be placed: those that match every one of these peers."""
 
     peers: tuple[Peers, ...]
-    living: bool = False
+    exclude_terminating: bool = False
     """Leave out pods that are terminating."""
 
     def includes(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
         """Return whether a pod with these labels in this namespace counts."""
         # A loop: see LabelSelector.matches.
         for peers in self.peers:  # noqa: SIM110
-            if not peers.reach(namespace, labels, labels_of):
+            if not peers.matches_for_incoming_pod(namespace, labels, labels_of):
                 return False
         return True

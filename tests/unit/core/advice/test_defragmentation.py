@@ -154,8 +154,8 @@ def test_the_least_is_moved_that_will_do(town: Town, pod: PendingPod, node: str,
 
 def test_pods_that_keep_others_away_are_moved_too() -> None:
     peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-    apart = Affinity(apart=(Term(key="host", peers=peers),))
-    lonely = replace(asks(ONE), identity=Identity(namespace="ns", labels=(("x", ""),)), affinity=apart)
+    anti_affinity = Affinity(required_anti_affinity=(Term(key="host", peers=peers),))
+    lonely = replace(asks(ONE), identity=Identity(namespace="ns", labels=(("x", ""),)), affinity=anti_affinity)
     town = Town({"a": 2, "b": 2}).settle("x", "a", lonely, 0).settle("y", "b", TWO, 0, 1)
     assert isinstance(town.advise(waiting("second", lonely)).result, Failure)
     town = Town({"a": 2, "b": 2, "c": 1}).settle("x", "a", lonely, 0).settle("y", "b", ONE, 0).settle("z", "b", ONE, 1)
@@ -169,15 +169,15 @@ def test_pods_that_keep_others_away_are_moved_too() -> None:
 @pytest.mark.parametrize("mutual", [True, False], ids=["the pod's anti-affinity", "theirs"])
 def test_pods_that_keep_others_away_from_other_nodes_are_moved_too(*, mutual: bool) -> None:
     peers = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-    apart = Affinity(apart=(Term(key="zone", peers=peers),))
+    anti_affinity = Affinity(required_anti_affinity=(Term(key="zone", peers=peers),))
     identity = Identity(namespace="ns", labels=(("x", ""),))
-    placed = replace(asks(ONE), identity=identity, affinity=Affinity() if mutual else apart)
+    placed = replace(asks(ONE), identity=identity, affinity=Affinity() if mutual else anti_affinity)
     town = Town({"a": 1, "b": 2, "c": 1, **{f"n{i}": 1 for i in range(40)}}).settle("x", "a", placed, 0)
     for i in range(40):
         town.settle(f"p{i}", f"n{i}", ONE, 0)
     for name, zone in (("a", "1"), ("b", "1"), ("c", "2")):
         town.fleet.put_node(node_info(name, labels={"zone": zone}))
-    lonely = waiting("lonely", replace(asks(TWO), identity=identity, affinity=apart if mutual else Affinity()))
+    lonely = waiting("lonely", replace(asks(TWO), identity=identity, affinity=anti_affinity if mutual else Affinity()))
     assert moved(town.advise(lonely)) == {"x": "a > c 0"}
     town.tenants.clear()
     assert "ns/x" in [each.pod for each, _ in town.advise(lonely).fixed]

@@ -60,10 +60,10 @@ def text_of(result: Placement | Failure) -> str:
     return " ".join([result.node, *(str(each.minor) for each in result.grants)])
 
 
-def near(name: str) -> Affinity:
+def affinity_to(name: str) -> Affinity:
     """Return an affinity to pods with a label on the same node."""
     selector = LabelSelector(requirements=(Requirement(key=name, operator="Exists"),))
-    return Affinity(near=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
+    return Affinity(required_affinity=(Term(key="host", peers=Peers(selector=selector, namespaces=("ns",))),))
 
 
 def labelled(name: str, **fields: Any) -> PendingPod:
@@ -101,7 +101,7 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
         ),
         pytest.param([waiting("a", error="no sense")], {"a": "invalid request: no sense"}, id="one that means nothing"),
         pytest.param(
-            [waiting("a", replace(asks(ONE), affinity=near("b")), priority=1), labelled("b")],
+            [waiting("a", replace(asks(ONE), affinity=affinity_to("b")), priority=1), labelled("b")],
             {"b": "n 0", "a": "n 1"},
             id="one that waits for another",
         ),
@@ -281,7 +281,7 @@ PODS = st.lists(
         st.integers(0, 1000),
         st.sampled_from([ONE, TWO, HALF, {"cpu": 1500}, {"cpu": 9000}]),
         st.integers(-1, 1),
-        st.sampled_from([Affinity(), near("x")]),
+        st.sampled_from([Affinity(), affinity_to("x")]),
     ),
     max_size=6,
     unique_by=lambda each: each.uid,

@@ -151,8 +151,8 @@ def driver_and_worker() -> tuple[PendingPod, PendingPod]:
     """Return a pod, and a larger one with affinity to it, which is decided first although the other has no node."""
     driver = replace(asks({"cpu": 100}), identity=Identity(namespace="ns", labels=(("role", "driver"),)))
     selector = LabelSelector(requirements=(label("role", "In", "driver"),))
-    near = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
-    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), affinity=Affinity(near=(near,))))
+    term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
+    return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), affinity=Affinity(required_affinity=(term,))))
 
 
 def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
@@ -175,9 +175,11 @@ def test_who_was_placed_after_all_is_not_the_reason() -> None:
 def test_members_that_must_lie_apart_lie_apart() -> None:
     made = rack(dict.fromkeys("abc", (8, "c", "z")))
     selector = LabelSelector(requirements=(label("app", "In", "x"),))
-    apart = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
+    term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
     wanted = replace(
-        asks(ONE), identity=Identity(namespace="ns", labels=(("app", "x"),)), affinity=Affinity(apart=(apart,))
+        asks(ONE),
+        identity=Identity(namespace="ns", labels=(("app", "x"),)),
+        affinity=Affinity(required_anti_affinity=(term,)),
     )
     assert nodes_of(decide_gang(made, gang(*members(3, wanted)), Policy())) == {"a": 1, "b": 1, "c": 1}
     failed = refusal(decide_gang(made, gang(*members(4, wanted)), Policy()))

@@ -295,9 +295,9 @@ def test_a_gang_may_find_victims_once_one_has_gone_that_it_could_not_evict() -> 
 def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
     made = full(2, 2, 2)
     selector = LabelSelector(requirements=(Requirement(key="g", values=("x",)),))
-    apart = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
+    term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
     own = Identity(namespace="ns", labels=(("g", "x"),))
-    wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=Affinity(apart=(apart,)))
+    wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=Affinity(required_anti_affinity=(term,)))
     assert nodes(helped(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
     assert preempt_gang(made, gang(*some(4, wanted)), Policy(), Budgets()) is None
 

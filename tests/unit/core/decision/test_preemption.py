@@ -364,9 +364,9 @@ def test_a_port_is_freed() -> None:
     assert outcome(made, pod) == ("b", ["b"])
 
 
-def apart(label: str, key: str = HOST) -> Affinity:
+def anti_affinity(label: str, key: str = HOST) -> Affinity:
     selector = LabelSelector(requirements=(Requirement(key=label, operator="Exists"),))
-    return Affinity(apart=(Term(key=key, peers=Peers(selector=selector, namespaces=("ns",))),))
+    return Affinity(required_anti_affinity=(Term(key=key, peers=Peers(selector=selector, namespaces=("ns",))),))
 
 
 def test_pods_that_it_must_be_apart_from_leave() -> None:
@@ -375,7 +375,7 @@ def test_pods_that_it_must_be_apart_from_leave() -> None:
     made.charge(holder("b", node="b", labels=["x"]))
     made.charge(holder("other", node="b"))
     pod = wants()
-    pod = replace(pod, request=replace(pod.request, affinity=apart("x")))
+    pod = replace(pod, request=replace(pod.request, affinity=anti_affinity("x")))
     assert outcome(made, pod) == ("b", ["b"])
 
 
@@ -386,14 +386,14 @@ def test_who_has_to_go_anyway_may_make_enough_room() -> None:
         for number in range(2):
             made.charge(holder(f"{node}-{number}", node=node, cpu=1000, started=started + number))
     pod = wants(2000)
-    pod = replace(pod, request=replace(pod.request, affinity=apart("x")))
+    pod = replace(pod, request=replace(pod.request, affinity=anti_affinity("x")))
     # By resources alone two small ones are victims on either node, and those of b are the younger.
     assert outcome(made, pod) == ("a", ["a-large"])
 
 
 def test_pods_that_want_to_be_apart_from_it_leave() -> None:
     made = small("a")
-    made.charge(holder("a", node="a", affinity=apart("x")))
+    made.charge(holder("a", node="a", affinity=anti_affinity("x")))
     made.charge(holder("b", node="a"))
     pod = wants()
     pod = replace(pod, request=replace(pod.request, identity=Identity(namespace="ns", labels=(("x", ""),))))
@@ -430,7 +430,7 @@ def test_pods_of_other_nodes_are_no_victims() -> None:
     made.charge(holder("a", node="a", labels=["x"]))
     made.charge(holder("b", node="b", labels=["x"]))
     pod = wants()
-    pod = replace(pod, request=replace(pod.request, affinity=apart("x", "zone")))
+    pod = replace(pod, request=replace(pod.request, affinity=anti_affinity("x", "zone")))
     assert preempt(made, pod, Policy(), Budgets()) is None
 
 
@@ -544,9 +544,9 @@ def test_who_may_find_victims_now_that_a_pod_has_left(gone: int, left: int, *, e
 
 def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
     made = small("a", "b")
-    near = Affinity(near=apart("x").apart)
+    affinity = Affinity(required_affinity=anti_affinity("x").required_anti_affinity)
     pod = wants(priority=1)
-    pod = replace(pod, request=replace(pod.request, affinity=near))
+    pod = replace(pod, request=replace(pod.request, affinity=affinity))
     made.nominate(holder("nominee", node="a", labels=["x"], priority=10))
     decision = decide(made, pod, Policy())
     assert isinstance(decision, Failure)
@@ -635,7 +635,7 @@ def scenes(draw: st.DrawFn) -> tuple[Fleet, PendingPod, Budgets]:
     ports = draw(st.sampled_from([(), (), (listens(80),)]))
     wanted = asks({"cpu": draw(st.sampled_from([500, 2000, 3000])), **request}, ports=ports)
     if draw(st.integers(0, 3)) == 0:
-        wanted = replace(wanted, affinity=apart("x"))
+        wanted = replace(wanted, affinity=anti_affinity("x"))
     budgets = draw(st.lists(st.builds(budget, st.sampled_from("xy"), allowed=st.integers(0, 2)), max_size=2))
     return made, waiting("high", wanted, priority=draw(st.integers(2, 5))), some(*budgets)
 
@@ -725,7 +725,11 @@ def test_victims_are_below_the_pod_and_it_fits_without_them(scene: tuple[Fleet, 
 @given(scenes())
 def test_no_better_victims_can_be_found_by_trying_all(scene: tuple[Fleet, PendingPod, Budgets]) -> None:
     made, pod, budgets = scene
-    if pod.request.ports or pod.request.affinity.apart or isinstance(decide(made, pod, Policy()), Placement):
+    if (
+        pod.request.ports
+        or pod.request.affinity.required_anti_affinity
+        or isinstance(decide(made, pod, Policy()), Placement)
+    ):
         return
     preemption = preempt(made, pod, Policy(), budgets)
     best = min(sets(made, pod, budgets), default=None)

@@ -43,7 +43,10 @@ from tests.volumes import LOCAL, bound, volume
 
 NODES = ("a", "b", "c")
 X = Peers(selector=LabelSelector(requirements=(Requirement(key="x", operator="Exists"),)), namespaces=("ns",))
-NEAR_X, APART_X = Affinity(near=(Term(key="zone", peers=X),)), Affinity(apart=(Term(key="zone", peers=X),))
+AFFINITY_TO_X, ANTI_AFFINITY_TO_X = (
+    Affinity(required_affinity=(Term(key="zone", peers=X),)),
+    Affinity(required_anti_affinity=(Term(key="zone", peers=X),)),
+)
 DISK = Disk(kind="gce", id="d")
 
 
@@ -98,7 +101,7 @@ def charges(draw: st.DrawFn) -> Charge:
             labels=draw(st.sampled_from([(), (("x", ""),)])),
             controller=draw(st.sampled_from(["", "set"])),
         ),
-        affinity=draw(st.sampled_from([Affinity(), NEAR_X, APART_X])),
+        affinity=draw(st.sampled_from([Affinity(), AFFINITY_TO_X, ANTI_AFFINITY_TO_X])),
         ports=draw(st.sampled_from([(), (listens(80),), (listens(81, "10.0.0.1"),)])),
         mounts=draw(st.sampled_from([Mounts(), Mounts(claims=(Use(claim="ns/claim"),)), Mounts(disks=(DISK,))])),
         volumes=draw(
@@ -144,7 +147,7 @@ def test_a_copy_decides_the_same_and_leaves_the_original_alone(
         change(fleet, each)
     copy.withdraw("uid-nominee")
     copy.remove_node("more")
-    for affinity in (Affinity(), NEAR_X, APART_X):
+    for affinity in (Affinity(), AFFINITY_TO_X, ANTI_AFFINITY_TO_X):
         request = replace(
             asks(wanted, ports=[listens(80)]), affinity=affinity, mounts=Mounts(claims=(Use(claim="ns/claim"),))
         )

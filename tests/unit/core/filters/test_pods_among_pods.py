@@ -18,12 +18,12 @@ from berth_operator.core.filters import (
 )
 from berth_operator.core.fleet import affinity_index
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Spread, Term
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
 from tests.builders import asks, charge, label, node_info
-from tests.unit.core import crowds
-from tests.unit.core.crowds import World, select, wanting
+from tests.unit.core import affinity_worlds
+from tests.unit.core.affinity_worlds import World, select, wanting
 
 Reference = Callable[[World, PodRequest, NodeInfo], bool]
 
@@ -39,15 +39,17 @@ def passing(module: Any, fleet: Fleet, pod: PodRequest) -> set[str]:
 @pytest.mark.parametrize(
     ("module", "reference"),
     [
-        pytest.param(pod_affinity, crowds.near, id="affinity"),
-        pytest.param(pod_anti_affinity, crowds.apart, id="anti-affinity"),
-        pytest.param(existing_anti_affinity, crowds.left_alone, id="anti-affinity of those there"),
-        pytest.param(topology_spread, crowds.even, id="spread"),
+        pytest.param(pod_affinity, affinity_worlds.satisfies_affinity, id="affinity"),
+        pytest.param(pod_anti_affinity, affinity_worlds.satisfies_anti_affinity, id="anti-affinity"),
+        pytest.param(
+            existing_anti_affinity, affinity_worlds.satisfies_existing_anti_affinity, id="anti-affinity of those there"
+        ),
+        pytest.param(topology_spread, affinity_worlds.satisfies_topology_spread, id="spread"),
     ],
 )
 @settings(max_examples=40, deadline=None)
-@given(world=crowds.WORLDS, pod=crowds.PENDING)
-def test_a_filter_passes_what_kubernetes_promises(
+@given(world=affinity_worlds.WORLDS, pod=affinity_worlds.PENDING)
+def test_a_filter_passes_what_the_reference_passes(
     module: Any, reference: Reference, world: World, pod: PodRequest
 ) -> None:
     fleet = world.fleet()
@@ -60,18 +62,22 @@ def test_a_filter_passes_what_kubernetes_promises(
 
 # --- counts are kept --------------------------------------------------------------------------------------------
 
-CROWDS = st.builds(PodSelection, peers=st.lists(crowds.PEERS, min_size=1, max_size=2).map(tuple), living=st.booleans())
-CLOSE = st.tuples(crowds.IDENTITIES, st.just(Affinity()), st.just("n0"), st.booleans())
+SELECTIONS = st.builds(
+    PodSelection,
+    peers=st.lists(affinity_worlds.PEERS, min_size=1, max_size=2).map(tuple),
+    exclude_terminating=st.booleans(),
+)
+CLOSE = st.tuples(affinity_worlds.IDENTITIES, st.just(Affinity()), st.just("n0"), st.booleans())
 """Pods that are often placed on the same node."""
 EVENTS = st.one_of(
-    st.tuples(st.just("charge"), st.integers(0, 6), crowds.PLACED),
+    st.tuples(st.just("charge"), st.integers(0, 6), affinity_worlds.PLACED),
     st.tuples(st.just("charge"), st.integers(0, 6), CLOSE),
     st.tuples(st.just("release"), st.integers(0, 6), st.none()),
-    st.tuples(st.just("node"), st.sampled_from(crowds.NAMES), crowds.NODE_LABELS),
-    st.tuples(st.just("no node"), st.sampled_from(crowds.NAMES), st.none()),
-    st.tuples(st.just("namespace"), crowds.NAMESPACES, st.sampled_from([{}, {"team": "x"}, {"team": "y"}])),
-    st.tuples(st.just("ask"), st.none(), CROWDS),
-    st.tuples(st.just("ask of"), crowds.CONTROLLERS, st.none()),
+    st.tuples(st.just("node"), st.sampled_from(affinity_worlds.NAMES), affinity_worlds.NODE_LABELS),
+    st.tuples(st.just("no node"), st.sampled_from(affinity_worlds.NAMES), st.none()),
+    st.tuples(st.just("namespace"), affinity_worlds.NAMESPACES, st.sampled_from([{}, {"team": "x"}, {"team": "y"}])),
+    st.tuples(st.just("ask"), st.none(), SELECTIONS),
+    st.tuples(st.just("ask of"), affinity_worlds.CONTROLLERS, st.none()),
     st.tuples(st.just("grow"), st.none(), st.none()),
 )
 
@@ -79,7 +85,7 @@ EVENTS = st.one_of(
 def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:
     match kind:
         case "charge":
-            fleet.charge(crowds.placed(who, what))
+            fleet.charge(affinity_worlds.placed(who, what))
         case "release":
             fleet.release(f"uid-p{who}")
         case "node":
@@ -118,28 +124,30 @@ def held(fleet: Fleet, counted: Any) -> dict[str, dict[str, int]]:
 @settings(max_examples=40, deadline=None)
 @given(
     st.lists(EVENTS, max_size=25),
-    st.lists(CROWDS, min_size=1, max_size=4),
-    st.lists(crowds.IDENTITIES, min_size=1, max_size=3),
+    st.lists(SELECTIONS, min_size=1, max_size=4),
+    st.lists(affinity_worlds.IDENTITIES, min_size=1, max_size=3),
 )
-def test_what_is_kept_is_what_a_recount_gives(
+def test_kept_counts_equal_a_recount(
     events: Sequence[tuple[str, Any, Any]], selections: Sequence[PodSelection], seen: Sequence[Identity]
 ) -> None:
     kept, fresh = Fleet(), Fleet()
-    for crowd in selections[:-1]:
-        kept.affinity_index.count(crowd)
+    for selection in selections[:-1]:
+        kept.affinity_index.count(selection)
     for event in events:
         happen(kept, *event)
         for identity in seen[:-1]:
             list(kept.affinity_index.existing_anti_affinity(identity))
     charge_again(fresh, kept)
-    for crowd in selections:
-        assert by_name(kept, kept.affinity_index.count(crowd)) == by_name(fresh, fresh.affinity_index.count(crowd))
+    for selection in selections:
+        assert by_name(kept, kept.affinity_index.count(selection)) == by_name(
+            fresh, fresh.affinity_index.count(selection)
+        )
         row_less = sum(
-            all(_counts(kept, each, charge.identity) for each in crowd.peers)
-            and not (crowd.living and charge.terminating)
+            all(_counts(kept, each, charge.identity) for each in selection.peers)
+            and not (selection.exclude_terminating and charge.terminating)
             for charge in kept.charges.values()
         )
-        assert kept.affinity_index.count(crowd).sum() == row_less
+        assert kept.affinity_index.count(selection).sum() == row_less
     for controller in ("set-1", "set-2"):
         its = [each for each in kept.charges.values() if each.identity.controller == controller]
         counts = kept.affinity_index.replicas.count(controller)
@@ -152,7 +160,7 @@ def test_what_is_kept_is_what_a_recount_gives(
 
 def _counts(fleet: Fleet, peers: Peers, identity: Identity) -> bool:
     world = World(nodes=(), pods=(), namespaces={each: fleet.affinity_index.labels_of(each) for each in "abc"})
-    return crowds.reaches(world, peers, identity)
+    return affinity_worlds.matches_for_incoming_pod(world, peers, identity)
 
 
 def test_pods_of_several_kinds_on_a_node_count_together() -> None:
@@ -160,11 +168,11 @@ def test_pods_of_several_kinds_on_a_node_count_together() -> None:
     for name in ("x", "y"):
         fleet.charge(charge(name, identity=Identity(namespace="ns", labels=(("app", name),))))
         fleet.charge(charge(f"{name}2", identity=Identity(namespace="ns", labels=(("app", name),))))
-    crowd = PodSelection(peers=(Peers(selector=EVERYTHING, namespaces=("ns",)),))
-    assert by_name(fleet, fleet.affinity_index.count(crowd)) == {"node": 4}
+    selection = PodSelection(peers=(Peers(selector=EVERYTHING, namespaces=("ns",)),))
+    assert by_name(fleet, fleet.affinity_index.count(selection)) == {"node": 4}
 
 
-def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
+def test_selections_that_are_no_longer_read_are_dropped_and_counted_again() -> None:
     fleet = Fleet()
     fleet.charge(charge("pod", identity=Identity(namespace="ns", labels=(("app", "x"),))))
     wanted = PodSelection(peers=(Peers(selector=select(app="x"), namespaces=("ns",)),))
@@ -186,7 +194,13 @@ def test_crowds_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
 def there(on: str, namespace: str = "ns", name: str = "there", **fields: Any) -> Any:
     labels = fields.pop("labels", {"app": "x"})
     identity = Identity(namespace=namespace, labels=tuple(sorted(labels.items())))
-    affinity = Affinity(**{key: fields.pop(key) for key in ("near", "apart", "preferred") if key in fields})
+    affinity = Affinity(
+        **{
+            key: fields.pop(key)
+            for key in ("required_affinity", "required_anti_affinity", "preferred_terms")
+            if key in fields
+        }
+    )
     return charge(name, node=on, identity=identity, affinity=affinity, **fields)
 
 
@@ -224,12 +238,12 @@ SELECTORS = [
 @pytest.mark.parametrize(("selector", "matches"), SELECTORS)
 def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:  # noqa: FBT001
     world = World(nodes=ABC, pods=[there("a")])
-    repelling = World(nodes=ABC, pods=[there("a", apart=(term(selector),))])
+    repelling = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(selector),))])
     # With the same labels, so that it counts as the first of its group only if it matches the placed one.
-    near = wanting(labels={"app": "x"}, near=(term(selector),))
+    near = wanting(labels={"app": "x"}, required_affinity=(term(selector),))
     assert passing(pod_affinity, world.fleet(), near) == ({"a", "b"} if matches else set())
     kept_off = {"c", "d"} if matches else set("abcd")
-    assert passing(pod_anti_affinity, world.fleet(), wanting(apart=(term(selector),))) == kept_off
+    assert passing(pod_anti_affinity, world.fleet(), wanting(required_anti_affinity=(term(selector),))) == kept_off
     pod = wanting(labels={"app": "x"})
     assert passing(existing_anti_affinity, repelling.fleet(), pod) == kept_off
 
@@ -250,16 +264,26 @@ SCOPES = [
 def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
     world = World(nodes=ABC, pods=[there("a")], namespaces=NAMESPACES)
     kept_off = {"c", "d"} if matches else set("abcd")
-    near = passing(pod_affinity, world.fleet(), wanting("other", near=(term(X, **peers),)))
+    near = passing(pod_affinity, world.fleet(), wanting("other", required_affinity=(term(X, **peers),)))
     assert near == ({"a", "b"} if matches else set())
-    assert passing(pod_anti_affinity, world.fleet(), wanting("other", apart=(term(X, **peers),))) == kept_off
-    repelling = World(nodes=ABC, pods=[there("a", "other", apart=(term(X, **peers),))], namespaces=NAMESPACES)
+    assert (
+        passing(pod_anti_affinity, world.fleet(), wanting("other", required_anti_affinity=(term(X, **peers),)))
+        == kept_off
+    )
+    repelling = World(
+        nodes=ABC, pods=[there("a", "other", required_anti_affinity=(term(X, **peers),))], namespaces=NAMESPACES
+    )
     assert passing(existing_anti_affinity, repelling.fleet(), wanting("ns", {"app": "x"})) == kept_off
 
 
-def test_a_namespace_that_changes_its_labels_changes_who_is_meant() -> None:
-    fleet = World(nodes=ABC, pods=[there("a", apart=(term(X, namespace_selector=select(team="x")),))]).fleet()
-    far, pod = wanting(apart=(term(X, namespace_selector=select(team="x")),)), wanting(labels={"app": "x"})
+def test_changed_namespace_labels_change_which_pods_match() -> None:
+    fleet = World(
+        nodes=ABC, pods=[there("a", required_anti_affinity=(term(X, namespace_selector=select(team="x")),))]
+    ).fleet()
+    far, pod = (
+        wanting(required_anti_affinity=(term(X, namespace_selector=select(team="x")),)),
+        wanting(labels={"app": "x"}),
+    )
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
     assert fleet.affinity_index.put_namespace("ns", {"team": "x"})
     assert not fleet.affinity_index.put_namespace("ns", {"team": "x"})
@@ -270,36 +294,51 @@ def test_a_namespace_that_changes_its_labels_changes_who_is_meant() -> None:
 
 def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_from_the_pod_to_be_placed() -> None:
     peers: Any = {"namespace_selector": LabelSelector(requirements=(label("team", "DoesNotExist"),))}
-    world = World(nodes=ABC, pods=[there("a", apart=(term(X, **peers),))], namespaces=NAMESPACES)
-    assert passing(pod_anti_affinity, world.fleet(), wanting(apart=(term(X, **peers),))) == {"c", "d"}
+    world = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(X, **peers),))], namespaces=NAMESPACES)
+    assert passing(pod_anti_affinity, world.fleet(), wanting(required_anti_affinity=(term(X, **peers),))) == {"c", "d"}
     assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
 
 
 AFFINITY = [
-    pytest.param([], wanting(near=(term(X),)), "", id="no pod there, and it does not match itself"),
+    pytest.param([], wanting(required_affinity=(term(X),)), "", id="no pod there, and it does not match itself"),
     pytest.param(
-        [], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="the first of its kind, where the key is"
+        [],
+        wanting(labels={"app": "x"}, required_affinity=(term(X),)),
+        "abc",
+        id="the first of its kind, where the key is",
     ),
-    pytest.param([there("c")], wanting(labels={"app": "x"}, near=(term(X),)), "c", id="the second of its kind"),
-    pytest.param([there("d")], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="one outside all domains"),
     pytest.param(
-        [there("gone")], wanting(labels={"app": "x"}, near=(term(X),)), "abc", id="one on a node that is gone"
+        [there("c")], wanting(labels={"app": "x"}, required_affinity=(term(X),)), "c", id="the second of its kind"
     ),
-    pytest.param([there("a", terminating=True)], wanting(near=(term(X),)), "ab", id="one that is terminating"),
+    pytest.param(
+        [there("d")], wanting(labels={"app": "x"}, required_affinity=(term(X),)), "abc", id="one outside all domains"
+    ),
+    pytest.param(
+        [there("gone")],
+        wanting(labels={"app": "x"}, required_affinity=(term(X),)),
+        "abc",
+        id="one on a node that is gone",
+    ),
+    pytest.param(
+        [there("a", terminating=True)], wanting(required_affinity=(term(X),)), "ab", id="one that is terminating"
+    ),
     pytest.param(
         [there("a"), there("c", labels={"tier": "1"}, name="second")],
-        wanting(near=(term(X), term(select(tier="1")))),
+        wanting(required_affinity=(term(X), term(select(tier="1")))),
         "",
         id="two pods that match a term each",
     ),
     pytest.param(
         [there("c", labels={"app": "x", "tier": "1"})],
-        wanting(near=(term(X), term(select(tier="1")))),
+        wanting(required_affinity=(term(X), term(select(tier="1")))),
         "c",
         id="one pod that matches both terms",
     ),
     pytest.param(
-        [], wanting("other", {"app": "x"}, near=(term(X),)), "", id="the first, but its own namespace is not meant"
+        [],
+        wanting("other", {"app": "x"}, required_affinity=(term(X),)),
+        "",
+        id="the first, but its own namespace is not meant",
     ),
 ]
 
@@ -312,8 +351,10 @@ def test_pod_affinity(pods: Sequence[Any], pod: PodRequest, expected: str) -> No
 ZONED = zones(a="1", b="1", c="2", d="3", e=None)
 
 
-def spread(max_skew: int = 1, key: str = "zone", selector: LabelSelector = X, **fields: Any) -> Spread:
-    return Spread(key=key, selector=selector, max_skew=max_skew, **fields)
+def spread(
+    max_skew: int = 1, key: str = "zone", selector: LabelSelector = X, **fields: Any
+) -> TopologySpreadConstraint:
+    return TopologySpreadConstraint(key=key, selector=selector, max_skew=max_skew, **fields)
 
 
 def at(*nodes: str, **fields: Any) -> list[Any]:
@@ -340,13 +381,13 @@ SPREAD = [
 
 
 @pytest.mark.parametrize(("pods", "constraints", "expected"), SPREAD)
-def test_topology_spread(pods: Sequence[Any], constraints: Sequence[Spread], expected: str) -> None:
-    pod = wanting(labels={"app": "x"}, spread=tuple(constraints))
+def test_topology_spread(pods: Sequence[Any], constraints: Sequence[TopologySpreadConstraint], expected: str) -> None:
+    pod = wanting(labels={"app": "x"}, topology_spread=tuple(constraints))
     assert passing(topology_spread, World(nodes=ZONED, pods=pods).fleet(), pod) == set(expected)
 
 
 def test_a_pod_that_does_not_count_itself_may_go_where_there_is_one_more() -> None:
-    pod = wanting(labels={"app": "y"}, spread=(spread(),))
+    pod = wanting(labels={"app": "y"}, topology_spread=(spread(),))
     assert passing(topology_spread, World(nodes=ZONED, pods=at("a")).fleet(), pod) == set("abcd")
     assert passing(topology_spread, World(nodes=ZONED, pods=at("a", "b")).fleet(), pod) == set("cd")
 
@@ -373,13 +414,13 @@ def test_the_policies_of_a_constraint(
     ]
     pods = at("a", "b")
     wanted = replace(asks(selector=selector, tolerations=tolerations), identity=pods[0].identity)
-    pod = replace(wanted, affinity=Affinity(spread=(spread(**fields),)))
+    pod = replace(wanted, affinity=Affinity(topology_spread=(spread(**fields),)))
     assert passing(topology_spread, World(nodes=nodes, pods=pods).fleet(), pod) == set(expected)
 
 
-def test_reasons_tell_the_missing_key_and_the_skew() -> None:
+def test_reasons_name_the_missing_key_and_the_skew() -> None:
     fleet = World(nodes=ZONED, pods=at("a", "b")).fleet()
-    pod = wanting(labels={"app": "x"}, spread=(spread(),))
+    pod = wanting(labels={"app": "x"}, topology_spread=(spread(),))
     rejected = fleet.present & ~topology_spread.passes(fleet, pod)
     assert topology_spread.explain(fleet, pod, rejected) == {
         topology_spread.UNLABELLED: 1,
@@ -390,13 +431,13 @@ def test_reasons_tell_the_missing_key_and_the_skew() -> None:
 @pytest.mark.parametrize(
     ("module", "pod"),
     [
-        pytest.param(pod_affinity, wanting(near=(term(select(app="y")),)), id="affinity"),
-        pytest.param(pod_anti_affinity, wanting(apart=(term(X),)), id="anti-affinity"),
+        pytest.param(pod_affinity, wanting(required_affinity=(term(select(app="y")),)), id="affinity"),
+        pytest.param(pod_anti_affinity, wanting(required_anti_affinity=(term(X),)), id="anti-affinity"),
         pytest.param(existing_anti_affinity, wanting(labels={"app": "y"}), id="anti-affinity of those there"),
     ],
 )
 def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
-    fleet = World(nodes=ABC, pods=[there("a", apart=(term(select(app="y")),))]).fleet()
+    fleet = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(select(app="y")),))]).fleet()
     rejected = fleet.present & ~module.passes(fleet, pod)
     assert module.explain(fleet, pod, rejected) == {module.REASON: int(rejected.sum())}
     assert rejected.any()
@@ -405,7 +446,7 @@ def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
 @pytest.mark.parametrize(
     "module", [pod_affinity, pod_anti_affinity, existing_anti_affinity, topology_spread], ids=lambda each: each.NAME
 )
-def test_a_pod_without_wishes_goes_anywhere(module: Any) -> None:
+def test_a_pod_without_constraints_passes_everywhere(module: Any) -> None:
     fleet = World(nodes=ABC, pods=at("a", "b", "c")).fleet()
     assert passing(module, fleet, asks()) == set("abcd")
 

@@ -15,13 +15,13 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.services import Services
 from berth_operator.core.scores import default_spread
 from berth_operator.core.scores.default_spread import ZONE
-from berth_operator.core.values.affinity import Affinity, Identity, Spread
+from berth_operator.core.values.affinity import Affinity, Identity, TopologySpreadConstraint
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, node_info, score_values
-from tests.unit.core import crowds, references
-from tests.unit.core.crowds import World, select
+from tests.unit.core import affinity_worlds, references
+from tests.unit.core.affinity_worlds import World, select
 
 REPLICA = Identity(namespace="ns", labels=(("app", "x"),), controller="set")
 OTHERS = replace(REPLICA, controller="other")
@@ -92,10 +92,10 @@ def test_only_nodes_that_the_pod_may_go_to_count_in_a_zone() -> None:
     assert scored(fleet, pod(), "ac") == {"a": 66, "c": 100}
 
 
-NAMED = (Spread(key="rack", selector=EVERYTHING, max_skew=1),)
+NAMED = (TopologySpreadConstraint(key="rack", selector=EVERYTHING, max_skew=1),)
 
 
-@pytest.mark.parametrize("affinity", [Affinity(spread=NAMED), Affinity(preferred_spread=NAMED)])
+@pytest.mark.parametrize("affinity", [Affinity(topology_spread=NAMED), Affinity(preferred_topology_spread=NAMED)])
 def test_who_names_a_constraint_has_no_defaults(affinity: Affinity) -> None:
     fleet = World(nodes=ABC, pods=on("a")).fleet()
     assert default_spread.score(fleet, replace(pod(), affinity=affinity), fleet.present) is None
@@ -173,7 +173,12 @@ def _relabelled(world: World) -> World:
 
 
 @settings(max_examples=40, deadline=None)
-@given(crowds.WORLDS.map(_relabelled), crowds.PENDING, st.sets(st.sampled_from(crowds.NAMES)), SELECTED)
+@given(
+    affinity_worlds.WORLDS.map(_relabelled),
+    affinity_worlds.PENDING,
+    st.sets(st.sampled_from(affinity_worlds.NAMES)),
+    SELECTED,
+)
 def test_scores_are_what_a_plain_reading_of_the_rules_says(
     world: World, asked: PodRequest, left_out: set[str], services: list[Mapping[str, str]]
 ) -> None:

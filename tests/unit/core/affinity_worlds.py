@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.affinity import Affinity, Identity, Peers, Spread, Term
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration
@@ -90,7 +90,9 @@ PEERS = st.builds(
 )
 TERMS = st.builds(Term, key=KEYS, peers=PEERS)
 SHAPES = [
-    Spread(key=key, selector=NOTHING, max_skew=skew, min_domains=least, honor_affinity=affinity, honor_taints=taints)
+    TopologySpreadConstraint(
+        key=key, selector=NOTHING, max_skew=skew, min_domains=least, honor_affinity=affinity, honor_taints=taints
+    )
     for key, skew, least, affinity, taints in product(
         ("zone", "host", "disk"), (1, 2, 3), (1, 1, 2, 4), (False, True), (False, True)
     )
@@ -103,13 +105,13 @@ def few(of: st.SearchStrategy[object]) -> st.SearchStrategy[tuple[object, ...]]:
     return st.one_of(st.just(()), st.lists(of, min_size=1, max_size=2).map(tuple))
 
 
-WISHES = st.builds(
+AFFINITIES = st.builds(
     Affinity,
-    near=few(TERMS),
-    apart=few(TERMS),
-    preferred=few(WEIGHTED),
-    spread=few(SPREADS),
-    preferred_spread=few(SPREADS),
+    required_affinity=few(TERMS),
+    required_anti_affinity=few(TERMS),
+    preferred_terms=few(WEIGHTED),
+    topology_spread=few(SPREADS),
+    preferred_topology_spread=few(SPREADS),
 )
 NAMES = [f"n{i}" for i in range(6)]
 NODE_LABELS = st.sampled_from(of_labels(zone="123", disk=["ssd", "hdd"]))
@@ -127,7 +129,7 @@ NODES = st.lists(
     min_size=1,
     max_size=5,
 ).map(_nodes)
-PLACED = st.tuples(IDENTITIES, WISHES, st.sampled_from(NAMES), st.sampled_from([False, False, False, True]))
+PLACED = st.tuples(IDENTITIES, AFFINITIES, st.sampled_from(NAMES), st.sampled_from([False, False, False, True]))
 
 
 def placed(number: int, each: tuple[Identity, Affinity, str, bool]) -> Charge:
@@ -144,7 +146,7 @@ PENDING = st.builds(
         affinity=affinity,
     ),
     IDENTITIES,
-    WISHES,
+    AFFINITIES,
     st.sampled_from([{}, {}, {"disk": "ssd"}]),
     st.booleans(),
 )
@@ -178,79 +180,83 @@ def selects(selector: LabelSelector, labels: Mapping[str, str]) -> bool:
     return True
 
 
-def includes(world: World, peers: Peers, pod: Identity) -> bool:
+def matches(world: World, peers: Peers, pod: Identity) -> bool:
     selected = selects(peers.namespace_selector, world.labels_of(pod.namespace))
     return (pod.namespace in peers.namespaces or selected) and selects(peers.selector, dict(pod.labels))
 
 
-def reaches(world: World, peers: Peers, pod: Identity) -> bool:
-    """Return whether a term of the pod to be placed matches a pod: see `Peers.reach`."""
+def matches_for_incoming_pod(world: World, peers: Peers, pod: Identity) -> bool:
+    """Return whether a term of the pod to be placed matches a pod: see `Peers.matches_for_incoming_pod`."""
     everywhere = selects(peers.namespace_selector, {}) and selects(peers.selector, dict(pod.labels))
-    return everywhere or includes(world, peers, pod)
+    return everywhere or matches(world, peers, pod)
 
 
-def together(key: str, one: NodeInfo, other: NodeInfo) -> bool:
+def same_domain(key: str, one: NodeInfo, other: NodeInfo) -> bool:
     return key in one.labels and key in other.labels and one.labels[key] == other.labels[key]
 
 
-def near(world: World, pod: PodRequest, node: NodeInfo) -> bool:
-    terms = pod.affinity.near
+def satisfies_affinity(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+    terms = pod.affinity.required_affinity
     if any(each.key not in node.labels for each in terms):
         return False
-    matching = [at for at, other in world.placed() if all(reaches(world, each.peers, other.identity) for each in terms)]
-    if all(any(together(each.key, node, at) for at in matching) for each in terms):
+    matching = [
+        at
+        for at, other in world.placed()
+        if all(matches_for_incoming_pod(world, each.peers, other.identity) for each in terms)
+    ]
+    if all(any(same_domain(each.key, node, at) for at in matching) for each in terms):
         return True
     counted = [at for at in matching if any(each.key in at.labels for each in terms)]
-    return not counted and all(reaches(world, each.peers, pod.identity) for each in terms)
+    return not counted and all(matches_for_incoming_pod(world, each.peers, pod.identity) for each in terms)
 
 
-def apart(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+def satisfies_anti_affinity(world: World, pod: PodRequest, node: NodeInfo) -> bool:
     return not any(
-        reaches(world, each.peers, other.identity) and together(each.key, node, at)
-        for each in pod.affinity.apart
+        matches_for_incoming_pod(world, each.peers, other.identity) and same_domain(each.key, node, at)
+        for each in pod.affinity.required_anti_affinity
         for at, other in world.placed()
     )
 
 
-def left_alone(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+def satisfies_existing_anti_affinity(world: World, pod: PodRequest, node: NodeInfo) -> bool:
     return not any(
-        includes(world, each.peers, pod.identity) and together(each.key, node, at)
+        matches(world, each.peers, pod.identity) and same_domain(each.key, node, at)
         for at, other in world.placed()
-        for each in other.affinity.apart
+        for each in other.affinity.required_anti_affinity
     )
 
 
-def eligible(pod: PodRequest, spread: Spread, keys: set[str], node: NodeInfo) -> bool:
+def eligible(pod: PodRequest, constraint: TopologySpreadConstraint, keys: set[str], node: NodeInfo) -> bool:
     if not keys <= set(node.labels):
         return False
-    if spread.honor_affinity and any(not each.holds(node.labels) for each in pod.node_selector):
+    if constraint.honor_affinity and any(not each.holds(node.labels) for each in pod.node_selector):
         return False
-    return not (spread.honor_taints and any(not pod.tolerates(each) for each in node.taints))
+    return not (constraint.honor_taints and any(not pod.tolerates(each) for each in node.taints))
 
 
-def matching(world: World, pod: PodRequest, spread: Spread, node: NodeInfo) -> int:
+def count_matching(world: World, pod: PodRequest, constraint: TopologySpreadConstraint, node: NodeInfo) -> int:
     """Return the number of a node's pods that a constraint counts."""
-    if not spread.selector.requirements:
+    if not constraint.selector.requirements:
         return 0
     return sum(
         at is node
         and not other.terminating
         and other.identity.namespace == pod.identity.namespace
-        and selects(spread.selector, dict(other.identity.labels))
+        and selects(constraint.selector, dict(other.identity.labels))
         for at, other in world.placed()
     )
 
 
-def even(world: World, pod: PodRequest, node: NodeInfo) -> bool:
-    keys = {each.key for each in pod.affinity.spread}
+def satisfies_topology_spread(world: World, pod: PodRequest, node: NodeInfo) -> bool:
+    keys = {each.key for each in pod.affinity.topology_spread}
     if not keys <= set(node.labels):
         return False
-    for each in pod.affinity.spread:
+    for each in pod.affinity.topology_spread:
         domains: dict[str, int] = {}
         for other in world.nodes:
             if eligible(pod, each, keys, other):
                 value = other.labels[each.key]
-                domains[value] = domains.get(value, 0) + matching(world, pod, each, other)
+                domains[value] = domains.get(value, 0) + count_matching(world, pod, each, other)
         least = min(domains.values()) if len(domains) >= each.min_domains else 0
         itself = selects(each.selector, dict(pod.identity.labels))
         if domains.get(node.labels[each.key], 0) + itself - least > each.max_skew:
