@@ -46,11 +46,11 @@ class Binds(Protocol):
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
 
-    def leads(self, epoch: int) -> bool:
+    def leads(self, term: int) -> bool:
         """Return whether we still lead in this term."""
 
     async def send(
-        self, placement: Placement, body: dict[str, object], epoch: int
+        self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
@@ -76,7 +76,7 @@ class GangBinder:
         self._preemptor = preemptor
         self._policy, self._lease, self._binds = policy, lease, binds
 
-    def decide(self, gang: Gang, epoch: int) -> None:
+    def decide(self, gang: Gang, term: int) -> None:
         """Decide a gang, and start to bind its members if they are placed."""
         outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
@@ -86,36 +86,36 @@ class GangBinder:
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             return
-        bodies = self._bodies(gang, outcome, epoch)
+        bodies = self._bodies(gang, outcome, term)
         if bodies is not None:
             self._cluster.placements.assume_all(outcome)
-            self._binds.start(self._bind(outcome, bodies, epoch))
+            self._binds.start(self._bind(outcome, bodies, term))
 
-    def _bodies(self, gang: Gang, placements: Sequence[Placement], epoch: int) -> list[dict[str, object]] | None:
+    def _bodies(self, gang: Gang, placements: Sequence[Placement], term: int) -> list[dict[str, object]] | None:
         """Return the Bindings; None if one cannot be written, which is reported on its pod."""
         bodies = []
         for placement in placements:
             try:
-                bodies.append(binding(placement, epoch, self._lease))
+                bodies.append(binding(placement, term, self._lease))
             except RecordError as error:
                 self._reporter.refused(placement.pod, str(error))
                 self._cluster.gangs.put_off(gang.membership)
                 return None
         return bodies
 
-    async def _bind(self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], epoch: int) -> None:
-        if not await self._bind_claims(placements, epoch):
+    async def _bind(self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int) -> None:
+        if not await self._bind_claims(placements, term):
             for placement in placements:
                 self._cluster.placements.forget(placement.pod.uid)
             return
         self._cluster.gangs.begin(placements)
         for placement, body in zip(placements, bodies, strict=True):
-            self._binds.start(self._bind_member(placement, body, epoch))
+            self._binds.start(self._bind_member(placement, body, term))
 
-    async def _bind_claims(self, placements: Sequence[Placement], epoch: int) -> bool:
+    async def _bind_claims(self, placements: Sequence[Placement], term: int) -> bool:
         """Bind the claims of all members; return whether all are bound."""
         claiming = [each for each in placements if each.volumes]
-        waits = (self._volumes.bind(each, lambda: self._binds.leads(epoch)) for each in claiming)
+        waits = (self._volumes.bind(each, lambda: self._binds.leads(term)) for each in claiming)
         all_bound = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
             if isinstance(result, VolumeError):
@@ -136,12 +136,12 @@ class GangBinder:
                 all_reach = False
         return all_reach
 
-    async def _bind_member(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+    async def _bind_member(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
         tries = 0
-        while (answer := await self._binds.send(placement, body, epoch)) is not None:
+        while (answer := await self._binds.send(placement, body, term)) is not None:
             outcome, why = answer
-            until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(epoch) else None
+            until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(term) else None
             if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
                 self._binds.settle(placement, outcome, why)
                 return

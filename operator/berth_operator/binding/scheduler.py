@@ -78,14 +78,14 @@ class Scheduler:
 
     async def run(self) -> None:
         """Schedule until cancelled, or until the term ends."""
-        epoch = self._term()
+        term = self._term()
         self._preemptor.restore()
-        while epoch is not None and self._term() == epoch:
+        while term is not None and self._term() == term:
             if self._failure is not None:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
-            if await self._decide_some(epoch) or self._review.wakes_one():
+            if await self._decide_some(term) or self._review.wakes_one():
                 await asyncio.sleep(0)
             else:
                 await self._wait()
@@ -109,22 +109,22 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _decide_some(self, epoch: int) -> bool:
+    async def _decide_some(self, term: int) -> bool:
         """Decide up to `BATCH` units; return whether the queue may have more."""
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
             unit = self._cluster.queue.pop(self._cluster.clock())
-            if unit is None or not self._decide(unit, epoch):
+            if unit is None or not self._decide(unit, term):
                 self._binds.release()
             if unit is None:
                 return False
         return True
 
-    def _decide(self, unit: PendingPod | Gang, epoch: int) -> bool:
+    def _decide(self, unit: PendingPod | Gang, term: int) -> bool:
         """Decide one unit; return whether a pod's bind was started."""
         try:
-            return self._decide_unit(unit, epoch)
+            return self._decide_unit(unit, term)
         except PluginFailedError as error:
             # Nothing has been assumed or evicted yet: plug-ins only read the state.
             self._put_off(unit, error)
@@ -147,13 +147,13 @@ class Scheduler:
             self._logged_failures[error.kind] = str(error)
             log.error("plug-in failed", why=str(error), exc_info=error)
 
-    def _decide_unit(self, unit: PendingPod | Gang, epoch: int) -> bool:
+    def _decide_unit(self, unit: PendingPod | Gang, term: int) -> bool:
         if isinstance(unit, Gang):
-            self._gangs.decide(unit, epoch)  # each member acquires its own turn to bind
+            self._gangs.decide(unit, term)  # each member acquires its own turn to bind
             return False
-        return self._decide_pod(unit, epoch)
+        return self._decide_pod(unit, term)
 
-    def _decide_pod(self, pod: PendingPod, epoch: int) -> bool:
+    def _decide_pod(self, pod: PendingPod, term: int) -> bool:
         """Decide one pod; return whether its bind was started."""
         parked = self._cluster.queue.parked_failure(pod)
         outcome = parked or decide(self._cluster.fleet, pod, self._policy(pod.scheduler))
@@ -165,16 +165,16 @@ class Scheduler:
             self._reporter.unschedulable(pod, outcome)
             return False
         try:
-            body = binding(outcome, epoch, self._lease)
+            body = binding(outcome, term, self._lease)
         except RecordError as error:
             # Not parked with its class: another pod of the class may have fewer annotations and fit.
             self._cluster.queue.back_off(pod, self._cluster.clock())
             self._reporter.refused(pod, str(error))
             return False
-        self._begin(outcome, body, epoch)
+        self._begin(outcome, body, term)
         return True
 
-    def _begin(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+    def _begin(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Charge a placement and start to bind it."""
         self._cluster.placements.assume(placement)
         if placement.volumes:
@@ -182,7 +182,7 @@ class Scheduler:
         else:
             bind = self._bind
             self._reporter.in_flight_binds.begin()
-        self.start(bind(placement, body, epoch))
+        self.start(bind(placement, body, term))
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
@@ -190,9 +190,9 @@ class Scheduler:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
-    def leads(self, epoch: int) -> bool:
+    def leads(self, term: int) -> bool:
         """Return whether we still lead in this term."""
-        return self._term() == epoch
+        return self._term() == term
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -201,12 +201,12 @@ class Scheduler:
             self._failure = error
             self._work.set()
 
-    async def _bind_claims_first(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+    async def _bind_claims_first(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Bind a pod's claims, and then the pod."""
         # Binding claims may take minutes, and must not block the binds of other pods.
         self._binds.release()
         try:
-            await self._volumes.bind(placement, lambda: self.leads(epoch))
+            await self._volumes.bind(placement, lambda: self.leads(term))
         except GoneError:
             self._cluster.placements.forget(placement.pod.uid)
         except VolumeError as error:
@@ -214,34 +214,34 @@ class Scheduler:
         else:
             await self._binds.acquire()
             self._reporter.in_flight_binds.begin()
-            await self._bind(placement, body, epoch)
+            await self._bind(placement, body, term)
 
-    async def _bind(self, placement: Placement, body: dict[str, object], epoch: int) -> None:
+    async def _bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Send a Binding, and apply its outcome."""
         try:
-            if (answer := await self._answer(placement, body, epoch)) is not None:
+            if (answer := await self._answer(placement, body, term)) is not None:
                 self.settle(placement, *answer)
         finally:
             self._binds.release()
             self._reporter.in_flight_binds.end()
 
     async def send(
-        self, placement: Placement, body: dict[str, object], epoch: int
+        self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding in its turn and return the answer; None if the term has ended."""
         async with self._binds:
             self._reporter.in_flight_binds.begin()
             try:
-                return await self._answer(placement, body, epoch)
+                return await self._answer(placement, body, term)
             finally:
                 self._reporter.in_flight_binds.end()
 
     async def _answer(
-        self, placement: Placement, body: dict[str, object], epoch: int
+        self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
         pause = binder.FIRST_PAUSE
-        while self.leads(epoch):
+        while self.leads(term):
             outcome, why = await binder.send(self._pods, placement, body)
             if outcome is not binder.BindOutcome.UNKNOWN:
                 return outcome, why

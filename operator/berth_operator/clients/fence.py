@@ -76,7 +76,7 @@ class Fence:
         log.warning("no fence is installed: the API server would accept Bindings of a past term", lease=self._lease)
         return ""
 
-    async def _refusal(self, epoch: int) -> str:
+    async def _refusal(self, term: int) -> str:
         """Return why the API server refuses a Binding of a term; empty if it passes the fence."""
         body = {
             "apiVersion": "v1",
@@ -84,7 +84,7 @@ class Fence:
             "metadata": {
                 "name": NO_POD,
                 "labels": {names.FENCED_BY: self._lease},
-                "annotations": {names.EPOCH: str(epoch)},
+                "annotations": {names.EPOCH: str(term)},
             },
             "target": {"apiVersion": "v1", "kind": "Node", "name": NO_POD},
         }

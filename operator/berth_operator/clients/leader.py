@@ -27,7 +27,7 @@ from berth_client import times
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.objects import Object
 
-EPOCH: Final = datetime(2025, 1, 1, tzinfo=UTC)
+TERM_ORIGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 """The terms of a new LeaderLease start from the seconds since this moment."""
 
 COPIES: Final = 5
@@ -264,5 +264,5 @@ def _drained(lease: Object) -> str | None:
 
 
 def _created(lease: Object) -> int:
-    """Return the seconds from EPOCH to the lease's creation, by the API server's clock."""
-    return int((times.parse(lease["metadata"]["creationTimestamp"]) - EPOCH).total_seconds())
+    """Return the seconds from TERM_ORIGIN to the lease's creation, by the API server's clock."""
+    return int((times.parse(lease["metadata"]["creationTimestamp"]) - TERM_ORIGIN).total_seconds())

@@ -50,35 +50,35 @@ class Fenced:
         self.arena.create([self.arena.pod(name)])
         return name
 
-    def binding(self, pod: str, *, epoch: object = None, label: str | None = None) -> Object:
+    def binding(self, pod: str, *, term: object = None, label: str | None = None) -> Object:
         metadata: dict[str, Any] = {"name": pod}
         if label is not None:
             metadata["labels"] = {"berth.dev/fenced-by": label}
-        if epoch is not None:
-            metadata["annotations"] = {"berth.dev/epoch": str(epoch)}
+        if term is not None:
+            metadata["annotations"] = {"berth.dev/epoch": str(term)}
         return {"metadata": metadata, "target": {"kind": "Node", "name": "nowhere"}}
 
     async def bind(
         self,
         *,
         client: kube.KubeClient | None = None,
-        epoch: object = None,
+        term: object = None,
         label: str | None = None,
         pod: str | None = None,
     ) -> int:
         """Bind a pod, a new one unless named; return the HTTP status, 201 if it is accepted."""
         pod = pod or self.pod()
-        binding = self.binding(pod, epoch=epoch, label=label)
+        binding = self.binding(pod, term=term, label=label)
         try:
             await (client or self.client).bind(self.arena.namespace, pod, binding)
         except ApiError as error:
             return error.status
         return 201
 
-    async def until_active(self, *, epoch: object, label: str | None) -> None:
+    async def until_active(self, *, term: object, label: str | None) -> None:
         """Wait until the API server has compiled the policies, which takes a second, or more on a busy machine."""
         deadline = time.monotonic() + ACTIVE_SECONDS
-        while await self.bind(epoch=epoch, label=label) == 201:
+        while await self.bind(term=term, label=label) == 201:
             assert time.monotonic() < deadline
 
 
@@ -90,8 +90,8 @@ async def fenced(arena: Arena) -> AsyncIterator[Fenced]:
     documents = fence.fence(namespace=arena.namespace, lease=arena.lease_name, service_account=ACCOUNT, suffix=arena.id)
     try:
         arena.apply(documents)
-        await own.until_active(epoch=1, label=None)
-        await own.until_active(epoch=1, label=arena.lease_name)
+        await own.until_active(term=1, label=None)
+        await own.until_active(term=1, label=arena.lease_name)
         yield own
     finally:
         for document in documents:

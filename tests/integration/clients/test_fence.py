@@ -34,7 +34,7 @@ async def set_term(admin: kube.KubeClient, arena: Arena, term: int) -> None:
 
 async def until_seen(fenced: Fenced, term: int) -> None:
     async with asyncio.timeout(waiting.PATIENCE):
-        while await fenced.bind(epoch=term, label=fenced.arena.lease_name) != 201:
+        while await fenced.bind(term=term, label=fenced.arena.lease_name) != 201:
             pass
 
 
@@ -42,14 +42,14 @@ async def test_only_the_present_term_binds(fenced: Fenced, admin: kube.KubeClien
     ours = fenced.arena.lease_name
     await set_term(admin, fenced.arena, 7)
     await until_seen(fenced, 7)
-    assert await fenced.bind(epoch=6, label=ours) == 403
-    assert await fenced.bind(epoch=8, label=ours) == 403
-    assert await fenced.bind(epoch=None, label=ours) == 403
-    assert await fenced.bind(epoch=7, label=None) == 403
-    assert await fenced.bind(epoch=7, label="another-lease") == 403
+    assert await fenced.bind(term=6, label=ours) == 403
+    assert await fenced.bind(term=8, label=ours) == 403
+    assert await fenced.bind(term=None, label=ours) == 403
+    assert await fenced.bind(term=7, label=None) == 403
+    assert await fenced.bind(term=7, label="another-lease") == 403
     await set_term(admin, fenced.arena, 8)
     await until_seen(fenced, 8)
-    assert await fenced.bind(epoch=7, label=ours) == 403
+    assert await fenced.bind(term=7, label=ours) == 403
 
 
 async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.KubeClient) -> None:
@@ -58,19 +58,19 @@ async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.Kub
     pod = fenced.pod()
     with pytest.raises(ApiError, match=r"epoch 6 is over, the LeaderLease berth-\w+ is in term 7"):
         await fenced.client.bind(
-            fenced.arena.namespace, pod, fenced.binding(pod, epoch=6, label=fenced.arena.lease_name)
+            fenced.arena.namespace, pod, fenced.binding(pod, term=6, label=fenced.arena.lease_name)
         )
 
 
 async def test_a_missing_lease_stops_us_and_nobody_else(fenced: Fenced, admin: kube.KubeClient) -> None:
     arena = fenced.arena
-    assert await fenced.bind(epoch=1, label=arena.lease_name) == 422
+    assert await fenced.bind(term=1, label=arena.lease_name) == 422
     assert await fenced.bind(client=admin) == 201
-    assert await fenced.bind(client=admin, epoch=1, label="another-lease") == 201
+    assert await fenced.bind(client=admin, term=1, label="another-lease") == 201
     await set_term(admin, arena, 3)
     await until_seen(fenced, 3)
     await admin.request("DELETE", f"{leases(arena)}/{arena.lease_name}")
-    await fenced.until_active(epoch=3, label=arena.lease_name)
+    await fenced.until_active(term=3, label=arena.lease_name)
     assert await fenced.bind(client=admin) == 201
 
 
@@ -79,8 +79,8 @@ async def test_the_older_way_to_bind_is_fenced_as_well(fenced: Fenced, admin: ku
     await set_term(admin, arena, 7)
     await until_seen(fenced, 7)
     path = f"/api/v1/namespaces/{arena.namespace}/bindings"
-    for epoch, label in ((7, None), (6, arena.lease_name)):
-        body = fenced.binding(fenced.pod(), epoch=epoch, label=label)
+    for term, label in ((7, None), (6, arena.lease_name)):
+        body = fenced.binding(fenced.pod(), term=term, label=label)
         with pytest.raises(ApiError, match="403 Forbidden"):
             await fenced.client.request("POST", path, body=body)
 
@@ -95,7 +95,7 @@ async def test_a_bind_that_was_under_way_when_the_term_ended_is_refused(
     sender = await kube.KubeClient.connect(proxy.kubeconfig(token), "berth-test/paused")
     pod = fenced.pod()
     held = proxy.hold("POST", r"/binding$", count=1)
-    bind = asyncio.create_task(sender.bind(arena.namespace, pod, fenced.binding(pod, epoch=7, label=arena.lease_name)))
+    bind = asyncio.create_task(sender.bind(arena.namespace, pod, fenced.binding(pod, term=7, label=arena.lease_name)))
     await asyncio.to_thread(held.wait)
     await set_term(admin, arena, 8)
     await until_seen(fenced, 8)
@@ -116,7 +116,7 @@ async def test_an_old_term_is_refused_long_before_a_new_leader_reads(fenced: Fen
     for term in range(2, 22):
         await set_term(admin, arena, term)
         began = last = time.monotonic()
-        while await fenced.bind(pod=pods.pop(), epoch=term - 1, label=ours) == 201:
+        while await fenced.bind(pod=pods.pop(), term=term - 1, label=ours) == 201:
             last = time.monotonic()
         delays.append(last - began)
     print(f"an old term binds until p50 {statistics.median(delays):.4f} s, max {max(delays):.4f} s")  # noqa: T201
@@ -160,7 +160,7 @@ async def test_a_candidate_stopped_before_its_write_binds_nothing_two_terms_late
         await until_seen(fenced, term)
         held.release()
         for _ in range(20):
-            assert await fenced.bind(epoch=its_number, label=arena.lease_name) == 403
+            assert await fenced.bind(term=its_number, label=arena.lease_name) == 403
             assert stopped.term is None
         spec = (await admin.request("GET", f"{leases(arena)}/{arena.lease_name}"))["spec"]
         assert (spec["holderIdentity"], spec["term"]) == ("third", term)

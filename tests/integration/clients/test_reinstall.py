@@ -93,12 +93,12 @@ class Site:
             self.operator(**QUICK_TERMS)
         return running
 
-    def refusal(self, epoch: int) -> str:
+    def refusal(self, term: int) -> str:
         """Return the refusal of the operator's Binding of a missing pod; empty if only the pod is missing."""
         metadata = {
             "name": "missing",
             "labels": {"berth.dev/fenced-by": "berth-operator"},
-            "annotations": {"berth.dev/epoch": str(epoch)},
+            "annotations": {"berth.dev/epoch": str(term)},
         }
         body = {"metadata": metadata, "target": {"kind": "Node", "name": "node-0"}}
         try:

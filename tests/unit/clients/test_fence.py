@@ -28,25 +28,25 @@ def refused(why: str, status: int = 403) -> ApiError:
     return ApiError(status, "Forbidden", f'pods "{fence.NO_POD}" is forbidden: {policy}: {why}')
 
 
-def in_force(epoch: int) -> ApiError:
-    return missing() if epoch == TERM else refused(f"epoch {epoch} is over")
+def in_force(term: int) -> ApiError:
+    return missing() if term == TERM else refused(f"epoch {term} is over")
 
 
 def unloaded(_: int) -> ApiError:
     return refused("failed to configure binding: failed to find resource referenced by paramKind", 422)
 
 
-def stale(epoch: int) -> ApiError:
-    return missing() if epoch == TERM - 1 else refused(f"epoch {epoch} is over")
+def stale(term: int) -> ApiError:
+    return missing() if term == TERM - 1 else refused(f"epoch {term} is over")
 
 
 def forbidden(_: int) -> ApiError:
     return ApiError(403, "Forbidden", 'User "x" cannot create resource "pods/binding"')
 
 
-def webhook(epoch: int) -> ApiError:
+def webhook(term: int) -> ApiError:
     denied = 'admission webhook "x.example.com" denied the request: no such pod'
-    return ApiError(403, "Forbidden", denied) if epoch == TERM else in_force(epoch)
+    return ApiError(403, "Forbidden", denied) if term == TERM else in_force(term)
 
 
 def other_policy(_: int) -> ApiError:

@@ -13,7 +13,7 @@ from tests.unit.clients.leases import STARTED, LeaseClient, LeaseStore
 
 pytestmark = pytest.mark.looptime
 
-FIRST = int((STARTED - leader.EPOCH).total_seconds()) + 1
+FIRST = int((STARTED - leader.TERM_ORIGIN).total_seconds()) + 1
 
 
 def now() -> float:

@@ -100,7 +100,7 @@ def _exchanged(grant: Grant, device: Grant) -> Grant:
     return replace(grant, minor=device.minor, id=device.id, parent=device.parent)
 
 
-def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:
+def binding(placement: Placement, term: int, lease: str) -> dict[str, Any]:
     """Return the Binding: node, cards and the leader's term in one object, valid only for this pod's UID."""
     pod = placement.pod
     return {
@@ -111,7 +111,7 @@ def binding(placement: Placement, epoch: int, lease: str) -> dict[str, Any]:
             "namespace": pod.namespace,
             "uid": pod.uid,
             "labels": {names.FENCED_BY: lease},
-            "annotations": {names.EPOCH: str(epoch), **annotations(placement)},
+            "annotations": {names.EPOCH: str(term), **annotations(placement)},
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
     }
