@@ -10,18 +10,18 @@ from pydantic import Field
 
 from berth_api.device import Model, Quantity
 
-MOST_MEMBERS = 2**31 - 1
-Count = Annotated[int, Field(ge=0, le=MOST_MEMBERS)]
+MAX_MEMBERS = 2**31 - 1
+Count = Annotated[int, Field(ge=0, le=MAX_MEMBERS)]
 
 
 class PodGroupSpec(Model):
     """What the scheduler must ensure for the group."""
 
-    min_member: Annotated[int, Field(ge=1, le=MOST_MEMBERS)] | None = None
+    min_member: Annotated[int, Field(ge=1, le=MAX_MEMBERS)] | None = None
     """Number of members that must be placed together; with fewer, none is bound."""
     min_resources: Annotated[dict[str, Quantity], Field(max_length=64)] | None = None
     """Not used by Berth, which places each member by its own requests."""
-    schedule_timeout_seconds: Annotated[int, Field(ge=-(2**31), le=MOST_MEMBERS)] | None = None
+    schedule_timeout_seconds: Annotated[int, Field(ge=-(2**31), le=MAX_MEMBERS)] | None = None
     """Seconds after which a partly bound group is aborted; 0 for the scheduler's default."""
 
 

@@ -26,8 +26,8 @@ from tests.bench.openb import SHARES, Task
 Amounts = npt.NDArray[np.float64]
 Whole = npt.NDArray[np.int64]
 
-MOST_CPU: Final = 128_000
-MOST_CARDS: Final = 8_000
+MAX_CPU: Final = 128_000
+MAX_CARDS: Final = 8_000
 """The largest node, by which scores are divided."""
 WHOLE: Final = 1000
 TYPICAL: Final = 0.95
@@ -119,7 +119,7 @@ class BestFit(Baseline):
 
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         cpu, count, milli = amounts_of(request)
-        rest = 0.5 * (fleet.left(CPU) - cpu) / MOST_CPU + 0.5 * (total(left) - milli * count) / MOST_CARDS
+        rest = 0.5 * (fleet.left(CPU) - cpu) / MAX_CPU + 0.5 * (total(left) - milli * count) / MAX_CARDS
         rated = whole(100.0 * (1.0 - rest))
         low, high = rated[fits].min(), rated[fits].max()
         return whole(100.0 * (rated - low) / (high - low)) if high > low else np.zeros_like(rated)
@@ -133,7 +133,7 @@ class DotProd(Baseline):
     def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
         del fits
         cpu, count, milli = amounts_of(request)
-        product = fleet.left(CPU) / MOST_CPU * cpu / MOST_CPU + total(left) / MOST_CARDS * milli * count / MOST_CARDS
+        product = fleet.left(CPU) / MAX_CPU * cpu / MAX_CPU + total(left) / MAX_CARDS * milli * count / MAX_CARDS
         return whole(100.0 * (1.0 - product / 2.0))
 
 
@@ -176,7 +176,7 @@ class Clustering(Baseline):
         others = np.sum([count for each, count in held.items() if each != kind], axis=0)
         same, other = held[kind] > 0, others > 0
         rated = np.where(same, np.where(other, 50.0, 75.0), np.where(other, 0.0, 25.0))
-        return rated + whole(25.0 * (MOST_CARDS - total(left)) / MOST_CARDS)
+        return rated + whole(25.0 * (MAX_CARDS - total(left)) / MAX_CARDS)
 
     def _held(self, fleet: Fleet) -> dict[str, Whole]:
         """Return the number of pods of each kind on each row; charges are only added, so count the new ones."""

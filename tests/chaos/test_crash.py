@@ -16,7 +16,7 @@ TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}
 SEED: Final = 20_260
 NATURAL: Final = 10
 """After this many kills the Lease expires by itself, which takes twelve seconds; otherwise the test releases it."""
-LONGEST: Final = 0.25
+MAX_DELAY: Final = 0.25
 """Longest time in seconds from a takeover to the kill: the binds of a batch take about as long."""
 
 # The cluster and its pods. A known number of each kind fits, in whatever order they arrive.
@@ -41,7 +41,7 @@ def test_killed_operator_loses_no_pod_and_books_no_card_twice(world: World) -> N
         leader.logged('"event": "leading"')
         follower = _follower(world)
         world.arena.create(next(arrivals))
-        time.sleep(chance.uniform(0, LONGEST))
+        time.sleep(chance.uniform(0, MAX_DELAY))
         leader.kill()
         if kill % NATURAL:
             world.free_lease()

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.events import MAX_QUEUED, Event, EventQueue, Subject
 from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
-from berth_operator.binding.waiting_pods import LONGEST_HOLD, LONGEST_RETRY, LOOK, QUIET, RATE, SERIES, SETTLE
+from berth_operator.binding.waiting_pods import LOOK, MAX_HOLD, MAX_RETRY, QUIET, RATE, SERIES, SETTLE
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
 from tests.builders import NVIDIA, Raw, condition, grant, node, pod, waiting
@@ -391,7 +391,7 @@ async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_
         await asyncio.sleep(15)
     times = api.patched_at("a0")
     assert 4 <= len(times) <= 6
-    assert all(QUIET <= later - earlier <= LONGEST_HOLD + 2 for earlier, later in pairwise(times))
+    assert all(QUIET <= later - earlier <= MAX_HOLD + 2 for earlier, later in pairwise(times))
     assert api.messages("a0")[-1] == "0/99 nodes are available: 99 node(s) were not ready"
 
 
@@ -529,7 +529,7 @@ async def test_a_condition_is_tried_again_as_long_as_its_pod_waits() -> None:
         await asyncio.sleep(600)
         assert api.messages("a0") == []
         del world.api.always["condition a0"]
-        await asyncio.sleep(LONGEST_RETRY + 1)
+        await asyncio.sleep(MAX_RETRY + 1)
     assert api.messages("a0") == ["reason"]
     assert api.events_of("a0", "FailedScheduling") == ["reason"]
 

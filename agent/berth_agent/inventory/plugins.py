@@ -24,7 +24,7 @@ from berth_api.plugins import load as load_all
 
 GROUP: Final = "berth.device_agents"
 MAX_MESSAGE: Final = 1024
-MOST: Final = 6
+MAX_PLUGINS: Final = 6
 """Plug-ins of one agent. Each has a condition on the Device, which has room for 16, with those of the agent itself and
 of the operator."""
 
@@ -63,9 +63,9 @@ def load(entries: Iterable[EntryPoint]) -> dict[str, DeviceAgent]:
         agent = _made(plugin)
         if (owner := owners.setdefault(agent.name, plugin.owner)) != plugin.owner or agent.name in agents:
             raise plugin.error(f"type {agent.name} belongs to {owner} already; use a type that no other plug-in has")
-        if len(agents) == MOST:
+        if len(agents) == MAX_PLUGINS:
             raise plugin.error(
-                f"there are {MOST} others already ({', '.join(agents)}), and a Device has room for no more"
+                f"there are {MAX_PLUGINS} others already ({', '.join(agents)}), and a Device has room for no more"
             )
         agents[agent.name] = agent
     return agents

@@ -21,7 +21,7 @@ from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.record import annotations
 
 FIRST_PAUSE: Final = 0.1
-LONGEST_PAUSE: Final = 2.0
+MAX_PAUSE: Final = 2.0
 """Seconds between two sends of one Binding."""
 
 _WEBHOOK: Final = "failed calling webhook"

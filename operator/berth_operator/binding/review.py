@@ -14,8 +14,8 @@ INTERVAL: Final = 4.0
 """Seconds between the starts of two reviews."""
 SHARE: Final = 20.0
 """The pause before the next class, as a multiple of the time that deciding the last one took."""
-SHORTEST_PAUSE: Final = 0.005
-LONGEST_PAUSE: Final = 10.0
+MIN_PAUSE: Final = 0.005
+MAX_PAUSE: Final = 10.0
 """Seconds between two classes."""
 
 
@@ -36,7 +36,7 @@ class Review:
         now = self._cluster.clock()
         if self._woken_at is not None:
             pause = SHARE * (now - self._woken_at)
-            self._next_class = now + min(LONGEST_PAUSE, max(SHORTEST_PAUSE, pause))
+            self._next_class = now + min(MAX_PAUSE, max(MIN_PAUSE, pause))
             self._woken_at = None
         if now < self._next_class or not (self._classes or self._begins(now)):
             return False

@@ -29,7 +29,7 @@ BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
-SHORTEST_WAIT: Final = 0.001
+MIN_WAIT: Final = 0.001
 """Seconds; the rest of a back-off may be shorter than the resolution of the loop's clock."""
 MAX_BINDS: Final = 256
 """Binds in flight at once; deciding waits while there are more."""
@@ -102,7 +102,7 @@ class Scheduler:
         due, seconds = self._cluster.queue.next_due(), self._review.due_in()
         if due is not None:
             seconds = min(seconds, due - self._cluster.clock())
-        pause = min(1.0, max(SHORTEST_WAIT, seconds))
+        pause = min(1.0, max(MIN_WAIT, seconds))
         try:
             async with asyncio.timeout(pause):
                 await self._work.wait()
@@ -248,7 +248,7 @@ class Scheduler:
             log.warning("bind without an answer, sending it again", pod=placement.pod.key, error=why)
             self._unanswered = True
             await asyncio.sleep(pause)
-            pause = min(2 * pause, binder.LONGEST_PAUSE)
+            pause = min(2 * pause, binder.MAX_PAUSE)
         return None
 
     def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:

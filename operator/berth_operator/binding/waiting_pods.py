@@ -4,7 +4,7 @@ Each pod has one record of what is to be written, and at most one write in fligh
 anything in the cluster changes, so writes are held back:
 
 * the first reason is written as soon as the bucket allows, before any later one;
-* another reason is written once it has stood for `SETTLE` seconds, or after `LONGEST_HOLD` seconds of change, and
+* another reason is written once it has stood for `SETTLE` seconds, or after `MAX_HOLD` seconds of change, and
   `QUIET` seconds after the last write of this pod;
 * a changed spec or nominated node is written at once.
 
@@ -40,13 +40,13 @@ QUIET: Final = 10.0
 """Seconds between two reports of a pod."""
 SETTLE: Final = 3.0
 """Seconds for which a changed reason must last before it is written, so that flapping costs no writes."""
-LONGEST_HOLD: Final = 30.0
+MAX_HOLD: Final = 30.0
 """Seconds after which a changed reason is written even if it keeps changing."""
 SERIES: Final = 360.0
 """Seconds that a series of Events lasts, like client-go's `finishTime`."""
 LOOK: Final = 0.5
 """Seconds between two checks of the reports that are held back."""
-LONGEST_RETRY: Final = 60.0
+MAX_RETRY: Final = 60.0
 """Seconds between two attempts at a report that fails."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -141,7 +141,7 @@ class _Record:
             return -math.inf
         if not self.differs:
             return math.inf
-        return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + LONGEST_HOLD))
+        return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + MAX_HOLD))
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
         """Set the pod's current reason."""
@@ -326,7 +326,7 @@ class WaitingPods:
                 self.dismiss(pod.uid)
             return
         refused = error.is_refused
-        pause = LONGEST_RETRY if refused else min(LONGEST_RETRY, 2.0**record.failures)
+        pause = MAX_RETRY if refused else min(MAX_RETRY, 2.0**record.failures)
         if not record.failures:
             log.warning("report failed, trying again", pod=pod.key, error=str(error), again_in=pause)
         record.failures = min(record.failures + 1, 10)

@@ -18,7 +18,7 @@ from berth_client.errors import ApiError, CallError
 from berth_operator.metrics import counters
 
 FIRST_PAUSE: Final = 0.05
-LONGEST_PAUSE: Final = 1.0
+MAX_PAUSE: Final = 1.0
 """Seconds between two tests of the fence."""
 NO_TERM: Final = 0
 """Never a valid term: terms begin at 1."""
@@ -57,7 +57,7 @@ class Fence:
         while problem := await self._problem(term):
             self._report(problem)
             await asyncio.sleep(pause)
-            pause = min(2 * pause, LONGEST_PAUSE)
+            pause = min(2 * pause, MAX_PAUSE)
         counters.WAITING_FOR_FENCE.set(0)
 
     async def _problem(self, term: int) -> str:

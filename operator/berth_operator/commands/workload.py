@@ -19,7 +19,7 @@ from berth_operator.configuration import messages
 
 Object = dict[str, Any]
 
-MOST_PODS: Final = 100_000
+MAX_PODS: Final = 100_000
 """Most pods of one file."""
 HASH: Final = "simulated"
 
@@ -64,7 +64,7 @@ def _check_quantity(value: str | float) -> str | float:
 
 
 Quantity = Annotated[str | int | float, AfterValidator(_check_quantity)]
-Count = Annotated[int, Field(ge=0, le=MOST_PODS)]
+Count = Annotated[int, Field(ge=0, le=MAX_PODS)]
 Strings = dict[str, str]
 
 
@@ -223,8 +223,8 @@ def read(text: str, name: str) -> WorkloadFile:
     workload = WorkloadFile()
     for document in _documents(text, name):
         _take(document, workload)
-        if len(workload.pods) > MOST_PODS:
-            raise InputError(f"{name}: more than {MOST_PODS:,} pods")
+        if len(workload.pods) > MAX_PODS:
+            raise InputError(f"{name}: more than {MAX_PODS:,} pods")
     return workload
 
 

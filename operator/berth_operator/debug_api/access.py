@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 KEPT_SECONDS: Final = 10.0
-MOST_KEPT: Final = 1024
+MAX_CACHED_TOKENS: Final = 1024
 AT_ONCE: Final = 4
 SCHEME: Final = "bearer"
 BELOW: Final = "/debug"
@@ -73,7 +73,7 @@ class Guard:
             until, refusal = self._kept.get(key, (0.0, None))
             if self._clock() >= until:
                 refusal = await self._ask(token, path)
-                if len(self._kept) >= MOST_KEPT:
+                if len(self._kept) >= MAX_CACHED_TOKENS:
                     self._kept.clear()
                 self._kept[key] = self._clock() + KEPT_SECONDS, refusal
         return refusal

@@ -11,7 +11,7 @@ PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
 HAMI_CORE: Final = "HAMi-core"
 LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"
 LOCKS: Final = "/tmp/vgpulock"  # noqa: S108 - of the library
-MOST_CARDS: Final = 16
+MAX_CARDS: Final = 16
 """Most cards for which limits are set; a node has no more."""
 _OWN: Final = "berth-vgpu"
 """Prefix of the names of our volumes."""
@@ -38,7 +38,7 @@ def limited(pod: Object) -> Object:
     containers = list(asking(spec, labels)) if labels.get(PROVIDER) == HAMI_CORE else []
     if not containers:
         return pod
-    cards = min(max(_cards(container, labels) for _, _, container in containers), MOST_CARDS)
+    cards = min(max(_cards(container, labels) for _, _, container in containers), MAX_CARDS)
     fresh = with_containers(spec, _with_library(containers, cards))
     fresh["volumes"] = [*_of_others(spec.get("volumes")), *_VOLUMES]
     fresh["nodeSelector"] = {**(spec.get("nodeSelector") or {}), PROVIDER: HAMI_CORE}

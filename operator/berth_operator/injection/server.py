@@ -19,7 +19,7 @@ PATH: Final = "/inject"
 HEALTH: Final = "/healthz"
 SETTLE: Final = 2.0
 """Seconds from writing a new bundle to serving its certificate: each API server reads the bundle by its own watch."""
-LARGEST: Final = 8 * 2**20
+MAX_BYTES: Final = 8 * 2**20
 """Bytes of a request at most; a pod in it has 1.5 MiB at most."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -78,7 +78,7 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
 
 def application(mutations: Mutations) -> web.Application:
     """Return the aiohttp application."""
-    served = web.Application(client_max_size=LARGEST)
+    served = web.Application(client_max_size=MAX_BYTES)
     served.router.add_post(PATH, functools.partial(_inject, mutations))
     served.router.add_get(HEALTH, _health)
     return served

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_api import names
-from berth_api.podgroup import MOST_MEMBERS
+from berth_api.podgroup import MAX_MEMBERS
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.core.values.request import Membership
 
@@ -56,9 +56,9 @@ def _annotated(annotations: Object, labelled: Object) -> tuple[str, int]:
         raise GroupError(f'annotation {names.POD_GROUP}: "{name or ""}"; allowed is the name of the group')
     if text is None:
         raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) <= MOST_MEMBERS):
+    if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) <= MAX_MEMBERS):
         raise GroupError(
-            f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MOST_MEMBERS}'
+            f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MAX_MEMBERS}'
         )
     return name, int(text)
 

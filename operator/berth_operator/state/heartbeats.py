@@ -12,7 +12,7 @@ from typing import Final
 
 DEFAULT_DURATION: Final = 40.0
 """Seconds, for a Lease without a duration."""
-LONGEST_DURATION: Final = 3600.0
+MAX_DURATION: Final = 3600.0
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ class Heartbeats:
         if beat.renew_time is not None and beat.renew_time != renew_time:
             beat.renewed_at = now
         beat.renew_time = renew_time
-        beat.duration = min(max(duration or DEFAULT_DURATION, 1.0), LONGEST_DURATION)
+        beat.duration = min(max(duration or DEFAULT_DURATION, 1.0), MAX_DURATION)
 
     def lost(self, node: str) -> None:
         """Record that the Lease was deleted; a new one will count as a renewal."""

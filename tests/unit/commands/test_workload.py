@@ -258,6 +258,6 @@ def test_pods_that_would_be_refused_are_told(spec: Raw, message: str) -> None:
 
 
 def test_a_file_of_too_many_pods_is_refused() -> None:
-    many = [made("Deployment", f"d{number}", spec={"replicas": workload.MOST_PODS}) for number in range(2)]
+    many = [made("Deployment", f"d{number}", spec={"replicas": workload.MAX_PODS}) for number in range(2)]
     with pytest.raises(InputError, match="more than 100,000 pods"):
         read(*many)

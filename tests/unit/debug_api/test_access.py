@@ -104,10 +104,12 @@ async def test_what_is_allowed_on_one_path_says_nothing_of_another() -> None:
 
 async def test_strangers_cost_little_however_many_they_are() -> None:
     gate = Gate()
-    answers = await asyncio.gather(*(gate.answer(f"Bearer {number}") for number in range(access.MOST_KEPT + 10)))
+    answers = await asyncio.gather(
+        *(gate.answer(f"Bearer {number}") for number in range(access.MAX_CACHED_TOKENS + 10))
+    )
     assert set(answers) == {401}
     assert gate.api.most_at_once <= access.AT_ONCE
-    assert len(gate.guard._kept) <= access.MOST_KEPT
+    assert len(gate.guard._kept) <= access.MAX_CACHED_TOKENS
 
 
 async def test_no_answer_lets_nobody_in() -> None:

@@ -33,13 +33,13 @@ from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 
-MOST_MOVES: Final = 8
+MAX_MOVES: Final = 8
 """Pods to move in one advice."""
-MOST_SETS: Final = 2**16
+MAX_SETS: Final = 2**16
 """Sets of one size for which a what-if shows whether the pod would fit without them."""
-MOST_TRIALS: Final = 256
+MAX_TRIALS: Final = 256
 """Sets of one size for which all decisions are made, counted separately for one node and for several nodes."""
-MOST_APART: Final = 32
+MAX_PODS_ACROSS_NODES: Final = 32
 """Pods of which sets across several nodes are tried."""
 CHUNK: Final = 2**13
 """What-ifs that are evaluated at once."""
@@ -165,12 +165,12 @@ class _MoveSearch:
         """Return the pod's placement and the moves for it; None if no tried set helps."""
         if (solution := self._without(np.zeros(0, np.intp))) is not None:
             return solution
-        for size in range(1, min(MOST_MOVES, len(self._movable)) + 1):
+        for size in range(1, min(MAX_MOVES, len(self._movable)) + 1):
             for pods in self._candidates(size):
                 if self._within_budgets(pods) and (solution := self._without(pods)) is not None:
                     return solution
-        if len(self._movable) > MOST_MOVES:
-            self.limits[f"sets of more than {MOST_MOVES} pods"] = None
+        if len(self._movable) > MAX_MOVES:
+            self.limits[f"sets of more than {MAX_MOVES} pods"] = None
         return None
 
     def _without_nominees(self) -> AbstractContextManager[None]:
@@ -243,14 +243,14 @@ class _MoveSearch:
     def _of_one_node(self, size: int) -> Indices:
         rows = self._placed.rows
         numbers = np.bincount(rows[self._in_the_way]).tolist()
-        if sum(math.comb(each, size) for each in numbers) > MOST_SETS:
-            self.limits[f"all but {MOST_SETS:,} sets of {size} pods of one node"] = None
-        _, pod_sets = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MOST_SETS)
+        if sum(math.comb(each, size) for each in numbers) > MAX_SETS:
+            self.limits[f"all but {MAX_SETS:,} sets of {size} pods of one node"] = None
+        _, pod_sets = sets(rows, self._in_the_way, np.unique(rows[self._in_the_way]), size, MAX_SETS)
         return pod_sets
 
     def _anywhere(self, size: int) -> Indices:
         pods = self._promising(size)
-        if (number := math.comb(len(pods), size)) > MOST_SETS:
+        if (number := math.comb(len(pods), size)) > MAX_SETS:
             self.limits[f"sets of {size} pods of several nodes"] = None
             number = 0
         picks = combinations(sorted(pods), size) if number else ()
@@ -261,27 +261,27 @@ class _MoveSearch:
 
         Otherwise those that are known to be in the way, and those without which a replacement of one of them would fit.
         """
-        if len(self._movable) <= MOST_APART:
+        if len(self._movable) <= MAX_PODS_ACROSS_NODES:
             return self._movable.tolist()
         if size == 1 and self._local:
             # Sets of one pod are covered by the sets of one node.
             return ()
-        self.limits[f"sets of several nodes with others than {MOST_APART} promising pods"] = None
-        promising = dict.fromkeys(list(self._stuck)[: MOST_APART // 2])
+        self.limits[f"sets of several nodes with others than {MAX_PODS_ACROSS_NODES} promising pods"] = None
+        promising = dict.fromkeys(list(self._stuck)[: MAX_PODS_ACROSS_NODES // 2])
         for request in self._homeless:
             single = self._movable[:, np.newaxis]
             helpers = self._sorted(single[self._would_fit(single, request)])
             promising |= dict.fromkeys(helpers[:, 0].tolist())
-        return list(promising)[:MOST_APART]
+        return list(promising)[:MAX_PODS_ACROSS_NODES]
 
     def _smallest(self, pod_sets: Indices, size: int) -> Indices:
-        """Return the sets without which the pod may fit, at most MOST_TRIALS, the smallest to move first."""
+        """Return the sets without which the pod may fit, at most MAX_TRIALS, the smallest to move first."""
         if self._local:
             with self._without_nominees():
                 pod_sets = pod_sets[self._would_fit(pod_sets, self._pod.request)]
-        if len(pod_sets) > MOST_TRIALS:
-            self.limits[f"all but {MOST_TRIALS} sets of {size} pods"] = None
-        return self._sorted(pod_sets)[:MOST_TRIALS]
+        if len(pod_sets) > MAX_TRIALS:
+            self.limits[f"all but {MAX_TRIALS} sets of {size} pods"] = None
+        return self._sorted(pod_sets)[:MAX_TRIALS]
 
     def _sorted(self, pod_sets: Indices) -> Indices:
         """Return the sets, the smallest to move first."""

@@ -21,7 +21,7 @@ from berth_operator.core.values.request import PodRequest
 
 LinkScores = npt.NDArray[np.float64]
 
-MOST_CLIQUES: Final = 1024
+MAX_CLIQUES: Final = 1024
 """Maximum number of NVLink cliques that are computed for one node; real machines have a few."""
 UNKNOWN_PLACE: Final = {"numa": -1, "pcie": 0}
 """Column of cards -> the value of a card whose place is not known."""
@@ -160,7 +160,7 @@ def cliques(wiring: Wiring, slots: int) -> Mask:
     """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots)."""
     linked = link_scores(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
-    groups = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MOST_CLIQUES]) if each.bit_count() > 1]
+    groups = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MAX_CLIQUES]) if each.bit_count() > 1]
     return np.array([[each >> slot & 1 for slot in range(slots)] for each in groups], np.bool_).reshape(-1, slots)
 
 

@@ -15,7 +15,7 @@ rules before it:
 So the strategy chooses the card for a share, because a single card has no links to score; and the links choose whole
 cards, because they all cost the same. If the Device reports no links, the scopes decide.
 
-All sets are compared if they are at most MOST_SETS, which is every set of 16 cards. Otherwise sets are grown from each
+All sets are compared if they are at most MAX_SETS, which is every set of 16 cards. Otherwise sets are grown from each
 of the first SEEDS cards of a group, by adding the card with the best links to the set at each step.
 """
 
@@ -36,7 +36,7 @@ from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.intern_table import Wiring
 
-MOST_SETS: Final = 20_000
+MAX_SETS: Final = 20_000
 SEEDS: Final = 32
 CACHE_SIZE: Final = 4096
 """Entries of the cache of `best`; nodes with equal cards in equal use share an entry."""
@@ -129,7 +129,7 @@ def candidates_of(
 def best(candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best set, ordered by minor; empty if no set is allowed."""
     sets = (
-        _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MOST_SETS else _grown_sets(candidates)
+        _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MAX_SETS else _grown_sets(candidates)
     )
     sets = sets[accompanied(candidates, sets)]
     for rate in (_near_cards, _link_scores, _low_cost, _few_switches, _idle_link_scores, _small_scope, _scope_in_use):

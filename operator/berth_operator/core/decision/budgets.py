@@ -10,7 +10,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge
 
-MAX_ANSWERS: Final = 2**16
+MAX_IDENTITIES: Final = 2**16
 """Identities whose budgets are cached."""
 
 
@@ -32,7 +32,7 @@ class Budgets:
     def __init__(self, budgets: Mapping[str, Budget] | None = None) -> None:
         self._of: dict[str, dict[str, Budget]] = {}
         """Namespace -> key -> budget."""
-        self._answers: dict[int, tuple[Identity, tuple[Budget, ...]]] = {}
+        self._matching: dict[int, tuple[Identity, tuple[Budget, ...]]] = {}
         """By `id()` of the identity, because hashing its labels is slow; replicas share one identity."""
         for key, budget in (budgets or {}).items():
             self.put(key, budget)
@@ -47,7 +47,7 @@ class Budgets:
 
     def remove(self, key: str) -> None:
         """Forget a deleted budget."""
-        self._answers.clear()
+        self._matching.clear()
         namespace = key.partition("/")[0]
         budgets = self._of.get(namespace, {})
         budgets.pop(key, None)
@@ -59,14 +59,14 @@ class Budgets:
         budgets = self._of.get(identity.namespace)
         if budgets is None:
             return ()
-        cached = self._answers.get(id(identity))
+        cached = self._matching.get(id(identity))
         if cached is None:
-            if len(self._answers) >= MAX_ANSWERS:
-                self._answers.clear()
+            if len(self._matching) >= MAX_IDENTITIES:
+                self._matching.clear()
             labels = dict(identity.labels)
             matching = tuple(each for each in budgets.values() if each.selector.matches(labels))
             # Keep a reference to the identity, so that no other object can get its id() meanwhile.
-            cached = self._answers[id(identity)] = (identity, matching)
+            cached = self._matching[id(identity)] = (identity, matching)
         return cached[1]
 
     def counting(self, charge: Charge) -> tuple[Budget, ...]:

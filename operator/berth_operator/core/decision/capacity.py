@@ -17,7 +17,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "room"
-MOST: Final = 1_000_000
+UNLIMITED: Final = 1_000_000
 """Pods per node if nothing limits them."""
 
 
@@ -28,7 +28,7 @@ def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
-    pods = np.full_like(fleet.vendor[rows], 1 if request.ports else MOST, np.int64)
+    pods = np.full_like(fleet.vendor[rows], 1 if request.ports else UNLIMITED, np.int64)
     for name, amount in request.resources:
         if amount:
             pods = np.minimum(pods, fleet.left(name, rows) // amount)
@@ -44,7 +44,7 @@ def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Colu
         of_subdevices: Column = left.sum(axis=1) // part.count
         return of_subdevices
     cards = fleet.cards[part.type]
-    per_card = np.where(candidates.fitting(fleet, request, part, rows), MOST, 0)
+    per_card = np.where(candidates.fitting(fleet, request, part, rows), UNLIMITED, 0)
     for index, amount in candidates.needs(cards, part, rows):
         free = cards.left(index, rows)
         per_card = np.minimum(per_card, np.maximum(free, 0) // np.maximum(amount, 1))

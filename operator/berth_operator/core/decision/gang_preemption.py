@@ -37,7 +37,7 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 
 AT_ONCE: Final = 32
 """Members of a class that share one search for the best nodes."""
-MOST_SPARED: Final = 2048
+MAX_REPRIEVE_DECISIONS: Final = 2048
 """Decisions of members that may be spent to find unnecessary victims; they take about half a second."""
 
 
@@ -191,7 +191,7 @@ class _Eviction:
 
     def _without_unnecessary(self, placed: Sequence[Placement]) -> GangPreemption:
         """Return the result without unnecessary victims; the most important are tried first."""
-        trials = MOST_SPARED // self._gang.needed
+        trials = MAX_REPRIEVE_DECISIONS // self._gang.needed
         for victim in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
             self._stage.charge(victim)
             if (placements := self._decide_again()) is None:

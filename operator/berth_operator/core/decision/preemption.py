@@ -38,9 +38,9 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 
-MOST_TRIALS: Final = 2**13
+MAX_TRIALS: Final = 2**13
 """What-ifs that the search for fewer victims may evaluate; they take about 10 ms."""
-MOST_COUPLED: Final = 100
+MAX_COUPLED_NODES: Final = 100
 """Nodes that are evaluated if pods on other nodes matter, because each of them needs a what-if of the whole Fleet."""
 
 NEVER: Final = "not eligible due to preemptionPolicy=Never."
@@ -398,7 +398,7 @@ class _Search:
         allowed = self._staying[self._placed.priority[self._staying] <= highest[best]]
         if not violations[best]:
             allowed = allowed[~self._violating[allowed]]
-        current, trials = self._choice(best, victims), MOST_TRIALS
+        current, trials = self._choice(best, victims), MAX_TRIALS
         for size in range(1, int(number[best]) + 1 if finalists.size else 0):
             places, candidates = sets(self._sorts_by, allowed, finalists, size, trials)
             better = self._best_of([*self._fitting(places, candidates), current])
@@ -426,7 +426,7 @@ class _Search:
     def _best_by_all_filters(self, order: Indices, victims: Mask) -> Preemption | None:
         """Evaluate the best places by all filters, until none of the others can be better."""
         whole, best = self._fleet.copy(), None
-        for place in order[:MOST_COUPLED].tolist():
+        for place in order[:MAX_COUPLED_NODES].tolist():
             least = self._choice(place, victims)
             if best is not None and self._key(best) <= self._lower_bound(least):
                 break

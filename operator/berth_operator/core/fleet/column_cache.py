@@ -28,7 +28,7 @@ MAX_BYTES: Final = 2**25
 the classes that wait, each column would evict the one that is needed next."""
 MAX_FINGERPRINTS: Final = 64
 """Maximum number of fingerprints whose value a column remembers."""
-MAX_ANSWERS: Final = 4096
+MAX_ROW_VALUES: Final = 4096
 """Maximum number of results of single rows, for all keys together."""
 MIN_LOOKUPS: Final = 200
 LOOKUPS_PER_HIT: Final = 4
@@ -53,8 +53,8 @@ def pick(values: Values, rows: Rows) -> Values:
 class _Memo:
     """Values of rows by fingerprint."""
 
-    def __init__(self, most: int) -> None:
-        self._most, self._values = most, dict[Hashable, Any]()
+    def __init__(self, max_values: int) -> None:
+        self._max_values, self._values = max_values, dict[Hashable, Any]()
         self._lookups = self._hits = 0
 
     @property
@@ -62,16 +62,16 @@ class _Memo:
         """Return whether enough look-ups are hits; in a fleet without equal nodes none are."""
         return self._lookups < MIN_LOOKUPS or LOOKUPS_PER_HIT * self._hits >= self._lookups
 
-    def recall(self, fingerprint: Hashable) -> Any:
+    def get(self, fingerprint: Hashable) -> Any:
         """Return the value of a row with the same fingerprint; None if there is none."""
         value = self._values.get(fingerprint)
         self._lookups += 1
         self._hits += value is not None
         return value
 
-    def remember(self, fingerprint: Hashable, value: Any) -> None:
+    def put(self, fingerprint: Hashable, value: Any) -> None:
         """Remember a value; if the memo is full, clear it first."""
-        if len(self._values) >= self._most:
+        if len(self._values) >= self._max_values:
             self._values.clear()
         self._values[fingerprint] = value
 
@@ -97,7 +97,7 @@ class ColumnCache:
         """Row -> digest of its static key, as far as computed."""
         self._fingerprints: dict[int, bytes] = {}
         """Row -> fingerprint, as far as computed since the row changed."""
-        self._answers = _Memo(MAX_ANSWERS)
+        self._row_values = _Memo(MAX_ROW_VALUES)
         self._kept: dict[Hashable, _CachedColumn] = {}
         """Key -> column; the least recently used one comes first."""
         self._size = 0
@@ -139,12 +139,12 @@ class ColumnCache:
 
     def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute` for one row; it must not be None."""
-        if not self._answers.pays:
+        if not self._row_values.pays:
             return compute()
         place = (key, self._fingerprint(row))
-        answer: T | None = self._answers.recall(place)
+        answer: T | None = self._row_values.get(place)
         if answer is None:
-            self._answers.remember(place, answer := compute())
+            self._row_values.put(place, answer := compute())
         return answer
 
     def _repair(self, kept: _CachedColumn, compute: Callable[[Rows], Values]) -> None:
@@ -161,14 +161,14 @@ class ColumnCache:
 
     def _restore(self, kept: _CachedColumn, row: int) -> bool:
         """Set a row to the value of a row with the same fingerprint; return whether there was one."""
-        values = kept.memory.recall(self._fingerprint(row))
+        values = kept.memory.get(self._fingerprint(row))
         if values is not None:
             kept.values[row] = values
         return values is not None
 
     def _remember(self, kept: _CachedColumn, rows: Iterable[int]) -> None:
         for row in rows:
-            kept.memory.remember(self._fingerprint(row), kept.values[row].copy())
+            kept.memory.put(self._fingerprint(row), kept.values[row].copy())
 
     def _fingerprint(self, row: int) -> bytes:
         if (fingerprint := self._fingerprints.get(row)) is None:

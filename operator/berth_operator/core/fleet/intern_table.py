@@ -23,7 +23,7 @@ Bits = npt.NDArray[np.int32]
 Wiring = tuple[tuple[int, int, Links], ...]
 """(slot, minor, links) of each card of a node; empty if no card has links."""
 
-MOST: Final = 512
+MAX_SELECTORS: Final = 512
 """Maximum number of selectors whose results are cached. They come from users' pods, so their number has no limit."""
 
 
@@ -80,7 +80,7 @@ class InternTable:
         """Return, for each set of labels, whether a selector matches it: shape (sets of labels,)."""
         mask = self._selected.get(selector)
         if mask is None or len(mask) != len(self.labels):
-            if len(self._selected) >= MOST:
+            if len(self._selected) >= MAX_SELECTORS:
                 self._selected.clear()
             mask = np.fromiter((selector.matches(dict(each)) for each in self.labels), np.bool_, len(self.labels))
             self._selected[selector] = sealed(mask)
@@ -90,7 +90,7 @@ class InternTable:
         """Return, for each list of groups of virtual functions, a bit mask of the groups that a selector matches."""
         bits = self._offering.get(selector)
         if bits is None or len(bits) != len(self.functions):
-            if len(self._offering) >= MOST:
+            if len(self._offering) >= MAX_SELECTORS:
                 self._offering.clear()
             matches = (_matching(groups, selector) for groups in self.functions)
             bits = self._offering[selector] = sealed(np.fromiter(matches, np.int32, len(self.functions)))

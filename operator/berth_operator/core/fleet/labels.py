@@ -23,7 +23,7 @@ Numbers = npt.NDArray[np.intp]
 
 ABSENT: Final = 0
 """The number of the value of a label that a node does not have."""
-MOST: Final = 512
+MAX_CACHED: Final = 512
 """Maximum number of cached keys, and of requirements per key. They come from users' pods and have no other limit."""
 
 
@@ -71,7 +71,7 @@ class LabelColumn:
         """Return the rows whose value meets a requirement on this label."""
         table = self._tables.get(requirement)
         if table is None or len(table) <= len(self.values):
-            if len(self._tables) >= MOST:
+            if len(self._tables) >= MAX_CACHED:
                 self._tables.clear()
             table = self._tables[requirement] = self._table(requirement)
         mask: Mask = table[self.numbers]
@@ -124,7 +124,7 @@ class Labels:
         """Return a label's column; it is valid until the next change, so callers must not keep it."""
         column = self._columns.get(key)
         if column is None:
-            if len(self._columns) >= MOST:
+            if len(self._columns) >= MAX_CACHED:
                 self._columns.clear()
             column = self._columns[key] = LabelColumn(key, self._rows)
         return column

@@ -10,7 +10,7 @@ from typing import Final, Self
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.tally import Counts, Tally
 
-MOST: Final = 1024
+MAX_CONTROLLERS: Final = 1024
 """Maximum number of controllers with a line of counts: 20 MB at 5,000 nodes."""
 
 
@@ -50,7 +50,7 @@ class Replicas:
         self._tally.grow(rows)
 
     def _add_line(self, controller: str) -> int:
-        if len(self._tally) >= MOST:
+        if len(self._tally) >= MAX_CONTROLLERS:
             self._tally.drop(next(iter(self._tally.lines)))
         line, rows = self._tally.add(controller), self._rows.get(controller, Counter())
         self._tally.counts[line, list(rows)] = list(rows.values())

@@ -5,7 +5,7 @@ from typing import Final
 from berth_api.selectors import NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import Identity
 
-MAX_ANSWERS: Final = 4096
+MAX_IDENTITIES: Final = 4096
 """Maximum number of identities whose selector is cached."""
 
 
@@ -15,12 +15,12 @@ class Services:
     def __init__(self) -> None:
         self._of: dict[str, dict[str, Labels]] = {}
         """Namespace -> name -> the Service's selector."""
-        self._answers: dict[Identity, LabelSelector] = {}
+        self._selectors: dict[Identity, LabelSelector] = {}
 
     def put(self, key: str, selected: Labels) -> None:
         """Add, replace or, if it selects nothing, remove a Service (namespace/name)."""
         namespace, _, name = key.partition("/")
-        self._answers.clear()
+        self._selectors.clear()
         services = self._of.setdefault(namespace, {})
         services.pop(name, None)
         if selected:
@@ -32,11 +32,11 @@ class Services:
         """Return a selector for the pods that all the Services of a pod select; NOTHING if the pod has no Service."""
         if identity.namespace not in self._of:
             return NOTHING
-        selector = self._answers.get(identity)
+        selector = self._selectors.get(identity)
         if selector is None:
-            if len(self._answers) >= MAX_ANSWERS:
-                self._answers.clear()
-            selector = self._answers[identity] = self._merged(identity)
+            if len(self._selectors) >= MAX_IDENTITIES:
+                self._selectors.clear()
+            selector = self._selectors[identity] = self._merged(identity)
         return selector
 
     def _merged(self, identity: Identity) -> LabelSelector:

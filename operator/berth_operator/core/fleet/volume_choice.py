@@ -22,7 +22,7 @@ from berth_operator.core.values.mounts import NO_POD_VOLUMES, Mounts, PodVolumes
 from berth_operator.core.values.storage import NO_PROVISIONER, Claim, StorageClass, Terms
 
 NONE: Final = -1
-MOST: Final = 2**16
+MAX_RESULTS: Final = 2**16
 """Maximum number of cached results; a large cluster has many volumes that only one node can reach."""
 
 Picks = npt.NDArray[np.int64]
@@ -80,7 +80,7 @@ def reach(fleet: Fleet, terms: Terms | None) -> Rows:
     if terms is None:
         return np.arange(len(fleet.names))
     volumes = fleet.volumes
-    if volumes.reached_at != fleet.labels.version or len(volumes.reached) >= MOST:
+    if volumes.reached_at != fleet.labels.version or len(volumes.reached) >= MAX_RESULTS:
         volumes.reached.clear()
         volumes.reached_at = fleet.labels.version
     rows = volumes.reached.get(terms)

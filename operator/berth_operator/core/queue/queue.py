@@ -22,7 +22,7 @@ from berth_operator.core.values.verdict import Change
 
 FIRST_BACKOFF: Final = 1.0
 """Seconds of the first back-off."""
-LONGEST_BACKOFF: Final = 10.0
+MAX_BACKOFF: Final = 10.0
 
 Order = tuple[int, int, str, int, str]
 """Sort key of a unit; the lowest is decided first."""
@@ -107,7 +107,7 @@ NOT_CONCERNED: Final[Sequence[Filter]] = ()
 
 def pause(tries: int) -> float:
     """Return the seconds to wait after `tries` failures."""
-    return min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), LONGEST_BACKOFF)
+    return min(FIRST_BACKOFF * 2.0 ** min(tries - 1, 8), MAX_BACKOFF)
 
 
 class Queue(Generic[U]):

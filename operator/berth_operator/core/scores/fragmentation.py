@@ -32,7 +32,7 @@ NAME: Final = "fragmentation"
 SUBDEVICES: Final = "subdevices"
 """Key of the cached columns for cards that are allocated as subdevices, next to NAME for whole cards and shares."""
 BEST: Final = 100.0
-MOST_SCARCE: Final = 10.0
+MAX_SCARCITY: Final = 10.0
 """Upper limit of a model's scarcity."""
 
 Amounts = npt.NDArray[np.float64]
@@ -138,7 +138,7 @@ def _scarcity(fleet: Fleet) -> Amounts:
     free = fleet.column_cache.column((NAME, fleet.models), lambda rows: _left_by_model(fleet, rows)).sum(axis=0)
     accepts = fleet.accepting(typical.constraints)
     scarcity: Amounts = (typical.demand * free.sum() / np.maximum(accepts @ free, CARD)) @ accepts
-    return np.minimum(scarcity, MOST_SCARCE)
+    return np.minimum(scarcity, MAX_SCARCITY)
 
 
 def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:

@@ -14,8 +14,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "image-locality"
-LEAST: Final = 23 * 2**20
-MOST: Final = 1000 * 2**20
+MIN_THRESHOLD: Final = 23 * 2**20
+MAX_CONTAINER_THRESHOLD: Final = 1000 * 2**20
 
 
 def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.float64] | None:
@@ -27,5 +27,5 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     nodes = fleet.present.sum()
     for size, rows in images:
         total += np.floor(size * (rows.sum() / nodes)) * rows
-    highest = MOST * max(request.images.containers, 1)
-    return np.floor(100.0 * (np.clip(total, LEAST, highest) - LEAST) / (highest - LEAST))
+    highest = MAX_CONTAINER_THRESHOLD * max(request.images.containers, 1)
+    return np.floor(100.0 * (np.clip(total, MIN_THRESHOLD, highest) - MIN_THRESHOLD) / (highest - MIN_THRESHOLD))

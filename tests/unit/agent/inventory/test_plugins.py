@@ -273,9 +273,9 @@ def entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], 
 
 
 def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[int], list[EntryPoint]]) -> None:
-    assert len(plugins.load(entries(plugins.MOST))) == plugins.MOST
+    assert len(plugins.load(entries(plugins.MAX_PLUGINS))) == plugins.MAX_PLUGINS
     with pytest.raises(PluginError) as refused:
-        plugins.load(entries(plugins.MOST + 1))
+        plugins.load(entries(plugins.MAX_PLUGINS + 1))
     message = (
         "npu6 of an unknown distribution: there are 6 others already (npu0, npu1, npu2, npu3, npu4, npu5), and a Device"
     )
@@ -283,9 +283,9 @@ def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[i
 
 
 async def test_their_conditions_leave_room_for_those_of_agent_and_operator() -> None:
-    agents = [Npus(lambda _node: [], name=f"npu{number}") for number in range(plugins.MOST)]
+    agents = [Npus(lambda _node: [], name=f"npu{number}") for number in range(plugins.MAX_PLUGINS)]
     types = {finding.type for finding in (await plugged(*agents).read())["n"].findings}
     of_operator = {names.READY, names.VALID, names.ACCOUNTED}
     [bound] = DeviceStatus.model_fields["conditions"].metadata
-    assert types >= {f"InventoryRead.npu{number}" for number in range(plugins.MOST)}
+    assert types >= {f"InventoryRead.npu{number}" for number in range(plugins.MAX_PLUGINS)}
     assert len(types | of_operator) <= bound.max_length

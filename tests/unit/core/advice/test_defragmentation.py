@@ -304,7 +304,7 @@ def test_a_search_that_gives_up_says_so() -> None:
         town.settle(f"p{number}", f"n{number}", ONE, 0).settle(f"q{number}", f"n{number}", ONE, 1)
     advice = town.advise(waiting("big", TWO))
     assert isinstance(advice.result, Failure)
-    assert advice.tried <= 2 * defragmentation.MOST_TRIALS * defragmentation.MOST_MOVES
+    assert advice.tried <= 2 * defragmentation.MAX_TRIALS * defragmentation.MAX_MOVES
     assert advice.limits
 
 

@@ -17,7 +17,7 @@ from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
-    MOST_COUPLED,
+    MAX_COUPLED_NODES,
     Preemption,
     WithoutLowerPriority,
     has_lower,
@@ -401,14 +401,14 @@ def test_pods_that_want_to_be_apart_from_it_leave() -> None:
 
 
 def test_the_one_pod_that_uses_a_claim_leaves_wherever_it_is() -> None:
-    made = small(*(f"n{i}" for i in range(MOST_COUPLED + 20)))
+    made = small(*(f"n{i}" for i in range(MAX_COUPLED_NODES + 20)))
     made.volumes.put_claim(bound("claim", modes=frozenset({"ReadWriteOncePod"})))
     made.volumes.put_volume(volume())
-    for i in range(MOST_COUPLED + 20):
+    for i in range(MAX_COUPLED_NODES + 20):
         made.charge(holder(f"p{i}", node=f"n{i}"))
-    made.charge(holder("user", node=f"n{MOST_COUPLED + 10}", mounts=mounts("claim"), priority=5))
+    made.charge(holder("user", node=f"n{MAX_COUPLED_NODES + 10}", mounts=mounts("claim"), priority=5))
     pod = waiting("high", replace(asks({"cpu": 1000}), mounts=mounts("claim")), priority=10)
-    assert outcome(made, pod) == (f"n{MOST_COUPLED + 10}", ["user"])
+    assert outcome(made, pod) == (f"n{MAX_COUPLED_NODES + 10}", ["user"])
     made.charge(holder("other", node="n0", mounts=mounts("claim")))
     assert preempt(made, pod, Policy(), Budgets()) is None
 

@@ -152,7 +152,7 @@ def test_controllers_that_nobody_asks_for_are_given_up_and_counted_anew() -> Non
     fleet = World(nodes=ABC, pods=on("a", "a", "b")).fleet()
     known = fleet.affinity_index.replicas
     assert known.count("set")[fleet.rows["a"]] == 2
-    for number in range(replicas.MOST):
+    for number in range(replicas.MAX_CONTROLLERS):
         assert not known.count(f"other-{number}").any()
     fleet.release("uid-set-0")
     assert [known.count("set")[fleet.rows[name]] for name in "abc"] == [1, 1, 0]

@@ -147,7 +147,7 @@ def test_a_model_that_ran_out_is_scarce_but_not_without_limit() -> None:
     made = fleet({"a": cards(40), "b": [card(model=builders.T4)]})
     made.charge(charge("a", share(0, 90), node="b"))
     seen(made, {NVIDIA: 1}, model=T4)
-    assert wasted(made, asks({GPU: 10}))["b"] == 10 * fragmentation.MOST_SCARCE
+    assert wasted(made, asks({GPU: 10}))["b"] == 10 * fragmentation.MAX_SCARCITY
 
 
 # --- ties and points --------------------------------------------------------------------------------------------
