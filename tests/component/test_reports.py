@@ -564,8 +564,8 @@ async def test_a_report_that_its_pod_needs_no_more_is_no_error(answer: ApiError)
     world.api.always["condition a0"] = answer
     with capture_logs() as logs:
         async with world.running():
-            world.reporter.nominated(waiting("a0", nominated="node"))
-            report_failure(world, ["a0"], "reason", nominated="node")
+            world.reporter.nominated_node_changed(waiting("a0", nominated_node="node"))
+            report_failure(world, ["a0"], "reason", nominated_node="node")
             await asyncio.sleep(200)
             assert world.reporter.waiting == 0
     assert [each for each in logs if each["log_level"] != "debug"] == []
@@ -575,11 +575,11 @@ async def test_a_nominated_node_is_written_with_the_reason_and_at_once() -> None
     world = World()
     crowd(world, 1, "a")
     async with world.running() as api:
-        world.reporter.nominated(waiting("a0", nominated="node"))
-        report_failure(world, ["a0"], "reason", nominated="node")
+        world.reporter.nominated_node_changed(waiting("a0", nominated_node="node"))
+        report_failure(world, ["a0"], "reason", nominated_node="node")
         await asyncio.sleep(1)
         assert len(api.patches) == 1
-        world.reporter.nominated(waiting("a0"))
+        world.reporter.nominated_node_changed(waiting("a0"))
         await asyncio.sleep(1)
     assert api.nominations == [("a0", "node"), ("a0", None)]
 

@@ -42,4 +42,4 @@ class Notifier:
 
     def nomination_withdrawn(self, pod: PendingPod) -> None:
         """Report that no node is nominated for the pod."""
-        self._reporter.nominated(pod)
+        self._reporter.nominated_node_changed(pod)

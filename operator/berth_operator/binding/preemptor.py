@@ -28,8 +28,8 @@ from berth_operator.core.decision.preemption import (
     TERMINATING,
     Preemption,
     add_preemption,
-    nominated,
     nominated_fit,
+    nominated_pods,
     not_helpful,
     not_tried,
     preempt,
@@ -93,7 +93,7 @@ class Preemptor:
 
     def restore(self) -> None:
         """Restore the last leader's nominations from the pods' status; for a gang either all or none."""
-        waiting = nominated(self._cluster.pending.values())
+        waiting = nominated_pods(self._cluster.pending.values())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
                 self._cluster.nominator.nominate(pod, nominee)
@@ -108,7 +108,7 @@ class Preemptor:
         fleet = self._cluster.fleet
         if pod.error:
             return pod, failure
-        if pod.nominated and (nominee := self._nominated_fit(pod)) is not None:
+        if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
         policy = self._policy(pod.scheduler)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
@@ -142,7 +142,7 @@ class Preemptor:
         return gang, self._awaiting_gang(gang, failure)
 
     def _nominated_fit(self, pod: PendingPod) -> Charge | None:
-        return nominated_fit(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated)
+        return nominated_fit(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
 
     @staticmethod
     def _awaiting(failure: Failure) -> Failure:
@@ -159,10 +159,10 @@ class Preemptor:
 
     def give_up(self, pod: PendingPod) -> PendingPod:
         """Withdraw a pod's nomination; return the pod without it."""
-        if not pod.nominated:
+        if not pod.nominated_node:
             return pod
         pod = self._cluster.nominator.withdraw(pod)
-        self._reporter.nominated(pod)
+        self._reporter.nominated_node_changed(pod)
         return pod
 
     def _give_up_gang(self, gang: Gang) -> Gang:
@@ -182,19 +182,19 @@ class Preemptor:
 
     def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
         log.info("preempting", gang=gang.key, victims=[each.pod for each in preemption.victims])
-        members, nominated_to = {each.uid: each for each in gang.members}, {}
+        members, nominees_by_node = {each.uid: each for each in gang.members}, {}
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
-            nominated_to[nominee.node] = self._nominate(members[nominee.uid], nominee)
+            nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
         for victim in preemption.victims:
-            self._start_eviction(victim, nominated_to[victim.node])
+            self._start_eviction(victim, nominees_by_node[victim.node])
         return self._cluster.gangs.unit(gang.membership) or gang
 
     def _nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
-        before = pod.nominated
+        before = pod.nominated_node
         pod = self._cluster.nominator.nominate(pod, nominee)
-        if pod.nominated != before:
-            self._reporter.nominated(pod)
+        if pod.nominated_node != before:
+            self._reporter.nominated_node_changed(pod)
         return pod
 
     def _start_eviction(self, victim: Charge, pod: PendingPod) -> None:

@@ -54,9 +54,9 @@ class Reporter:
         message = why or "the Binding was refused without a reason"
         self._waiting.waits(pod, Reason(message=message, condition="SchedulerError", event="FailedBinding"))
 
-    def nominated(self, pod: PendingPod) -> None:
+    def nominated_node_changed(self, pod: PendingPod) -> None:
         """Report a pod's nominated node, or that it has none any more."""
-        self._waiting.nominated(pod)
+        self._waiting.nominated_node_changed(pod)
 
     def dismiss(self, uid: str) -> None:
         """Stop reporting about a pod that no longer waits."""

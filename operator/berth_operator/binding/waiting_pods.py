@@ -104,7 +104,7 @@ class _Record:
     generation: int
     """The pod's generation when the condition was written."""
     reason: Reason | None = None
-    nomination: str | None = None
+    nominated_node: str | None = None
     """The nominated node to write; None if it has been written."""
     reported_at: float = -math.inf
     changed_at: float = -math.inf
@@ -137,7 +137,9 @@ class _Record:
         return max(self.retry_at, min(self._status_due(), *(each.due() for each in self.series.values()), math.inf))
 
     def _status_due(self) -> float:
-        if self.nomination is not None or (self.differs and (self.is_first or self.pod.generation != self.generation)):
+        if self.nominated_node is not None or (
+            self.differs and (self.is_first or self.pod.generation != self.generation)
+        ):
             return -math.inf
         if not self.differs:
             return math.inf
@@ -164,8 +166,8 @@ class _Record:
     def patch(self) -> dict[str, Any]:
         """Return the patch of the pod's status, empty if nothing differs."""
         status: dict[str, Any] = {}
-        if self.nomination is not None:
-            status["nominatedNodeName"] = self.nomination or None
+        if self.nominated_node is not None:
+            status["nominatedNodeName"] = self.nominated_node or None
         if self.reason is not None and self.differs:
             status["conditions"] = [_condition(self.pod, self.reason, first=self.is_first)]
         return status
@@ -197,10 +199,10 @@ class WaitingPods:
         record.change(pod, reason, self._clock())
         self._plan(record)
 
-    def nominated(self, pod: PendingPod) -> None:
+    def nominated_node_changed(self, pod: PendingPod) -> None:
         """Report a pod's nominated node, or that it has none any more."""
         record = self._record(pod)
-        record.nomination = pod.nominated
+        record.nominated_node = pod.nominated_node
         self._plan(record)
 
     def dismiss(self, uid: str) -> None:
@@ -280,14 +282,14 @@ class WaitingPods:
             self._plan(record)
 
     async def _write_status(self, record: _Record) -> None:
-        pod, reason, nomination = record.pod, record.reason, record.nomination
+        pod, reason, nominated_node = record.pod, record.reason, record.nominated_node
         if not (status := record.patch()):
             return
         # The UID prevents writing to a new pod of the same name.
         patch = {"metadata": {"uid": pod.uid}, "status": status}
         await self._api.patch_pod_status(pod.namespace, pod.name, patch)
-        if record.nomination == nomination:
-            record.nomination = None
+        if record.nominated_node == nominated_node:
+            record.nominated_node = None
         if reason is not None and "conditions" in status:
             record.written, record.generation = reason.message, pod.generation
             # A reason that changed during the write counts as different from now on.

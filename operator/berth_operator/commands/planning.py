@@ -12,7 +12,7 @@ from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import nominated, nominated_fit
+from berth_operator.core.decision.preemption import nominated_fit, nominated_pods
 from berth_operator.core.queue.gang_tracker import SETTLE
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -118,9 +118,9 @@ class Planner:
                 f"{pod.key} is a member of {pod.gang.key}: advice is for pods that are decided by themselves"
             )
         fleet = self._cluster.fleet
-        for nominated_pod in nominated(self._cluster.pending.values()):
+        for nominated_pod in nominated_pods(self._cluster.pending.values()):
             policy = self._policies[nominated_pod.scheduler]
-            if (nominee := nominated_fit(fleet, nominated_pod, policy, nominated_pod.nominated)) is not None:
+            if (nominee := nominated_fit(fleet, nominated_pod, policy, nominated_pod.nominated_node)) is not None:
                 fleet.nominate(nominee)
         return pod, advise(fleet, pod, self._tenants(), self._policies, self._cluster.budgets)
 
@@ -157,7 +157,7 @@ class Planner:
     def _tenants(self) -> dict[str, Tenant]:
         return {
             uid: Tenant(
-                pod=replace(pods.pending(pod, self._cluster.kinds), nominated=""), controlled=_is_controlled(pod)
+                pod=replace(pods.pending(pod, self._cluster.kinds), nominated_node=""), controlled=_is_controlled(pod)
             )
             for uid, pod in self._snapshot.placed.items()
         }

@@ -55,7 +55,7 @@ class Nominator:
             self._listener.nomination_withdrawn(self.withdraw(self._pending[nominee.uid]))
 
     def _replaced(self, pod: PendingPod, node: str) -> PendingPod:
-        pod = replace(pod, nominated=node)
+        pod = replace(pod, nominated_node=node)
         if pod.uid in self._pending:
             self._pending[pod.uid] = pod
             if pod.gang is not None:

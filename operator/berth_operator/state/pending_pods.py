@@ -66,7 +66,7 @@ class PendingPods:
         if known is None:
             return replace(pod, arrived=next(self._arrivals))
         # Our own nomination counts: the watch may be behind.
-        return replace(pod, arrived=known.arrived, nominated=known.nominated)
+        return replace(pod, arrived=known.arrived, nominated_node=known.nominated_node)
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""

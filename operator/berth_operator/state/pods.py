@@ -120,7 +120,7 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
         last_message=_last_message(pod),
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
-        nominated=(pod.get("status") or {}).get("nominatedNodeName") or "",
+        nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
     )
 
 

@@ -689,7 +689,7 @@ def is_awake(world: World) -> bool:
     return pending is not None and pending.uid == "uid-waits"
 
 
-def nominated(world: World, on: str = "node") -> None:
+def nominate(world: World, on: str = "node") -> None:
     world.cluster.put_pending(HALF)
     pending = world.cluster.queue.pop(world.now)
     assert isinstance(pending, PendingPod)
@@ -727,19 +727,19 @@ def test_a_bind_is_unconfirmed_until_somebody_tells_of_it(*, by_watch: bool) -> 
 
 def test_the_watch_does_not_undo_what_was_decided() -> None:
     world = World()
-    nominated(world)
+    nominate(world)
     for stale in ("", "elsewhere"):
         world.cluster.put_pending({**HALF, "status": {"nominatedNodeName": stale}})
-        assert world.cluster.pending["uid-a"].nominated == "node"
+        assert world.cluster.pending["uid-a"].nominated_node == "node"
     world.cluster.nominator.withdraw(world.cluster.pending["uid-a"])
     world.cluster.put_pending({**HALF, "status": {"nominatedNodeName": "node"}})
-    assert world.cluster.pending["uid-a"].nominated == ""
+    assert world.cluster.pending["uid-a"].nominated_node == ""
     assert not world.cluster.fleet.nominees
 
 
 def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
     world = World()
-    nominated(world)
+    nominate(world)
     parked(world, wakes_on=Change.CAPACITY_FREED)
     world.pods.apply("DELETED", HALF)
     assert world.users() == [0, 0]
@@ -750,7 +750,7 @@ def test_what_is_kept_for_a_pod_that_goes_is_free() -> None:
 def test_a_nominee_that_is_placed_elsewhere_leaves_its_place_to_others(on: str, *, wakes: bool) -> None:
     world = World()
     world.cluster.put_node(node("other", allocatable={"pods": "0"}))
-    nominated(world, on)
+    nominate(world, on)
     parked(world, wakes_on=Change.CAPACITY_FREED)
     world.cluster.queue.put(replace(world.cluster.pending["uid-a"], weight=1))
     placed = [each.pod.name for each in world.decided() if isinstance(each, Placement)]

@@ -421,7 +421,7 @@ def test_a_volume_that_matters_is_each_replicas_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "preempts", "nominated"),
+    ("fields", "preempts", "nominated_node"),
     [
         pytest.param({}, True, "", id="by default"),
         pytest.param({"preemptionPolicy": "PreemptLowerPriority"}, True, "", id="PreemptLowerPriority"),
@@ -429,9 +429,9 @@ def test_a_volume_that_matters_is_each_replicas_own() -> None:
         pytest.param({"status": {"nominatedNodeName": "node"}}, True, "node", id="nominated"),
     ],
 )
-def test_whom_a_waiting_pod_may_preempt(fields: dict[str, Any], *, preempts: bool, nominated: str) -> None:
+def test_which_pods_a_waiting_pod_may_preempt(fields: dict[str, Any], *, preempts: bool, nominated_node: str) -> None:
     pending = pods.pending(pods.keep(pod("a", priority=7, **fields)))
-    assert (pending.priority, pending.preempts, pending.nominated) == (7, preempts, nominated)
+    assert (pending.priority, pending.preempts, pending.nominated_node) == (7, preempts, nominated_node)
 
 
 def test_how_important_a_placed_pod_is() -> None:

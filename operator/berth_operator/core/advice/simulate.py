@@ -19,8 +19,8 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     TERMINATING,
     add_preemption,
-    nominated,
     nominated_fit,
+    nominated_pods,
     not_helpful,
     not_tried,
     preempt,
@@ -115,8 +115,8 @@ class _Run:
         return (*self._placed, *waiting)
 
     def _keep_for_nominees(self, units: Iterable[PendingPod | Gang]) -> None:
-        for pod in nominated(each for unit in units for each in pods_of(unit)):
-            if (kept := nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated)) is not None:
+        for pod in nominated_pods(each for unit in units for each in pods_of(unit)):
+            if (kept := nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated_node)) is not None:
                 self._fleet.nominate(kept)
 
     def _decide_or_fail(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:

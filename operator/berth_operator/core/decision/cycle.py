@@ -105,8 +105,8 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) 
         fits = fits & (bias > -np.inf)
     if not fits.any():
         return failure(fleet, pod.request, filters, others=ONLY_NOMINATED if fleet.nominees else "")
-    if pod.nominated and (nominated := fits & fleet.named(pod.nominated)).any():
-        fits = nominated
+    if pod.nominated_node and (on_nominated_node := fits & fleet.named(pod.nominated_node)).any():
+        fits = on_nominated_node
     row = _best(fleet, pod.request, policy, fits, bias)
     return Placement(
         pod=pod,

@@ -70,7 +70,7 @@ def preempt_gang(
     stage = fleet.copy()
     for nominee in lower_priority_nominees(stage, gang):
         stage.withdraw(nominee.uid)
-    members = tuple(replace(each, nominated="") for each in gang.members)
+    members = tuple(replace(each, nominated_node="") for each in gang.members)
     return _Eviction(stage, replace(gang, members=members), policy, budgets, in_flight).preemption()
 
 
@@ -185,7 +185,7 @@ class _Eviction:
 
     def _decide_again(self) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""
-        members = tuple(replace(each, nominated=self._nodes.get(each.uid, "")) for each in self._gang.members)
+        members = tuple(replace(each, nominated_node=self._nodes.get(each.uid, "")) for each in self._gang.members)
         outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy)
         return None if isinstance(outcome, Failure) else outcome
 

@@ -173,9 +173,9 @@ def _fit_after_leaving(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, 
     return _nominee(after, 0, pod, policy, node) if fits else None
 
 
-def nominated(pods: Iterable[PendingPod]) -> list[PendingPod]:
+def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
     """Return the pods with a nominated node, in the order in which capacity is kept for them."""
-    with_node = (each for each in pods if each.nominated)
+    with_node = (each for each in pods if each.nominated_node)
     return sorted(with_node, key=lambda each: (-each.priority, each.created, each.arrived, each.uid))
 
 

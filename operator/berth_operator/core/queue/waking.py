@@ -48,7 +48,7 @@ class EventHint:
     def __call__(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None to wake a class, NOT_CONCERNED to leave it, or the filters that still reject the event's node."""
         bits = parked.bits & self._bits
-        if not parked.failure.asked or bits & ~_HINTED or self._is_nominated(parked.unit):
+        if not parked.failure.asked or bits & ~_HINTED or self._is_nominated_to_node(parked.unit):
             return None
         helpful = [each for each in self._waiting_filters(parked, bits) if self._may_help(each, parked)]
         if any(each.NAME in filters.COUPLED for each in helpful):
@@ -66,9 +66,9 @@ class EventHint:
     def _may_help(self, filter_: Filter, parked: Parked[Unit]) -> bool:
         return any(filters.may_help(filter_, self._fleet, request, self._event) for request in parked.requests)
 
-    def _is_nominated(self, unit: Unit) -> bool:
+    def _is_nominated_to_node(self, unit: Unit) -> bool:
         """Return whether the unit is nominated to the event's node, so that it may have to choose another node now."""
-        return self._may_change_nomination and any(pod.nominated == self._event.node for pod in pods_of(unit))
+        return self._may_change_nomination and any(pod.nominated_node == self._event.node for pod in pods_of(unit))
 
     def _recheck_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None if the event's node may take one of the class's pods, else the filters that reject it."""

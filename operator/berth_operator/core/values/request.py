@@ -166,7 +166,7 @@ class PendingPod:
     gang: Membership | None = None
     preempts: bool = True
     """Whether pods of lower priority may be preempted for this pod."""
-    nominated: str = ""
+    nominated_node: str = ""
     """The pod's nominated node, if any; it is tried first."""
 
     @property
@@ -181,7 +181,7 @@ class PendingPod:
         It includes the scheduler, because policies differ, and the priority, because it determines the victims. A pod
         with a nominated node has a key of its own.
         """
-        own = self.uid if self.nominated else ""
+        own = self.uid if self.nominated_node else ""
         return self.request, self.error, self.scheduler, self.priority, self.preempts, own
 
     @property

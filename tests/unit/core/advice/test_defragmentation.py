@@ -93,7 +93,7 @@ def test_one_pod_moves_to_where_another_left_room() -> None:
         ),
         pytest.param(
             Town({"a": 1, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "b", {"cpu": 1000, **HALF}, 0),
-            waiting("one", {"cpu": 1000, **ONE}, nominated="a"),
+            waiting("one", {"cpu": 1000, **ONE}, nominated_node="a"),
             "c",
             {},
             id="none while the pod fits",

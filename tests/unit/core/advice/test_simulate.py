@@ -172,7 +172,7 @@ def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
 
 def test_places_that_are_kept_for_a_gang_are_kept() -> None:
     made = fleet({"node": cards(2)})
-    members = (waiting(f"m{i}", ONE, nominated="node", created="2") for i in range(2))
+    members = (waiting(f"m{i}", ONE, nominated_node="node", created="2") for i in range(2))
     other = waiting("other", ONE, created="1")
     texts = texts_of(simulate(made, [other, gang(*members, created="2")], DEFAULT))
     assert texts["m0"].startswith("node")
@@ -183,7 +183,7 @@ def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
     of = fleet({"n": cards(2)})
     of.charge(charge("low", grant(0, core=100, ratio=100), node="n"))
     of.leaving.add("uid-low")
-    units = [waiting("high", TWO, priority=5, nominated="n"), waiting("other", ONE)]
+    units = [waiting("high", TWO, priority=5, nominated_node="n"), waiting("other", ONE)]
     assert not any(each.fits for each in simulate(of, units, DEFAULT).outcomes)
     of.release("uid-low")
     assert texts_of(simulate(of, units, DEFAULT))["high"] == "n 0 1"

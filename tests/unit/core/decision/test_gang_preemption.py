@@ -86,7 +86,7 @@ def after(made: Fleet, unit: Gang, preemption: GangPreemption) -> list[Placement
     for victim in {each.uid: each for each in (*preemption.victims, *going)}.values():
         left.release(victim.uid)
     at = {each.uid: each.node for each in preemption.nominees}
-    members = tuple(replace(each, nominated=at.get(each.uid, "")) for each in unit.members)
+    members = tuple(replace(each, nominated_node=at.get(each.uid, "")) for each in unit.members)
     return decide_gang(left, replace(unit, members=members), Policy())
 
 

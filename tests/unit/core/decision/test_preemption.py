@@ -442,7 +442,7 @@ def nominate(made: Fleet, pod: PendingPod) -> PendingPod:
     assert preemption is not None
     made.nominate(preemption.nominee)
     made.leaving |= {each.uid for each in preemption.victims}
-    return replace(pod, nominated=preemption.nominee.node)
+    return replace(pod, nominated_node=preemption.nominee.node)
 
 
 def test_what_is_kept_for_a_nominee_is_not_given_to_others() -> None:
@@ -464,11 +464,11 @@ def test_a_nominee_goes_to_its_node_even_if_another_is_better() -> None:
     made = small("a", "b")
     assert [
         decision.node
-        for nominated in ("a", "b", "gone", "")
-        if isinstance(decision := decide(made, wants(nominated=nominated), Policy()), Placement)
+        for nominated_node in ("a", "b", "gone", "")
+        if isinstance(decision := decide(made, wants(nominated_node=nominated_node), Policy()), Placement)
     ] == ["a", "b", "a", "a"]
     made.charge(holder("full", node="b", cpu=4000))
-    decision = decide(made, wants(nominated="b"), Policy())
+    decision = decide(made, wants(nominated_node="b"), Policy())
     assert isinstance(decision, Placement)
     assert decision.node == "a"
 
@@ -716,7 +716,7 @@ def test_victims_are_below_the_pod_and_it_fits_without_them(scene: tuple[Fleet, 
     assert all(each.priority < pod.priority and each.node == preemption.nominee.node for each in preemption.victims)
     for each in [*preemption.victims, *lower(made, pod, preemption.nominee.node)[1]]:
         made.release(each.uid)
-    after = decide(made, replace(pod, nominated=preemption.nominee.node), Policy())
+    after = decide(made, replace(pod, nominated_node=preemption.nominee.node), Policy())
     assert isinstance(after, Placement)
     assert after.charge == preemption.nominee
 

@@ -160,7 +160,7 @@ def test_a_fleet_is_left_as_it_was_and_decides_once_it_fails_no_more() -> None:
 
 def test_nothing_is_kept_for_a_pod_where_it_fails_and_it_may_be_decided_anywhere() -> None:
     made, policy = strange(1, passes=fails)
-    assert nominated_fit(made, wants(nominated="a"), policy, "a") is None
+    assert nominated_fit(made, wants(nominated_node="a"), policy, "a") is None
     assert has_room(policy.local, made, wants().request, 0)
 
 

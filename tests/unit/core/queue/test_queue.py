@@ -290,7 +290,7 @@ def test_nobody_backs_off_nothing_is_due() -> None:
     [
         pytest.param({"priority": 1}, id="another priority"),
         pytest.param({"preempts": False}, id="never preempts"),
-        pytest.param({"nominated": "node"}, id="others leave a node for it"),
+        pytest.param({"nominated_node": "node"}, id="others leave a node for it"),
     ],
 )
 def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> None:
@@ -303,8 +303,8 @@ def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> N
 def test_a_pod_is_parked_as_what_it_has_become() -> None:
     queue = filled(waiting("a"))
     queue.pop(0.0)
-    queue.park(waiting("a", nominated="node"), failure(Change.CAPACITY_FREED))
-    queue.put(waiting("a", nominated="node"))
+    queue.park(waiting("a", nominated_node="node"), failure(Change.CAPACITY_FREED))
+    queue.put(waiting("a", nominated_node="node"))
     assert drained(queue) == []
     queue.put(waiting("a"))
     assert drained(queue) == ["a"]
