@@ -43,18 +43,18 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Binds(Protocol):
     """The subset of `Scheduler` that binds single pods."""
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
 
     def leads(self, term: int) -> bool:
         """Return whether we still lead in this term."""
 
-    async def send(
+    async def bind(
         self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
-    def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
+    def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
         """Apply the outcome of a Binding to the state."""
 
 
@@ -76,8 +76,8 @@ class GangBinder:
         self._preemptor = preemptor
         self._policy, self._lease, self._binds = policy, lease, binds
 
-    def decide(self, gang: Gang, term: int) -> None:
-        """Decide a gang, and start to bind its members if they are placed."""
+    def schedule(self, gang: Gang, term: int) -> None:
+        """Decide a gang, assume the placements of its members and start to bind them."""
         outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
@@ -89,7 +89,7 @@ class GangBinder:
         bodies = self._bodies(gang, outcome, term)
         if bodies is not None:
             self._cluster.placements.assume_all(outcome)
-            self._binds.start(self._bind(outcome, bodies, term))
+            self._binds.start_task(self._bind_members(outcome, bodies, term))
 
     def _bodies(self, gang: Gang, placements: Sequence[Placement], term: int) -> list[dict[str, object]] | None:
         """Return the Bindings; None if one cannot be written, which is reported on its pod."""
@@ -99,18 +99,20 @@ class GangBinder:
                 bodies.append(binding(placement, term, self._lease))
             except RecordError as error:
                 self._reporter.refused(placement.pod, str(error))
-                self._cluster.gangs.put_off(gang.membership)
+                self._cluster.gangs.back_off_and_gather(gang.membership)
                 return None
         return bodies
 
-    async def _bind(self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int) -> None:
+    async def _bind_members(
+        self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int
+    ) -> None:
         if not await self._bind_claims(placements, term):
             for placement in placements:
                 self._cluster.placements.forget(placement.pod.uid)
             return
-        self._cluster.gangs.begin(placements)
+        self._cluster.gangs.binding_started(placements)
         for placement, body in zip(placements, bodies, strict=True):
-            self._binds.start(self._bind_member(placement, body, term))
+            self._binds.start_task(self._bind_member(placement, body, term))
 
     async def _bind_claims(self, placements: Sequence[Placement], term: int) -> bool:
         """Bind the claims of all members; return whether all are bound."""
@@ -139,11 +141,11 @@ class GangBinder:
     async def _bind_member(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""
         tries = 0
-        while (answer := await self._binds.send(placement, body, term)) is not None:
+        while (answer := await self._binds.bind(placement, body, term)) is not None:
             outcome, why = answer
             until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(term) else None
             if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
-                self._binds.settle(placement, outcome, why)
+                self._binds.apply_outcome(placement, outcome, why)
                 return
             tries += 1
             log.warning("bind of a member refused, it is sent again", pod=placement.pod.key, why=why)
@@ -159,7 +161,7 @@ class Pods(Protocol):
 
 
 class GangKeeper:
-    """Puts gangs back into the queue, reports what gangs lack, and undoes gangs that were bound only in part."""
+    """Puts gangs back into the queue, reports what gangs lack, and aborts gangs that were bound only in part."""
 
     def __init__(
         self,
@@ -182,12 +184,12 @@ class GangKeeper:
     async def run(self) -> None:
         """Check gangs until cancelled."""
         while True:
-            self._undo_overdue()
-            self._look_after_waiting()
+            self._abort_overdue()
+            self._requeue_and_report()
             await self._delete_all()
             await asyncio.sleep(PERIOD)
 
-    def _look_after_waiting(self) -> None:
+    def _requeue_and_report(self) -> None:
         gang_tracker, now = self._cluster.gang_tracker, self._cluster.clock()
         for gang in gang_tracker.resumed(now):
             self._cluster.gangs.gather(gang)
@@ -195,7 +197,7 @@ class GangKeeper:
             for pod in pods:
                 self._reporter.unschedulable(pod, Failure(message=lack, wakes_on=Change(0)))
 
-    def _undo_overdue(self) -> None:
+    def _abort_overdue(self) -> None:
         for gang in self._cluster.gang_tracker.overdue(self._cluster.clock()):
             reason, to_delete = self._cluster.gangs.abort(gang, keep=self._keep_partial(gang.scheduler))
             counters.GANGS_UNDONE.inc()

@@ -112,12 +112,12 @@ class Preemptor:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
         policy = self._policy(pod.scheduler)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
-            return self.give_up(pod), why
+            return self.withdraw_nomination(pod), why
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt(fleet, pod, policy, self._cluster.budgets, in_flight)
         if preemption is None:
             why = not_helpful(fleet, pod, policy, failure, in_flight)
-            return self.give_up(pod), _until_evictable(why, in_flight)
+            return self.withdraw_nomination(pod), _until_evictable(why, in_flight)
         pod = self._carry_out(pod, preemption)
         return pod, self._awaiting(failure)
 
@@ -130,14 +130,14 @@ class Preemptor:
         if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
         if not may_preempt(fleet, gang, policy):
-            return self._give_up_gang(gang), failure
+            return self._withdraw_nominations(gang), failure
         if not all(each.preempts for each in gang.members):
-            return self._give_up_gang(gang), add_preemption(failure, NEVER)
+            return self._withdraw_nominations(gang), add_preemption(failure, NEVER)
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
         if preemption is None:
             why = add_preemption(failure, _NO_VICTIMS_OF_GANG)
-            return self._give_up_gang(gang), _until_evictable(why, in_flight)
+            return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
 
@@ -157,7 +157,7 @@ class Preemptor:
         text = f"pod group is waiting for preemption to complete ({self._victims_left(gang)} pod(s) left)."
         return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
-    def give_up(self, pod: PendingPod) -> PendingPod:
+    def withdraw_nomination(self, pod: PendingPod) -> PendingPod:
         """Withdraw a pod's nomination; return the pod without it."""
         if not pod.nominated_node:
             return pod
@@ -165,10 +165,10 @@ class Preemptor:
         self._reporter.nominated_node_changed(pod)
         return pod
 
-    def _give_up_gang(self, gang: Gang) -> Gang:
+    def _withdraw_nominations(self, gang: Gang) -> Gang:
         """Withdraw the nominations of all members; return the gang without them."""
         for pod in gang.members:
-            self.give_up(pod)
+            self.withdraw_nomination(pod)
         return self._cluster.gangs.unit(gang.membership) or gang
 
     def _carry_out(self, pod: PendingPod, preemption: Preemption) -> PendingPod:
@@ -210,7 +210,7 @@ class Preemptor:
 
     def _requeue(self, pod: PendingPod) -> None:
         if pod.gang is None:
-            self._cluster.queue.put(self.give_up(pod))
+            self._cluster.queue.put(self.withdraw_nomination(pod))
         else:
             self._cluster.nominator.withdraw_gang(pod.gang)
             self._cluster.gangs.gather(pod.gang)
@@ -271,9 +271,9 @@ class Preemptor:
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:
             return
         if waiting.gang is not None:
-            self._cluster.gangs.put_off(waiting.gang)
+            self._cluster.gangs.back_off_and_gather(waiting.gang)
         else:
-            self._cluster.waker.back_off(self.give_up(waiting), self._cluster.clock())
+            self._cluster.waker.back_off(self.withdraw_nomination(waiting), self._cluster.clock())
 
 
 def _until_evictable(failure: Failure, in_flight: Collection[str]) -> Failure:

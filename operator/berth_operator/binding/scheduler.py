@@ -85,7 +85,7 @@ class Scheduler:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
-            if await self._decide_some(term) or self._review.wakes_one():
+            if await self._schedule_batch(term) or self._review.wakes_one():
                 await asyncio.sleep(0)
             else:
                 await self._wait()
@@ -109,35 +109,35 @@ class Scheduler:
         except TimeoutError:
             pass
 
-    async def _decide_some(self, term: int) -> bool:
-        """Decide up to `BATCH` units; return whether the queue may have more."""
+    async def _schedule_batch(self, term: int) -> bool:
+        """Schedule up to `BATCH` units; return whether the queue may have more."""
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
             unit = self._cluster.queue.pop(self._cluster.clock())
-            if unit is None or not self._decide(unit, term):
+            if unit is None or not self._schedule(unit, term):
                 self._binds.release()
             if unit is None:
                 return False
         return True
 
-    def _decide(self, unit: PendingPod | Gang, term: int) -> bool:
-        """Decide one unit; return whether a pod's bind was started."""
+    def _schedule(self, unit: PendingPod | Gang, term: int) -> bool:
+        """Schedule one unit; return whether a pod's bind was started."""
         try:
-            return self._decide_unit(unit, term)
+            return self._schedule_unit(unit, term)
         except PluginFailedError as error:
             # Nothing has been assumed or evicted yet: plug-ins only read the state.
-            self._put_off(unit, error)
+            self._handle_plugin_failure(unit, error)
             return False
 
-    def _put_off(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
+    def _handle_plugin_failure(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
         """Back off a unit for which a plug-in failed, and withdraw its nominations."""
         counters.PLUGIN_FAILURES.labels(error.kind).inc()
         self._log_plugin_failure(error)
         if isinstance(unit, Gang):
-            self._cluster.gangs.put_off(unit.membership)
+            self._cluster.gangs.back_off_and_gather(unit.membership)
         else:
-            self._cluster.queue.back_off(self._preemptor.give_up(unit), self._cluster.clock())
+            self._cluster.queue.back_off(self._preemptor.withdraw_nomination(unit), self._cluster.clock())
         for pod in pods_of(unit):
             self._reporter.unschedulable(pod, plugin_failure(error))
 
@@ -147,14 +147,14 @@ class Scheduler:
             self._logged_failures[error.kind] = str(error)
             log.error("plug-in failed", why=str(error), exc_info=error)
 
-    def _decide_unit(self, unit: PendingPod | Gang, term: int) -> bool:
+    def _schedule_unit(self, unit: PendingPod | Gang, term: int) -> bool:
         if isinstance(unit, Gang):
-            self._gangs.decide(unit, term)  # each member acquires its own turn to bind
+            self._gangs.schedule(unit, term)  # each member acquires its own turn to bind
             return False
-        return self._decide_pod(unit, term)
+        return self._schedule_pod(unit, term)
 
-    def _decide_pod(self, pod: PendingPod, term: int) -> bool:
-        """Decide one pod; return whether its bind was started."""
+    def _schedule_pod(self, pod: PendingPod, term: int) -> bool:
+        """Decide one pod, assume the placement and start to bind it; return whether a bind was started."""
         parked = self._cluster.queue.parked_failure(pod)
         outcome = parked or decide(self._cluster.fleet, pod, self._policy(pod.scheduler))
         counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
@@ -171,37 +171,37 @@ class Scheduler:
             self._cluster.queue.back_off(pod, self._cluster.clock())
             self._reporter.refused(pod, str(error))
             return False
-        self._begin(outcome, body, term)
+        self._assume_and_bind(outcome, body, term)
         return True
 
-    def _begin(self, placement: Placement, body: dict[str, object], term: int) -> None:
-        """Charge a placement and start to bind it."""
+    def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
+        """Assume a placement and start to bind it."""
         self._cluster.placements.assume(placement)
         if placement.volumes:
-            bind = self._bind_claims_first
+            bind = self._bind_claims_and_pod
         else:
-            bind = self._bind
+            bind = self._bind_pod
             self._reporter.in_flight_binds.begin()
-        self.start(bind(placement, body, term))
+        self.start_task(bind(placement, body, term))
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine concurrently with decisions; an unexpected exception ends the process."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_done)
 
     def leads(self, term: int) -> bool:
         """Return whether we still lead in this term."""
         return self._term() == term
 
-    def _ended(self, task: asyncio.Task[None]) -> None:
+    def _task_done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
             # A bug: `run` raises it, which restarts the process.
             self._failure = error
             self._work.set()
 
-    async def _bind_claims_first(self, placement: Placement, body: dict[str, object], term: int) -> None:
+    async def _bind_claims_and_pod(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Bind a pod's claims, and then the pod."""
         # Binding claims may take minutes, and must not block the binds of other pods.
         self._binds.release()
@@ -210,33 +210,33 @@ class Scheduler:
         except GoneError:
             self._cluster.placements.forget(placement.pod.uid)
         except VolumeError as error:
-            self.settle(placement, binder.BindOutcome.REFUSED, str(error))
+            self.apply_outcome(placement, binder.BindOutcome.REFUSED, str(error))
         else:
             await self._binds.acquire()
             self._reporter.in_flight_binds.begin()
-            await self._bind(placement, body, term)
+            await self._bind_pod(placement, body, term)
 
-    async def _bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
+    async def _bind_pod(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Send a Binding, and apply its outcome."""
         try:
-            if (answer := await self._answer(placement, body, term)) is not None:
-                self.settle(placement, *answer)
+            if (answer := await self._send_until_answered(placement, body, term)) is not None:
+                self.apply_outcome(placement, *answer)
         finally:
             self._binds.release()
             self._reporter.in_flight_binds.end()
 
-    async def send(
+    async def bind(
         self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding in its turn and return the answer; None if the term has ended."""
         async with self._binds:
             self._reporter.in_flight_binds.begin()
             try:
-                return await self._answer(placement, body, term)
+                return await self._send_until_answered(placement, body, term)
             finally:
                 self._reporter.in_flight_binds.end()
 
-    async def _answer(
+    async def _send_until_answered(
         self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
@@ -251,14 +251,18 @@ class Scheduler:
             pause = min(2 * pause, binder.MAX_PAUSE)
         return None
 
-    def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
-        """Apply the outcome of a Binding: finish it, or forget the pod and report the reason."""
-        pod = placement.pod
+    def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
+        """Apply the outcome of a Binding to the state."""
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.BindOutcome.BOUND:
-            self._cluster.placements.finish_binding(pod.uid)
+            self._cluster.placements.finish_binding(placement.pod.uid)
             self._reporter.scheduled(placement)
-            return
+        else:
+            self._handle_binding_error(placement, outcome, why)
+
+    def _handle_binding_error(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
+        """Forget the pod, and report why it was not bound."""
+        pod = placement.pod
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
         self._cluster.placements.forget(pod.uid)
         # After our term the next leader reports the pod, which may be bound by now.

@@ -127,16 +127,16 @@ class Gangs:
         if gang.minimum is None:
             self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
 
-    def begin(self, placements: Iterable[Placement]) -> None:
+    def binding_started(self, placements: Iterable[Placement]) -> None:
         """Record that the Bindings of an assumed gang are about to be sent."""
         for gang in gangs_of(placements):
-            self._gang_tracker.begin(gang, self._clock())
+            self._gang_tracker.binding_started(gang, self._clock())
 
     def back_off(self, gang: Membership) -> None:
         """Back off a gang; this takes effect when it is next gathered."""
         self._gang_tracker.back_off(gang, self._clock())
 
-    def put_off(self, gang: Membership) -> None:
+    def back_off_and_gather(self, gang: Membership) -> None:
         """Decide a gang again after its back-off, because its last decision cannot be carried out."""
         self.back_off(gang)
         self.gather(gang)

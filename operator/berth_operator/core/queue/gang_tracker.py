@@ -259,7 +259,7 @@ class GangTracker:
 
     # --- failed Bindings --------------------------------------------------------------------------------------
 
-    def begin(self, gang: Membership, now: float) -> None:
+    def binding_started(self, gang: Membership, now: float) -> None:
         """Start the gang's deadline: its first Binding is sent."""
         entry = self._entries.get(gang.key)
         if entry is not None and not entry.formed and entry.deadline is None:

@@ -179,8 +179,8 @@ def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
     for name in "ab":
         holds(made, name, bound=False)
     assert made.retry_until("uid-a") is None
-    made.begin(GANG, 5.0)
-    made.begin(GANG, 30.0)
+    made.binding_started(GANG, 5.0)
+    made.binding_started(GANG, 30.0)
     assert made.retry_until("uid-a") == 65.0
     holds(made, "a")
     assert made.overdue(64.9) == []
@@ -219,7 +219,7 @@ def test_the_words_of_an_earlier_run_do_not_count_for_those_who_are_decided_now(
     made = gang_tracker("a", "b", group=replace(GROUP, formed=True))
     for name in "ab":
         holds(made, name, bound=False)
-    made.begin(GANG, 0.0)
+    made.binding_started(GANG, 0.0)
     holds(made, "a")
     assert made.overdue(60.0) == [GANG]
 
@@ -235,7 +235,7 @@ def test_undoing_dooms_the_bound_and_backs_off() -> None:
     made = gang_tracker("b", "c")
     holds(made, "a")
     holds(made, "b", bound=False)
-    made.begin(GANG, 0.0)
+    made.binding_started(GANG, 0.0)
     message, to_delete = made.abort(GANG, 60.0, keep=False)
     assert message == "PodGroup ns/g could not be completed within 60 s: 1 of 2 members were bound"
     assert [each.uid for each in to_delete] == ["uid-a"] == [each.uid for each in made.to_delete()]
