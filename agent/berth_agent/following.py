@@ -4,10 +4,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from berth_client.objects import Object
-from berth_client.reflector import Api, Kind, Reflector, Source
+from berth_client.reflector import Api, EventType, Reflector, Source
 
 Listed = Callable[[list[Object], str], None]
-Changed = Callable[[Kind, Object], None]
+Changed = Callable[[EventType, Object], None]
 
 
 async def follow(api: Api, path: str, *, selector: str, listed: Listed, changed: Changed) -> None:
@@ -32,8 +32,8 @@ class _Sink:
     def listing(self, *, requested_at: float) -> "_Listing":  # noqa: ARG002 - part of the interface
         return _Listing(self.listed)
 
-    def apply(self, kind: Kind, obj: Object) -> None:
-        self.changed(kind, obj)
+    def apply(self, event_type: EventType, obj: Object) -> None:
+        self.changed(event_type, obj)
 
 
 @dataclass(frozen=True, slots=True)

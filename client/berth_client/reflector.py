@@ -52,7 +52,7 @@ RETRIABLE: Final = frozenset(
 )
 """Errors that do not concern our version: listing again would only add to the load."""
 
-Kind = Literal["ADDED", "MODIFIED", "DELETED"]
+EventType = Literal["ADDED", "MODIFIED", "DELETED"]
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -73,7 +73,7 @@ class Sink(Protocol):
     def listing(self, *, requested_at: float) -> Listing:
         """Begin a list of all objects, as of a moment after `requested_at` (monotonic seconds)."""
 
-    def apply(self, kind: Kind, obj: Object) -> None:
+    def apply(self, event_type: EventType, obj: Object) -> None:
         """Take one change."""
 
 
@@ -89,13 +89,13 @@ class Api(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Which objects: a collection's path, selectors, and what to keep of each object."""
+    """Which objects: a collection's path, selectors, and how each object is transformed before it is kept."""
 
     path: str
     params: Mapping[str, str] = field(default_factory=dict)
     """`fieldSelector`, `labelSelector`."""
 
-    keep: Callable[[Object], Object] = without_managed_fields
+    transform: Callable[[Object], Object] = without_managed_fields
     """Applied page by page, so that a long list is never held in memory as a whole."""
 
     optional: bool = False
@@ -174,7 +174,7 @@ class Reflector:
             async with contextlib.aclosing(pages(self._fetch, self._source.params)) as fetched:
                 async for page in fetched:
                     self._heard_at = self._clock()
-                    listing.put([self._source.keep(item) for item in page.get("items") or ()])
+                    listing.put([self._source.transform(item) for item in page.get("items") or ()])
                     version = str(page["metadata"]["resourceVersion"])
         except ApiError as error:
             if not (self._source.optional and error.status == HTTPStatus.NOT_FOUND):
@@ -207,9 +207,9 @@ class Reflector:
         return count
 
     def _handle_event(self, line: bytes) -> None:
-        kind, obj, version = _parse(line)
-        if kind != "BOOKMARK":
-            self._sink.apply(kind, self._source.keep(obj))
+        event_type, obj, version = _parse(line)
+        if event_type != "BOOKMARK":
+            self._sink.apply(event_type, self._source.transform(obj))
         # After the sink: if it fails, this version counts as not seen.
         self._version = version
         self._failures = 0
@@ -230,16 +230,16 @@ class Reflector:
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
 
 
-def _parse(line: bytes) -> tuple[Kind | Literal["BOOKMARK"], Object, str]:
-    """Return an event's kind, object and version; raise a `_RelistNeededError` for anything else."""
+def _parse(line: bytes) -> tuple[EventType | Literal["BOOKMARK"], Object, str]:
+    """Return an event's type, object and version; raise a `_RelistNeededError` for anything else."""
     try:
         event = orjson.loads(line)
-        kind, obj = event["type"], event["object"]
-        if kind == "ERROR":
+        event_type, obj = event["type"], event["object"]
+        if event_type == "ERROR":
             raise _RelistNeededError(str(ApiError.of_status(obj)))
         version = str(obj["metadata"]["resourceVersion"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise _RelistNeededError(f"not a watch event: {line[:200]!r}") from error
-    if kind not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
-        raise _RelistNeededError(f"unknown event type {kind!r}")
-    return kind, obj, version
+    if event_type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+        raise _RelistNeededError(f"unknown event type {event_type!r}")
+    return event_type, obj, version

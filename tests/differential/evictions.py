@@ -161,10 +161,10 @@ def state(arena: Arena) -> State:
     """Return the state that the reflectors would build from the API server."""
     built = State(grace=1.0)
     for each in arena.list("nodes", labelSelector=SCENARIO):
-        built.put_node(nodes.keep(each))
+        built.put_node(nodes.transform(each))
     for each in arena.list("pods", labelSelector=SCENARIO):
         if each["spec"].get("nodeName"):
-            built.put_bound(pods.keep(each))
+            built.put_bound(pods.transform(each))
     for each in _budgets(arena):
         built.budgets.put(key(each), budget(each))
     return built

@@ -78,14 +78,14 @@ class Trial:
 
     def judged(self, case: Mismatch, order: Sequence[Filter] | None = None) -> bool:
         """Return the verdict of all filters on a case, or of the given filters."""
-        pod = pods.pending(pods.keep(copy.deepcopy(case.probe)))
+        pod = pods.pending(pods.transform(copy.deepcopy(case.probe)))
         assert not pod.error
         mask = cycle.feasible(self.state.fleet, pod.request, order)
         return bool(mask[self.state.fleet.rows[case.node]])
 
     def message(self, case: Mismatch) -> str:
         """Return Berth's message for a case that fits nowhere, including why evictions would not help."""
-        pod, policy = pods.pending(pods.keep(copy.deepcopy(case.probe))), Policy()
+        pod, policy = pods.pending(pods.transform(copy.deepcopy(case.probe))), Policy()
         outcome = cycle.decide(self.state.fleet, pod, policy)
         assert isinstance(outcome, cycle.Failure)
         return not_helpful(self.state.fleet, pod, policy, outcome).message
@@ -184,9 +184,9 @@ def _state(cluster: Cluster) -> State:
     for each in cluster.api.get("/api/v1/namespaces")["items"]:
         state.put_namespace(name_of(each), each["metadata"].get("labels") or {})
     for each in cluster.api.get("/api/v1/nodes")["items"]:
-        state.put_node(nodes.keep(each))
+        state.put_node(nodes.transform(each))
     for each in cluster.api.get("/api/v1/pods")["items"]:
-        state.put_bound(pods.keep(each))
+        state.put_bound(pods.transform(each))
     relist(sinks.services(state), cluster.api.get("/api/v1/services")["items"])
     for source, table in sources(Storage(state)).values():
         relist(table, cluster.api.get(source.path)["items"])

@@ -48,9 +48,9 @@ class Numbering:
     def assign(self, node: str, reading: Reading) -> None:
         """Assign minors to the devices of a reading that have none yet."""
         known = self._nodes.setdefault(node, {})
-        for kind in reading.unnumbered:
-            ids = [device.id for device in reading.spec.devices if device.type == kind]
-            known[kind] = assigned(ids, known.get(kind, {}))
+        for device_type in reading.unnumbered:
+            ids = [device.id for device in reading.spec.devices if device.type == device_type]
+            known[device_type] = assigned(ids, known.get(device_type, {}))
 
     def numbered(self, node: str, reading: Reading) -> Reading:
         """Return the reading with the minors that were assigned; the same object if the inventory knows all of them."""
@@ -62,7 +62,7 @@ class Numbering:
             _with_minor(device, known[device.type][device.id]) if device.type in reading.unnumbered else device
             for device in devices
         ]
-        text = formatted(numbered, {kind: known[kind] for kind in sorted(reading.unnumbered)})
+        text = formatted(numbered, {device_type: known[device_type] for device_type in sorted(reading.unnumbered)})
         return replace(
             reading,
             spec=reading.spec.model_copy(update={"devices": numbered}),
@@ -91,7 +91,7 @@ def recalled(spec: DeviceSpec, reserved: str) -> dict[str, Minors]:
         if not keys & claimed:
             claimed |= keys
             minors_by_type.setdefault(claim.type, {})[claim.id] = claim.minor
-    return {kind: dict(reversed(minors.items())) for kind, minors in minors_by_type.items()}
+    return {device_type: dict(reversed(minors.items())) for device_type, minors in minors_by_type.items()}
 
 
 def parsed(reserved: str) -> list[MinorClaim]:
@@ -105,10 +105,10 @@ def formatted(devices: Iterable[DeviceInfo], minors: Mapping[str, Minors]) -> st
     """Return the value of the annotation: the minors of the devices that are not among these."""
     present = {(device.type, device.id) for device in devices}
     return ",".join(
-        f"{kind}/{minor}={name}"
-        for kind, of_kind in minors.items()
-        for name, minor in of_kind.items()
-        if (kind, name) not in present
+        f"{device_type}/{minor}={name}"
+        for device_type, of_type in minors.items()
+        for name, minor in of_type.items()
+        if (device_type, name) not in present
     )
 
 

@@ -218,7 +218,7 @@ def _in_thread(work: Callable[[], T]) -> Future[T | BaseException]:
     return future
 
 
-def checked(kind: str, devices: Sequence[DeviceInfo]) -> Devices:
+def checked(device_type: str, devices: Sequence[DeviceInfo]) -> Devices:
     """Return a plug-in's devices, checked: with one mistake the API server would reject all devices of the node.
 
     Raises:
@@ -228,8 +228,8 @@ def checked(kind: str, devices: Sequence[DeviceInfo]) -> Devices:
         if count > 1:
             raise ValueError(f"minor {minor} stands {count} times")
     for device in devices:
-        if device.type != kind:
-            raise ValueError(f"minor {device.minor} is of type {device.type}; allowed is {kind}")
+        if device.type != device_type:
+            raise ValueError(f"minor {device.minor} is of type {device.type}; allowed is {device_type}")
         for name, amount in device.resources.items():
             if quantity.parse(amount) < 0:
                 raise ValueError(f"minor {device.minor}: {name} {amount} is negative")

@@ -41,7 +41,7 @@ class Review:
         if now < self._next_class or not (self._classes or self._begins(now)):
             return False
         self._woken_at = now
-        self._cluster.queue.wake_kind(self._classes.pop())
+        self._cluster.queue.wake_class(self._classes.pop())
         return True
 
     def due_in(self) -> float:

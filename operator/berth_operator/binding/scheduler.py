@@ -132,7 +132,7 @@ class Scheduler:
 
     def _handle_plugin_failure(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
         """Back off a unit for which a plug-in failed, and withdraw its nominations."""
-        counters.PLUGIN_FAILURES.labels(error.kind).inc()
+        counters.PLUGIN_FAILURES.labels(error.device_type).inc()
         self._log_plugin_failure(error)
         if isinstance(unit, Gang):
             self._cluster.gangs.back_off_and_gather(unit.membership)
@@ -143,8 +143,8 @@ class Scheduler:
 
     def _log_plugin_failure(self, error: PluginFailedError) -> None:
         """Log a plug-in's failure once, not for every pod and attempt."""
-        if self._logged_failures.get(error.kind) != str(error):
-            self._logged_failures[error.kind] = str(error)
+        if self._logged_failures.get(error.device_type) != str(error):
+            self._logged_failures[error.device_type] = str(error)
             log.error("plug-in failed", why=str(error), exc_info=error)
 
     def _schedule_unit(self, unit: PendingPod | Gang, term: int) -> bool:

@@ -71,7 +71,7 @@ class Planner:
         for document, group in workload.groups:
             self._add_group(document, group)
         for number, (document, pod) in enumerate(workload.pods):
-            self._add_pod(document, pods.keep(admission.admit(document, pod, number)))
+            self._add_pod(document, pods.transform(admission.admit(document, pod, number)))
         if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
             self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
 

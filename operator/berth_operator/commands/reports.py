@@ -61,7 +61,7 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
     for grant in grants:
         # Several instances of one card count as one card.
         devices.setdefault(grant.type, {})[shown[grant.type, grant.minor]] = None
-    return {"node": node, "devices": {kind: list(minors) for kind, minors in devices.items()}}
+    return {"node": node, "devices": {device_type: list(minors) for device_type, minors in devices.items()}}
 
 
 def _move(move: Move) -> Report:

@@ -97,7 +97,7 @@ def _place(report: Report) -> str:
 
 def _minors(report: Report) -> str:
     devices: Mapping[str, Sequence[int]] = report.get("devices", {})
-    return ", ".join(f"{kind} {','.join(map(str, minors))}" for kind, minors in devices.items())
+    return ", ".join(f"{device_type} {','.join(map(str, minors))}" for device_type, minors in devices.items())
 
 
 def _nodes(title: str, nodes: Sequence[str], to: Console) -> None:

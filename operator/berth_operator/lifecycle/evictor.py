@@ -90,21 +90,21 @@ class Evictor:
         }
 
     def _holding(self, card: Card) -> list[Charge]:
-        node, kind, _ = card
+        node, device_type, _ = card
         minor = self._minor(card)
         return [
             charge
             for charge in self._cluster.fleet.on_node(node)
-            if (kind, minor) in ((grant.type, grant.minor) for grant in charge.grants)
+            if (device_type, minor) in ((grant.type, grant.minor) for grant in charge.grants)
             if kubelet_allocation.is_pod(charge)
             if not self._cluster.fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
         ]
 
     def _minor(self, card: Card) -> int:
         """Return the current minor of a failed card."""
-        node, kind, name = card
+        node, device_type, name = card
         cards = self._cluster.node_cache.devices[node].inventory.cards
-        return next(each.minor for each in cards if (each.type, each.id) == (kind, name))
+        return next(each.minor for each in cards if (each.type, each.id) == (device_type, name))
 
     async def _evict(self, charge: Charge, card: Card) -> bool:
         """Evict a pod; return whether it was evicted, or we no longer lead."""

@@ -82,8 +82,12 @@ def _others(view: NodeView) -> str:
     """Return `type held/total` for each type except GPUs; a device counts as held if a pod holds any part of it."""
     assert view.device is not None  # noqa: S101 - the caller looked
     there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
-    held = Counter(kind for kind, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants})
-    return ", ".join(f"{kind} {held[kind]}/{count}" for kind, count in sorted(there.items()))[:MAX_TEXT]
+    held = Counter(
+        device_type for device_type, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants}
+    )
+    return ", ".join(f"{device_type} {held[device_type]}/{count}" for device_type, count in sorted(there.items()))[
+        :MAX_TEXT
+    ]
 
 
 def _uses(view: NodeView) -> list[DeviceUse]:
@@ -106,8 +110,8 @@ def _totals(card: CardInfo) -> dict[str, int]:
 
 
 def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, Grant]]) -> DeviceUse:
-    kind, minor = key
-    counted, taken = _shown_amounts(kind, total), Counter[str]()
+    device_type, minor = key
+    counted, taken = _shown_amounts(device_type, total), Counter[str]()
     # The agent itself reports what processes outside Kubernetes use, in `foreign`.
     pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
     for _, grant in held:
@@ -115,7 +119,7 @@ def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, G
     free = {name: max(0, all_of_it - taken[name]) for name, all_of_it in counted.items()}
     return DeviceUse.model_validate(
         {
-            "type": kind,
+            "type": device_type,
             "minor": minor,
             "id": next((card_id(grant) for _, grant in held if not is_listed(grant)), None),
             "free": _resources(free),
@@ -132,9 +136,13 @@ def _holder(charge: Charge, grant: Grant) -> Holder:
     return Holder(namespace=namespace, name=name, uid=uid, id=subdevice_id, resources=_resources(known))
 
 
-def _shown_amounts(kind: str, amounts: dict[str, int]) -> dict[str, int]:
+def _shown_amounts(device_type: str, amounts: dict[str, int]) -> dict[str, int]:
     """Return the amounts that are counted on cards of a type and have a resource name."""
-    return {name: amount for name, amount in amounts.items() if is_counted(kind, name) and name != allocation.FUNCTIONS}
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if is_counted(device_type, name) and name != allocation.FUNCTIONS
+    }
 
 
 def _resources(amounts: dict[str, int]) -> dict[str, str | int]:
@@ -164,9 +172,9 @@ def _ready(view: NodeView) -> _Verdict:
     return names.READY, "True", "AgentHeard", "the node's Lease is renewed"
 
 
-def _shown(view: NodeView, kind: str) -> Condition | None:
+def _shown(view: NodeView, condition_type: str) -> Condition | None:
     conditions = view.device.conditions if view.device else ()
-    return next((each for each in conditions if each.type == kind), None)
+    return next((each for each in conditions if each.type == condition_type), None)
 
 
 def _valid(view: NodeView) -> _Verdict:
@@ -194,9 +202,9 @@ def _accounted(view: NodeView) -> _Verdict:
 
 
 def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:
-    kind, status, reason, message = verdict
-    before = _shown(view, kind)
+    condition_type, status, reason, message = verdict
+    before = _shown(view, condition_type)
     since = before.last_transition_time if before is not None and before.status == status else now()
     return Condition.model_validate(
-        {"type": kind, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+        {"type": condition_type, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
     )

@@ -44,7 +44,7 @@ def requested(total: Mapping[str, int], kinds: Kinds) -> Requested:
     gpus = {name: amount for name, amount in built_in.items() if allocation.short(name) not in _SIMPLE}
     added = (each.name for each in kinds.requested(total))
     return Requested(
-        types=(*([GPU] if gpus else []), *(kind for kind in _SIMPLE if kind in simple), *added),
+        types=(*([GPU] if gpus else []), *(device_type for device_type in _SIMPLE if device_type in simple), *added),
         gpus=_parts(gpus),
         least=tuple(simple.items()),
     )
@@ -89,21 +89,21 @@ def _by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Requ
 def _believed(claims: Sequence[Grant], expected: Requested) -> Believed:
     grants: list[Grant] = []
     unknown: list[str] = []
-    for kind in expected.types:
-        of_kind = [grant for grant in claims if grant.type == kind]
-        kept = _of_gpus(of_kind, expected.gpus) if kind == GPU and expected.gpus is not None else of_kind
+    for device_type in expected.types:
+        of_type = [grant for grant in claims if grant.type == device_type]
+        kept = _of_gpus(of_type, expected.gpus) if device_type == GPU and expected.gpus is not None else of_type
         grants += kept
-        if not _is_enough(kind, kept, expected):
-            unknown.append(kind)
+        if not _is_enough(device_type, kept, expected):
+            unknown.append(device_type)
     return tuple(grants), tuple(unknown)
 
 
-def _is_enough(kind: str, grants: Sequence[Grant], expected: Requested) -> bool:
+def _is_enough(device_type: str, grants: Sequence[Grant], expected: Requested) -> bool:
     """Return whether grants satisfy a pod's request of a type; for a plug-in's type, any grant does."""
-    if kind == GPU and expected.gpus is not None:
+    if device_type == GPU and expected.gpus is not None:
         return 0 < sum(part.count for part in expected.gpus) == len(grants)
-    if (least := dict(expected.least).get(kind)) is not None:
-        return sum(dict(grant.amounts).get(kind, 0) for grant in grants) >= least
+    if (least := dict(expected.least).get(device_type)) is not None:
+        return sum(dict(grant.amounts).get(device_type, 0) for grant in grants) >= least
     return bool(grants)
 
 

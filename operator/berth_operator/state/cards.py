@@ -73,7 +73,10 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
 @lru_cache(maxsize=ALIKE)
 def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
     """Return the link score to each linked card, by its minor."""
-    return tuple((minor, NVLINK * max(count, 1) if kind == "NVLink" else LINKS[kind]) for minor, kind, count in links)
+    return tuple(
+        (minor, NVLINK * max(count, 1) if link_type == "NVLink" else LINKS[link_type])
+        for minor, link_type, count in links
+    )
 
 
 def _functions(device: DeviceInfo) -> Functions:
@@ -125,9 +128,9 @@ def _subdevice_amounts(device: DeviceInfo, instances: Instances) -> Amounts:
 
 
 @lru_cache(maxsize=ALIKE)
-def _amounts(kind: str, resources: Resources) -> Amounts:
+def _amounts(device_type: str, resources: Resources) -> Amounts:
     """Return a card's amounts; where the spec has none, a card counts as 100 hundredths."""
-    whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(kind, (kind,))
+    whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(device_type, (device_type,))
     amounts = {allocation.short(name): quantity.parse(value) for name, value in resources}
     return tuple(sorted({**dict.fromkeys(whole, 100), **amounts}.items()))
 
@@ -166,12 +169,12 @@ def _problems_of(
     minors: Collection[tuple[str, int]],
     mixture: str,
 ) -> Iterator[str]:
-    kind = device.type
-    if ids[kind, device.id] > 1:
-        yield f"id: {device.id} is used more than once among the {kind} devices"
+    device_type = device.type
+    if ids[device_type, device.id] > 1:
+        yield f"id: {device.id} is used more than once among the {device_type} devices"
     for link in device.links:
-        if (kind, link.minor) not in minors or link.minor == device.minor:
-            yield f"links: minor {link.minor} is not another {kind} device of this node"
+        if (device_type, link.minor) not in minors or link.minor == device.minor:
+            yield f"links: minor {link.minor} is not another {device_type} device of this node"
     if device.mig is not None and device.mig.enabled:
         yield from _mig_problems(device, ids)
         if mixture:
@@ -180,9 +183,9 @@ def _problems_of(
         yield f"replicas: {device.replicas} of a card in MIG mode; allowed is 1"
     if device.vf_groups:
         yield from _function_problems(device)
-    if device.replicas > 1 and kind != names.GPU:
+    if device.replicas > 1 and device_type != names.GPU:
         yield f"replicas: {device.replicas} of a device that is no GPU; allowed is 1"
-    yield from _resource_problems(kind, tuple(device.resources.items()), healthy=device.health)
+    yield from _resource_problems(device_type, tuple(device.resources.items()), healthy=device.health)
 
 
 def _mig_problems(device: DeviceInfo, ids: Mapping[tuple[str, str], int]) -> Iterator[str]:
@@ -201,12 +204,12 @@ def _function_problems(device: DeviceInfo) -> Iterator[str]:
 
 
 @lru_cache(maxsize=ALIKE)
-def _resource_problems(kind: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
+def _resource_problems(device_type: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
     """Return the contradictions in a card's resources; cached, since most cards offer the same."""
-    return tuple(_contradictions(kind, resources, healthy=healthy))
+    return tuple(_contradictions(device_type, resources, healthy=healthy))
 
 
-def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterator[str]:
+def _contradictions(device_type: str, resources: Resources, *, healthy: bool) -> Iterator[str]:
     seen: dict[str, int] = {}
     for name, value in resources:
         try:
@@ -220,5 +223,5 @@ def _contradictions(kind: str, resources: Resources, *, healthy: bool) -> Iterat
             yield f"resources.{name}: {value} differs from the amount under the other prefix"
         if allocation.short(name) in (names.GPU_CORE, names.GPU_MEMORY_RATIO) and amount != 100:  # noqa: PLR2004
             yield f"resources.{name}: {value}; allowed is 100 for a card"
-    if kind == names.GPU and healthy and not seen.get(names.GPU_MEMORY):
+    if device_type == names.GPU and healthy and not seen.get(names.GPU_MEMORY):
         yield f"resources: a healthy GPU has no {names.PREFIX}{names.GPU_MEMORY}"

@@ -82,7 +82,7 @@ def group(raw: Object) -> Group:
     )
 
 
-def keep_ended(pod: dict[str, Any]) -> dict[str, Any]:
+def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
     """Return a pod that has ended with only the fields that name its gang: there may be very many such pods."""
     metadata = pod["metadata"]
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}

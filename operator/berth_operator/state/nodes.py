@@ -29,7 +29,7 @@ class NodeRecord:
 _KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo")
 
 
-def keep(node: dict[str, Any]) -> dict[str, Any]:
+def transform(node: dict[str, Any]) -> dict[str, Any]:
     """Drop the fields of a node that the operator does not read."""
     without_managed_fields(node)
     status = node.get("status") or {}

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api import names
-from berth_client.reflector import Api, Kind, Reflector, Sink, Source
+from berth_client.reflector import Api, EventType, Reflector, Sink, Source
 from berth_operator.state import groups, pods, sinks
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.sinks import Listing
@@ -76,9 +76,9 @@ class Selection:
         """Begin a complete list of the pods of these scheduler names."""
         return Listing(self._table.put, lambda uids: self._table.listed(self._includes, uids, requested_at))
 
-    def apply(self, kind: Kind, obj: Object) -> None:
+    def apply(self, event_type: EventType, obj: Object) -> None:
         """Apply one change."""
-        if kind == "DELETED":
+        if event_type == "DELETED":
             self._table.remove(str(obj["metadata"]["uid"]))
         else:
             self._table.put(obj)
@@ -111,7 +111,7 @@ class PodWatches:
         alive, ended = (pods_where(f"spec.schedulerName={name},{phases}") for phases in (ALIVE, ENDED))
         self._ended[name] = sinks.ended_pods(self._table.cluster)
         self._start(tasks, f"pods of {name}", alive, Selection(self._table, name.__eq__))
-        self._start(tasks, f"ended pods of {name}", replace(ended, keep=groups.keep_ended), self._ended[name])
+        self._start(tasks, f"ended pods of {name}", replace(ended, transform=groups.transform_ended), self._ended[name])
 
     def _leave(self, name: str) -> None:
         self._stop(f"pods of {name}")
@@ -137,4 +137,4 @@ def _of_others(schedulers: Collection[str]) -> Source:
 
 def pods_where(selector: str) -> Source:
     """Return the source for the pods that a field selector matches."""
-    return Source(path="/api/v1/pods", params={"fieldSelector": selector}, keep=pods.keep)
+    return Source(path="/api/v1/pods", params={"fieldSelector": selector}, transform=pods.transform)

@@ -59,7 +59,7 @@ class PodError(ValueError):
     """A pod's annotation or label is invalid; the text names it and what is allowed."""
 
 
-def keep(pod: dict[str, Any]) -> dict[str, Any]:
+def transform(pod: dict[str, Any]) -> dict[str, Any]:
     """Drop the fields of a pod that the operator does not read, so that pods of equal scheduling compare equal."""
     without_managed_fields(pod)
     spec = pod.get("spec", {})

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from berth_api import keys
-from berth_client.reflector import Kind
+from berth_client.reflector import EventType
 from berth_operator.state import affinity, budgets
 from berth_operator.state.cluster import Cluster
 
@@ -41,9 +41,9 @@ class Table:
             self._remove(key)
         self._known = listed_keys
 
-    def apply(self, kind: Kind, obj: Object) -> None:
+    def apply(self, event_type: EventType, obj: Object) -> None:
         """Apply one change."""
-        if kind == "DELETED":
+        if event_type == "DELETED":
             key = self._key(obj)
             self._known.discard(key)
             self._remove(key)
@@ -85,9 +85,9 @@ class Once:
     def end(self, _version: str, /) -> None:
         """Do nothing."""
 
-    def apply(self, kind: Kind, obj: Object) -> None:
+    def apply(self, event_type: EventType, obj: Object) -> None:
         """Raise an error: there is no watch."""
-        raise AssertionError(f"nothing is watched: {kind} {obj['metadata']['name']}")
+        raise AssertionError(f"nothing is watched: {event_type} {obj['metadata']['name']}")
 
 
 def _uid(obj: Mapping[str, Any]) -> str:

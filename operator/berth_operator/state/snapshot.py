@@ -156,7 +156,7 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
         **{name: source for name, (source, _) in others.items()},
         PRIORITY_CLASSES: Source(path="/apis/scheduling.k8s.io/v1/priorityclasses"),
         PODS: pods_where(ALIVE),
-        ENDED_PODS: replace(pods_where(ENDED), keep=groups.keep_ended),
+        ENDED_PODS: replace(pods_where(ENDED), transform=groups.transform_ended),
     }
     for name, source in by_kind.items():
         objects: list[Object] = []

@@ -16,7 +16,7 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
     classes = Source(path="/apis/resource.k8s.io/v1/deviceclasses", optional=True)
     return {
-        "nodes": (Source(path="/api/v1/nodes", params=selected, keep=nodes.keep), sinks.nodes(cluster)),
+        "nodes": (Source(path="/api/v1/nodes", params=selected, transform=nodes.transform), sinks.nodes(cluster)),
         "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
         "gpu pods": (Source(path=f"/apis/{names.API_VERSION}/{names.GPUPODS}"), sinks.gpu_pods(cluster)),
         "leases": (Source(path=leases), sinks.leases(cluster)),

@@ -33,10 +33,10 @@ class Snapshot:
     def end(self, _version: str, /) -> None:
         self.lists += 1
 
-    def apply(self, kind: reflector.Kind, obj: Object) -> None:
+    def apply(self, event_type: reflector.EventType, obj: Object) -> None:
         name = obj["metadata"]["name"]
         assert "managedFields" not in obj["metadata"]
-        if kind == "DELETED":
+        if event_type == "DELETED":
             del self.objects[name]
         else:
             self.objects[name] = obj["metadata"]["resourceVersion"]

@@ -112,7 +112,7 @@ class Choices:
     def ours(self, scenario: Preference, policy: Policy) -> str:
         """Return the node that Berth chooses by a policy."""
         probe, _ = self.chosen[scenario.draft.id]
-        outcome = cycle.decide(self.state.fleet, pods.pending(pods.keep(copy.deepcopy(probe))), policy)
+        outcome = cycle.decide(self.state.fleet, pods.pending(pods.transform(copy.deepcopy(probe))), policy)
         assert isinstance(outcome, Placement)
         return outcome.node
 

@@ -140,7 +140,7 @@ def test_an_ephemeral_container_sees_what_its_target_sees(
 def test_a_pod_that_lacks_it_is_not_placed_and_told_what_to_do() -> None:
     raw = pod("p", HALF)
     raw["spec"]["containers"] = [container("main", HALF), container("log", env=[VOID]), container("side")]
-    waiting = pods.pending(pods.keep(raw))
+    waiting = pods.pending(pods.transform(raw))
     found = decide(fleet(), waiting, Policy())
     assert isinstance(found, Failure)
     assert found.message == (
@@ -151,4 +151,4 @@ def test_a_pod_that_lacks_it_is_not_placed_and_told_what_to_do() -> None:
 
 
 def test_a_pod_that_has_it_is_placed() -> None:
-    assert not isinstance(decide(fleet(), pods.pending(pods.keep(pod("p", HALF))), Policy()), Failure)
+    assert not isinstance(decide(fleet(), pods.pending(pods.transform(pod("p", HALF))), Policy()), Failure)

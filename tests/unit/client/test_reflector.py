@@ -207,7 +207,7 @@ async def test_a_sink_that_fails_ends_the_reflector() -> None:
 async def test_only_what_is_kept_reaches_the_sink() -> None:
     api = ScriptedApi(lists=[page("a", version=1)], watches=[[line("ADDED", "b", 2)]])
     sink = Recorder()
-    source = reflector.Source(path="/", keep=lambda obj: item(obj["metadata"]["name"].upper()))
+    source = reflector.Source(path="/", transform=lambda obj: item(obj["metadata"]["name"].upper()))
     made = reflector.Reflector(api=api, source=source, sink=sink)
     task = asyncio.create_task(made.run())
     await asyncio.sleep(1)

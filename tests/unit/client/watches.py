@@ -23,8 +23,8 @@ def page(*names: str, version: int, more: str = "") -> Object:
     return {"metadata": {"resourceVersion": str(version), "continue": more}, "items": [item(n) for n in names]}
 
 
-def line(kind: str, name: str, version: int) -> bytes:
-    return orjson.dumps({"type": kind, "object": item(name, version)})
+def line(event_type: str, name: str, version: int) -> bytes:
+    return orjson.dumps({"type": event_type, "object": item(name, version)})
 
 
 def error_line(code: int) -> bytes:
@@ -83,10 +83,10 @@ class Recorder:
         self.requested.append(requested_at)
         return RecordedListing(self)
 
-    def apply(self, kind: reflector.Kind, obj: Object) -> None:
+    def apply(self, event_type: reflector.EventType, obj: Object) -> None:
         if self.failure is not None:
             raise self.failure
-        self.note(f"{kind} {obj['metadata']['name']}")
+        self.note(f"{event_type} {obj['metadata']['name']}")
 
     def note(self, words: str) -> None:
         self.calls.append(words.strip())

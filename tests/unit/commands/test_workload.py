@@ -117,7 +117,7 @@ def test_pods_are_as_the_api_server_would_have_them() -> None:
     assert first["spec"]["schedulerName"] == "berth-scheduler"
     assert first["spec"]["containers"][0]["resources"]["requests"] == {"nvidia.com/gpu": 1}
     assert [each["metadata"]["namespace"] for each in (first, second)] == ["ns", "theirs"]
-    read_first, read_second = (pods.pending(pods.keep(each)) for each in (first, second))
+    read_first, read_second = (pods.pending(pods.transform(each)) for each in (first, second))
     assert read_first.request.devices.parts[0].count == 1
     assert read_first.created < read_second.created
     assert read_first.created > "2026-01-01T00:00:00Z"
@@ -158,7 +158,7 @@ def test_what_is_limited_is_requested(resources: Raw, requests: Raw | None) -> N
 )
 def test_priority_comes_from_the_class(spec: Raw, priority: int, *, preempts: bool) -> None:
     [pod] = admitted(read(made(spec=spec)))
-    pending = pods.pending(pods.keep(pod))
+    pending = pods.pending(pods.transform(pod))
     assert (pending.priority, pending.preempts) == (priority, preempts)
 
 

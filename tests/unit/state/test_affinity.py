@@ -193,7 +193,10 @@ REPLICAS = [
 @pytest.mark.parametrize(("owners", "expected"), REPLICAS)
 def test_whose_replica_a_pod_is(owners: list[Raw], expected: str) -> None:
     fields: Raw = {"labels": {"app": "x"}, "metadata": {"ownerReferences": owners}}
-    waiting, placed = pods.pending(pods.keep(pod(**fields))).request, pods.charge(pods.keep(pod(on="node", **fields)))
+    waiting, placed = (
+        pods.pending(pods.transform(pod(**fields))).request,
+        pods.charge(pods.transform(pod(on="node", **fields))),
+    )
     assert waiting.identity == placed.identity
     assert placed.identity.controller == expected
 

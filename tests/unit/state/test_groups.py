@@ -112,7 +112,7 @@ def test_a_phase_tells_whether_a_group_has_formed(phase: str, *, formed: bool) -
 def test_of_a_pod_that_has_ended_little_is_kept() -> None:
     raw = pod(labels={names.POD_GROUP_LABEL: "g", "app": "x"}, annotations={"big": "x"}, status={"phase": "Failed"})
     raw["metadata"]["resourceVersion"] = "7"
-    kept = groups.keep_ended(raw)
+    kept = groups.transform_ended(raw)
     assert kept["metadata"]["labels"] == {names.POD_GROUP_LABEL: "g"}
     assert kept["metadata"]["annotations"] == {}
     assert kept["metadata"]["uid"] == "uid-pod"

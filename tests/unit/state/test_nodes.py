@@ -96,11 +96,11 @@ def test_what_nobody_reads_is_dropped() -> None:
     raw = node()
     raw["metadata"]["managedFields"] = [1]
     raw["status"] |= {"images": [], "addresses": [1], "nodeInfo": {"bootID": "b", "kernelVersion": "6"}}
-    kept = nodes.keep(raw)
+    kept = nodes.transform(raw)
     assert "managedFields" not in kept["metadata"]
     assert set(kept["status"]) == {"allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo"}
     assert kept["status"]["nodeInfo"] == {"bootID": "b"}
 
 
 def test_a_node_without_status_is_kept() -> None:
-    assert nodes.keep({"metadata": {"name": "n"}})["status"] == {}
+    assert nodes.transform({"metadata": {"name": "n"}})["status"] == {}

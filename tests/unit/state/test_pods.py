@@ -230,7 +230,7 @@ def test_what_nobody_reads_is_dropped() -> None:
     plain, literal = {"name": "PLAIN", "value": "1"}, {"name": VARIABLE, "value": "all"}
     raw = pod("a", metadata={"managedFields": [1]}, initContainers=[container("i", env=[plain])])
     raw["spec"]["containers"][0] |= {"env": [plain, literal], "command": ["x"], "ports": [{"hostPort": 1}]}
-    kept = pods.keep(raw)
+    kept = pods.transform(raw)
     assert "managedFields" not in kept["metadata"]
     assert set(kept["spec"]["containers"][0]) == {"name", "resources", "ports", "env"}
     assert kept["spec"]["containers"][0]["env"] == [literal]
@@ -334,13 +334,13 @@ def test_absurd_requests_of_a_bound_pod_are_cut_off() -> None:
 
 def test_a_bound_pod_takes_what_it_still_holds_while_it_shrinks() -> None:
     status = {"containerStatuses": [{"name": "main", "resources": {"requests": {"cpu": "3"}}}]}
-    charge = pods.charge(pods.keep(pod("a", {"cpu": "2"}, on="node", status=status)))
+    charge = pods.charge(pods.transform(pod("a", {"cpu": "2"}, on="node", status=status)))
     assert dict(charge.resources)["cpu"] == 3000
 
 
 def test_of_a_container_s_status_only_what_it_holds_is_kept() -> None:
     container_status = {"name": "main", "resources": {}, "allocatedResources": {}, "imageID": "x", "state": {}}
-    kept = pods.keep(
+    kept = pods.transform(
         pod(
             status={
                 "containerStatuses": [container_status],
@@ -390,7 +390,7 @@ def test_host_ports_are_read_alike_of_pods_that_wait_and_pods_that_are_bound(fie
 
 def _replica(number: int, **fields: Any) -> Raw:
     token = {"name": f"kube-api-access-{number}", "projected": {"sources": []}}
-    return pods.keep(pod(f"a-{number}", {NVIDIA: "1"}, hostname=f"a-{number}", volumes=[token], **fields))
+    return pods.transform(pod(f"a-{number}", {NVIDIA: "1"}, hostname=f"a-{number}", volumes=[token], **fields))
 
 
 def test_replicas_share_one_request() -> None:
@@ -430,12 +430,12 @@ def test_a_volume_that_matters_is_each_replicas_own() -> None:
     ],
 )
 def test_which_pods_a_waiting_pod_may_preempt(fields: dict[str, Any], *, preempts: bool, nominated_node: str) -> None:
-    pending = pods.pending(pods.keep(pod("a", priority=7, **fields)))
+    pending = pods.pending(pods.transform(pod("a", priority=7, **fields)))
     assert (pending.priority, pending.preempts, pending.nominated_node) == (7, preempts, nominated_node)
 
 
 def test_how_important_a_placed_pod_is() -> None:
-    fresh = pods.charge(pods.keep(pod("a", on="node")))
+    fresh = pods.charge(pods.transform(pod("a", on="node")))
     assert (fresh.priority, fresh.started) == (0, NOT_STARTED)
-    old = pods.charge(pods.keep(pod("a", on="node", priority=-5, status={"startTime": "1970-01-01T00:01:00Z"})))
+    old = pods.charge(pods.transform(pod("a", on="node", priority=-5, status={"startTime": "1970-01-01T00:01:00Z"})))
     assert (old.priority, old.started) == (-5, 60)

@@ -27,7 +27,7 @@ def cluster_of(drawn: Scene) -> Cluster:
     """Return the state after the API server has sent the objects of a scene."""
     cluster = Cluster(grace=1.0, clock=lambda: 0.0)
     for raw in drawn.placed:
-        cluster.put_bound(pods.keep(dict(raw)))
+        cluster.put_bound(pods.transform(dict(raw)))
     for raw in drawn.nodes:
         cluster.put_node(with_capacity(raw))
     for raw in drawn.namespaces:

@@ -50,10 +50,10 @@ def same(of: str, obj: Raw, *readers: Callable[[Raw], Any]) -> None:
 
 def check(draft: Draft) -> int:
     for raw in draft.nodes:
-        same("nodes", nodes.keep(listed(raw)), nodes.info)
-    same("pods", pods.keep(listed(draft.probe)), pending)
+        same("nodes", nodes.transform(listed(raw)), nodes.info)
+    same("pods", pods.transform(listed(draft.probe)), pending)
     for raw in draft.pods:
-        same("pods", pods.keep(listed(raw)), pending, pods.charge)
+        same("pods", pods.transform(listed(raw)), pending, pods.charge)
     for path, obj in draft.objects:
         # Namespaced paths name their namespace.
         of, read = READERS[path.replace(f"/namespaces/{draft.namespace}", "")]

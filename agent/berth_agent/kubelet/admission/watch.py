@@ -15,7 +15,7 @@ from berth_client import times
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
-from berth_client.reflector import Kind
+from berth_client.reflector import EventType
 
 MAX_MESSAGE: Final = 1000
 """Characters of an Event's message; the server takes 1024."""
@@ -67,8 +67,8 @@ class NodePods:
             uids = {pod.uid for pod in present}
             self._warned = {(uid, text) for uid, text in self._warned if uid in uids}
 
-        def changed(kind: Kind, obj: Object) -> None:
-            update = admission.mirror.remove if kind == "DELETED" else admission.mirror.put
+        def changed(event_type: EventType, obj: Object) -> None:
+            update = admission.mirror.remove if event_type == "DELETED" else admission.mirror.put
             if update(pods.of_object(obj)):
                 admission.changed.set()
 

@@ -209,7 +209,7 @@ class _MoveSearch:
             if name in fleet.resources:
                 short = fleet.left(name) < amount
                 index = fleet.resources[name]
-                holding |= (placed.amounts[index, placed.kinds] > 0) & short[placed.rows]
+                holding |= (placed.amounts[index, placed.amount_columns] > 0) & short[placed.rows]
         for part in request.devices.parts:
             parts = placed.parts[part.type]
             holding |= (parts.number > 0) | parts.unknown

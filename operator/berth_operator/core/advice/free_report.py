@@ -33,14 +33,14 @@ NOTHING_LEFT = Left()
 
 def free_capacity(fleet: Fleet) -> dict[Place, Left]:
     """Return the free capacity by node, device type and model."""
-    return {place: left for kind in fleet.cards for place, left in _of_type(fleet, kind)}
+    return {place: left for device_type in fleet.cards for place, left in _of_type(fleet, device_type)}
 
 
 def by_model(left: Mapping[Place, Left]) -> dict[tuple[str, str], Left]:
     """Return the free capacity by device type and model, summed over all nodes."""
     total: dict[tuple[str, str], Left] = {}
-    for (_, kind, model), each in left.items():
-        total[kind, model] = _added(total.get((kind, model), NOTHING_LEFT), each)
+    for (_, device_type, model), each in left.items():
+        total[device_type, model] = _added(total.get((device_type, model), NOTHING_LEFT), each)
     return total
 
 
@@ -53,14 +53,14 @@ def unused(fleet: Fleet) -> set[str]:
     return {fleet.names[row] for row in np.flatnonzero(fleet.present & having & ~in_use)}
 
 
-def _of_type(fleet: Fleet, kind: str) -> Iterator[tuple[Place, Left]]:
-    cards, models = fleet.cards[kind], fleet.intern_table.models
+def _of_type(fleet: Fleet, device_type: str) -> Iterator[tuple[Place, Left]]:
+    cards, models = fleet.cards[device_type], fleet.intern_table.models
     available = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
     offered = [(name, np.where(available, total, 0), taken) for name, total, taken in offers(cards)]
     usable: Mask = np.sum([total for _, total, _ in offered], axis=0) > 0
     for model in np.unique(cards.model[usable]).tolist():
         for row, left in _of_model(cards, usable & (cards.model == model), offered):
-            yield (fleet.names[row], kind, models[model]), left
+            yield (fleet.names[row], device_type, models[model]), left
 
 
 def _of_model(

@@ -34,8 +34,8 @@ def summary(fleet: Fleet, node: str) -> dict[str, Any] | None:
     if row is None or not _has_devices(fleet, row):
         return None
     report = _Report(fleet, row)
-    for kind in fleet.cards:
-        report.add(kind)
+    for device_type in fleet.cards:
+        report.add(device_type)
     return {
         "deviceTotal": report.total.sums(),
         "deviceFree": report.free.sums(),
@@ -57,8 +57,8 @@ class _Sums:
         self.detail: Detail = {}
         self._all: Counter[str] = Counter()
 
-    def add(self, kind: str, minor: int, amounts: Amounts) -> None:
-        self.detail.setdefault(kind, {})[str(minor)] = _resources(amounts.items())
+    def add(self, device_type: str, minor: int, amounts: Amounts) -> None:
+        self.detail.setdefault(device_type, {})[str(minor)] = _resources(amounts.items())
         self._all.update(amounts)
 
     def sums(self) -> Resources:
@@ -76,25 +76,25 @@ class _Report:
         self.total, self.free, self.used = _Sums(), _Sums(), _Sums()
         self.devices: dict[str, dict[str, Any]] = {}
 
-    def add(self, kind: str) -> None:
+    def add(self, device_type: str) -> None:
         """Add the cards of one type."""
-        cards = self._fleet.cards[kind]
+        cards = self._fleet.cards[device_type]
         offers_of_type = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
         for slot in cards.slots(self._row):
             minor = int(cards.minor[self._row, slot])
             offered = {name: total[0][slot] for name, total, _ in offers_of_type if total[0][slot]}
             taken = {name: used[0][slot] for name, _, used in offers_of_type if used[0][slot] or name in offered}
-            shown = self._shown.get((kind, minor), minor)
-            self.total.add(kind, shown, offered)
-            self.free.add(kind, shown, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
-            self.used.add(kind, shown, taken)
-            self.devices.setdefault(kind, {})[str(shown)] = self._card(cards, slot, minor)
+            shown = self._shown.get((device_type, minor), minor)
+            self.total.add(device_type, shown, offered)
+            self.free.add(device_type, shown, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
+            self.used.add(device_type, shown, taken)
+            self.devices.setdefault(device_type, {})[str(shown)] = self._card(cards, slot, minor)
 
     def _card(self, cards: Cards, slot: int, minor: int) -> dict[str, Any]:
         """Return the description of a card; of a removed card that pods still hold, only the id is known."""
         row, intern_table = self._row, self._fleet.intern_table
         if not cards.present[row, slot]:
-            return {"id": self._absent.get((cards.kind, minor), ""), "model": "", "health": False}
+            return {"id": self._absent.get((cards.device_type, minor), ""), "model": "", "health": False}
         return {
             "id": cards.ids[row].get(minor, ""),
             "model": intern_table.models[int(cards.model[row, slot])],
@@ -137,11 +137,11 @@ def _allocate_set(fleet: Fleet, node: str) -> dict[str, Detail]:
             of_pod, minor = held[grant.type].setdefault(charge.pod, {}), shown[grant.type, grant.minor]
             of_pod.setdefault(minor, Counter()).update(dict(grant.amounts))
     return {
-        kind: {
+        device_type: {
             pod: {str(minor): _resources(amounts.items()) for minor, amounts in cards.items()}
             for pod, cards in pods.items()
         }
-        for kind, pods in held.items()
+        for device_type, pods in held.items()
     }
 
 
@@ -149,6 +149,6 @@ def _unaccounted(fleet: Fleet, node: str) -> dict[str, list[str]]:
     """Return by device type the pods that may hold any card, because their allocation is missing or cannot be read."""
     pods: defaultdict[str, list[str]] = defaultdict(list)
     for charge in fleet.on_node(node):
-        for kind in charge.unknown:
-            pods[kind].append(charge.pod)
+        for device_type in charge.unknown:
+            pods[device_type].append(charge.pod)
     return pods

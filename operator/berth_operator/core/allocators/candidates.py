@@ -140,7 +140,7 @@ def needs(cards: Cards, part: Part, rows: Rows) -> Iterator[tuple[int, int | Col
     for name, amount in amounts.items():
         if name in cards.index:
             yield cards.index[name], amount
-    if cards.kind != GPU:
+    if cards.device_type != GPU:
         return
     if GPU_MEMORY_RATIO in amounts:
         memory = pick(cards.total[cards.index[GPU_MEMORY]], rows)

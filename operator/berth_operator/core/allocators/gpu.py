@@ -59,8 +59,8 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     yield from shortage.of_cards(fleet, request, part, rejected)
     fits, within = candidates.fitting(fleet, request, part), locality.required(request, part)
     if within:
-        of_kind = candidates.suitable(fleet, request, part)
-        yield locality.shortage(fleet, part, within, of_kind, rejected, state="healthy")
+        suitable = candidates.suitable(fleet, request, part)
+        yield locality.shortage(fleet, part, within, suitable, rejected, state="healthy")
         yield locality.shortage(fleet, part, within, fits, rejected, state="free")
     yield from partitions.reasons(fleet, request, part, fits)
 

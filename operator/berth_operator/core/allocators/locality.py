@@ -80,12 +80,12 @@ def of(part: Part, topology: GpuTopology | None) -> Locality:
     )
 
 
-def max_colocated(fleet: Fleet, kind: str, within: Locality, among: Mask, rows: Rows) -> Column:
+def max_colocated(fleet: Fleet, device_type: str, within: Locality, among: Mask, rows: Rows) -> Column:
     """Return, for each row, the largest number of the cards in `among` that are in one group.
 
     `among` has one line for each of the rows: shape (rows, slots).
     """
-    cards = fleet.cards[kind]
+    cards = fleet.cards[device_type]
     single: Column = np.minimum(among.sum(axis=1), 1)
     if within.alone:
         return single

@@ -19,8 +19,8 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for; locality is not considered."""
-    kind, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
-    healthy = fleet.cards[kind].healthy
+    device_type, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
+    healthy = fleet.cards[device_type].healthy
     yield f"node(s) have too few healthy {label} {few_of}", too_few(healthy, part)
     of_model = too_few(healthy & candidates.of_model(fleet, request, part), part)
     yield f"node(s) have too few healthy {label} of model {request.model} {few_of}", of_model
@@ -28,23 +28,23 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     yield f"node(s) have too few healthy {label} that match the pod's device selector {few_of}", too_few(right, part)
     small = too_few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
-    yield unknown(kind), fleet.cards[kind].unknown > 0
+    yield unknown(device_type), fleet.cards[device_type].unknown > 0
     yield f"node(s) have too few free {label} ({_wanted(part)})", too_few(candidates.free(fleet, request, part), part)
     if candidates.by_kubelet(part):
-        left = candidates.free(fleet, request, part) & ~fleet.cards[kind].withheld
+        left = candidates.free(fleet, request, part) & ~fleet.cards[device_type].withheld
         yield WITHHELD, too_few(left, part)
     if part.exclusive:
         yield kept_by_policy(part), too_few(candidates.fitting(fleet, request, part), part)
 
 
-def plural(kind: str) -> str:
+def plural(device_type: str) -> str:
     """Return the plural of a device type for messages."""
-    return "RDMA devices" if kind == RDMA else f"{kind.upper()}s"
+    return "RDMA devices" if device_type == RDMA else f"{device_type.upper()}s"
 
 
-def unknown(kind: str) -> str:
+def unknown(device_type: str) -> str:
     """Return the reason for rows with pods that have devices of the type, but it is not known which."""
-    return f"node(s) have pods whose {kind.upper()} allocation is unknown"
+    return f"node(s) have pods whose {device_type.upper()} allocation is unknown"
 
 
 def kept_by_policy(part: Part) -> str:

@@ -22,15 +22,15 @@ UNKNOWN_SWITCH: Final = 0
 MAX_INT64: Final = 2**63 - 1
 
 
-def exist(counts: Switch, switches: Sequence[Numbers], most: int) -> Mask:
-    """Return whether each row has a set of at most `most` switches with `counts` cards in all, and some under each.
+def exist(counts: Switch, switches: Sequence[Numbers], max_switches: int) -> Mask:
+    """Return for each row whether at most `max_switches` switches have `counts` cards in all, and some under each.
 
     `switches` has for each part the switch of each card that can serve it, and UNKNOWN_SWITCH for all other cards:
     shape (rows, slots).
     """
-    kinds = np.sort(_combined_counts(counts, switches), axis=1)
-    _, first, which = np.unique(_line_numbers(kinds), return_index=True, return_inverse=True)
-    answers = [_suffice(tuple(each[each > 0].tolist()), counts, most) for each in kinds[first]]
+    combined = np.sort(_combined_counts(counts, switches), axis=1)
+    _, first, which = np.unique(_line_numbers(combined), return_index=True, return_inverse=True)
+    answers = [_suffice(tuple(each[each > 0].tolist()), counts, max_switches) for each in combined[first]]
     return np.array(answers, np.bool_)[which]
 
 
@@ -44,35 +44,35 @@ def _combined_counts(counts: Switch, switches: Sequence[Numbers]) -> Column:
     own = np.arange(rows)[:, np.newaxis] * span
     keys = [(own + each)[each != UNKNOWN_SWITCH] for each in switches]
     own_keys, numbers = np.unique(keys[0], return_counts=True)
-    kinds = np.minimum(numbers, counts[0])
+    combined = np.minimum(numbers, counts[0])
     for others, count in zip(keys[1:], counts[1:], strict=True):
         others.sort()
         numbers = np.searchsorted(others, own_keys, "right") - np.searchsorted(others, own_keys)
-        kinds = np.where(numbers, kinds * (count + 1) + np.minimum(numbers, count), 0)
+        combined = np.where(numbers, combined * (count + 1) + np.minimum(numbers, count), 0)
     row = own_keys // span
     table = np.zeros((rows, slots), np.int64)
-    table[row, np.arange(len(row)) - np.searchsorted(row, row)] = kinds
+    table[row, np.arange(len(row)) - np.searchsorted(row, row)] = combined
     return table
 
 
 def _line_numbers(lines: Column) -> Column:
     """Return a number for each line; equal lines have equal numbers."""
-    most = 1 + int(lines.max(initial=0))
+    base = 1 + int(lines.max(initial=0))
     numbers, reached = np.zeros(len(lines), np.int64), 1
     for column in lines.T:
-        if reached * most > MAX_INT64:
+        if reached * base > MAX_INT64:
             numbers = np.unique(numbers, return_inverse=True)[1]
             reached = len(lines)
-        numbers, reached = numbers * most + column, reached * most
+        numbers, reached = numbers * base + column, reached * base
     return numbers
 
 
 @lru_cache(maxsize=8192)
-def _suffice(kinds: tuple[int, ...], counts: Switch, most: int) -> bool:
-    """Return whether at most `most` of these switches suffice; each is one number from `_combined_counts`."""
+def _suffice(combined: tuple[int, ...], counts: Switch, max_switches: int) -> bool:
+    """Return whether at most `max_switches` of these switches suffice; each is one number from `_combined_counts`."""
     sizes = tuple(count + 1 for count in counts)
-    chosen = fewest([tuple(map(int, np.unravel_index(kind, sizes))) for kind in kinds], counts)
-    return chosen is not None and len(chosen) <= most
+    chosen = fewest([tuple(map(int, np.unravel_index(each, sizes))) for each in combined], counts)
+    return chosen is not None and len(chosen) <= max_switches
 
 
 def fewest(switches: Sequence[Switch], counts: Switch) -> tuple[int, ...] | None:

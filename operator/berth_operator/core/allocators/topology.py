@@ -94,9 +94,9 @@ class Candidates:
         return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.link_scores)
 
 
-def has_topology(fleet: Fleet, kind: str, row: int) -> bool:
+def has_topology(fleet: Fleet, device_type: str, row: int) -> bool:
     """Return whether the place or the links of any card of a row are known."""
-    cards = fleet.cards[kind]
+    cards = fleet.cards[device_type]
     return bool(cards.wiring[row] or cards.pcie[row].any() or (cards.numa[row] >= 0).any())
 
 

@@ -96,7 +96,7 @@ class Gang:
         return max(each.weight for each in self.members)
 
     @property
-    def kind(self) -> tuple[str, int]:
+    def class_key(self) -> tuple[str, int]:
         """Return a key that no other unit has: gangs are decided one by one."""
         return self.key, self.version
 

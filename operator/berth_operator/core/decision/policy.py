@@ -83,7 +83,11 @@ class Policy:
 
     def __post_init__(self) -> None:
         """Select the filters and allocators once, because every decision reads them."""
-        own = {kind: plugin.allocator for kind, plugin in self.plugins.items() if plugin.allocator is not None}
+        own = {
+            device_type: plugin.allocator
+            for device_type, plugin in self.plugins.items()
+            if plugin.allocator is not None
+        }
         allocators = Allocators(own) if own else BUILT_IN
         order = filters.order(DeviceFilter(allocators)) if own else filters.ORDER
         selected = tuple(each for each in order if each.NAME not in self.switched_off)

@@ -50,14 +50,14 @@ class WhatIf:
         return cycle.feasible(self.fleet, request, policy.local)
 
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
-        self.fleet.move_requested(at, self._placed.amounts[:, self._placed.kinds[pods]], sign)
-        for kind, parts in self._placed.parts.items():
-            cards = self.fleet.cards[kind]
+        self.fleet.move_requested(at, self._placed.amounts[:, self._placed.amount_columns[pods]], sign)
+        for device_type, parts in self._placed.parts.items():
+            cards = self.fleet.cards[device_type]
             cards.charge_unknown(at, sign * parts.unknown[pods])
             held, places = parts.of(pods)
             if not held.size:
                 continue
-            cards.charge_parts(at[places], parts.slots[held], parts.amounts, parts.kinds[held], sign)
+            cards.charge_parts(at[places], parts.slots[held], parts.amounts, parts.amount_columns[held], sign)
             if parts.functions:
                 self._move_functions(cards, at[places], held, parts.functions, sign)
 

@@ -94,9 +94,9 @@ def _stand_in(name: str) -> int:
     return MAX_MINOR + 1 + zlib.crc32(name.encode()) % _STAND_INS
 
 
-def is_counted(kind: str, name: str) -> bool:
+def is_counted(device_type: str, name: str) -> bool:
     """Return whether a resource is counted on cards of this type; for plug-ins' types every resource is."""
-    return kind not in RESOURCES or name in RESOURCES[kind] or _has_a_name(name)
+    return device_type not in RESOURCES or name in RESOURCES[device_type] or _has_a_name(name)
 
 
 def _has_a_name(name: str) -> bool:
@@ -107,9 +107,9 @@ def _has_a_name(name: str) -> bool:
 class Cards(CardColumns):
     """All cards of one type. The columns, like all arrays that its methods return, are read-only."""
 
-    def __init__(self, kind: str, rows: int, counted: Sequence[str] = ()) -> None:
-        self.kind = kind
-        self.counted = counted or RESOURCES[kind]
+    def __init__(self, device_type: str, rows: int, counted: Sequence[str] = ()) -> None:
+        self.device_type = device_type
+        self.counted = counted or RESOURCES[device_type]
         """The resources of each card, even if the Device does not list them."""
         self.index = {name: i for i, name in enumerate(self.counted)}
         """Resource -> its index in `total` and `used`."""
@@ -271,11 +271,11 @@ class Cards(CardColumns):
         """Add a number of pods that may hold any card of a row; negative numbers remove pods. Rows must not repeat."""
         self._own.unknown[rows] += pods
 
-    def charge_parts(self, rows: Indices, slots: Indices, amounts: Column, kinds: Indices, sign: int) -> None:
+    def charge_parts(self, rows: Indices, slots: Indices, amounts: Column, amount_columns: Indices, sign: int) -> None:
         """Charge (sign 1) or release (sign -1) many grants at once, except what they hold by name.
 
-        Grant i is of the card in `slots[i]` of `rows[i]` and takes column `kinds[i]` of `amounts`: shape (resources,
-        kinds).
+        Grant i is of the card in `slots[i]` of `rows[i]` and takes column `amount_columns[i]` of `amounts`: shape
+        (resources, columns).
         """
         own = self._own
         where = rows * own.users.shape[1] + slots
@@ -284,7 +284,7 @@ class Cards(CardColumns):
         # Resources that were added after `amounts` was computed have no line in it, so `strict` is False.
         for used, taken in zip(own.used, amounts, strict=False):
             if taken.any():
-                np.add.at(used.reshape(-1), where, sign * taken[kinds])
+                np.add.at(used.reshape(-1), where, sign * taken[amount_columns])
 
     def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
         """Add (sign 1) or remove (sign -1) names that pods hold, without their amounts."""
@@ -309,7 +309,7 @@ class Cards(CardColumns):
         _, functions = intern_table.functions[self.functions[row, slot]][group]
         for number, bus_id in functions:
             function = Function(minor=number, bus_id=bus_id)
-            if allocation.handle(self.kind, minor, function) not in held:
+            if allocation.handle(self.device_type, minor, function) not in held:
                 yield function
 
     def named(self, row: int, grant: Grant) -> str:
@@ -340,7 +340,7 @@ class Cards(CardColumns):
 
     def filled(self, row: int, grant: Grant) -> Grant:
         """Return a grant with both memory and memory ratio, one computed from the other by the card's memory."""
-        if self.kind != GPU:
+        if self.device_type != GPU:
             return grant
         amounts = dict(grant.amounts)
         if (GPU_MEMORY in amounts) == (GPU_MEMORY_RATIO in amounts):
@@ -371,8 +371,8 @@ class Cards(CardColumns):
         Without an id it is the card that has the minor now. A device that is not listed counts as a whole card,
         because it is not known how much of it is left.
         """
-        whole = tuple((each, CARD) for each in _WHOLE.get(self.kind, (self.kind,)))
-        grant = Grant(type=self.kind, minor=minor, amounts=whole, id=name)
+        whole = tuple((each, CARD) for each in _WHOLE.get(self.device_type, (self.device_type,)))
+        grant = Grant(type=self.device_type, minor=minor, amounts=whole, id=name)
         if row is None:
             return grant
         grant = self.located(row, grant)

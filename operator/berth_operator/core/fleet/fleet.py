@@ -156,8 +156,8 @@ class Fleet(NodeColumns):
         for pod in (*charges, *nominees):
             self._apply_grants(pod, row, -1)
         self._set_device_columns(row, inventory)
-        for kind, cards in self.cards.items():
-            cards.put(row, [card for card in inventory.cards if card.type == kind], self.intern_table)
+        for device_type, cards in self.cards.items():
+            cards.put(row, [card for card in inventory.cards if card.type == device_type], self.intern_table)
         for pod in map(self.resolved, charges):
             self._apply_grants(pod, row, 1)
             self.charges[pod.uid] = self._on_node[name][pod.uid] = pod
@@ -248,9 +248,9 @@ class Fleet(NodeColumns):
         """Return the charges of a node's pods."""
         return self._on_node.get(name, {}).values()
 
-    def given(self, node: str, kind: str, minor: int, name: str) -> Grant:
+    def given(self, node: str, device_type: str, minor: int, name: str) -> Grant:
         """Return the grant for a device that kubelet allocated by its id."""
-        return self.cards[kind].given(self.rows.get(node), minor, name)
+        return self.cards[device_type].given(self.rows.get(node), minor, name)
 
     def worth(self, node: str, grant: Grant) -> Hashable:
         """Return a key that is equal for grants of a known node that can replace each other."""
@@ -317,7 +317,7 @@ class Fleet(NodeColumns):
         deep = {
             "rows": rows,
             "placed_pods": self.placed_pods.copy(),
-            "cards": {kind: cards.excerpt(every) for kind, cards in self.cards.items()},
+            "cards": {device_type: cards.excerpt(every) for device_type, cards in self.cards.items()},
             "intern_table": self.intern_table.copy(),
             "labels": self.labels.copy(),
             "affinity_index": self.affinity_index.copy(),
@@ -338,7 +338,7 @@ class Fleet(NodeColumns):
         return self._copied(
             columns.each_by(self._own, lambda values: values.take(rows, -1)),
             names=list(map(self.names.__getitem__, rows.tolist())),
-            cards={kind: cards.excerpt(rows) for kind, cards in self.cards.items()},
+            cards={device_type: cards.excerpt(rows) for device_type, cards in self.cards.items()},
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
@@ -372,8 +372,8 @@ class Fleet(NodeColumns):
             index = self.resource(name)  # first: it may put a wider array in place of this one
             self._own.requested[index, row] += sign * amount
         self._apply_grants(charge, row, sign)
-        for kind in charge.unknown:
-            self.cards[kind].charge_unknown(row, sign)
+        for device_type in charge.unknown:
+            self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
         self._own.nonzero_requested[1, row] += sign * charge.nonzero_requested[1]
         self.ports.charge(row, charge.ports, sign)

@@ -110,7 +110,7 @@ def charged(fleet: Fleet, promised: Charge, given: ActualAllocation, *, claimed:
     whole = is_whole(promised, given)
     left = [] if claimed or not whole else missing(promised, given)
     kept = tuple(grant for grant in promised.grants if grant not in left)
-    unknown = tuple(kind for kind in promised.unknown if not (whole and kind == GPU))
+    unknown = tuple(device_type for device_type in promised.unknown if not (whole and device_type == GPU))
     return replace(promised, grants=(*kept, *_grants(fleet, given.node, new)), unknown=unknown)
 
 
@@ -175,8 +175,8 @@ def difference(promised: Charge, given: ActualAllocation) -> str:
 
     Types that the annotation does not name are ignored, because Berth did not allocate them.
     """
-    kinds = {grant.type for grant in promised.grants}
-    new = [each for each in surprising(promised, given) if each.type in kinds]
+    device_types = {grant.type for grant in promised.grants}
+    new = [each for each in surprising(promised, given) if each.type in device_types]
     if not new:
         return ""
     instead = missing(promised, given) or [grant for grant in promised.grants if grant.type in {d.type for d in new}]

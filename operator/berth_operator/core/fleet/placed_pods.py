@@ -29,10 +29,10 @@ class Parts:
     first: Indices
     number: Indices
     slots: Indices
-    kinds: Indices
+    amount_columns: Indices
     """Grant -> its column in `amounts`; there are few different ones."""
     amounts: Column
-    """Shape (resources, kinds)."""
+    """Shape (resources, columns)."""
     unknown: Mask
     """Pods that may hold any card."""
     functions: Mapping[int, Handles]
@@ -51,7 +51,7 @@ class Parts:
             first=np.concatenate((self.first, more.first + len(self.slots))),
             number=np.concatenate((self.number, more.number)),
             slots=np.concatenate((self.slots, more.slots)),
-            kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
+            amount_columns=np.concatenate((self.amount_columns, more.amount_columns + self.amounts.shape[1])),
             amounts=_hstack(self.amounts, more.amounts),
             unknown=np.concatenate((self.unknown, more.unknown)),
             functions={**self.functions, **{len(self.slots) + part: each for part, each in more.functions.items()}},
@@ -67,10 +67,10 @@ class PlacedPods:
     priority: Column
     started: Column
     terminating: Mask
-    kinds: Indices
+    amount_columns: Indices
     """Pod -> its column in `amounts`."""
     amounts: Column
-    """Shape (resources, kinds)."""
+    """Shape (resources, columns)."""
     parts: Mapping[str, Parts]
     """By device type."""
 
@@ -78,16 +78,16 @@ class PlacedPods:
     def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "PlacedPods":
         """Return the columns of pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
-        kinds, amounts = _amounts(fleet.resources, [each.resources for each in charges])
+        amount_columns, amounts = _amounts(fleet.resources, [each.resources for each in charges])
         return cls(
             charges=charges,
             rows=rows,
             priority=np.fromiter((each.priority for each in charges), np.int64, len(charges)),
             started=np.fromiter((each.started for each in charges), np.int64, len(charges)),
             terminating=np.fromiter((each.terminating for each in charges), np.bool_, len(charges)),
-            kinds=kinds,
+            amount_columns=amount_columns,
             amounts=amounts,
-            parts={kind: _parts(fleet, kind, charges, rows) for kind in fleet.cards},
+            parts={device_type: _parts(fleet, device_type, charges, rows) for device_type in fleet.cards},
         )
 
     def joined(self, more: "PlacedPods") -> "PlacedPods":
@@ -98,9 +98,9 @@ class PlacedPods:
             priority=np.concatenate((self.priority, more.priority)),
             started=np.concatenate((self.started, more.started)),
             terminating=np.concatenate((self.terminating, more.terminating)),
-            kinds=np.concatenate((self.kinds, more.kinds + self.amounts.shape[1])),
+            amount_columns=np.concatenate((self.amount_columns, more.amount_columns + self.amounts.shape[1])),
             amounts=_hstack(self.amounts, more.amounts),
-            parts={kind: parts.joined(more.parts[kind]) for kind, parts in self.parts.items()},
+            parts={device_type: parts.joined(more.parts[device_type]) for device_type, parts in self.parts.items()},
         )
 
 
@@ -156,36 +156,36 @@ class PlacedPodsCache:
         return placed
 
 
-def _parts(fleet: "Fleet", kind: str, charges: Sequence[Charge], rows: Indices) -> Parts:
-    cards = fleet.cards[kind]
+def _parts(fleet: "Fleet", device_type: str, charges: Sequence[Charge], rows: Indices) -> Parts:
+    cards = fleet.cards[device_type]
     # One flat list: a list per pod would be most of the cost, because there are many pods.
-    held = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == kind]
+    held = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == device_type]
     pods = np.fromiter((pod for pod, _ in held), np.intp, len(held))
     minors = np.fromiter((grant.minor for _, grant in held), np.int32, len(held))
-    kinds, amounts = _amounts(cards.index, [grant.counted for _, grant in held])
+    amount_columns, amounts = _amounts(cards.index, [grant.counted for _, grant in held])
     number = np.bincount(pods, minlength=len(charges))
     return Parts(
         first=np.cumsum(number) - number,
         number=number,
         # Every charged grant has a slot.
         slots=(cards.minor[rows[pods]] == minors[:, np.newaxis]).argmax(axis=1),
-        kinds=kinds,
+        amount_columns=amount_columns,
         amounts=amounts,
-        unknown=np.fromiter((kind in each.unknown for each in charges), np.bool_, len(charges)),
+        unknown=np.fromiter((device_type in each.unknown for each in charges), np.bool_, len(charges)),
         functions={part: grant.handles for part, (_, grant) in enumerate(held) if grant.functions},
     )
 
 
 def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts]) -> tuple[Indices, Column]:
-    """Return each pod's column, and a matrix of the different amounts: shape (resources, kinds), ordered by `index`."""
+    """Return each pod's column, and a matrix of the different amounts by `index`: shape (resources, columns)."""
     numbers: dict[Any, int] = {}
-    kinds = np.array([numbers.setdefault(each, len(numbers)) for each in amounts_by_pod], np.intp)
+    amount_columns = np.array([numbers.setdefault(each, len(numbers)) for each in amounts_by_pod], np.intp)
     matrix: Column = np.zeros((len(index), len(numbers)), np.int64)
     for amounts, at in numbers.items():
         for name, amount in amounts:
             if name in index:
                 matrix[index[name], at] += amount
-    return kinds, matrix
+    return amount_columns, matrix
 
 
 def _hstack(amounts: Column, more: Column) -> Column:

@@ -77,10 +77,10 @@ class PluginFailedError(Exception):
     It does not mean that the pod does not fit. The pod's status reports the failure, and the pod is retried later.
     """
 
-    def __init__(self, kind: str, problem: str) -> None:
-        """Set the problem, and `kind`, the plug-in's device type."""
+    def __init__(self, device_type: str, problem: str) -> None:
+        """Set the problem, and `device_type`, the plug-in's device type."""
         super().__init__(problem)
-        self.kind = kind
+        self.device_type = device_type
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

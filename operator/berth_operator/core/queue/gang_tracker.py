@@ -388,4 +388,4 @@ class GangTracker:
 
 
 def _place(pod: PendingPod) -> tuple[object, ...]:
-    return pod.kind, pod.priority, pod.weight, pod.gang
+    return pod.class_key, pod.priority, pod.weight, pod.gang

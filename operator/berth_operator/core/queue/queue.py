@@ -3,9 +3,9 @@
 * active: ordered by priority, then weight, then creation time, then order of arrival in the watch, because creation
   times have a resolution of one second.
 * backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s.
-* parked: the unit fits nowhere. Units of one kind are parked and woken together, by the changes that may let one of
+* parked: the unit fits nowhere. Units of one class are parked and woken together, by the changes that may let one of
   them fit. The failure of the first one parks the rest, so that a thousand equal pods cost one decision per change.
-  The kind of a pod is its class; each gang is a kind of its own.
+  Each gang is a class of its own.
 """
 
 import heapq
@@ -36,7 +36,7 @@ class Unit(Protocol):
         """Return the unique key."""
 
     @property
-    def kind(self) -> Hashable:
+    def class_key(self) -> Hashable:
         """Return the key of all units for which the decision would be the same."""
 
     @property
@@ -65,7 +65,7 @@ U = TypeVar("U", bound=Unit)
 
 @dataclass(slots=True)
 class Parked(Generic[U]):
-    """The parked units of one kind, and why they wait."""
+    """The parked units of one class, and why they wait."""
 
     failure: Failure
     requests: tuple[PodRequest, ...]
@@ -100,9 +100,9 @@ class Parked(Generic[U]):
 
 
 Hint = Callable[[Parked[U]], Sequence[Filter] | None]
-"""Returns None if a change may help a parked kind, else the filters that still reject the changed node."""
+"""Returns None if a change may help a parked class, else the filters that still reject the changed node."""
 NOT_CONCERNED: Final[Sequence[Filter]] = ()
-"""The hint that a change does not affect a kind at all."""
+"""The hint that a change does not affect a class at all."""
 
 
 def pause(tries: int) -> float:
@@ -133,7 +133,7 @@ class Queue(Generic[U]):
         return uid in self._units
 
     def put(self, unit: U) -> None:
-        """Add or replace a unit; one with unchanged kind, priority and weight keeps its place."""
+        """Add or replace a unit; one with unchanged class, priority and weight keeps its place."""
         current = self._units.get(unit.uid)
         if current is not None and _place(current) == _place(unit):
             self._replace(unit)
@@ -163,16 +163,16 @@ class Queue(Generic[U]):
         return None
 
     def parked_failure(self, unit: U) -> Failure | None:
-        """Return the failure with which the unit's kind is parked, which is still valid; None if it is not parked."""
-        parked = self._parked.get(unit.kind)
+        """Return the failure with which the unit's class is parked, which is still valid; None if it is not parked."""
+        parked = self._parked.get(unit.class_key)
         return parked.failure if parked else None
 
     def park(self, unit: U, failure: Failure, version: int = 0) -> None:
-        """Park a unit until a change may help; its kind may have changed since `pop`."""
+        """Park a unit until a change may help; its class may have changed since `pop`."""
         self._units[unit.uid] = unit
-        if (parked := self._parked.get(unit.kind)) is None:
+        if (parked := self._parked.get(unit.class_key)) is None:
             requests = tuple(dict.fromkeys(unit.requests))
-            parked = self._parked[unit.kind] = Parked[U](failure, requests, version)
+            parked = self._parked[unit.class_key] = Parked[U](failure, requests, version)
         parked.units[unit.uid] = unit
         self._awaited |= parked.bits
 
@@ -191,23 +191,23 @@ class Queue(Generic[U]):
         return bool(self._awaited & int(change))
 
     def wake(self, change: Change, hint: Hint[U] = lambda _parked: None) -> bool:
-        """Activate all units that a change may help, by a hint on each kind; return whether there are any."""
+        """Activate all units that a change may help, by a hint on each class; return whether there are any."""
         if not self.awaits(change):
             return False
         bits = int(change)
-        kinds = [key for key, each in self._parked.items() if each.bits & bits and _helps(each, hint)]
-        for key in kinds:
-            self.wake_kind(key)
+        class_keys = [key for key, each in self._parked.items() if each.bits & bits and _helps(each, hint)]
+        for key in class_keys:
+            self.wake_class(key)
         self._awaited = reduce(or_, (each.bits for each in self._parked.values()), 0)
-        return bool(kinds)
+        return bool(class_keys)
 
     def parked_before(self, version: int) -> list[Hashable]:
-        """Return the kinds that were parked before a version, the longest parked first."""
-        return [kind for kind, parked in self._parked.items() if parked.version < version]
+        """Return the keys of the classes that were parked before a version, the longest parked first."""
+        return [key for key, parked in self._parked.items() if parked.version < version]
 
-    def wake_kind(self, kind: Hashable) -> None:
-        """Activate all units of a kind, whatever they wait for."""
-        if (parked := self._parked.pop(kind, None)) is not None:
+    def wake_class(self, class_key: Hashable) -> None:
+        """Activate all units of a class, whatever they wait for."""
+        if (parked := self._parked.pop(class_key, None)) is not None:
             for unit in parked.units.values():
                 self._activate(unit)
 
@@ -230,20 +230,20 @@ class Queue(Generic[U]):
 
     def _replace(self, unit: U) -> None:
         self._units[unit.uid] = unit
-        parked = self._parked.get(unit.kind)
+        parked = self._parked.get(unit.class_key)
         if parked is not None and unit.uid in parked.units:
             parked.units[unit.uid] = unit
 
     def _unpark(self, unit: U) -> None:
-        parked = self._parked.get(unit.kind)
+        parked = self._parked.get(unit.class_key)
         if parked is not None:
             parked.units.pop(unit.uid, None)
             if not parked.units:
-                del self._parked[unit.kind]
+                del self._parked[unit.class_key]
 
 
 def _helps(parked: Parked[U], hint: Hint[U]) -> bool:
-    """Return whether a change may help a kind; if not, let it also wait for the filters that still reject it."""
+    """Return whether a change may help a class; if not, let it also wait for the filters that still reject it."""
     rejecting = hint(parked)
     if rejecting:
         parked.await_filters(rejecting)
@@ -251,7 +251,7 @@ def _helps(parked: Parked[U], hint: Hint[U]) -> bool:
 
 
 def _place(unit: Unit) -> tuple[object, ...]:
-    return (unit.kind, unit.priority, unit.weight)
+    return (unit.class_key, unit.priority, unit.weight)
 
 
 def _order(unit: Unit) -> Order:

@@ -175,7 +175,7 @@ class PendingPod:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def kind(self) -> tuple[PodRequest, str, str, int, bool, str]:
+    def class_key(self) -> tuple[PodRequest, str, str, int, bool, str]:
         """Return the key of the pods that get the same decision.
 
         It includes the scheduler, because policies differ, and the priority, because it determines the victims. A pod

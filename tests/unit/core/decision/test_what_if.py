@@ -276,8 +276,8 @@ def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
             int(placed.priority[number]),
             int(placed.started[number]),
             bool(placed.terminating[number]),
-            placed.amounts[:, placed.kinds[number]].tolist(),
-            [(int(gpu.slots[part]), gpu.amounts[:, gpu.kinds[part]].tolist()) for part in parts],
+            placed.amounts[:, placed.amount_columns[number]].tolist(),
+            [(int(gpu.slots[part]), gpu.amounts[:, gpu.amount_columns[part]].tolist()) for part in parts],
             bool(gpu.unknown[number]),
         )
     return by_uid

@@ -116,7 +116,7 @@ def test_what_it_does_wrong_is_told_with_its_name(call: str, does: Callable[...,
     made.charge(charge("other", part_of(2), node="a"))
     with pytest.raises(PluginFailedError) as failed:
         decide(made, wants(2), policy)
-    assert failed.value.kind == "npu"
+    assert failed.value.device_type == "npu"
     assert str(failed.value).startswith(f"{OWNER} failed in {call}: ")
     assert message in str(failed.value)
     # Others are decided as ever.

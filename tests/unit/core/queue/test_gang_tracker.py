@@ -97,12 +97,12 @@ def test_only_what_matters_to_the_decision_makes_a_new_version() -> None:
     same = made.ready(GANG, 0.0)
     assert first is not None
     assert same is not None
-    assert same.kind == first.kind
+    assert same.class_key == first.class_key
     assert same.members[0].last_message == "news"
     waits(made, "b", GANG, priority=1)
     changed = made.ready(GANG, 0.0)
     assert changed is not None
-    assert changed.kind != first.kind
+    assert changed.class_key != first.class_key
 
 
 def test_a_member_that_changes_its_gang_leaves_the_other() -> None:

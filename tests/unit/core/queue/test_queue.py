@@ -432,10 +432,12 @@ class QueueMachine(RuleBasedStateMachine):
     def park(self, change: Change) -> None:
         pod = self.pods[str(self.taken)]
         parked_failure = self.queue.parked_failure(pod)
-        siblings = [uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].kind == pod.kind]
+        siblings = [
+            uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].class_key == pod.class_key
+        ]
         assert (parked_failure is not None) == bool(siblings)
         self.queue.park(pod, parked_failure or failure(change))
-        self.wakes.update({} if siblings else {pod.kind: change})
+        self.wakes.update({} if siblings else {pod.class_key: change})
         self.where[pod.uid], self.taken = "parked", None
 
     @precondition(lambda self: self.taken is not None)
@@ -460,7 +462,7 @@ class QueueMachine(RuleBasedStateMachine):
     def wake(self, change: Change) -> None:
         self.queue.wake(change)
         for uid, where in self.where.items():
-            if where == "parked" and self.wakes[self.pods[uid].kind] & change:
+            if where == "parked" and self.wakes[self.pods[uid].class_key] & change:
                 self.where[uid] = "active"
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))

@@ -26,7 +26,7 @@ def limited(name: str, requests: dict[str, str], **fields: Any) -> Raw:
 def written(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[Raw, ...] = ()) -> dict[str, int]:
     """Return the limits that are written, by `container/what`."""
     raw = pod("p", containers=list(containers), initContainers=list(init), labels=labels or {})
-    placement = decide(fleet(FLEET), pods.pending(pods.keep(raw)), Policy())
+    placement = decide(fleet(FLEET), pods.pending(pods.transform(raw)), Policy())
     assert isinstance(placement, Placement), placement
     limits = annotations(placement)
     return {key.replace(".devices.berth.dev", ""): int(text) for key, text in limits.items() if "-limit-" in key}
