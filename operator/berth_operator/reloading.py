@@ -41,9 +41,9 @@ class ConfigurationFile:
         """Check the file until cancelled."""
         while True:
             await asyncio.sleep(PERIOD)
-            self.look()
+            self.check()
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Use the file if it has changed; report a problem once."""
         try:
             content = configuration.read(self._path)

@@ -103,8 +103,8 @@ async def test_the_links_of_a_mounted_config_map_are_followed(tmp_path: Path) ->
     path = tmp_path / "berth.yaml"
     refused: list[str] = []
     file = ConfigurationFile(path, first=configuration.load(path), use=used.append, refused=refused.append)
-    file.look()
+    file.check()
     (tmp_path / "new").symlink_to("2")
     (tmp_path / "new").rename(tmp_path / "data")
-    file.look()
+    file.check()
     assert ([list(each.policies) for each in used], refused) == ([["a", "b"]], [])

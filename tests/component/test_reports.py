@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.events import MAX_QUEUED, Event, EventQueue, Subject
 from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
-from berth_operator.binding.waiting_pods import LOOK, MAX_HOLD, MAX_RETRY, QUIET, RATE, SERIES, SETTLE
+from berth_operator.binding.waiting_pods import CHECK_SECONDS, MAX_HOLD, MAX_RETRY, QUIET, RATE, SERIES, SETTLE
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
 from tests.builders import NVIDIA, Raw, condition, grant, node, pod, waiting
@@ -335,7 +335,7 @@ async def test_pods_that_were_never_told_come_before_those_that_were() -> None:
         report_failure(world, old, "first")
         await asyncio.sleep(30)
         report_failure(world, old, "second")
-        await asyncio.sleep(SETTLE + LOOK + 1.5)  # hundreds are through, and over a thousand wait
+        await asyncio.sleep(SETTLE + CHECK_SECONDS + 1.5)  # hundreds are through, and over a thousand wait
         since = now()
         report_failure(world, new, "first")
         await asyncio.sleep(30)

@@ -125,18 +125,18 @@ class GangBinder:
             elif result is not None and not isinstance(result, GoneError):
                 raise result
             all_bound = all_bound and result is None
-        return all_bound and self._reach_volumes(placements)
+        return all_bound and self._volumes_match(placements)
 
-    def _reach_volumes(self, placements: Sequence[Placement]) -> bool:
+    def _volumes_match(self, placements: Sequence[Placement]) -> bool:
         """Return whether all members reach the volumes of claims that were bound for one of them."""
-        all_reach = True
+        all_match = True
         for placement in placements:
             try:
                 self._volumes.check(placement)
             except VolumeError as error:
                 self._reporter.refused(placement.pod, str(error))
-                all_reach = False
-        return all_reach
+                all_match = False
+        return all_match
 
     async def _bind_member(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Send a member's Binding; retry while it is refused and the gang's timeout has not passed."""

@@ -17,14 +17,14 @@ from typing import Any, Final, Protocol
 from berth_api import keys
 from berth_client.errors import CallError
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.fleet.volume_choice import reaching
+from berth_operator.core.fleet.volume_choice import matching_mask
 from berth_operator.core.values.storage import Claim, Volume
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.volumes import SELECTED_NODE
 
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 """Annotation that marks a volume as bound by a controller, not reserved by a user."""
-LOOK: Final = 1.0
+CHECK_SECONDS: Final = 1.0
 """Seconds between two checks of what sends no event here: the term, the pod, the node."""
 
 
@@ -98,7 +98,7 @@ class VolumeBinder:
         """
         for use in placement.pod.request.mounts.claims:
             if volume := self._claim(use.claim).volume:
-                self._check_reach(placement, self._volume(volume))
+                self._check_node_affinity(placement, self._volume(volume))
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -141,7 +141,7 @@ class VolumeBinder:
             self._waiting[key].add(event)
         try:
             while not self._is_done(placement, written, leads):
-                await _set_within(event, LOOK)
+                await _set_within(event, CHECK_SECONDS)
         finally:
             for key in claims:
                 self._waiting[key].discard(event)
@@ -158,7 +158,7 @@ class VolumeBinder:
         volume, claim = self._volume(name), self._claim(key)
         if int(volume.version or 0) < written.get(name, 0):
             return False  # what the watch shows is older than what we wrote
-        self._check_reach(placement, volume)
+        self._check_node_affinity(placement, volume)
         if not volume.claim_uid:
             raise VolumeError(f'binding volumes: ClaimRef got reset for pv "{name}"')
         return claim.bound
@@ -174,7 +174,7 @@ class VolumeBinder:
             volume = self._volumes.volumes.get(claim.volume)
             if volume is None:
                 return False  # the watch of volumes is behind
-            self._check_reach(placement, volume)
+            self._check_node_affinity(placement, volume)
         return claim.bound
 
     # --- what must hold meanwhile -----------------------------------------------------------------------------
@@ -185,9 +185,9 @@ class VolumeBinder:
         if placement.node not in self._cluster.node_cache.nodes:
             raise VolumeError(f'binding volumes: node "{placement.node}" is gone')
 
-    def _check_reach(self, placement: Placement, volume: Volume) -> None:
+    def _check_node_affinity(self, placement: Placement, volume: Volume) -> None:
         fleet = self._cluster.fleet
-        if not reaching(fleet, volume.affinity)[fleet.rows[placement.node]]:
+        if not matching_mask(fleet, volume.affinity)[fleet.rows[placement.node]]:
             raise VolumeError(
                 f'binding volumes: pv "{volume.name}" node affinity doesn\'t match node "{placement.node}"'
             )

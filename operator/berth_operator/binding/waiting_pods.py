@@ -44,7 +44,7 @@ MAX_HOLD: Final = 30.0
 """Seconds after which a changed reason is written even if it keeps changing."""
 SERIES: Final = 360.0
 """Seconds that a series of Events lasts, like client-go's `finishTime`."""
-LOOK: Final = 0.5
+CHECK_SECONDS: Final = 0.5
 """Seconds between two checks of the reports that are held back."""
 MAX_RETRY: Final = 60.0
 """Seconds between two attempts at a report that fails."""
@@ -238,7 +238,7 @@ class WaitingPods:
 
     async def _release_held(self) -> None:
         while True:
-            await asyncio.sleep(LOOK)
+            await asyncio.sleep(CHECK_SECONDS)
             for record in list(self._held.values()):
                 self._plan(record)
 

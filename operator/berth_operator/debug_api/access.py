@@ -63,22 +63,22 @@ class Guard:
         scheme, _, token = authorization.partition(" ")
         if scheme.lower() != SCHEME or not token.strip():
             raise RefusedError(UNAUTHORIZED, "a bearer token is required")
-        refusal = await self._answer(token.strip(), path)
+        refusal = await self._cached_review(token.strip(), path)
         if refusal is not None:
             raise refusal
 
-    async def _answer(self, token: str, path: str) -> RefusedError | None:
+    async def _cached_review(self, token: str, path: str) -> RefusedError | None:
         key = hashlib.sha256(token.encode()).digest(), path
         async with self._turns:
             until, refusal = self._kept.get(key, (0.0, None))
             if self._clock() >= until:
-                refusal = await self._ask(token, path)
+                refusal = await self._review(token, path)
                 if len(self._kept) >= MAX_CACHED_TOKENS:
                     self._kept.clear()
                 self._kept[key] = self._clock() + KEPT_SECONDS, refusal
         return refusal
 
-    async def _ask(self, token: str, path: str) -> RefusedError | None:
+    async def _review(self, token: str, path: str) -> RefusedError | None:
         review = await self._api.request("POST", TOKEN_REVIEWS, body={"spec": {"token": token}})
         if not review["status"].get("authenticated"):
             return RefusedError(UNAUTHORIZED, "the API server does not know this token")

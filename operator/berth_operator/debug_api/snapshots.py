@@ -96,6 +96,6 @@ class Listed:
         self._cluster.node_cache.check_all_alive()
         fleet = self._cluster.fleet.copy()
         for charge in charges:
-            fleet.release(kubelet_allocation.left_uid(charge.node, charge.uid))
+            fleet.release(kubelet_allocation.leftover_uid(charge.node, charge.uid))
             fleet.charge(self._cluster.allocations.effective_charge(charge))
         return fleet

@@ -79,7 +79,7 @@ class Memo:
 
     async def view(self, kind: StatusKind, name: str) -> View | None:
         """Return what an object's status is computed from; None if there is no such object of ours."""
-        return await self._ask(lambda: self.cluster.view(kind, name))
+        return await self._call_scheduler(lambda: self.cluster.view(kind, name))
 
     async def stop(self) -> None:
         """Stop writing and close the connection."""
@@ -101,14 +101,14 @@ class Memo:
         self.writing = asyncio.get_running_loop().create_task(self.writer.run())
         self.writing.add_done_callback(self._ended)
         for kind in StatusKind:
-            for name in await self._ask(functools.partial(self.cluster.names, kind)):
+            for name in await self._call_scheduler(functools.partial(self.cluster.names, kind)):
                 self.writer.mark(kind, name)
 
     def _ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:
             self.loop.call_soon_threadsafe(self.failed, error)
 
-    async def _ask(self, question: Callable[[], T]) -> T:
+    async def _call_scheduler(self, question: Callable[[], T]) -> T:
         async def answer() -> T:
             return question()
 

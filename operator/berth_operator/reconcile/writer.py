@@ -32,7 +32,7 @@ PATIENCE: Final = 5.0
 """Seconds that statuses let sums and binds go first: half of the ten seconds within which they should be current."""
 RECENT: Final = 60.0
 """Seconds for which the time of a write is remembered."""
-LOOK: Final = 0.1
+CHECK_SECONDS: Final = 0.1
 """Seconds between two checks whether binds are in flight."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -98,7 +98,7 @@ class Writer:
                 self._marked.clear()
             elif self._busy() and not is_overdue:
                 # A status costs the API server as much as several binds.
-                await asyncio.sleep(LOOK)
+                await asyncio.sleep(CHECK_SECONDS)
             else:
                 self._status_is_next = False
                 await self._write_status()

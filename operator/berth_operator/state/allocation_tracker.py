@@ -72,7 +72,9 @@ class AllocationTracker:
         if known is None or known.agent_report is not record.agent_report:
             # Its minors refer to the inventory of the report; from here on those cards are identified by their ids.
             used = self._reports.foreign(name) if self._charges_foreign else ()
-            self._set_charge(kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign(self._fleet, name, used))
+            self._set_charge(
+                kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign_charge(self._fleet, name, used)
+            )
         if before or record.agent_report.withheld:
             self._fleet.withhold(name, record.agent_report.withheld)
             self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
@@ -96,7 +98,7 @@ class AllocationTracker:
 
     def track(self, promised: Charge) -> Charge:
         """Return a pod's effective charge on the current cards, and keep its promised one if they differ."""
-        promised = self._fleet.resolved(promised)
+        promised = self._fleet.resolve_charge(promised)
         actual = self._reports.actual(promised)
         effective = self._effective(promised, actual)
         if effective is promised:
@@ -104,11 +106,11 @@ class AllocationTracker:
         else:
             self._promised[promised.uid] = promised
         self._set_drift(promised, actual)
-        return effective if effective is promised else self._fleet.resolved(effective)
+        return effective if effective is promised else self._fleet.resolve_charge(effective)
 
     def pod_charged(self, charge: Charge) -> None:
         """Correct the other charges of a node after a pod was charged there."""
-        self._set_charge(kubelet_allocation.left_uid(charge.node, charge.uid), None)
+        self._set_charge(kubelet_allocation.leftover_uid(charge.node, charge.uid), None)
         self._update_drifted(charge.node)
         if self._reports.gpu_pod(charge.pod) is not None:
             self._listener.status_changed(StatusKind.GPU_POD, charge.pod)
@@ -116,8 +118,8 @@ class AllocationTracker:
     def release(self, charge: Charge) -> None:
         """Release the charge of a deleted pod; what its containers still hold stays charged."""
         # Charged before the release, so that no other pod can take it in between.
-        left_uid = kubelet_allocation.left_uid(charge.node, charge.uid)
-        self._set_charge(left_uid, self._left_behind(charge.node, charge.uid))
+        leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
+        self._set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
         self._fleet.release(charge.uid)
         self._promised.pop(charge.uid, None)
         if self.drifted.pop(charge.uid, None) is not None:
@@ -159,26 +161,30 @@ class AllocationTracker:
     def _effective(self, promised: Charge, actual: ActualAllocation | None) -> Charge:
         if actual is None:
             return promised
-        return kubelet_allocation.charged(self._fleet, promised, actual, claimed=self._is_claimed(promised, actual))
+        return kubelet_allocation.effective_charge(
+            self._fleet, promised, actual, claimed=self._is_claimed(promised, actual)
+        )
 
     def _promised_of(self, known: Charge) -> Charge:
         return self._promised.get(known.uid, known)
 
     def _is_claimed(self, promised: Charge, actual: ActualAllocation) -> bool:
         """Return whether a pod holds devices promised to another pod to which kubelet has given none yet."""
-        unexpected = kubelet_allocation.surprising(promised, actual)
+        unexpected = kubelet_allocation.unexpected_devices(promised, actual)
         return bool(unexpected) and any(
-            kubelet_allocation.is_of(grant, device)
+            kubelet_allocation.is_grant_of(grant, device)
             for other in self._fleet.on_node(actual.node)
-            if other.uid != actual.uid and kubelet_allocation.by_kubelet(other) and self._reports.actual(other) is None
+            if other.uid != actual.uid
+            and kubelet_allocation.count_plugin_devices(other)
+            and self._reports.actual(other) is None
             for grant in other.grants
             for device in unexpected
         )
 
-    def _left_behind(self, node: str, uid: str) -> Charge | None:
+    def _leftover_charge(self, node: str, uid: str) -> Charge | None:
         """Return the charge for what a deleted pod still holds; None if it holds nothing."""
         actual = self._reports.held(node).get(uid)
-        return None if actual is None else kubelet_allocation.left_behind(self._fleet, actual)
+        return None if actual is None else kubelet_allocation.leftover_charge(self._fleet, actual)
 
     def _update_node(self, node: str) -> None:
         """Correct the charges of all pods on a node with a current or previous report."""
@@ -191,11 +197,11 @@ class AllocationTracker:
 
     def _update(self, node: str, uid: str) -> None:
         """Correct the charge of a pod on a node, or of what a deleted pod still holds there."""
-        known, left_uid = self._fleet.charges.get(uid), kubelet_allocation.left_uid(node, uid)
+        known, leftover_uid = self._fleet.charges.get(uid), kubelet_allocation.leftover_uid(node, uid)
         if known is None or known.node != node:
-            self._set_charge(left_uid, self._left_behind(node, uid))
+            self._set_charge(leftover_uid, self._leftover_charge(node, uid))
         else:
-            self._set_charge(left_uid, None)
+            self._set_charge(leftover_uid, None)
             self._set_charge(uid, self.track(self._promised_of(known)))
         self._update_drifted(node)
 
@@ -207,14 +213,14 @@ class AllocationTracker:
     def _set_charge(self, uid: str, charge: Charge | None) -> None:
         """Replace the charge of a UID; None releases it."""
         known = self._fleet.charges.get(uid)
-        charge = None if charge is None else self._fleet.resolved(charge)
+        charge = None if charge is None else self._fleet.resolve_charge(charge)
         if charge is None:
             if known is not None:
                 self._fleet.release(uid)
                 self._listener.status_changed(StatusKind.NODE, known.node)
                 self._waker.pod_left(known)
         elif known is None or not charges.is_same(known, charge):
-            self._waker.note_change()
+            self._waker.record_change()
             self._fleet.charge(charge)
             self._listener.status_changed(StatusKind.NODE, charge.node)
             if known is not None:

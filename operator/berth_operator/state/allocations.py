@@ -82,8 +82,8 @@ def _is_trusted(pod: Object, annotations: Mapping[str, str], trusted: Collection
 
 def _by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Requested:
     """Return what a pod without device requests asks by labels; devices that Berth allocated stay allocated."""
-    is_given = names.EPOCH in annotations and names.ALLOCATED in annotations
-    return Requested(types=(GPU,)) if is_given or any(name in labels for name in request.LABELS) else Requested()
+    has_allocation = names.EPOCH in annotations and names.ALLOCATED in annotations
+    return Requested(types=(GPU,)) if has_allocation or any(name in labels for name in request.LABELS) else Requested()
 
 
 def _believed(claims: Sequence[Grant], expected: Requested) -> Believed:

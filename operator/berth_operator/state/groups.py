@@ -28,7 +28,7 @@ def of_pod(pod: Object) -> Membership | None:
     labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
-        name, minimum = _annotated(annotations, labelled)
+        name, minimum = _gang_in_annotations(annotations, labelled)
         return Membership(group=f"{metadata['namespace']}/{name}", minimum=minimum, scheduler=scheduler)
     if len(set(labelled.values())) > 1:
         listed = ", ".join(f"{name}: {value}" for name, value in labelled.items())
@@ -46,7 +46,7 @@ def of_placed(pod: Object) -> Membership | None:
         return None
 
 
-def _annotated(annotations: Object, labelled: Object) -> tuple[str, int]:
+def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, int]:
     name, text = annotations.get(names.POD_GROUP), annotations.get(names.POD_GROUP_MIN_MEMBER)
     if labelled:
         raise GroupError(

@@ -92,7 +92,7 @@ class NodeCache:
 
     def remove_device(self, name: str) -> None:
         """Remove a Device; what its pods hold stays charged."""
-        self._waker.note_change()
+        self._waker.record_change()
         self.devices.pop(name, None)
         self._heartbeats.dismiss(name)
         self._fleet.remove_device(name)
@@ -122,7 +122,7 @@ class NodeCache:
         row, alive = self._fleet.rows.get(name), self.is_alive(name)
         if row is None or name not in self.devices or bool(self._fleet.fresh[row]) == alive:
             return
-        self._waker.note_change()
+        self._waker.record_change()
         self._fleet.set_fresh(name, fresh=alive)
         if name in self.nodes:
             log.info("agent heard" if alive else "agent not heard", node=name)

@@ -142,7 +142,7 @@ class Placements:
             self._waker.pod_left(charge)
 
     def _read(self, raw: Object) -> Charge:
-        charge = pods.charge(raw, self._kinds, self._trusted, self._fleet.on_cards)
+        charge = pods.charge(raw, self._kinds, self._trusted, self._fleet.resolve_grants)
         if charge.gang is not None and not self._gangs.is_ours(charge.gang):
             charge = replace(charge, gang=None)
         return self._allocations.track(charge)

@@ -241,8 +241,8 @@ def is_running(pod: Object) -> bool:
     return (pod.get("status") or {}).get("phase") == "Running"
 
 
-OnCards = Callable[[str, str, tuple[Grant, ...]], tuple[Grant, ...]]
-"""(UID, node, grants) -> the grants with the minors that their cards have now, like `Fleet.on_cards`."""
+ResolveGrants = Callable[[str, str, tuple[Grant, ...]], tuple[Grant, ...]]
+"""(UID, node, grants) -> the grants with the minors that their cards have now, like `Fleet.resolve_grants`."""
 
 
 def as_recorded(_uid: str, _node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
@@ -251,7 +251,7 @@ def as_recorded(_uid: str, _node: str, grants: tuple[Grant, ...]) -> tuple[Grant
 
 
 def charge(
-    pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = (), on_cards: OnCards = as_recorded
+    pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = (), resolve_grants: ResolveGrants = as_recorded
 ) -> Charge:
     """Return what a bound pod takes of its node.
 
@@ -259,7 +259,7 @@ def charge(
         pod: the pod from the API.
         kinds: the device types.
         trusted: other schedulers whose allocations are trusted.
-        on_cards: finds the current minors of the grants' cards.
+        resolve_grants: finds the current minors of the grants' cards.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
@@ -272,7 +272,7 @@ def charge(
         nonzero_requested=taken.nonzero_requested,
         plugin_requests=taken.plugin_requests,
         ports=taken.ports,
-        grants=on_cards(metadata["uid"], node, grants),
+        grants=resolve_grants(metadata["uid"], node, grants),
         unknown=unknown,
         identity=affinity.identity(pod),
         affinity=affinity.of_placed(pod),

@@ -39,7 +39,7 @@ class Storage:
 
     def remove_claim(self, key: str) -> None:
         """Remove a PersistentVolumeClaim (namespace/name)."""
-        self._waker.note_change()
+        self._waker.record_change()
         self.volumes.remove_claim(key)
         self.on_claim(key)
 
@@ -54,7 +54,7 @@ class Storage:
 
     def remove_volume(self, name: str) -> None:
         """Remove a PersistentVolume."""
-        self._waker.note_change()
+        self._waker.record_change()
         known = self.volumes.volumes.get(name)
         self.volumes.remove_volume(name)
         self._notify_claims(known, None)

@@ -5,7 +5,7 @@ from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import NOT_CONCERNED, Hint, Queue
-from berth_operator.core.queue.waking import EventHint
+from berth_operator.core.queue.queueing_hints import EventHint
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -32,7 +32,7 @@ class Waker:
         self._queue.back_off(pod, now)
         self._listener.work_ready()
 
-    def note_change(self) -> None:
+    def record_change(self) -> None:
         """Record a change that wakes no pod, but may change why pods wait."""
         self.version += 1
 
@@ -83,7 +83,7 @@ class Waker:
             emptied = WithoutLowerPriority(self._fleet, gone.node)
             woken = self._queue.wake(
                 Change.EVICTABLE,
-                lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.asked) else NOT_CONCERNED,
+                lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.filters) else NOT_CONCERNED,
             )
         if woken:
             self._listener.work_ready()

@@ -437,7 +437,7 @@ def test_without_a_table_of_its_own_a_device_leaves_the_policy_to_its_node(label
 
 
 @pytest.mark.parametrize(
-    ("labels", "honors"),
+    ("labels", "partitions_only"),
     [
         pytest.param({}, False, id="none"),
         pytest.param({"policy": "Honor"}, True, id="Honor"),
@@ -445,8 +445,8 @@ def test_without_a_table_of_its_own_a_device_leaves_the_policy_to_its_node(label
         pytest.param({"policy": "honor"}, False, id="anything else is Prefer"),
     ],
 )
-def test_policies_are_read_from_labels(labels: dict[str, str], *, honors: bool) -> None:
-    assert marked(entry(0), table=PAIR, **labels).inventory.partitions_only is honors
+def test_policies_are_read_from_labels(labels: dict[str, str], *, partitions_only: bool) -> None:
+    assert marked(entry(0), table=PAIR, **labels).inventory.partitions_only is partitions_only
 
 
 @pytest.mark.parametrize(

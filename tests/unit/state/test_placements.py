@@ -8,7 +8,7 @@ import pytest
 from berth_api.names import POD_GROUP_LABEL
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.kubelet_allocation import left_uid
+from berth_operator.core.fleet.kubelet_allocation import leftover_uid
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.views import StatusKind
 from tests.builders import GPU, NVIDIA, device, entry, half, held, node, pod, pod_group, popped, whole
@@ -309,7 +309,7 @@ def test_what_a_removed_pods_containers_still_hold_stays_charged() -> None:
     world.cluster.put_device(device("node", entry(0), status=status))
     deleted(world)
     assert world.state == "no node"
-    assert left_uid("node", UID) in world.cluster.fleet.charges
+    assert leftover_uid("node", UID) in world.cluster.fleet.charges
     world.cluster.put_pending(pod("b", {NVIDIA: "1"}))
     waiting = popped(world.cluster.queue, world.now)
     assert waiting is not None

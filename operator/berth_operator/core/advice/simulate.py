@@ -28,7 +28,7 @@ from berth_operator.core.decision.preemption import (
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.queue import waking
+from berth_operator.core.queue import queueing_hints
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -162,7 +162,7 @@ class _Run:
             self._queue.put(rest)
         for placement in placements:
             event = ClusterEvent(change=Change.POD_ASSIGNED, node=placement.node, after=placement.charge)
-            self._queue.wake(Change.POD_ASSIGNED, waking.EventHint(self._fleet, event))
+            self._queue.wake(Change.POD_ASSIGNED, queueing_hints.EventHint(self._fleet, event))
 
 
 def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:

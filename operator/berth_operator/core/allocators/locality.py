@@ -86,13 +86,13 @@ def max_colocated(fleet: Fleet, device_type: str, within: Locality, among: Mask,
     `among` has one line for each of the rows: shape (rows, slots).
     """
     cards = fleet.cards[device_type]
-    single: Column = np.minimum(among.sum(axis=1), 1)
+    one_card: Column = np.minimum(among.sum(axis=1), 1)
     if within.alone:
-        return single
+        return one_card
     places = [(getattr(cards, name)[rows], UNKNOWN_PLACE[name]) for name in within.places]
     if not within.linked:
         return _max_in_one_place(places, among)
-    wiring, largest = cards.wiring[rows], single
+    wiring, largest = cards.wiring[rows], one_card
     for number in np.unique(wiring):
         rows_here = np.flatnonzero(wiring == number)
         local = [(column[rows_here], unknown) for column, unknown in places]
@@ -120,10 +120,10 @@ def shortage(
     fleet: Fleet, part: Part, within: Locality, among: Mask, rejected: Mask, *, state: str
 ) -> tuple[str, Mask]:
     """Return the reason that too few of the cards in `among` are in one group, and the rows it is true for."""
-    at_most = max_colocated(fleet, part.type, within, among, ALL)
-    few = at_most < part.count
-    most_of_all = at_most[few & rejected].max(initial=0)
-    return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {most_of_all} of {part.count})", few
+    max_in_group = max_colocated(fleet, part.type, within, among, ALL)
+    too_few = max_in_group < part.count
+    best = max_in_group[too_few & rejected].max(initial=0)
+    return f"node(s) have too few {state} {part.type.upper()}s {within} (at most {best} of {part.count})", too_few
 
 
 def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkScores) -> Mask:

@@ -21,7 +21,7 @@ from berth_operator.core.values.request import PodRequest
 
 def passes(fleet: Fleet, request: PodRequest, _part: Part, rows: Rows) -> Mask:
     """Return the rows with enough free instances for all MIG parts of the pod, because they share one scope."""
-    return subdevices.enough(fleet, request, _wanted(fleet, request, rows), rows)
+    return subdevices.enough(fleet, request, _available(fleet, request, rows), rows)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, _part: Part) -> Mask:
@@ -36,7 +36,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     offered = subdevices.offered(cards, [name], ALL)
     yield f"node(s) have no {name}", offered.sum(axis=1) == 0
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
-    own_first = sorted(_wanted(fleet, request, ALL), key=lambda each: each[0] != part)
+    own_first = sorted(_available(fleet, request, ALL), key=lambda each: each[0] != part)
     yield from subdevices.reasons(fleet, request, own_first, offered, name, rejected=rejected)
 
 
@@ -51,14 +51,16 @@ def choose(
 ) -> tuple[Grant, ...]:
     """Return the instances for the part, packed; or, if the policy spreads, in turns from the emptiest cards."""
     cards, rows = fleet.cards[part.type], np.array([row])
-    available = _wanted(fleet, request, rows)
+    available = _available(fleet, request, rows)
     order = subdevices.preferred(fleet, row, request, available, policy, near=near)
     parts = [each for each, _ in available]
     left = np.stack([column[0, order] for _, column in available])
     counts = np.array([each.count for each in parts])
-    given = _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
+    counts_by_card = (
+        _spread(left, counts) if policy.spreads_cards else _packed(left, counts, cards.users[row, order] > 0)
+    )
     instances: list[Grant] = []
-    for slot, count in zip(order.tolist(), given[parts.index(part)].tolist(), strict=True):
+    for slot, count in zip(order.tolist(), counts_by_card[parts.index(part)].tolist(), strict=True):
         instances += islice(subdevices.instances_of(fleet, row, slot, part, [_profile(part)]), count)
     return subdevices.complete(fleet, row, part, instances)
 
@@ -72,7 +74,7 @@ def _profile(part: Part) -> str:
     return name
 
 
-def _wanted(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Wanted:
+def _available(fleet: Fleet, request: PodRequest, rows: Rows) -> subdevices.Available:
     return [(each, free(fleet, request, each, rows)) for each in _parts(request)]
 
 
@@ -98,14 +100,14 @@ def _packed(left: Column, counts: Column, in_use: Mask) -> Column:
     Shapes: `left` (parts, cards), in the order of preference; `counts` (parts,); `in_use` (cards,). The search is
     greedy, which is optimal for one part.
     """
-    left, missing, given = left * _cards_to_use(left, counts, in_use), counts.copy(), np.zeros_like(left)
+    left, missing, counts_by_card = left * _cards_to_use(left, counts, in_use), counts.copy(), np.zeros_like(left)
     for _ in range(left.shape[1]):
         # Take the first card that gives everything that is missing, or the most of it.
         card = np.minimum(left, missing[:, np.newaxis]).sum(axis=0).argmax()
-        given[:, card] += (taken := np.minimum(left[:, card], missing))
+        counts_by_card[:, card] += (taken := np.minimum(left[:, card], missing))
         left[:, card] -= taken
         missing -= taken
-    return given
+    return counts_by_card
 
 
 def _cards_to_use(left: Column, counts: Column, in_use: Mask) -> Mask:

@@ -34,8 +34,10 @@ def of_part(
         if part.count == 1:
             yield mask, 1
         return
-    most = 1 if "pcie" in within.places else ANY_NUMBER
-    for place, limit in _on_nodes(fleet, part, mask, rows, most) if "numa" in within.places else ((mask, most),):
+    max_switches = 1 if "pcie" in within.places else ANY_NUMBER
+    for place, limit in (
+        _on_nodes(fleet, part, mask, rows, max_switches) if "numa" in within.places else ((mask, max_switches),)
+    ):
         for linked in _linked(fleet, place, rows) if within.linked else (place,):
             for group in _partitions(fleet, request, part, linked, rows):
                 yield group, limit
@@ -47,11 +49,11 @@ def _within(request: PodRequest, part: Part, *, more: bool) -> Locality:
     return locality.of(replace(part, count=part.count + 1) if more else part, None)
 
 
-def _on_nodes(fleet: Fleet, part: Part, mask: Mask, rows: Rows, most: int) -> Iterator[tuple[Mask, int]]:
+def _on_nodes(fleet: Fleet, part: Part, mask: Mask, rows: Rows, max_switches: int) -> Iterator[tuple[Mask, int]]:
     numa = fleet.cards[part.type].numa[rows]
     for node in np.unique(numa[mask]).tolist():
         if node != UNKNOWN_PLACE["numa"]:
-            yield mask & (numa == node), most
+            yield mask & (numa == node), max_switches
         elif part.count == 1:
             # A card whose NUMA node is not known can only be allocated alone.
             yield mask & (numa == node), 1

@@ -19,17 +19,20 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for; locality is not considered."""
-    device_type, label, few_of = part.type, plural(part.type), f"({part.count} requested)"
+    device_type, label, requested = part.type, plural(part.type), f"({part.count} requested)"
     healthy = fleet.cards[device_type].healthy
-    yield f"node(s) have too few healthy {label} {few_of}", too_few(healthy, part)
+    yield f"node(s) have too few healthy {label} {requested}", too_few(healthy, part)
     of_model = too_few(healthy & candidates.of_model(fleet, request, part), part)
-    yield f"node(s) have too few healthy {label} of model {request.model} {few_of}", of_model
+    yield f"node(s) have too few healthy {label} of model {request.model} {requested}", of_model
     right = healthy & candidates.accepted(fleet, request, part)
-    yield f"node(s) have too few healthy {label} that match the pod's device selector {few_of}", too_few(right, part)
+    yield f"node(s) have too few healthy {label} that match the pod's device selector {requested}", too_few(right, part)
     small = too_few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
     yield unknown(device_type), fleet.cards[device_type].unknown > 0
-    yield f"node(s) have too few free {label} ({_wanted(part)})", too_few(candidates.free(fleet, request, part), part)
+    yield (
+        f"node(s) have too few free {label} ({_requested_text(part)})",
+        too_few(candidates.free(fleet, request, part), part),
+    )
     if candidates.by_kubelet(part):
         left = candidates.free(fleet, request, part) & ~fleet.cards[device_type].withheld
         yield WITHHELD, too_few(left, part)
@@ -74,6 +77,6 @@ def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
     return f"node(s) have GPUs with too little memory (at most {text(GPU_MEMORY, largest)} of {of})"
 
 
-def _wanted(part: Part) -> str:
+def _requested_text(part: Part) -> str:
     amounts = " and ".join(f"{name} {text(name, amount)}" for name, amount in part.amounts)
     return f"{part.count} requested with {amounts}"

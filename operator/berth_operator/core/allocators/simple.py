@@ -40,11 +40,11 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 def _enough(fleet: Fleet, request: PodRequest, part: Part, mask: Mask, rows: Rows) -> Mask:
     together = locality.max_colocated(fleet, part.type, locality.of(part, None), mask, rows)
-    enough: Mask = together >= wanted(fleet, request, part, rows)
+    enough: Mask = together >= requested_count(fleet, request, part, rows)
     return enough
 
 
-def wanted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> int | Column:
+def requested_count(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> int | Column:
     """Return how many cards the part requests on each row; `every` means all healthy cards, even those in use."""
     if not part.every:
         return part.count
@@ -65,16 +65,16 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     if part.every:
         yield (
             f"node(s) have too little free on some {label} (every one requested)",
-            free.sum(axis=1) < wanted(fleet, request, part),
+            free.sum(axis=1) < requested_count(fleet, request, part),
         )
     if within := locality.of(part, None):
         together = locality.max_colocated(fleet, part.type, within, free, ALL)
-        few = together < wanted(fleet, request, part)
-        best = together[few & rejected].max(initial=0)
+        too_few = together < requested_count(fleet, request, part)
+        best = together[too_few & rejected].max(initial=0)
         if part.every:
-            yield f"node(s) do not have all {label} {within} (at most {best})", few
+            yield f"node(s) do not have all {label} {within} (at most {best})", too_few
         else:
-            yield f"node(s) have too few free {label} {within} (at most {best} of {part.count})", few
+            yield f"node(s) have too few free {label} {within} (at most {best} of {part.count})", too_few
 
 
 def choose(
@@ -100,14 +100,14 @@ def take(
     cost = best_fit.cost(cards, row, slots, spread=policy.spreads_cards)
     # The last key sorts first.
     ranked = slots[np.lexsort((cards.minor[row, slots], cost))].tolist()
-    least = len(ranked) if part.every else part.count
-    most = max(least, up_to)
-    groups = _together(cards, row, locality.of(replace(part, count=most), None), ranked)
+    min_count = len(ranked) if part.every else part.count
+    max_count = max(min_count, up_to)
+    groups = _together(cards, row, locality.of(replace(part, count=max_count), None), ranked)
     # Prefer the group with the most near cards, then the smallest group.
     near_of = {slot: int(cards.pcie[row, slot]) in near for slot in ranked}
-    enough = [each for each in groups if len(each) >= least]
-    best = min(enough, key=lambda each: (-min(most, sum(map(near_of.__getitem__, each))), len(each)))
-    chosen = in_turns(best, cards.pcie[row], near)[:most]
+    enough = [each for each in groups if len(each) >= min_count]
+    best = min(enough, key=lambda each: (-min(max_count, sum(map(near_of.__getitem__, each))), len(each)))
+    chosen = in_turns(best, cards.pcie[row], near)[:max_count]
     return tuple(_grant(fleet, row, part, slot) for slot in chosen)
 
 
@@ -135,5 +135,5 @@ def in_turns(slots: Sequence[int], switches: Numbers, near: Collection[int]) -> 
 
 def _grant(fleet: Fleet, row: int, part: Part, slot: int) -> Grant:
     grant = grants.of_card(fleet.cards[part.type], row, part, slot)
-    given = functions.lowest(fleet, row, slot, part)
-    return replace(grant, functions=given) if given else grant
+    free_functions = functions.lowest(fleet, row, slot, part)
+    return replace(grant, functions=free_functions) if free_functions else grant

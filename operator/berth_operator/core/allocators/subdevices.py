@@ -23,7 +23,7 @@ from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 UNLOCATED: Final = "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"
-Wanted = Sequence[tuple[Part, Column]]
+Available = Sequence[tuple[Part, Column]]
 """For each part, the number of subdevices that each card has for it: shape (rows, slots)."""
 
 
@@ -95,7 +95,7 @@ def _blocked_by_policy(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     return candidates.blocked_by_policy(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
-def within(request: PodRequest, available: Wanted) -> Locality:
+def within(request: PodRequest, available: Available) -> Locality:
     """Return what any two cards must have in common if a pod gets subdevices of both.
 
     Subdevices have no NVLinks: if the pod requires NVLinks, all subdevices must be on one card.
@@ -105,7 +105,7 @@ def within(request: PodRequest, available: Wanted) -> Locality:
     return Locality(alone=True) if required.linked or required.alone else required
 
 
-def enough(fleet: Fleet, request: PodRequest, available: Wanted, rows: Rows) -> Mask:
+def enough(fleet: Fleet, request: PodRequest, available: Available, rows: Rows) -> Mask:
     """Return the rows with enough subdevices for all parts within the pod's locality."""
     common = within(request, available)
     masks = [together(fleet, common, column, rows) >= part.count for part, column in available]
@@ -137,7 +137,13 @@ def _combinable(cards: Cards, common: Locality, slot: int, rows: Rows) -> Mask:
 
 
 def preferred(
-    fleet: Fleet, row: int, request: PodRequest, available: Wanted, policy: AllocationPolicy, *, near: Collection[int]
+    fleet: Fleet,
+    row: int,
+    request: PodRequest,
+    available: Available,
+    policy: AllocationPolicy,
+    *,
+    near: Collection[int],
 ) -> Indices:
     """Return the slots of a row that can serve all parts together, the best first."""
     cards, rows = fleet.cards[GPU], np.array([row])
@@ -217,24 +223,27 @@ def complete(fleet: Fleet, row: int, part: Part, chosen: Sequence[Grant]) -> tup
 
 
 def reasons(
-    fleet: Fleet, request: PodRequest, available: Wanted, listed: Column, name: str, *, rejected: Mask
+    fleet: Fleet, request: PodRequest, available: Available, listed: Column, name: str, *, rejected: Mask
 ) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons for the first part, or for all parts together, each with the rows it is true for.
 
     `listed` is the number of subdevices of each card, free or not; `name` is their name in messages.
     """
     part, free = available[0]
-    few_of = f"({part.count} requested)"
-    yield f"node(s) have too few {name} {few_of}", _too_few(listed, part)
+    requested = f"({part.count} requested)"
+    yield f"node(s) have too few {name} {requested}", _too_few(listed, part)
     yield (
-        f"node(s) have too few {name} on GPUs of model {request.model} {few_of}",
+        f"node(s) have too few {name} on GPUs of model {request.model} {requested}",
         _too_few(listed * candidates.of_model(fleet, request, part), part),
     )
     accepted = listed * candidates.accepted(fleet, request, part)
-    yield f"node(s) have too few {name} on GPUs that match the pod's device selector {few_of}", _too_few(accepted, part)
+    yield (
+        f"node(s) have too few {name} on GPUs that match the pod's device selector {requested}",
+        _too_few(accepted, part),
+    )
     serves = listed * serving(fleet, request, part, ALL)
     memory = text(GPU_MEMORY, part.min_memory)
-    yield f"node(s) have too few {name} on GPUs with {memory} of memory {few_of}", _too_few(serves, part)
+    yield f"node(s) have too few {name} on GPUs with {memory} of memory {requested}", _too_few(serves, part)
     yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
     yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
     yield shortage.kept_by_policy(part), _too_few(serves * ~_blocked_by_policy(fleet, part, ALL), part)
@@ -257,5 +266,5 @@ def _withheld_instances(cards: Cards) -> Mask:
 
 
 def _too_few(listed: Column, part: Part) -> Mask:
-    few: Mask = listed.sum(axis=1) < part.count
-    return few
+    rows: Mask = listed.sum(axis=1) < part.count
+    return rows

@@ -75,7 +75,7 @@ class Failure:
     wakes_on: Change
     unresolvable: int = 0
     """Number of nodes where evictions cannot help (UnschedulableAndUnresolvable)."""
-    asked: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
+    filters: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
     """The filters that may reject the pod; if empty, every change in `wakes_on` wakes it."""
     rejected_by: tuple[Filter, ...] = field(default=(), compare=False, repr=False)
     """The filters that were the first to reject some node."""
@@ -203,7 +203,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         message=_message(int(fleet.present.sum()), counts, of_pod, request.devices.hint),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
-        asked=tuple(filters),
+        filters=tuple(filters),
         rejected_by=tuple(rejected_by),
     )
 

@@ -43,7 +43,7 @@ _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Ch
 
 _OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
-NO_ROOM: Final = Failure(message="no node fits.", wakes_on=_FREES)
+NO_CAPACITY: Final = Failure(message="no node fits.", wakes_on=_FREES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,7 +117,7 @@ class Class:
 
     request: PodRequest
     count: int
-    room: Column
+    capacity: Column
     """How many of them each row can take at most."""
 
     @property
@@ -128,7 +128,7 @@ class Class:
     @property
     def possible(self) -> int:
         """Return how many can be placed at most."""
-        return min(self.count, int(self.room.sum())) if self.shrinks else self.count
+        return min(self.count, int(self.capacity.sum())) if self.shrinks else self.count
 
 
 _Members = Sequence[tuple[PendingPod, Class]]
@@ -148,7 +148,7 @@ def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
     return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
 
 
-def place_most(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
+def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
     """Place as many members as fit, even if fewer than needed; the Fleet is left as it was."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
@@ -185,7 +185,7 @@ def _classes(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy) -> dict[P
     counts = Counter(each.request for each in pods)
     fits = {each: feasible(fleet, each, policy.filters_of(each)) for each in counts}
     capacities = {each: capacity.of_class(fleet, each, fits[each]) for each in counts}
-    return {each: Class(request=each, count=count, room=capacities[each]) for each, count in counts.items()}
+    return {each: Class(request=each, count=count, capacity=capacities[each]) for each, count in counts.items()}
 
 
 def too_few(key: str, have: int, minimum: int) -> str:
@@ -240,7 +240,7 @@ def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Cl
     for key in keys:
         numbers = fleet.labels.column(key).numbers
         size = int(numbers.max()) + 1
-        capacities = np.array([np.bincount(numbers, weights=each.room, minlength=size) for each in classes])
+        capacities = np.array([np.bincount(numbers, weights=each.capacity, minlength=size) for each in classes])
         counts = np.array([[each.count] for each in classes])
         fits_all = np.all(capacities >= counts, axis=0)
         members = np.bincount(numbers[member_rows], minlength=size)
@@ -271,17 +271,17 @@ class _Attempt:
         """Return the placements, and why the first other member has none; stop once `enough` cannot be reached."""
         placed: list[Placement] = []
         failures: dict[Class, Failure] = {}
-        waiting, most = members, len(members)
+        waiting, max_placed = members, len(members)
         try:
-            while waiting and most >= enough:
-                remaining = self._round(waiting, placed, failures, most - enough)
-                most = len(placed) + len(remaining)
+            while waiting and max_placed >= enough:
+                remaining = self._round(waiting, placed, failures, max_placed - enough)
+                max_placed = len(placed) + len(remaining)
                 # A member with pod affinity may fit once the others are placed.
                 waiting = remaining if len(remaining) < len(waiting) else ()
         finally:
             for placement in placed:
                 self._fleet.release(placement.pod.uid)
-        return placed, next(iter(failures.values()), NO_ROOM)
+        return placed, next(iter(failures.values()), NO_CAPACITY)
 
     def _round(
         self, members: _Members, placed: list[Placement], failures: dict[Class, Failure], spare: int
@@ -291,9 +291,9 @@ class _Attempt:
         failed: set[Class] = set()
         for number, (pod, class_) in enumerate(members):
             if class_ not in failed:
-                outcome = decide(self._fleet, pod, self._policy, self._pull(class_.room, len(members) - number))
+                outcome = decide(self._fleet, pod, self._policy, self._bias(class_.capacity, len(members) - number))
                 if isinstance(outcome, Placement):
-                    self._note(outcome, placed)
+                    self._charge_member(outcome, placed)
                     failures.pop(class_, None)
                     continue
                 failed.add(class_)
@@ -304,7 +304,7 @@ class _Attempt:
                 break
         return remaining
 
-    def _note(self, placement: Placement, placed: list[Placement]) -> None:
+    def _charge_member(self, placement: Placement, placed: list[Placement]) -> None:
         # A shared claim is not charged: where its volume will be must not restrict the other members.
         self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared_claims)))
         self._take(placement.node)
@@ -318,18 +318,18 @@ class _Attempt:
             if row is not None and numbers[row] != ABSENT:
                 taken[numbers[row]] = True
 
-    def _pull(self, room: Column, left: int) -> Floats:
+    def _bias(self, class_capacity: Column, left: int) -> Floats:
         """Return the rows' bias for the next of `left` members: the widest key's domains weigh most."""
-        inside = np.where(self._rows, room, 0)
-        total = np.zeros(len(room))
+        inside = np.where(self._rows, class_capacity, 0)
+        total = np.zeros(len(class_capacity))
         for numbers, taken in zip(reversed(self._columns), reversed(self._taken), strict=True):
             total = total * STEPS + _domain_scores(numbers, taken, inside, left)[numbers]
         return np.where(self._rows, total * BIAS, -np.inf)
 
 
-def _domain_scores(numbers: Numbers, taken: Mask, room: Column, left: int) -> Floats:
+def _domain_scores(numbers: Numbers, taken: Mask, class_capacity: Column, left: int) -> Floats:
     """Return each domain's score in steps: first with members, then the tightest that hold all, then the largest."""
-    capacities = np.bincount(numbers, weights=room, minlength=len(taken))
+    capacities = np.bincount(numbers, weights=class_capacity, minlength=len(taken))
     tight = np.where(capacities >= left, 1.0 + left / np.maximum(capacities, 1.0), capacities / left)
     steps = np.where(taken, STEPS - 1, np.floor(tight * (STEPS // 2 - 1)))
     steps[ABSENT] = 0

@@ -18,7 +18,14 @@ import numpy as np
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, feasible
-from berth_operator.core.decision.gang import Class, Gang, decide_gang, lower_priority_nominees, order, place_most
+from berth_operator.core.decision.gang import (
+    Class,
+    Gang,
+    decide_gang,
+    lower_priority_nominees,
+    order,
+    place_all_that_fit,
+)
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     LOWEST_PRIORITY,
@@ -103,7 +110,7 @@ class _Eviction:
         """Return the nominees and victims; None if evictions do not help."""
         if self._possible() < self._gang.needed:
             return None
-        for placement in place_most(self._stage, self._gang, self._policy):
+        for placement in place_all_that_fit(self._stage, self._gang, self._policy):
             self._nominate(placement.charge)
         self._evict_for_members(sorted((each for each in self._gang.members if each.uid not in self._nodes), key=order))
         if len(self._nodes) < self._gang.needed:
@@ -119,7 +126,7 @@ class _Eviction:
         for request, count in Counter(each.request for each in self._gang.members).items():
             helped = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
             fits = feasible(without, request, policy.local) & helped
-            total += Class(request=request, count=count, room=capacity.of_class(without, request, fits)).possible
+            total += Class(request=request, count=count, capacity=capacity.of_class(without, request, fits)).possible
         return total
 
     # --- one member after the other -------------------------------------------------------------------------------

@@ -197,7 +197,7 @@ class WithoutLowerPriority:
         if priority not in self._stages:
             lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
             self._stages[priority] = _excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
-        return any(filters.has_room(pod_filters, self._stages[priority], each, 0) for each in set(unit.requests))
+        return any(filters.has_capacity(pod_filters, self._stages[priority], each, 0) for each in set(unit.requests))
 
 
 def add_preemption(failure: Failure, text: str) -> Failure:
@@ -310,7 +310,7 @@ class _Search:
 
     def __init__(self, fleet: Fleet, pod: PendingPod, policy: Policy, lower: Mask, budgets: Budgets) -> None:
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
-        self._asked = policy.filters_of(pod.request)
+        self._filters = policy.filters_of(pod.request)
         self._placed = placed = fleet.placed_pods.current(fleet)
         candidates = np.zeros(len(fleet.names), np.bool_)
         candidates[placed.rows[lower]] = True
@@ -456,7 +456,7 @@ class _Search:
         going = self._going[self._place[self._going] == least.place].tolist()
         potential = self._staying[self._place[self._staying] == least.place].tolist()
         with released(whole, [self._placed.charges[each] for each in (*going, *potential)]):
-            if not cycle.feasible(whole, self._request, self._asked)[row]:
+            if not cycle.feasible(whole, self._request, self._filters)[row]:
                 return None
             spared = [each for each in potential if each not in necessary]
             if self._reprieve(whole, row, spared):
@@ -468,7 +468,7 @@ class _Search:
         """Charge pods to their row again unless the new pod then fails to fit; return whether it fits."""
         for pod in pods:
             whole.charge(self._placed.charges[pod])
-        fits = bool(cycle.feasible(whole, self._request, self._asked)[row])
+        fits = bool(cycle.feasible(whole, self._request, self._filters)[row])
         for pod in () if fits else pods:
             whole.release(self._placed.charges[pod].uid)
         return fits

@@ -84,14 +84,14 @@ def _visible_instead(
     recorded: Mapping[str, str], mismatch: Mismatch, replacements: Mapping[str, Grant]
 ) -> dict[str, str]:
     """Return what each container sees: the devices that kubelet reports, or the replacements if it reports none."""
-    given = {
+    reported = {
         name + names.VISIBLE_SUFFIX: [allocation.visible(each.id) for each in devices if each.type == names.GPU]
         for name, devices in mismatch.actual.containers
     }
     seen = {allocation.visible(name): allocation.visible(each.id) for name, each in replacements.items()}
     before = {key: value.split(",") for key, value in recorded.items() if key.endswith(names.VISIBLE_SUFFIX)}
     return {
-        key: ",".join(dict.fromkeys(given.get(key) or [seen.get(each, each) for each in ids]))
+        key: ",".join(dict.fromkeys(reported.get(key) or [seen.get(each, each) for each in ids]))
         for key, ids in before.items()
     }
 

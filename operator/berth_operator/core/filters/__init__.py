@@ -204,7 +204,7 @@ def may_help(filter_: Filter, fleet: Fleet, request: PodRequest, event: ClusterE
     return filter_.NAME not in HINTING or cast("Hinting", filter_).may_help(fleet, request, event)
 
 
-def has_room(pod_filters: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
+def has_capacity(pod_filters: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
     """Return whether a row has enough free for a pod, by the `LOCAL` filters among `pod_filters`.
 
     The result is True if a plug-in fails, so that the pod is decided and the error is reported.

@@ -24,7 +24,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows that can reach all the volumes."""
     mask = np.ones(len(fleet.names), np.bool_)
     for volume in _bound(fleet, request):
-        mask &= False if volume is None else volume_choice.reaching(fleet, volume.affinity)
+        mask &= False if volume is None else volume_choice.matching_mask(fleet, volume.affinity)
     return mask
 
 

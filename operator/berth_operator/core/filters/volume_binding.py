@@ -37,6 +37,6 @@ def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, i
     """Count the rows where a volume can be neither found nor provisioned, and those that only lack storage capacity."""
     nothing = np.zeros(len(fleet.names), np.bool_)
     for option in volume_choice.options(fleet, request.mounts):
-        nothing |= ~option.found & ~option.makeable
+        nothing |= ~option.has_volume & ~option.provisionable
     counts = {NO_VOLUME: int((rejected & nothing).sum()), NO_SPACE: int((rejected & ~nothing).sum())}
     return {reason: count for reason, count in counts.items() if count}

@@ -365,7 +365,7 @@ class Cards(CardColumns):
             parent=grant.parent,
         )
 
-    def given(self, row: int | None, minor: int, name: str) -> Grant:
+    def grant_of_device(self, row: int | None, minor: int, name: str) -> Grant:
         """Return the grant for a device that kubelet allocated by its id: an instance, a replica, or else a card.
 
         Without an id it is the card that has the minor now. A device that is not listed counts as a whole card,
@@ -381,7 +381,7 @@ class Cards(CardColumns):
             grant = replace(grant, amounts=self.of_replica(row, slot) or whole)
         return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
-    def worth(self, row: int, grant: Grant) -> Hashable:
+    def equivalence_key(self, row: int, grant: Grant) -> Hashable:
         """Return a key that is equal for grants that can replace each other."""
         current = self.completed(row, grant)
         slot = self._slot_of(row, current.minor)

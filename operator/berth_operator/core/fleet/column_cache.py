@@ -150,13 +150,13 @@ class ColumnCache:
     def _repair(self, kept: _CachedColumn, compute: Callable[[Rows], Values]) -> None:
         """Recompute the rows that changed; all rows if more than half did, because picking them would cost more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        if alike := len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
+        if one_by_one := len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
             rows -= {row for row in rows if self._restore(kept, row)}
             if not rows:
                 return
         picked = np.fromiter(rows, np.intp, len(rows)) if 2 * len(rows) < len(kept.values) else ALL
         kept.values[picked] = compute(picked)
-        if alike:
+        if one_by_one:
             self._remember(kept, rows)
 
     def _restore(self, kept: _CachedColumn, row: int) -> bool:

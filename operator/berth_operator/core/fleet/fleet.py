@@ -105,7 +105,7 @@ class Fleet(NodeColumns):
         self.labels.put(row, node.labels)
         own.present[row], own.ready[row], own.cordoned[row] = True, node.ready, node.cordoned
         own.unreachable[row] = node.unreachable
-        self._set_node_policy(row, honors=partitions.partitions_only(node.labels))
+        self._set_node_policy(row, partitions_only=partitions.partitions_only(node.labels))
         self.images.put(row, node.images)
         self._features.put(row, node.features)
         self._taints.put(row, node.taints)
@@ -117,7 +117,7 @@ class Fleet(NodeColumns):
             self.column_cache.alter(row)
             self._own.present[row] = False
             self._own.allocatable[:, row] = 0
-            self._set_node_policy(row, honors=False)
+            self._set_node_policy(row, partitions_only=False)
             self._drop_if_empty(name)
 
     def set_fresh(self, name: str, *, fresh: bool) -> None:
@@ -158,11 +158,11 @@ class Fleet(NodeColumns):
         self._set_device_columns(row, inventory)
         for device_type, cards in self.cards.items():
             cards.put(row, [card for card in inventory.cards if card.type == device_type], self.intern_table)
-        for pod in map(self.resolved, charges):
+        for pod in map(self.resolve_charge, charges):
             self._apply_grants(pod, row, 1)
             self.charges[pod.uid] = self._on_node[name][pod.uid] = pod
             self.placed_pods.moved(pod.uid)
-        for pod in map(self.resolved, nominees):
+        for pod in map(self.resolve_charge, nominees):
             self._apply_grants(pod, row, 1)
             self.nominees[pod.uid] = pod
 
@@ -172,24 +172,24 @@ class Fleet(NodeColumns):
         own.partitions[row] = self.intern_table.tables.number(inventory.partitions)
         own.device_decides[row] = inventory.partitions_only is not None
         own.partitions_only[row] = (
-            own.node_honors[row] if inventory.partitions_only is None else inventory.partitions_only
+            own.node_partitions_only[row] if inventory.partitions_only is None else inventory.partitions_only
         )
         own.mig_single[row] = inventory.mig_single
 
-    def _set_node_policy(self, row: int, *, honors: bool) -> None:
-        self._own.node_honors[row] = honors
+    def _set_node_policy(self, row: int, *, partitions_only: bool) -> None:
+        self._own.node_partitions_only[row] = partitions_only
         if not self._own.device_decides[row]:
-            self._own.partitions_only[row] = honors
+            self._own.partitions_only[row] = partitions_only
 
     # --- charges ----------------------------------------------------------------------------------------------
 
     def charge(self, charge: Charge) -> None:
         """Charge a pod to its node, in place of its previous charge."""
-        self._take_back(charge.uid)
+        self._release(charge.uid)
         if self.nominees:
             self.withdraw(charge.uid)
         row = self._row(charge.node)
-        charge = self.resolved(charge)
+        charge = self.resolve_charge(charge)
         self._apply(charge, row, 1)
         self.charges[charge.uid] = charge
         self.priorities[charge.priority] += 1
@@ -199,24 +199,24 @@ class Fleet(NodeColumns):
     def release(self, uid: str) -> Charge | None:
         """Remove and return a pod's charge; None if there was none."""
         self._frozen.pop(uid, None)
-        return self._take_back(uid)
+        return self._release(uid)
 
-    def resolved(self, charge: Charge) -> Charge:
+    def resolve_charge(self, charge: Charge) -> Charge:
         """Return a charge with each grant on the card that has its id now."""
-        grants = self.on_cards(charge.uid, charge.node, charge.grants)
+        grants = self.resolve_grants(charge.uid, charge.node, charge.grants)
         return charge if grants is charge.grants else replace(charge, grants=grants)
 
-    def on_cards(self, uid: str, node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    def resolve_grants(self, uid: str, node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
         """Return a pod's grants, each on the card that has its id now; the same tuple if nothing changed."""
         if not grants or (row := self.rows.get(node)) is None:
             return grants
         completed = tuple(
-            self.cards[grant.type].completed(row, grant if grant.id else self._identified(uid, row, grant))
+            self.cards[grant.type].completed(row, grant if grant.id else self._with_id(uid, row, grant))
             for grant in grants
         )
         return grants if completed == grants else completed
 
-    def _identified(self, uid: str, row: int, grant: Grant) -> Grant:
+    def _with_id(self, uid: str, row: int, grant: Grant) -> Grant:
         """Return a grant with the id of the card that it was of when the grant was first seen."""
         key = (grant.type, grant.minor)
         name = self._frozen.get(uid, {}).get(key) or self.cards[grant.type].named(row, grant)
@@ -226,7 +226,7 @@ class Fleet(NodeColumns):
         self._frozen[uid] = {**self._frozen.get(uid, {}), key: name}
         return replace(grant, id=name)
 
-    def _take_back(self, uid: str) -> Charge | None:
+    def _release(self, uid: str) -> Charge | None:
         charge = self.charges.pop(uid, None)
         if charge is not None:
             self._apply(charge, self.rows[charge.node], -1)
@@ -248,13 +248,13 @@ class Fleet(NodeColumns):
         """Return the charges of a node's pods."""
         return self._on_node.get(name, {}).values()
 
-    def given(self, node: str, device_type: str, minor: int, name: str) -> Grant:
+    def grant_of_device(self, node: str, device_type: str, minor: int, name: str) -> Grant:
         """Return the grant for a device that kubelet allocated by its id."""
-        return self.cards[device_type].given(self.rows.get(node), minor, name)
+        return self.cards[device_type].grant_of_device(self.rows.get(node), minor, name)
 
-    def worth(self, node: str, grant: Grant) -> Hashable:
+    def equivalence_key(self, node: str, grant: Grant) -> Hashable:
         """Return a key that is equal for grants of a known node that can replace each other."""
-        return grant.type, self.cards[grant.type].worth(self.rows[node], grant)
+        return grant.type, self.cards[grant.type].equivalence_key(self.rows[node], grant)
 
     # --- nominees ---------------------------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class Fleet(NodeColumns):
         """
         self.withdraw(charge.uid)
         row = self._row(charge.node)
-        charge = self.resolved(charge)
+        charge = self.resolve_charge(charge)
         self._apply(charge, row, 1)
         self.nominees[charge.uid] = charge
 

@@ -64,61 +64,61 @@ def is_pod(charge: Charge) -> bool:
     return charge.priority != BEYOND
 
 
-def by_kubelet(charge: Charge) -> int:
+def count_plugin_devices(charge: Charge) -> int:
     """Return the number of devices that kubelet must allocate to a pod, by resources that the agent announces."""
     return sum(amount for name, amount in charge.plugin_requests if name.startswith(NVIDIA_PREFIX))
 
 
-def is_of(grant: Grant, device: KubeletDevice) -> bool:
+def is_grant_of(grant: Grant, device: KubeletDevice) -> bool:
     """Return whether a grant is of this device; a grant without an id is compared by minor."""
     same = grant.id == device.id if grant.id else grant.minor == device.minor
     return same and grant.type == device.type
 
 
-def surprising(promised: Charge, given: ActualAllocation) -> list[KubeletDevice]:
+def unexpected_devices(promised: Charge, actual: ActualAllocation) -> list[KubeletDevice]:
     """Return the devices of a pod that its annotation does not name."""
-    return [each for each in given.devices if not any(is_of(grant, each) for grant in promised.grants)]
+    return [each for each in actual.devices if not any(is_grant_of(grant, each) for grant in promised.grants)]
 
 
-def missing(promised: Charge, given: ActualAllocation) -> list[Grant]:
+def missing_grants(promised: Charge, actual: ActualAllocation) -> list[Grant]:
     """Return the pod's grants of kubelet's devices that kubelet has not allocated to it."""
-    if not by_kubelet(promised):
+    if not count_plugin_devices(promised):
         return []
     of_kubelet = (grant for grant in promised.grants if grant.type == GPU)
-    return [grant for grant in of_kubelet if not any(is_of(grant, each) for each in given.devices)]
+    return [grant for grant in of_kubelet if not any(is_grant_of(grant, each) for each in actual.devices)]
 
 
-def is_whole(promised: Charge, given: ActualAllocation) -> bool:
+def is_complete(promised: Charge, actual: ActualAllocation) -> bool:
     """Return whether kubelet has allocated all devices that a pod requests; it does so container by container."""
-    return 0 < by_kubelet(promised) <= sum(each.type == GPU for each in given.devices)
+    return 0 < count_plugin_devices(promised) <= sum(each.type == GPU for each in actual.devices)
 
 
 # --- what is charged --------------------------------------------------------------------------------------------
 
 
-def charged(fleet: Fleet, promised: Charge, given: ActualAllocation, *, claimed: bool) -> Charge:
+def effective_charge(fleet: Fleet, promised: Charge, actual: ActualAllocation, *, claimed: bool) -> Charge:
     """Return what a pod is charged for.
 
     The pod is charged for all of each card that kubelet allocated to it. The grants of its annotation stay charged too
     while kubelet has not allocated all of its devices, or if they are `claimed` by a pod to which kubelet has allocated
     nothing yet: that pod will get them.
     """
-    promised = _at_least_given(fleet, promised, given)
-    new = [each for each in surprising(promised, given) if each.type in fleet.cards]
+    promised = _at_least_allocated(fleet, promised, actual)
+    new = [each for each in unexpected_devices(promised, actual) if each.type in fleet.cards]
     if not new:
         return promised
-    whole = is_whole(promised, given)
-    left = [] if claimed or not whole else missing(promised, given)
+    whole = is_complete(promised, actual)
+    left = [] if claimed or not whole else missing_grants(promised, actual)
     kept = tuple(grant for grant in promised.grants if grant not in left)
     unknown = tuple(device_type for device_type in promised.unknown if not (whole and device_type == GPU))
-    return replace(promised, grants=(*kept, *_grants(fleet, given.node, new)), unknown=unknown)
+    return replace(promised, grants=(*kept, *_grants(fleet, actual.node, new)), unknown=unknown)
 
 
-def _at_least_given(fleet: Fleet, promised: Charge, given: ActualAllocation) -> Charge:
+def _at_least_allocated(fleet: Fleet, promised: Charge, actual: ActualAllocation) -> Charge:
     """Return a pod's charge with all of each card that kubelet allocated to it."""
     whole = {
-        each: fleet.given(given.node, each.type, each.minor, each.id)
-        for each in given.devices
+        each: fleet.grant_of_device(actual.node, each.type, each.minor, each.id)
+        for each in actual.devices
         if each.type in fleet.cards
     }
     grants = tuple(_at_least(grant, whole) for grant in promised.grants)
@@ -132,19 +132,19 @@ def _at_least(grant: Grant, whole: Mapping[KubeletDevice, Grant]) -> Grant:
     amounts = dict(grant.amounts)
     for device, whole_grant in whole.items():
         # Memory and ratio are one amount in two units, and a grant may have either, so one is compared.
-        if is_of(grant, device) and any(amounts.get(n, 0) < a for n, a in whole_grant.amounts if n != GPU_MEMORY):
+        if is_grant_of(grant, device) and any(amounts.get(n, 0) < a for n, a in whole_grant.amounts if n != GPU_MEMORY):
             return whole_grant
     return grant
 
 
-def left_behind(fleet: Fleet, given: ActualAllocation) -> Charge | None:
+def leftover_charge(fleet: Fleet, actual: ActualAllocation) -> Charge | None:
     """Return a charge for what a deleted pod still holds, because its containers may still run; None if nothing."""
-    grants = _grants(fleet, given.node, (each for each in given.devices if each.type in fleet.cards))
-    uid = left_uid(given.node, given.uid)
-    return Charge(uid=uid, pod=given.pod, node=given.node, grants=grants, priority=BEYOND) if grants else None
+    grants = _grants(fleet, actual.node, (each for each in actual.devices if each.type in fleet.cards))
+    uid = leftover_uid(actual.node, actual.uid)
+    return Charge(uid=uid, pod=actual.pod, node=actual.node, grants=grants, priority=BEYOND) if grants else None
 
 
-def left_uid(node: str, uid: str) -> str:
+def leftover_uid(node: str, uid: str) -> str:
     """Return the UID of the charge for what a deleted pod still holds.
 
     It is not the pod's own UID, because an agent's report must not affect a pod that is pending or on another node.
@@ -152,7 +152,7 @@ def left_uid(node: str, uid: str) -> str:
     return f"{node}/{uid}"
 
 
-def foreign(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
+def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
     """Return a charge for the cards, as a whole, that processes outside Kubernetes use; None if there are none."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
     return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND) if grants else None
@@ -164,22 +164,24 @@ def foreign_uid(node: str) -> str:
 
 
 def _grants(fleet: Fleet, node: str, devices: Iterable[KubeletDevice]) -> tuple[Grant, ...]:
-    return tuple(fleet.given(node, each.type, each.minor, each.id) for each in devices)
+    return tuple(fleet.grant_of_device(node, each.type, each.minor, each.id) for each in devices)
 
 
 # --- messages ---------------------------------------------------------------------------------------------------
 
 
-def difference(promised: Charge, given: ActualAllocation) -> str:
+def difference(promised: Charge, actual: ActualAllocation) -> str:
     """Return a message on how the devices of a pod differ from its annotation; empty if they do not.
 
     Types that the annotation does not name are ignored, because Berth did not allocate them.
     """
     device_types = {grant.type for grant in promised.grants}
-    new = [each for each in surprising(promised, given) if each.type in device_types]
+    new = [each for each in unexpected_devices(promised, actual) if each.type in device_types]
     if not new:
         return ""
-    instead = missing(promised, given) or [grant for grant in promised.grants if grant.type in {d.type for d in new}]
+    instead = missing_grants(promised, actual) or [
+        grant for grant in promised.grants if grant.type in {d.type for d in new}
+    ]
     return f"kubelet gave it {_named(new)}; allocated was {_named(map(_device, instead))}"
 
 
@@ -195,32 +197,39 @@ def _named(devices: Iterable[KubeletDevice]) -> str:
 
 
 def to_be_rewritten(
-    fleet: Fleet, cases: Sequence[Mismatch], others: Iterable[ActualAllocation]
+    fleet: Fleet, mismatches: Sequence[Mismatch], others: Iterable[ActualAllocation]
 ) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
     """Yield the pods of one node whose annotations must be rewritten, each with its substitutes: id -> grant.
 
-    `cases` are all pods of the node with a mismatch, and `others` what kubelet allocated to the node's other pods. An
+    `mismatches` has all pods of the node with a mismatch, `others` what kubelet allocated to the node's other pods. An
     annotation is rewritten to name what the pod holds, if that is equivalent and another pod is involved: the other pod
     holds a device of this annotation, or its annotation names a device that this pod holds and it got another one. This
     covers both pods of a swap, each pod of a longer cycle, and the second pod if only the first was rewritten.
     """
-    held = [each for given in (*(case.actual for case in cases), *others) for each in given.devices]
-    lacking = [grant for case in cases for grant in missing(case.promised, case.actual)]
-    for case in cases:
-        lost, new = missing(case.promised, case.actual), surprising(case.promised, case.actual)
+    held = [each for actual in (*(mismatch.actual for mismatch in mismatches), *others) for each in actual.devices]
+    lacking = [grant for mismatch in mismatches for grant in missing_grants(mismatch.promised, mismatch.actual)]
+    for mismatch in mismatches:
+        lost, new = (
+            missing_grants(mismatch.promised, mismatch.actual),
+            unexpected_devices(mismatch.promised, mismatch.actual),
+        )
         # No need to exclude the pod itself: it does not hold what it lost, and does not lack what it holds.
-        is_swapped = any(is_of(grant, each) for grant in lost for each in held)
-        is_swapped |= any(is_of(grant, each) for grant in lacking for each in new)
-        if is_swapped and (substitutes := _substitutes(fleet, case, lost, new)):
-            yield case, substitutes
+        is_swapped = any(is_grant_of(grant, each) for grant in lost for each in held)
+        is_swapped |= any(is_grant_of(grant, each) for grant in lacking for each in new)
+        if is_swapped and (substitutes := _substitutes(fleet, mismatch, lost, new)):
+            yield mismatch, substitutes
 
 
-def _substitutes(fleet: Fleet, case: Mismatch, lost: Sequence[Grant], new: Sequence[KubeletDevice]) -> dict[str, Grant]:
+def _substitutes(
+    fleet: Fleet, mismatch: Mismatch, lost: Sequence[Grant], new: Sequence[KubeletDevice]
+) -> dict[str, Grant]:
     """Return id -> equivalent grant for each device that the pod did not get; empty if one has no equivalent."""
-    node = case.actual.node
-    by_worth: defaultdict[Hashable, list[Grant]] = defaultdict(list)
+    node = mismatch.actual.node
+    grants_by_key: defaultdict[Hashable, list[Grant]] = defaultdict(list)
     for grant in _grants(fleet, node, new):
-        by_worth[fleet.worth(node, grant)].append(grant)
-    substitutes = {grant.id: by_worth[worth].pop() for grant in lost if by_worth[worth := fleet.worth(node, grant)]}
+        grants_by_key[fleet.equivalence_key(node, grant)].append(grant)
+    substitutes = {
+        grant.id: grants_by_key[key].pop() for grant in lost if grants_by_key[key := fleet.equivalence_key(node, grant)]
+    }
     # If kubelet has not allocated everything yet, more devices are lost than new.
     return substitutes if len(substitutes) == len(lost) == len(new) and "" not in substitutes else {}

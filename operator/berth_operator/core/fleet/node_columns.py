@@ -25,7 +25,7 @@ class NodeColumns:
     """As in `DeviceInventory`, or from the Node's label if the Device does not set it."""
     mig_single: Mask
     """As in `DeviceInventory`."""
-    node_honors: Mask
+    node_partitions_only: Mask
     """Rows whose Node has the label for partitions only."""
     device_decides: Mask
     """Rows whose Device sets `partitions_only`."""
@@ -41,7 +41,7 @@ def node_columns(rows: int, resources: int) -> NodeColumns:
     """Return columns of zeros."""
     columns = NodeColumns()
     masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh")
-    for name in (*masks, "partitions_only", "mig_single", "node_honors", "device_decides"):
+    for name in (*masks, "partitions_only", "mig_single", "node_partitions_only", "device_decides"):
         setattr(columns, name, np.zeros(rows, np.bool_))
     columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
     columns.allocatable = np.zeros((resources, rows), np.int64)

@@ -37,13 +37,13 @@ class Option:
     """Volume -> its number in `picks`, the best first."""
     picks: Picks
     """Row -> the number of the volume to bind there, or NONE."""
-    makeable: Mask
+    provisionable: Mask
     """Rows for which the class allows provisioning a volume."""
-    enough: Mask
+    has_capacity: Mask
     """Rows for which the driver has enough capacity."""
 
     @property
-    def found(self) -> Mask:
+    def has_volume(self) -> Mask:
         """Return the rows that can reach a volume for the claim."""
         mask: Mask = self.picks != NONE
         return mask
@@ -51,7 +51,7 @@ class Option:
     @property
     def passes(self) -> Mask:
         """Return the rows where the claim gets a volume, an existing or a provisioned one."""
-        return self.found | (self.makeable & self.enough)
+        return self.has_volume | (self.provisionable & self.has_capacity)
 
 
 def options(fleet: Fleet, mounts: Mounts) -> Iterator[Option]:
@@ -75,24 +75,24 @@ def choose(fleet: Fleet, row: int, mounts: Mounts) -> PodVolumes:
     return PodVolumes(bindings=tuple(bindings), provisions=tuple(provisions))
 
 
-def reach(fleet: Fleet, terms: Terms | None) -> Rows:
+def matching_rows(fleet: Fleet, terms: Terms | None) -> Rows:
     """Return the rows that one of the terms matches, all rows for None; cached until a label changes."""
     if terms is None:
         return np.arange(len(fleet.names))
     volumes = fleet.volumes
-    if volumes.reached_at != fleet.labels.version or len(volumes.reached) >= MAX_RESULTS:
-        volumes.reached.clear()
-        volumes.reached_at = fleet.labels.version
-    rows = volumes.reached.get(terms)
+    if volumes.rows_by_terms_version != fleet.labels.version or len(volumes.rows_by_terms) >= MAX_RESULTS:
+        volumes.rows_by_terms.clear()
+        volumes.rows_by_terms_version = fleet.labels.version
+    rows = volumes.rows_by_terms.get(terms)
     if rows is None:
-        rows = volumes.reached[terms] = sealed(np.flatnonzero(node_terms.any_of(fleet, terms)))
+        rows = volumes.rows_by_terms[terms] = sealed(np.flatnonzero(node_terms.any_of(fleet, terms)))
     return rows
 
 
-def reaching(fleet: Fleet, terms: Terms | None) -> Mask:
+def matching_mask(fleet: Fleet, terms: Terms | None) -> Mask:
     """Return the rows that one of the terms matches, all rows for None, as a mask."""
     mask = np.zeros(len(fleet.names), np.bool_)
-    mask[reach(fleet, terms)] = True
+    mask[matching_rows(fleet, terms)] = True
     return mask
 
 
@@ -108,15 +108,15 @@ def _option(fleet: Fleet, claim: Claim, earlier: Sequence[Option]) -> Option:
     volumes = [] if selected is not None else list(fleet.volumes.candidates(claim))
     picks = np.full(len(fleet.names), NONE, np.int64)
     for number in range(len(volumes) - 1, -1, -1):  # the best last, because later ones overwrite earlier ones
-        rows = _left(reach(fleet, volumes[number].affinity), volumes[number].name, earlier)
+        rows = _left(matching_rows(fleet, volumes[number].affinity), volumes[number].name, earlier)
         picks[rows] = number
     storage_class = fleet.volumes.classes[claim.storage_class]
     return Option(
         claim=claim,
         volumes={each.name: number for number, each in enumerate(volumes)},
         picks=picks,
-        makeable=_makeable(fleet, storage_class, selected),
-        enough=_enough(fleet, storage_class, claim),
+        provisionable=_provisionable(fleet, storage_class, selected),
+        has_capacity=_has_capacity(fleet, storage_class, claim),
     )
 
 
@@ -128,17 +128,17 @@ def _left(rows: Rows, volume: str, earlier: Sequence[Option]) -> Rows:
     return rows
 
 
-def _makeable(fleet: Fleet, storage_class: StorageClass, selected: str | None) -> Mask:
+def _provisionable(fleet: Fleet, storage_class: StorageClass, selected: str | None) -> Mask:
     if storage_class.provisioner in ("", NO_PROVISIONER):
         return np.zeros(len(fleet.names), np.bool_)
-    allowed = reaching(fleet, storage_class.topologies)
+    allowed = matching_mask(fleet, storage_class.topologies)
     return allowed if selected is None else allowed & fleet.named(selected)
 
 
-def _enough(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
+def _has_capacity(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
     """Return the rows for which the driver has enough capacity; all rows if it does not report its capacity."""
     if not claim.has_size or storage_class.provisioner not in fleet.volumes.tracked:
         return np.ones(len(fleet.names), np.bool_)
     capacities = fleet.volumes.capacities.get(storage_class.name, {}).values()
     fitting = (each.nodes for each in capacities if each.limit is not None and each.limit >= claim.size)
-    return reduce(np.logical_or, (reaching(fleet, each) for each in fitting), np.zeros(len(fleet.names), np.bool_))
+    return reduce(np.logical_or, (matching_mask(fleet, each) for each in fitting), np.zeros(len(fleet.names), np.bool_))

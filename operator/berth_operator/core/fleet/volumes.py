@@ -99,9 +99,9 @@ class Volumes:
         self.disks = Disks()
         self.users: Counter[str] = Counter()
         """Claim -> number of placed pods that use it; without generic ephemeral volumes."""
-        self.reached: dict[Terms, Rows] = {}
-        """Cached results of `reach` for the labels' version `reached_at`."""
-        self.reached_at = -1
+        self.rows_by_terms: dict[Terms, Rows] = {}
+        """Cached results of `matching_rows` for the labels' version `rows_by_terms_version`."""
+        self.rows_by_terms_version = -1
         self._rows, self._row_of = rows, row_of
         self._promised, self._selected = Promises(), Promises()
         self._of_class: defaultdict[str, dict[str, Volume]] = defaultdict(dict)
@@ -220,7 +220,7 @@ class Volumes:
             attached=self.attached.copy(),
             disks=self.disks.copy(),
             users=self.users.copy(),
-            reached=self.reached.copy(),
+            rows_by_terms=self.rows_by_terms.copy(),
             _row_of=row_of,
             _promised=self._promised.copy(),
             _selected=self._selected.copy(),

@@ -23,4 +23,4 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> npt.NDArray[np.float64]:
-    return utilization.left_of_cards(fleet, request, rows, most=True)
+    return utilization.left_of_cards(fleet, request, rows, emptiest=True)

@@ -42,11 +42,11 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
     """Return 100 for the row with the least waste, and a point less for each further hundredth of a card wasted."""
     lost = waste(fleet, request)
     fitting = lost[fits]
-    least, most = fitting.min(initial=np.inf), fitting.max(initial=-np.inf)
-    if least >= most:
+    lowest, highest = fitting.min(initial=np.inf), fitting.max(initial=-np.inf)
+    if lowest >= highest:
         return np.full(len(lost), BEST)
     # Keep one point per hundredth, so that weights are comparable with other scores; scale only if 100 is not enough.
-    points: Amounts = BEST - (lost - least) * min(1.0, BEST / (most - least))
+    points: Amounts = BEST - (lost - lowest) * min(1.0, BEST / (highest - lowest))
     return points
 
 

@@ -23,8 +23,8 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> npt.NDArray[np.float
     if not (weights := _weights(fleet, request)):
         return None
     total = np.zeros(len(fleet.names))
-    for key, pulls in weights.items():
-        total += domains.around(fleet, key, pulls)
+    for key, weighted_counts in weights.items():
+        total += domains.around(fleet, key, weighted_counts)
     fitting = total[fits]
     lowest, highest = fitting.min(), fitting.max()
     if lowest >= highest:
@@ -37,6 +37,6 @@ def _weights(fleet: Fleet, request: PodRequest) -> dict[str, domains.Counts]:
     """Return for each topology key the summed weights of the pods on each row."""
     weights = dict(fleet.affinity_index.existing_preferred(request.identity))
     for term, weight in request.affinity.preferred_terms:
-        pull = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
-        weights[term.key] = weights[term.key] + pull if term.key in weights else pull
+        weighted_counts = weight * fleet.affinity_index.count(PodSelection(peers=(term.peers,)))
+        weights[term.key] = weights[term.key] + weighted_counts if term.key in weights else weighted_counts
     return weights

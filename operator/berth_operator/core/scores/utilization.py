@@ -36,32 +36,32 @@ def mean(total: Column, amounts: Column) -> npt.NDArray[np.float64]:
     return means
 
 
-def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+def left_of_cards(fleet: Fleet, request: PodRequest, rows: Rows, *, emptiest: bool) -> npt.NDArray[np.float64]:
     """Return the percentage that a pod leaves free for each row: the mean over all cards that it requests.
 
     For whole cards that is the share of the node's cards of the type, for shares that of the cards that it would take:
-    the emptiest cards or, unless `most`, the fullest ones that have enough free.
+    the emptiest cards or, unless `emptiest`, the fullest ones that have enough free.
     """
     parts = request.devices.parts
-    left = [each.count * _left_by(fleet, request, each, rows, most=most) for each in parts]
+    left = [each.count * _left_by(fleet, request, each, rows, emptiest=emptiest) for each in parts]
     weighted_mean: npt.NDArray[np.float64] = np.sum(left, axis=0) / sum(each.count for each in parts)
     return weighted_mean
 
 
-def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool) -> npt.NDArray[np.float64]:
+def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, emptiest: bool) -> npt.NDArray[np.float64]:
     if not allocators.in_subdevices(fleet, part):
-        return _left_of_amounts(fleet, request, part, rows, most=most)
+        return _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
     unused = allocators.subdevices_unused(fleet, request, part, rows)
     free = allocators.subdevices_left(fleet, request, part, rows) > 0
-    of_subdevices = np.asarray(np.where(free, unused, 0).max(axis=1) if most else unused.min(axis=1), np.float64)
+    of_subdevices = np.asarray(np.where(free, unused, 0).max(axis=1) if emptiest else unused.min(axis=1), np.float64)
     if part.unit != PLUGIN_UNIT:
         return of_subdevices
-    of_cards = _left_of_amounts(fleet, request, part, rows, most=most)
+    of_cards = _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
     return np.where(allocators.divided(fleet, part, rows), of_subdevices, of_cards)
 
 
 def _left_of_amounts(
-    fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, most: bool
+    fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, emptiest: bool
 ) -> npt.NDArray[np.float64]:
     cards = fleet.cards[part.type]
     if part.whole:
@@ -71,7 +71,7 @@ def _left_of_amounts(
     index = cards.index.get(GPU_MEMORY_RATIO, 0)
     need = dict(candidates.needs(cards, part, rows)).get(index, 0)
     left = cards.left(index, rows) - need
-    worst = 0 if most else CARD
+    worst = 0 if emptiest else CARD
     ordered = np.sort(np.where(candidates.fitting(fleet, request, part, rows), left, worst), axis=1)
-    taken = ordered[:, -part.count :] if most else ordered[:, : part.count]
+    taken = ordered[:, -part.count :] if emptiest else ordered[:, : part.count]
     return np.asarray(taken.mean(axis=1), np.float64)

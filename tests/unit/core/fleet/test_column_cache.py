@@ -265,7 +265,7 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
 
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
-UNREAD = {"ready", "unreachable", "cordoned", "node_honors", "device_decides"}
+UNREAD = {"ready", "unreachable", "cordoned", "node_partitions_only", "device_decides"}
 """Columns that no cached column reads: filters read the first three directly; `partitions_only` includes the others."""
 
 

@@ -72,7 +72,7 @@ def stranger(name: str, wanted: int = 1) -> Charge:
 
 def replicas(name: str, *ids: tuple[int, int]) -> Charge:
     made = node(sliced(0, 4), sliced(1, 4))
-    grants = [made.given("node", "gpu", minor, f"GPU-{minor}::{number}") for minor, number in ids]
+    grants = [made.grant_of_device("node", "gpu", minor, f"GPU-{minor}::{number}") for minor, number in ids]
     return charge(name, *grants, plugin_requests=((SLICES, len(ids)),))
 
 
@@ -144,20 +144,22 @@ def test_who_holds_a_device_is_charged_for_it(
     promised: Charge, given_: ActualAllocation, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
 ) -> None:
     made = node(*cards(4), other_card("rdma"))
-    assert held(kubelet_allocation.charged(made, promised, given_, claimed=claimed)) == charged
+    assert held(kubelet_allocation.effective_charge(made, promised, given_, claimed=claimed)) == charged
 
 
 def test_pieces_are_charged_as_what_they_are() -> None:
     made = node(sliced(0, 4), sliced(1, 4), divided(2, "1g.10gb", "1g.10gb"))
-    slices = kubelet_allocation.charged(made, replicas("p", (0, 0)), gave("p", "GPU-1::3"), claimed=False)
+    slices = kubelet_allocation.effective_charge(made, replicas("p", (0, 0)), gave("p", "GPU-1::3"), claimed=False)
     assert held(slices) == [("GPU-1::3", QUARTER)]
-    kept = kubelet_allocation.charged(made, replicas("p", (0, 0)), gave("p", "GPU-0::0"), claimed=False)
+    kept = kubelet_allocation.effective_charge(made, replicas("p", (0, 0)), gave("p", "GPU-0::0"), claimed=False)
     assert held(kept) == [("GPU-0::0", QUARTER)]
     vanished = replace(replicas("p", (0, 0)).grants[0], minor=9, id="GPU-9::0")
     gone = charge("p", vanished, plugin_requests=((SLICES, 1),))
-    assert kubelet_allocation.charged(made, gone, gave("p", "GPU-9::0"), claimed=False) is gone
+    assert kubelet_allocation.effective_charge(made, gone, gave("p", "GPU-9::0"), claimed=False) is gone
     asked = charge("q", instance(2, 0), plugin_requests=((MIG, 1),))
-    assert held(kubelet_allocation.charged(made, asked, gave("q", "MIG-2-1"), claimed=False)) == [("MIG-2-1", {MIG: 1})]
+    assert held(kubelet_allocation.effective_charge(made, asked, gave("q", "MIG-2-1"), claimed=False)) == [
+        ("MIG-2-1", {MIG: 1})
+    ]
 
 
 @pytest.mark.parametrize(
@@ -183,31 +185,31 @@ def test_pieces_are_charged_as_what_they_are() -> None:
 def test_a_pod_whose_devices_are_told_holds_no_others(
     promised: Charge, given_: ActualAllocation, unknown: tuple[str, ...]
 ) -> None:
-    assert kubelet_allocation.charged(node(), promised, given_, claimed=False).unknown == unknown
+    assert kubelet_allocation.effective_charge(node(), promised, given_, claimed=False).unknown == unknown
 
 
 def test_what_a_pod_leaves_behind_is_no_pod() -> None:
-    left = kubelet_allocation.left_behind(node(), gave("p", "GPU-1", "GPU-3"))
+    left = kubelet_allocation.leftover_charge(node(), gave("p", "GPU-1", "GPU-3"))
     assert left is not None
     assert held(left) == [("GPU-1", ALL), ("GPU-3", ALL)]
     assert not kubelet_allocation.is_pod(left)
     assert (left.pod, left.resources, left.plugin_requests) == ("ns/p", (), ())
-    assert kubelet_allocation.left_behind(node(), gave("p")) is None
+    assert kubelet_allocation.leftover_charge(node(), gave("p")) is None
 
 
 def test_what_no_pod_holds_may_be_of_a_node_that_nobody_knows() -> None:
-    left = kubelet_allocation.left_behind(Fleet(), gave("p", "GPU-1"))
+    left = kubelet_allocation.leftover_charge(Fleet(), gave("p", "GPU-1"))
     assert left is not None
     assert held(left) == [("GPU-1", ALL)]
 
 
 def test_foreign_use_takes_whole_cards() -> None:
-    foreign = kubelet_allocation.foreign(node(), "node", [KubeletDevice(type="gpu", minor=2, id="")])
+    foreign = kubelet_allocation.foreign_charge(node(), "node", [KubeletDevice(type="gpu", minor=2, id="")])
     assert foreign is not None
     assert [(each.minor, each.amounts) for each in foreign.grants] == [
         (2, (("gpu-core", 100), ("gpu-memory", A100_BYTES), ("gpu-memory-ratio", 100)))
     ]
-    assert kubelet_allocation.foreign(node(), "node", []) is None
+    assert kubelet_allocation.foreign_charge(node(), "node", []) is None
 
 
 @pytest.mark.parametrize(
@@ -403,7 +405,7 @@ def test_a_rewritten_allocation_has_the_minors_of_now_in_all_entries() -> None:
 
 def test_an_allocation_of_a_card_that_is_gone_is_not_rewritten() -> None:
     recorded = whole("p", 0, 1)
-    gone = fleet({"node": (card(0), card(2))}).resolved(recorded)
+    gone = fleet({"node": (card(0), card(2))}).resolve_charge(recorded)
     case = Mismatch(promised=gone, actual=gave("p", "GPU-2", "GPU-1"))
     assert record.rewritten(written(recorded, main="GPU-0,GPU-1"), case, {"GPU-0": grant(2, **WHOLE)}) is None
 
@@ -464,7 +466,7 @@ def test_whatever_kubelet_gave_whom_allocations_come_to_say_it(sizes: list[int],
         given_[f"p{number}"] = gave(f"p{number}", *(f"GPU-{minor}" for minor in held_))
     for _ in range(3 * len(sizes) + 1):
         for name, each in promised.items():
-            made.charge(kubelet_allocation.charged(made, each, given_[name], claimed=False))
+            made.charge(kubelet_allocation.effective_charge(made, each, given_[name], claimed=False))
         assert used(made) == [100] * count
         story = {name: (promised[name], given_[name]) for name in promised}
         rewrites = rewritten(made, story)
@@ -488,7 +490,7 @@ def test_what_is_charged_is_given_back_exactly(events: list[tuple[int, list[int]
     made = node(*cards(4))
     for pod, minors in events:
         name = f"p{pod}"
-        charged = kubelet_allocation.charged(
+        charged = kubelet_allocation.effective_charge(
             made, whole(name, pod), gave(name, *(f"GPU-{each}" for each in minors)), claimed=claimed
         )
         ids = {each.id for each in charged.grants}

@@ -111,7 +111,7 @@ def test_kept_columns_follow() -> None:
     seen = []
     for minors in ((), (1,), (0, 1), ()):
         made.withhold("node", minors)
-        seen.append(filters.has_room(filters.ORDER, made, wanted, row))
+        seen.append(filters.has_capacity(filters.ORDER, made, wanted, row))
     assert seen == [True, False, False, True]
 
 

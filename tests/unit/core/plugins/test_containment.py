@@ -18,7 +18,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import nominated_fit, preempt
-from berth_operator.core.filters import has_room
+from berth_operator.core.filters import has_capacity
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, PluginFailedError
@@ -161,7 +161,7 @@ def test_a_fleet_is_left_as_it_was_and_decides_once_it_fails_no_more() -> None:
 def test_nothing_is_kept_for_a_pod_where_it_fails_and_it_may_be_decided_anywhere() -> None:
     made, policy = strange(1, passes=fails)
     assert nominated_fit(made, wants(nominated_node="a"), policy, "a") is None
-    assert has_room(policy.local, made, wants().request, 0)
+    assert has_capacity(policy.local, made, wants().request, 0)
 
 
 def test_preemption_and_gangs_fail_alike() -> None:

@@ -48,7 +48,7 @@ class EventHint:
     def __call__(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None to wake a class, NOT_CONCERNED to leave it, or the filters that still reject the event's node."""
         bits = parked.bits & self._bits
-        if not parked.failure.asked or bits & ~_HINTED or self._is_nominated_to_node(parked.unit):
+        if not parked.failure.filters or bits & ~_HINTED or self._is_nominated_to_node(parked.unit):
             return None
         helpful = [each for each in self._waiting_filters(parked, bits) if self._may_help(each, parked)]
         if any(each.NAME in filters.COUPLED for each in helpful):
@@ -90,8 +90,8 @@ def _filters_for_node(parked: Parked[Unit], request: PodRequest) -> Iterator[Fil
 
     For a gang only the filters that do not depend on where the other members will be are run.
     """
-    local = (each for each in parked.failure.asked if each.NAME in filters.LOCAL)
-    ordered = chain(parked.rejected_by.values(), local, parked.failure.asked)
+    local = (each for each in parked.failure.filters if each.NAME in filters.LOCAL)
+    ordered = chain(parked.rejected_by.values(), local, parked.failure.filters)
     if not isinstance(parked.unit, Gang):
         return ordered
     return iter(()) if request.mounts else (each for each in ordered if each.NAME in filters.SETTLED)
