@@ -27,14 +27,14 @@ def held(spec: Object, status: Object) -> Amounts:
     infeasible = _is_infeasible(status)
     statuses = _by_name(status)
     parts = [
-        replace(container, requests=_most(container.requests, statuses.get(container.name), infeasible=infeasible))
+        replace(container, requests=_largest(container.requests, statuses.get(container.name), infeasible=infeasible))
         if _counts(container)
         else container
         for container in resources.containers(spec)
     ]
     pod_level = resources.level(spec)
-    most = _most(pod_level, status, infeasible=infeasible)
-    return resources.completed(resources.combined(parts), {name: most.get(name, 0) for name in pod_level}, spec)
+    largest = _largest(pod_level, status, infeasible=infeasible)
+    return resources.completed(resources.combined(parts), {name: largest.get(name, 0) for name in pod_level}, spec)
 
 
 def _counts(part: Container) -> bool:
@@ -42,14 +42,14 @@ def _counts(part: Container) -> bool:
     return part.sidecar or not part.init
 
 
-def _most(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
+def _largest(requests: Mapping[str, int], status: Object | None, *, infeasible: bool) -> Amounts:
     """Return the largest of what is requested, allocated and actual, as far as kubelet reports it."""
     if status is None or status.get("resources") is None:
         return dict(requests)
     real = resources.amounts(status["resources"].get("requests"), "status.resources.requests")
     allocated = resources.amounts(status.get("allocatedResources"), "status.allocatedResources")
-    most = resources.highest(real, allocated)
-    return most if infeasible else resources.highest(requests, most)
+    largest = resources.highest(real, allocated)
+    return largest if infeasible else resources.highest(requests, largest)
 
 
 def _by_name(status: Object) -> dict[str, Object]:

@@ -166,7 +166,7 @@ class PluginRunner:
     async def read(self, nodes: Iterable[str]) -> dict[str, PluginResult]:
         """Return the devices of each node; if the plug-in fails, its last devices as unhealthy ones."""
         nodes, known = tuple(nodes), self._call
-        call = self._call = known or _in_thread(lambda: self._look(nodes))
+        call = self._call = known or _in_thread(lambda: self._read_nodes(nodes))
         # One that hangs was waited for once.
         completed, _ = await asyncio.wait([asyncio.wrap_future(call)], timeout=0 if known else self._timeout)
         if not completed:
@@ -184,7 +184,7 @@ class PluginRunner:
         if stop := getattr(self._agent, "stop", None):
             _in_thread(stop)
 
-    def _look(self, nodes: Iterable[str]) -> dict[str, Devices]:
+    def _read_nodes(self, nodes: Iterable[str]) -> dict[str, Devices]:
         if not self._started:
             self._agent.start()
             self._started = True

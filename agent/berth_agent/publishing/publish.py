@@ -55,7 +55,7 @@ class _Known:
 
 
 class PublishedDevice(NamedTuple):
-    """What a Device said before this agent wrote to it."""
+    """What a Device contained before this agent wrote to it."""
 
     spec: DeviceSpec
     annotations: Mapping[str, str]
@@ -85,7 +85,7 @@ class Publisher:
         }
 
     async def read_published(self, name: str) -> PublishedDevice:
-        """Return what the Device of a node said before this agent wrote to it; nothing where there is none.
+        """Return what the Device of a node contained before this agent wrote to it; nothing where there is none.
 
         Raises:
             CallError: the Device could not be read.

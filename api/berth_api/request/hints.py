@@ -6,7 +6,7 @@ from typing import Final, cast
 
 from berth_api import allocation, names, quantity, selectors
 from berth_api.names import GPU
-from berth_api.request.annotated import Annotations, Body, body, check_fields, choice
+from berth_api.request.annotations import Annotations, Body, body, check_fields, choice
 from berth_api.request.values import Exclusive, Joint, Part, PartitionSpec, RequestError, Scope
 from berth_api.selectors import EVERYTHING, LabelSelector
 

@@ -3,7 +3,7 @@
 from typing import Final, cast, get_args
 
 from berth_api import names, quantity
-from berth_api.request.annotated import Annotations
+from berth_api.request.annotations import Annotations
 from berth_api.request.values import GpuTopology, Level, RequestError
 
 LEVELS: Final = get_args(Level)
@@ -19,8 +19,8 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
     Raises:
         RequestError: a value is not allowed.
     """
-    level = _word(annotations, names.GPU_TOPOLOGY, LEVELS)
-    policy = _word(annotations, names.GPU_TOPOLOGY_POLICY, POLICIES)
+    level = _choice(annotations, names.GPU_TOPOLOGY, LEVELS)
+    policy = _choice(annotations, names.GPU_TOPOLOGY_POLICY, POLICIES)
     if policy and not level:
         raise RequestError(f"annotation {names.GPU_TOPOLOGY_POLICY}: {policy}; it needs {names.GPU_TOPOLOGY}, too")
     return GpuTopology(level=cast(Level, level), required=(policy or REQUIRED) == REQUIRED) if level else None
@@ -44,7 +44,7 @@ def min_memory(annotations: Annotations) -> int:
     return memory
 
 
-def _word(annotations: Annotations, name: str, allowed: tuple[str, ...]) -> str:
+def _choice(annotations: Annotations, name: str, allowed: tuple[str, ...]) -> str:
     value = annotations.get(name)
     if value is not None and value not in allowed:
         raise RequestError(f'annotation {name}: "{value}"; allowed are {", ".join(allowed)}')

@@ -126,13 +126,13 @@ def _ports(folder: Path) -> Iterable[RdmaPort]:
     for port in sorted((folder / "ports").glob("*"), key=lambda path: int(path.name)):
         yield RdmaPort(
             number=int(port.name),
-            state=_word(port / "state"),
-            physical=_word(port / "phys_state"),
+            state=_state(port / "state"),
+            physical=_state(port / "phys_state"),
             link_layer=sysfs.text(port / "link_layer"),
         )
 
 
-def _word(path: Path) -> str:
+def _state(path: Path) -> str:
     """Read a state such as `4: ACTIVE`."""
     return sysfs.text(path).rpartition(": ")[2]
 

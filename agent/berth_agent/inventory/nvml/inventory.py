@@ -51,7 +51,7 @@ class NvmlInventory:
         """Read all cards; a driver that is missing or does not answer becomes a condition."""
         try:
             async with asyncio.timeout(self._timeout):
-                self._last = await self._session.run(self._look)
+                self._last = await self._session.run(self._read_cards)
         except NvmlError as error:
             self._last = self._without_driver(error)
         except TimeoutError:
@@ -67,7 +67,7 @@ class NvmlInventory:
         self._events.stop()
         self._session.close()
 
-    def _look(self) -> Reading:
+    def _read_cards(self) -> Reading:
         """Read all cards; open the session first if it is closed or the driver gained or lost a card."""
         bound = sysfs.bound_cards(self._sysfs)
         if bound != self._bound:

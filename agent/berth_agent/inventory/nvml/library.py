@@ -66,7 +66,7 @@ class NvmlError(Exception):
         return self.code in LOST_SESSION
 
 
-def ask(function: Callable[..., Any], *arguments: Any) -> Any:
+def call(function: Callable[..., Any], *arguments: Any) -> Any:
     """Call NVML."""
     try:
         return function(*arguments)
@@ -95,13 +95,13 @@ def load(path: Path) -> None:
 
 def open_session() -> None:
     """Begin a session with the driver."""
-    ask(pynvml.nvmlInitWithFlags, INIT_WITHOUT_CARDS)
+    call(pynvml.nvmlInitWithFlags, INIT_WITHOUT_CARDS)
 
 
 def close_session() -> None:
     """End the session; one that is lost already cannot be ended, and need not be."""
     try:
-        ask(pynvml.nvmlShutdown)
+        call(pynvml.nvmlShutdown)
     except NvmlError as error:
         if not error.lost_session:
             raise
@@ -109,75 +109,75 @@ def close_session() -> None:
 
 def driver_version() -> str:
     """Return the driver's version."""
-    return str(ask(pynvml.nvmlSystemGetDriverVersion))
+    return str(call(pynvml.nvmlSystemGetDriverVersion))
 
 
 def cuda_version() -> str:
     """Return the newest CUDA of the driver, as `12.8`."""
-    number = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
+    number = int(call(pynvml.nvmlSystemGetCudaDriverVersion_v2))
     return f"{number // 1000}.{number % 1000 // 10}"
 
 
 def cards() -> int:
     """Count the cards."""
-    return int(ask(pynvml.nvmlDeviceGetCount))
+    return int(call(pynvml.nvmlDeviceGetCount))
 
 
 def card(index: int) -> Handle:
     """Return the handle of a card."""
-    return ask(pynvml.nvmlDeviceGetHandleByIndex, index)
+    return call(pynvml.nvmlDeviceGetHandleByIndex, index)
 
 
 def uuid(handle: Handle) -> str:
     """Return the UUID of a card or MIG device."""
-    return str(ask(pynvml.nvmlDeviceGetUUID, handle))
+    return str(call(pynvml.nvmlDeviceGetUUID, handle))
 
 
 def name(handle: Handle) -> str:
     """Return the name of a card or MIG device."""
-    return str(ask(pynvml.nvmlDeviceGetName, handle))
+    return str(call(pynvml.nvmlDeviceGetName, handle))
 
 
 def minor(handle: Handle) -> int:
     """Return N of /dev/nvidiaN."""
-    return int(ask(pynvml.nvmlDeviceGetMinorNumber, handle))
+    return int(call(pynvml.nvmlDeviceGetMinorNumber, handle))
 
 
 def module_id(handle: Handle) -> int:
     """Return the position on the baseboard."""
-    return int(ask(pynvml.nvmlDeviceGetModuleId, handle))
+    return int(call(pynvml.nvmlDeviceGetModuleId, handle))
 
 
 def memory(handle: Handle) -> int:
     """Return the memory in bytes, all of it: what `nvidia-smi` calls FB Memory Total."""
-    return int(ask(pynvml.nvmlDeviceGetMemoryInfo, handle).total)
+    return int(call(pynvml.nvmlDeviceGetMemoryInfo, handle).total)
 
 
 def processes(handle: Handle) -> tuple[Process, ...]:
     """Return the processes that compute on a card, by the process ids of the host."""
-    processes = ask(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
+    processes = call(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     return tuple(Process(pid=int(process.pid), memory=int(process.usedGpuMemory or 0)) for process in processes)
 
 
 def bus_id(handle: Handle) -> str:
     """Return the PCI address as the kernel writes it."""
-    return kernel_address(ask(pynvml.nvmlDeviceGetPciInfo_v3, handle).busId)
+    return kernel_address(call(pynvml.nvmlDeviceGetPciInfo_v3, handle).busId)
 
 
 def ancestor(left: Handle, right: Handle) -> Ancestor:
     """Return where the PCIe paths of two cards meet."""
-    return ANCESTORS[int(ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, left, right))]
+    return ANCESTORS[int(call(pynvml.nvmlDeviceGetTopologyCommonAncestor, left, right))]
 
 
 def peer_to_peer(left: Handle, right: Handle) -> bool:
     """Return whether the driver lets one card read the other."""
-    return bool(ask(pynvml.nvmlDeviceGetP2PStatus, left, right, P2P_READ) == pynvml.NVML_P2P_STATUS_OK)
+    return bool(call(pynvml.nvmlDeviceGetP2PStatus, left, right, P2P_READ) == pynvml.NVML_P2P_STATUS_OK)
 
 
 def nvlink_is_active(handle: Handle, link: int) -> bool:
     """Return whether an NVLink is up. Of a link that a card does not have, drivers say one of two things."""
     try:
-        return bool(ask(pynvml.nvmlDeviceGetNvLinkState, handle, link))
+        return bool(call(pynvml.nvmlDeviceGetNvLinkState, handle, link))
     except NvmlError as error:
         if error.code in {*UNSUPPORTED, pynvml.NVML_ERROR_INVALID_ARGUMENT}:
             return False
@@ -186,29 +186,31 @@ def nvlink_is_active(handle: Handle, link: int) -> bool:
 
 def nvlink_ends_at_switch(handle: Handle, link: int) -> bool:
     """Return whether an NVLink leads into an NVSwitch. Drivers before 470 do not support it."""
-    end = ask(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
+    end = call(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, handle, link)
     return bool(end == pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH)
 
 
 def nvlink_remote(handle: Handle, link: int) -> str:
     """Return the PCI address at the other end of an NVLink."""
-    return kernel_address(ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link).busId)
+    return kernel_address(call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link).busId)
 
 
 def mig_enabled(handle: Handle) -> bool:
     """Return whether MIG mode is on; not supported where the card knows no MIG."""
-    return bool(ask(pynvml.nvmlDeviceGetMigMode, handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
+    return bool(call(pynvml.nvmlDeviceGetMigMode, handle)[0] == pynvml.NVML_DEVICE_MIG_ENABLE)
 
 
 def mig_devices(handle: Handle) -> list[Handle]:
     """Return the MIG devices of a card; their numbers may have gaps."""
-    instances = (_mig_device(handle, index) for index in range(int(ask(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle))))
+    instances = (
+        _mig_device(handle, index) for index in range(int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, handle)))
+    )
     return [device for device in instances if device is not None]
 
 
 def _mig_device(handle: Handle, index: int) -> Handle | None:
     try:
-        return ask(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
+        return call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
     except NvmlError as error:
         if error.code == pynvml.NVML_ERROR_NOT_FOUND:
             return None
@@ -230,12 +232,12 @@ class MigFacts:
 
 def mig_facts(handle: Handle) -> MigFacts:
     """Describe a MIG device. Its profile stands at the end of its name: `NVIDIA H200 MIG 1g.18gb`."""
-    attributes = ask(pynvml.nvmlDeviceGetAttributes_v2, handle)
+    attributes = call(pynvml.nvmlDeviceGetAttributes_v2, handle)
     return MigFacts(
         uuid=uuid(handle),
         profile=name(handle).rpartition(" MIG ")[2],
-        gpu_instance=int(ask(pynvml.nvmlDeviceGetGpuInstanceId, handle)),
-        compute_instance=int(ask(pynvml.nvmlDeviceGetComputeInstanceId, handle)),
+        gpu_instance=int(call(pynvml.nvmlDeviceGetGpuInstanceId, handle)),
+        compute_instance=int(call(pynvml.nvmlDeviceGetComputeInstanceId, handle)),
         memory=int(attributes.memorySizeMB) << 20,
         parts={name: int(getattr(attributes, field)) for name, field in _PARTS.items()},
     )
@@ -255,33 +257,33 @@ _PARTS: Final = {
 
 def compute_capability(handle: Handle) -> tuple[int, int]:
     """Return the CUDA compute capability: (8, 0)."""
-    major, minor = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
+    major, minor = call(pynvml.nvmlDeviceGetCudaComputeCapability, handle)
     return int(major), int(minor)
 
 
 def is_vgpu(handle: Handle) -> bool:
     """Return whether the card is a part of one, which a hypervisor gave to this machine."""
-    return bool(ask(pynvml.nvmlDeviceGetVirtualizationMode, handle) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
+    return bool(call(pynvml.nvmlDeviceGetVirtualizationMode, handle) == pynvml.NVML_GPU_VIRTUALIZATION_MODE_VGPU)
 
 
 def remapping_failed(handle: Handle) -> bool:
     """Return whether a row of memory could not be remapped."""
-    return bool(ask(pynvml.nvmlDeviceGetRemappedRows, handle)[3])
+    return bool(call(pynvml.nvmlDeviceGetRemappedRows, handle)[3])
 
 
 def retirement_pending(handle: Handle) -> bool:
     """Return whether a page of memory waits for a reset to be retired; cards that remap rows know no such thing."""
-    return bool(ask(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle))
+    return bool(call(pynvml.nvmlDeviceGetRetiredPagesPendingStatus, handle))
 
 
 def retired_pages(handle: Handle) -> int:
     """Count the pages of memory that are retired."""
-    return sum(len(ask(pynvml.nvmlDeviceGetRetiredPages, handle, cause)) for cause in RETIREMENT_CAUSES)
+    return sum(len(call(pynvml.nvmlDeviceGetRetiredPages, handle, cause)) for cause in RETIREMENT_CAUSES)
 
 
 def recovery_action(handle: Handle) -> int:
     """Return what the driver says that the card needs (nvmlDeviceGpuRecoveryAction_t), 0 for nothing."""
-    (value,) = ask(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
+    (value,) = call(pynvml.nvmlDeviceGetFieldValues, handle, [pynvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     # Drivers before 560 do not know the field, and report that in the value.
     return int(value.value.uiVal) if value.nvmlReturn == pynvml.NVML_SUCCESS else 0
 
@@ -300,21 +302,21 @@ class NvmlEvent:
 
 def event_set() -> Handle:
     """Return a new set of events to wait for."""
-    return ask(pynvml.nvmlEventSetCreate)
+    return call(pynvml.nvmlEventSetCreate)
 
 
 def register(handle: Handle, events: Handle) -> bool:
     """Register a card's events, and return whether it reports Xids; a card that does not is not watched."""
-    event_types = (XID_EVENT | DOUBLE_BIT_EVENT) & int(ask(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
+    event_types = (XID_EVENT | DOUBLE_BIT_EVENT) & int(call(pynvml.nvmlDeviceGetSupportedEventTypes, handle))
     if event_types:
-        ask(pynvml.nvmlDeviceRegisterEvents, handle, event_types, events)
+        call(pynvml.nvmlDeviceRegisterEvents, handle, event_types, events)
     return bool(event_types & XID_EVENT)
 
 
 def wait(events: Handle, milliseconds: int) -> NvmlEvent | None:
     """Return the next event, or None if none came in time. May run in another thread than the other calls."""
     try:
-        event = ask(pynvml.nvmlEventSetWait_v2, events, milliseconds)
+        event = call(pynvml.nvmlEventSetWait_v2, events, milliseconds)
     except NvmlError as error:
         if error.code == pynvml.NVML_ERROR_TIMEOUT:
             return None
@@ -327,7 +329,7 @@ def wait(events: Handle, milliseconds: int) -> NvmlEvent | None:
 def free(events: Handle) -> None:
     """Return a set back; with a session that is lost it is gone already."""
     try:
-        ask(pynvml.nvmlEventSetFree, events)
+        call(pynvml.nvmlEventSetFree, events)
     except NvmlError as error:
         if not error.lost_session:
             raise

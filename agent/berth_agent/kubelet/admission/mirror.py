@@ -279,8 +279,12 @@ class Mirror:
             return ()
         if pod.uses_plugin:
             return tuple(self._had_of_kubelet(pod))
-        annotated = [(container.name, container.visible) for container in pod.containers if container.visible]
-        listed = annotated or [(container.name, pod.granted) for container in pod.containers[:1] if pod.granted]
+        visible_by_container = [
+            (container.name, container.visible) for container in pod.containers if container.visible
+        ]
+        listed = visible_by_container or [
+            (container.name, pod.granted) for container in pod.containers[:1] if pod.granted
+        ]
         return tuple(_holding(pod, name, ids) for name, ids in listed)
 
     def _had_of_kubelet(self, pod: Pod) -> Iterable[Holding]:
