@@ -128,7 +128,7 @@ class Cluster:
             self._supervisor.wait()
 
     def detach(self, users: Path | None = None) -> None:
-        """Let the cluster live on without this process.
+        """Detach the cluster, so that it outlives this process.
 
         It lives until it is stopped, or as long as any process has locked the file `users`.
         """

@@ -112,7 +112,7 @@ class Supervisor:
         return self._children[name].pid
 
     def reap(self) -> None:
-        """Let the kernel forget programs that ended by themselves."""
+        """Reap programs that ended by themselves."""
         for child in self._children.values():
             child.poll()
 

@@ -76,7 +76,7 @@ class Rule:
                 raise TimeoutError(f"{len(self.caught)} of {count} requests {self.method} {self.path.pattern}")
 
     def remove(self) -> None:
-        """Let all further requests pass."""
+        """Pass all further requests."""
         self.removed = True
 
 

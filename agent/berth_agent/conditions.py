@@ -41,7 +41,7 @@ def unhealthy(card: DeviceInfo, *, reason: str, message: str) -> DeviceInfo:
 
 
 def keep_times(fresh: Sequence[Condition], before: Sequence[Condition]) -> list[Condition]:
-    """Let conditions keep the time of their last flip."""
+    """Return the conditions with the times of their last transitions."""
     since = {(condition.type, condition.status): condition.last_transition_time for condition in before}
     return [
         condition.model_copy(

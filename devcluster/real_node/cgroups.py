@@ -81,7 +81,7 @@ def _mounts(table: Path) -> Iterator[tuple[Path, str, frozenset[str]]]:
 
 
 def _hand_down(root: Path, controllers: frozenset[str]) -> None:
-    """Let the groups below a root have controllers of its own."""
+    """Enable these controllers for the groups below a root."""
     control = root / "cgroup.subtree_control"
     for controller in sorted(controllers.difference(control.read_text().split())):
         try:

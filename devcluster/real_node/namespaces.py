@@ -72,7 +72,7 @@ def _arrange(folder: Path) -> None:
 
 
 def _show_sysctls(folder: Path) -> None:
-    """Let kubelet read what it wants to find, so that it changes no setting of this machine's kernel."""
+    """Show kubelet the values that it expects, so that it changes no setting of this machine's kernel."""
     for name, value in SYSCTLS.items():
         shown = folder / name
         shown.parent.mkdir(parents=True, exist_ok=True)

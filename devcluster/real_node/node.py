@@ -168,7 +168,7 @@ class RealNode:
             self._wait(daemon, lambda: self._is_ready_since(started), what=f"the node {self.name} to be ready")
 
     def stop_daemon(self, daemon: Daemon) -> None:
-        """Let kubelet or containerd end in its own way; containers run on."""
+        """Stop kubelet or containerd gracefully; containers run on."""
         self._end(daemon, signal.SIGTERM)
 
     def kill_daemon(self, daemon: Daemon) -> None:
@@ -176,7 +176,7 @@ class RealNode:
         self._end(daemon, signal.SIGKILL)
 
     def pause_daemon(self, daemon: Daemon) -> None:
-        """Let kubelet or containerd stand still, until it is killed."""
+        """Pause kubelet or containerd until it is killed."""
         pid = self.pid(daemon)
         if pid is not None:
             os.kill(pid, signal.SIGSTOP)

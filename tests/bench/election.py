@@ -45,7 +45,7 @@ class Candidate:
     def __post_init__(self) -> None:
         self.process = self.contestant.start()
 
-    def look(self) -> None:
+    def poll(self) -> None:
         """Restart the process if it has exited, and record whether it leads."""
         if self.process.exit_code is not None:
             self.ends, self.led_at = self.ends + 1, None
@@ -130,7 +130,7 @@ def _watch(candidates: Sequence[Candidate], *, seconds: float = 0.0, until_all_l
     end = time.monotonic() + max(seconds, until_all_lead)
     while time.monotonic() < end:
         for candidate in candidates:
-            candidate.look()
+            candidate.poll()
         if until_all_lead and all(candidate.led_at is not None for candidate in candidates):
             return
         time.sleep(POLL)

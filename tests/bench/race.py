@@ -65,7 +65,7 @@ class Race:
         self._annotations = {STARTS_AFTER: f"{start}s"}
 
     def run(self, contestant: Contestant) -> Run:
-        """Let a scheduler bind all pods; every object is new."""
+        """Run a scheduler until it has bound all pods; every object is new."""
         asyncio.run(self._track.clear())
         process = contestant.start()
         try:

@@ -61,7 +61,7 @@ class Track:
             await bulk.create(self.pods, pods)
 
     def settle(self, ours: Contestant) -> None:
-        """Let an operator bring Nodes and Devices up to date, so that no writes are left over when a run begins."""
+        """Run an operator until Nodes and Devices are up to date, so that no writes are left over when a run begins."""
         if self.calm:
             with self.settled(ours):
                 pass

@@ -61,7 +61,7 @@ async def test_a_conflict_with_our_own_decision_is_success() -> None:
     assert len(api.events_of("a", "Scheduled")) == 1
 
 
-async def test_a_conflict_is_success_before_the_watch_tells_of_it() -> None:
+async def test_a_conflict_is_success_before_the_watch_shows_it() -> None:
     world = World(watch=False)
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -158,7 +158,7 @@ async def test_a_refused_pod_backs_off_longer_each_time() -> None:
     assert pauses == pytest.approx([1, 2, 4, 8, 10, 10, 10, 10], abs=0.1)
 
 
-async def test_a_refusal_is_told_once_in_the_servers_words() -> None:
+async def test_a_refusal_is_reported_once_in_the_servers_words() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -169,7 +169,7 @@ async def test_a_refusal_is_told_once_in_the_servers_words() -> None:
     assert [condition["reason"] for _, _, condition in api.patches] == ["SchedulerError"]
 
 
-async def test_a_refused_pod_starves_nobody() -> None:
+async def test_a_refused_pod_starves_no_other() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}, priority=1000))
@@ -205,7 +205,7 @@ async def test_without_an_answer_the_same_binding_is_sent_until_there_is_one(fau
     assert pauses == pytest.approx([0.1, 0.2, 0.4, 0.8, 1.6, 2, 2, 2], abs=0.02)
 
 
-async def test_a_card_whose_bind_has_no_answer_goes_to_nobody_else() -> None:
+async def test_a_card_whose_bind_has_no_answer_goes_to_no_other_pod() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -305,7 +305,7 @@ async def test_an_ending_process_waits_for_the_answers_to_its_binds() -> None:
     assert await world.scheduler.drain()
 
 
-async def test_an_ending_process_does_not_wait_for_ever() -> None:
+async def test_an_ending_process_does_not_wait_forever() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -436,7 +436,7 @@ async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:
     assert api.bound() == {"a": "node"}
 
 
-async def test_a_pod_with_too_many_annotations_is_told_so_and_its_siblings_are_bound() -> None:
+async def test_a_pod_with_too_many_annotations_is_reported_and_its_siblings_are_bound() -> None:
     world = World()
     world.add_node(cards=2)
     world.submit(pod("crowded", {NVIDIA: "1"}, annotations={"big": "x" * 250 * 1024}), pod("b", {NVIDIA: "1"}))

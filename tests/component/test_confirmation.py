@@ -48,7 +48,7 @@ async def test_one_that_is_there_stays_charged() -> None:
     assert world.users() == 1
 
 
-async def test_one_that_nobody_can_ask_for_stays_charged() -> None:
+async def test_a_pod_that_cannot_be_read_stays_charged() -> None:
     world = World(watch=False)
     world.api.always["get a"] = Unreachable("away")
     await unseen(world)

@@ -76,7 +76,7 @@ async def serving(shown: Shown, guard: Guard | None = None) -> AsyncIterator[Cal
         yield ask
 
 
-async def test_all_nodes_are_told_as_each_one_is() -> None:
+async def test_all_nodes_are_shown_as_each_one_is() -> None:
     shown = Shown(many())
     async with serving(shown) as ask:
         status, everything, _ = await ask(PATH)
@@ -103,7 +103,7 @@ async def test_without_nodes_there_is_an_empty_object() -> None:
         pytest.param(PATH, "POST", 405, f"Method Not Allowed: POST {PATH}", id="nothing is written here"),
     ],
 )
-async def test_what_there_is_not_is_told_in_json(path: str, method: str, status: int, message: str) -> None:
+async def test_what_does_not_exist_is_reported_in_json(path: str, method: str, status: int, message: str) -> None:
     shown = Shown(many())
     async with serving(shown) as ask:
         assert (await ask(path, method))[:2] == (status, {"message": message})
@@ -125,7 +125,7 @@ async def test_nodes_that_go_meanwhile_are_left_out() -> None:
     assert everything.keys() == {f"n{number}" for number in range(NODES)} - set(gone)
 
 
-async def test_others_have_their_turns_while_a_large_cluster_is_told() -> None:
+async def test_others_have_their_turns_while_a_large_cluster_is_rendered() -> None:
     turns = 0
     loop = asyncio.get_running_loop()
 
@@ -143,7 +143,7 @@ async def test_others_have_their_turns_while_a_large_cluster_is_told() -> None:
 # --- access -----------------------------------------------------------------------------------------------------
 
 
-async def test_a_guard_is_asked_before_anything_is_told() -> None:
+async def test_a_guard_is_asked_before_anything_is_served() -> None:
     guard = Gate()
     good = {"Authorization": "Bearer good"}
     async with serving(Shown(many()), guard) as ask:
@@ -158,7 +158,7 @@ async def test_a_guard_is_asked_before_anything_is_told() -> None:
 
 
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "etcd is away"), UnreadError("etcd is away")])
-async def test_what_is_not_known_is_told(error: Exception) -> None:
+async def test_what_is_not_known_is_reported(error: Exception) -> None:
     shown = Shown(many())
     shown.error = error
     async with serving(shown) as ask:
@@ -178,7 +178,7 @@ def test_only_what_this_machine_alone_can_reach_is_open(address: str, *, guarded
 # --- serving ----------------------------------------------------------------------------------------------------
 
 
-async def test_what_keeps_it_from_serving_is_told_and_ends_nothing() -> None:
+async def test_what_keeps_it_from_serving_is_reported_and_ends_nothing() -> None:
     served = DebugApi(snapshots=lambda: Shown(many()), guard=None)
     with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as logs:
         port = other.getsockname()[1]

@@ -263,7 +263,7 @@ async def test_a_refused_registration_is_reported_and_retried(kubelet: Kubelet, 
     await kubelet.sees(lambda units: GPU in units)
 
 
-async def test_a_removed_socket_is_created_again_but_not_for_ever(
+async def test_a_removed_socket_is_created_again_but_not_forever(
     kubelet: Kubelet, folder: Path, choices: Choices
 ) -> None:
     settings = Settings(node_name="a", kubelet_socket=str(kubelet.socket), cdi_folder=folder / "cdi")
@@ -319,7 +319,7 @@ async def test_the_end_waits_for_calls_under_way(kubelet: Kubelet, folder: Path,
         await stopping
 
 
-async def test_the_end_does_not_wait_for_ever(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
+async def test_the_end_does_not_wait_forever(kubelet: Kubelet, folder: Path, choices: Choices) -> None:
     async with served(kubelet, folder, choices) as server:
         choices.may_answer.clear()
         answer = asyncio.create_task(kubelet.allocate("GPU-0"))

@@ -121,7 +121,7 @@ async def test_the_second_half_is_waited_for() -> None:
     assert api.events == []
 
 
-async def test_a_pod_that_drifts_alone_keeps_its_allocation_and_is_told_so_once() -> None:
+async def test_a_pod_that_drifts_alone_keeps_its_allocation_and_is_reported_once() -> None:
     world = World()
     async with world.running() as api:
         world.bind("p", 0)
@@ -194,7 +194,7 @@ async def test_a_write_that_fails_is_made_again(call: str, fault: Exception) -> 
     assert not world.cluster.allocations.drifted
 
 
-async def test_a_write_that_always_fails_is_made_ever_more_rarely_and_the_drift_is_told() -> None:
+async def test_a_write_that_always_fails_is_retried_more_and_more_rarely_and_the_drift_is_reported() -> None:
     world = World()
     world.api.always["annotate p"] = refusal(403, "a policy says no")
     async with world.running() as api:
@@ -229,7 +229,7 @@ async def test_another_pod_of_that_name_is_left_alone() -> None:
     assert {name for _, name in api.annotated} == {"q"}
 
 
-async def test_who_does_not_lead_writes_nothing() -> None:
+async def test_a_replica_that_does_not_lead_writes_nothing() -> None:
     world = World()
     world.leads = False
     async with world.running() as api:

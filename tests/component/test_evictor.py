@@ -77,14 +77,14 @@ SOON = PATIENCE + 2 * PERIOD
 
 
 @pytest.mark.parametrize("reason", ["UntilReset", "UntilReboot"])
-async def test_who_holds_a_card_that_failed_for_good_is_evicted(reason: str) -> None:
+async def test_pods_on_a_permanently_failed_card_are_evicted(reason: str) -> None:
     world = World(("a", 0), ("b", 1))
     world.fail(0, reason)
     assert await world.after(SOON) == ["a"]
     assert world.reported == [("ns/a", "gpu 0 of node node")]
 
 
-async def test_who_holds_the_card_is_evicted_and_not_who_has_its_minor_in_his_annotation() -> None:
+async def test_the_pod_that_holds_the_card_is_evicted_and_not_one_whose_annotation_has_its_minor() -> None:
     world = World(("a", 0), ("b", 1))
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReboot")])
     world.put({**failed, "minor": 1}, {**entry(1), "minor": 0}, generation=2)
@@ -102,19 +102,19 @@ async def test_a_failed_card_whose_minor_changes_keeps_its_patience() -> None:
 
 
 @pytest.mark.parametrize("reason", ["UntilQuiet", "WhileMeasured"])
-async def test_who_holds_one_that_may_recover_stays(reason: str) -> None:
+async def test_pods_on_a_card_that_may_recover_stay(reason: str) -> None:
     world = World(("a", 0))
     world.fail(0, reason)
     assert await world.after(10 * SOON) == []
 
 
-async def test_nobody_is_evicted_unless_it_is_switched_on() -> None:
+async def test_no_pod_is_evicted_unless_it_is_enabled() -> None:
     world = World(("a", 0), per_minute=0)
     world.fail()
     assert await world.after(10 * SOON) == []
 
 
-async def test_a_card_that_is_well_again_in_time_loses_nobody() -> None:
+async def test_a_card_that_recovers_in_time_loses_no_pod() -> None:
     world = World(("a", 0))
     world.fail()
     asyncio.get_running_loop().call_later(PATIENCE / 2, world.heal)
@@ -130,7 +130,7 @@ async def test_evictions_keep_their_rate() -> None:
     assert second - first >= 30
 
 
-async def test_who_holds_it_and_is_no_pod_cannot_be_evicted() -> None:
+async def test_a_holder_that_is_no_pod_cannot_be_evicted() -> None:
     world = World()
     failed = entry(0, health=False, conditions=[condition("Xid79", "True", reason="UntilReset")])
     foreign = [{"type": "gpu", "minor": 0, "processes": 1}]
@@ -140,7 +140,7 @@ async def test_who_holds_it_and_is_no_pod_cannot_be_evicted() -> None:
     assert await world.after(SOON) == []
 
 
-async def test_a_budget_is_asked_again_later_and_keeps_nobody_else() -> None:
+async def test_an_eviction_that_a_budget_refuses_is_retried_and_delays_no_other() -> None:
     world = World(("a", 0), ("b", 0))
     world.pods.refuses["a"] = BUDGET
     world.fail()
@@ -161,7 +161,7 @@ async def test_an_error_is_no_end(error: ApiError | Unreachable) -> None:
     assert world.reported == []
 
 
-async def test_who_leaves_already_is_not_asked() -> None:
+async def test_pods_that_already_terminate_are_not_evicted() -> None:
     world = World(("a", 0))
     gone = pod("a", {GPU: "50"}, on="node", allocated=half(0), metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
     world.sink.apply("MODIFIED", gone)
@@ -169,7 +169,7 @@ async def test_who_leaves_already_is_not_asked() -> None:
     assert await world.after(10 * SOON) == []
 
 
-async def test_who_does_not_lead_evicts_nobody() -> None:
+async def test_a_replica_that_does_not_lead_evicts_no_pod() -> None:
     world = World(("a", 0))
     world.leads = False
     world.fail()

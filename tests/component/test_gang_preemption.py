@@ -59,7 +59,7 @@ async def test_as_many_leave_as_all_members_need_and_all_are_bound() -> None:
     assert not world.cluster.fleet.leaving
 
 
-async def test_nobody_leaves_while_not_all_would_fit() -> None:
+async def test_no_pod_is_evicted_unless_all_members_would_fit() -> None:
     world = crowded(0, 0, 10, 0)
     world.submit(*members())
     async with world.running() as api:
@@ -85,7 +85,7 @@ async def test_nobody_leaves_while_not_all_would_fit() -> None:
         pytest.param({"priority": 0}, Policy(), "", id="no pod below"),
     ],
 )
-async def test_who_may_not_preempt_waits(fields: Raw, policy: Policy, message: str) -> None:
+async def test_a_gang_that_may_not_preempt_waits(fields: Raw, policy: Policy, message: str) -> None:
     world = crowded(0, 0, 0, 0)
     world.policies[names.SCHEDULER] = policy
     world.submit(*members(**fields))
@@ -142,7 +142,7 @@ async def test_a_gang_that_lacks_a_member_again_keeps_nothing() -> None:
         assert len(world.deleted()) == 4
 
 
-async def test_a_member_that_is_made_anew_meanwhile_finds_its_place() -> None:
+async def test_a_member_that_is_created_again_meanwhile_finds_its_place() -> None:
     world = crowded(0, 0, 0, 0, grace=20)
     world.submit(*members())
     async with world.running():
@@ -154,7 +154,7 @@ async def test_a_member_that_is_made_anew_meanwhile_finds_its_place() -> None:
     assert len(world.deleted()) == 4
 
 
-async def test_a_victim_that_cannot_be_evicted_lets_the_gang_choose_anew() -> None:
+async def test_a_gang_whose_victim_cannot_be_evicted_chooses_again() -> None:
     world = crowded(0, 0, 1, 1, minimum=2)
     world.api.always["delete p0"] = refusal(403, "not this one")
     world.submit(*members(2))
@@ -184,7 +184,7 @@ async def test_a_pod_above_takes_a_place_and_the_gang_looks_for_others_as_a_whol
     assert len(world.deleted()) == 3
 
 
-async def test_a_member_that_died_is_made_room_for() -> None:
+async def test_the_replacement_of_a_deleted_member_preempts() -> None:
     world = crowded(0, 0, 0, 0, 0, 0)
     world.submit(*members())
     async with world.running() as api:
@@ -202,7 +202,7 @@ def _minor(world: Crowded, name: str) -> int:
     return world.cluster.fleet.charges[f"uid-{name}"].grants[0].minor
 
 
-async def test_members_beyond_those_that_it_needs_evict_nobody() -> None:
+async def test_members_beyond_those_that_it_needs_evict_no_pod() -> None:
     world = crowded(0, 0, 0, 0, minimum=2)
     world.submit(*members(4))
     async with world.running():

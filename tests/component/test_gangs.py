@@ -159,7 +159,7 @@ async def test_a_gang_waits_for_its_pod_group() -> None:
     assert len(api.bound()) == 2
 
 
-async def test_members_that_disagree_are_told_so() -> None:
+async def test_members_that_disagree_are_reported() -> None:
     world = World()
     world.add_node(cards=8)
     world.submit(annotated("a", "2"), annotated("b", "3"), annotated("c", "2"))
@@ -174,7 +174,7 @@ async def test_members_that_disagree_are_told_so() -> None:
     assert len(api.bound()) == 3
 
 
-async def test_a_member_with_a_mistake_is_told_and_its_gang_waits() -> None:
+async def test_an_invalid_member_is_reported_and_its_gang_waits() -> None:
     world = filled(2)
     world.change(member("m1", requests={"kubernetes.io/gpu": "150"}))
     async with world.running() as api:
@@ -604,7 +604,7 @@ async def test_a_gang_by_annotations_that_is_not_completed_in_that_time_is_undon
     assert min(at for at, _ in api.deletions) >= 11 * TIMEOUT
 
 
-async def test_two_gangs_that_were_left_half_placed_do_not_wait_for_each_other_for_ever() -> None:
+async def test_two_half_placed_gangs_do_not_wait_for_each_other_forever() -> None:
     world = left_behind("m0", "m1", minimum=3, cards=4)
     world.groups.apply("ADDED", pod_group("h", 3, created="2026-01-02T00:00:00Z"))
     for minor, name in ((2, "n0"), (3, "n1")):

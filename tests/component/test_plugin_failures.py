@@ -14,7 +14,7 @@ from berth_operator.core.allocators import simple
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group
 from tests.component.test_gangs import member
 from tests.component.world import Raw, World
-from tests.strangers import NPU, OWNER, fails, plugins
+from tests.third_party import NPU, OWNER, fails, plugins
 
 pytestmark = pytest.mark.looptime
 
@@ -55,7 +55,7 @@ def failures() -> float:
 
 
 @pytest.mark.parametrize("call", ["passes", "choose"])
-async def test_the_pod_is_told_and_tried_again_until_it_is_bound(call: str) -> None:
+async def test_the_failure_is_reported_and_the_pod_is_tried_again_until_it_is_bound(call: str) -> None:
     world, before = Faulty(call), failures()
     world.submit(pod("npu", {NPU: "1"}))
     with capture_logs() as logs:
@@ -80,7 +80,7 @@ async def test_all_others_are_bound_at_once_however_many_it_fails_at() -> None:
     assert api.bound() == {"gpu": "node", "plain": "node"}
 
 
-async def test_a_gang_is_told_as_a_whole_and_tried_again() -> None:
+async def test_a_failure_is_reported_on_the_whole_gang_which_is_tried_again() -> None:
     world = Faulty("choose")
     world.groups.apply("ADDED", pod_group(minimum=2))
     world.submit(*(member(name, requests={NPU: "1"}) for name in ("a", "b")))
@@ -93,7 +93,7 @@ async def test_a_gang_is_told_as_a_whole_and_tried_again() -> None:
     assert api.bound() == {"a": "node", "b": "node"}
 
 
-async def test_nobody_leaves_for_a_pod_at_which_it_fails_and_nothing_is_kept_for_it() -> None:
+async def test_no_pod_is_evicted_for_a_pod_at_which_a_plug_in_fails_and_nothing_is_nominated() -> None:
     world = Faulty(npus=1)
     world.grace = 60.0
     world.api.pods["low"] = held("low")

@@ -71,7 +71,7 @@ async def test_a_kubelet_that_is_away_is_found_by_the_first_question_after_its_r
             assert await client.list_containers() == ()
 
 
-async def test_a_socket_that_nobody_serves_fails_at_once(client: PodResources, path: Path) -> None:
+async def test_a_socket_without_a_server_fails_at_once(client: PodResources, path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as left_behind:
         left_behind.bind(str(path))
     with pytest.raises(UnavailableError, match="Connection refused"):

@@ -66,7 +66,7 @@ async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
     assert not world.cluster.fleet.leaving
 
 
-async def test_a_victim_is_told_why_before_it_is_deleted() -> None:
+async def test_a_victim_gets_its_condition_before_it_is_deleted() -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
@@ -113,7 +113,7 @@ async def test_pods_of_other_schedulers_are_victims_too() -> None:
         ),
     ],
 )
-async def test_nobody_leaves_for_nothing(fields: Raw, explanation: str) -> None:
+async def test_no_pod_is_evicted_in_vain(fields: Raw, explanation: str) -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
@@ -207,7 +207,7 @@ async def test_a_nominee_stays_where_it_waits() -> None:
     assert world.deleted() == ["low"]
 
 
-async def test_a_thousand_pods_that_nobody_could_make_room_for_cost_one_what_if() -> None:
+async def test_a_thousand_pods_that_could_preempt_nothing_cost_one_what_if() -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
@@ -234,7 +234,7 @@ async def test_a_node_that_is_cordoned_meanwhile_is_given_up() -> None:
     assert api.bound() == {"high": "b"}
 
 
-async def test_a_nominee_without_hope_is_told_so() -> None:
+async def test_a_nominee_that_no_longer_fits_is_reported() -> None:
     world = Crowded(grace=20)
     world.add_node()
     world.hold(held("low"))
@@ -277,7 +277,7 @@ async def test_a_pod_whose_bind_is_under_way_is_no_victim_until_it_is_done() -> 
     assert api.bound() == {"high": "node"}
 
 
-async def test_a_pod_that_nobody_could_make_room_for_is_helped_once_a_pod_above_it_has_left() -> None:
+async def test_a_pod_that_could_preempt_nothing_preempts_after_a_pod_above_it_was_deleted() -> None:
     world = Crowded()
     world.add_node(cards=3)
     world.hold(held("low", 0), held("other", 1, priority=20), held("above", 2, priority=20))
@@ -319,7 +319,7 @@ async def test_an_eviction_without_an_answer_is_sent_again(call: str, fault: Exc
 
 
 @pytest.mark.parametrize("call", ["condition low", "delete low"])
-async def test_a_pod_whose_victim_cannot_be_told_chooses_anew_after_its_back_off(call: str) -> None:
+async def test_a_pod_whose_victim_cannot_be_patched_chooses_again_after_its_back_off(call: str) -> None:
     world = Crowded()
     world.add_node()
     world.hold(held("low"))
@@ -398,7 +398,7 @@ async def test_a_new_leader_keeps_what_the_last_one_kept() -> None:
     assert api.nominations == []
 
 
-async def test_a_new_leader_gives_a_place_that_is_free_by_now_to_whom_it_was_kept_for() -> None:
+async def test_a_new_leader_places_a_nominee_whose_node_is_free_by_now() -> None:
     world = Crowded()
     world.add_node()
     world.submit(high("older", created="2025-01-01T00:00:00Z"))

@@ -75,7 +75,7 @@ async def test_a_change_is_used_once(tmp_path: Path) -> None:
         pytest.param(None, "No such file or directory", id="no file"),
     ],
 )
-async def test_what_cannot_be_used_changes_nothing_and_is_told_once(
+async def test_what_cannot_be_used_changes_nothing_and_is_reported_once(
     text: str | None, error: str, tmp_path: Path
 ) -> None:
     following = await Following.begun(tmp_path)

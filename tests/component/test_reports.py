@@ -48,7 +48,7 @@ async def test_a_bound_pod_gets_one_event_that_names_its_cards() -> None:
     assert event["metadata"]["name"] == "a.uid-a"
 
 
-async def test_a_pod_without_devices_is_told_its_node() -> None:
+async def test_a_pod_without_devices_gets_an_event_with_its_node() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a"))
@@ -85,7 +85,7 @@ async def test_events_let_binds_go_first() -> None:
     assert min(at for at, _ in api.events) > max(at for at, _, _ in api.binds)
 
 
-async def test_events_do_not_wait_for_ever_for_binds() -> None:
+async def test_events_do_not_wait_forever_for_binds() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a"), pod("b"))
@@ -124,7 +124,7 @@ async def test_an_events_name_is_one_that_the_server_takes(name: str, stem: str)
     assert api.events[0][1]["metadata"]["name"] == f"{stem}.u"
 
 
-async def test_each_mistake_in_the_configuration_is_told_once_by_our_own_pod() -> None:
+async def test_each_mistake_in_the_configuration_is_reported_once_on_our_own_pod() -> None:
     world = World()
     async with world.running() as api:
         for problem in ("a.yaml: first", "a.yaml: first", "a.yaml: second", "a.yaml: first"):
@@ -173,7 +173,7 @@ def pod_free_node() -> dict[str, object]:
     return {"metadata": {"name": "node", "uid": "u"}, "status": {"allocatable": {"pods": "110"}}}
 
 
-async def test_an_unchanged_reason_is_never_told_twice() -> None:
+async def test_an_unchanged_reason_is_never_written_twice() -> None:
     world = World()
     world.cluster.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -185,7 +185,7 @@ async def test_an_unchanged_reason_is_never_told_twice() -> None:
     assert len(api.events) == 1
 
 
-async def test_a_reason_that_the_pod_carries_already_is_not_told_after_a_restart() -> None:
+async def test_a_reason_that_the_pod_already_has_is_not_written_after_a_restart() -> None:
     world = World()
     world.cluster.put_node(pod_free_node())
     reported = condition("PodScheduled", "False", message=NO_DEVICE)
@@ -239,7 +239,7 @@ TAINT = {"key": "example.com/keep-off", "effect": "NoSchedule"}
 
 
 @pytest.mark.parametrize("change", ["taint", "join", "device"])
-async def test_a_condition_states_the_current_reason_though_the_change_helps_nobody(change: str) -> None:
+async def test_a_condition_states_the_current_reason_though_the_change_helps_no_pod(change: str) -> None:
     world = World()
     world.add_node(cards=1)
     world.submit(pod("a", {NVIDIA: "2"}))
@@ -283,7 +283,7 @@ async def test_nothing_is_decided_while_nothing_changes() -> None:
 # --- how often --------------------------------------------------------------------------------------------------
 
 
-def crowd(world: World, count: int, prefix: str = "p") -> list[str]:
+def create_pods(world: World, count: int, prefix: str = "p") -> list[str]:
     """Create this many pods on the API server, and return their names."""
     names = [f"{prefix}{number}" for number in range(count)]
     world.api.pods |= {name: pod(name) for name in names}
@@ -295,9 +295,9 @@ def report_failure(world: World, names: Iterable[str], message: str, **fields: A
         world.reporter.unschedulable(waiting(name, **fields), failure(message))
 
 
-async def test_three_hundred_new_pods_are_told_within_a_second() -> None:
+async def test_three_hundred_new_pods_are_reported_within_a_second() -> None:
     world = World()
-    names = crowd(world, 300)
+    names = create_pods(world, 300)
     async with world.running() as api:
         report_failure(world, names, "x")
         await asyncio.sleep(1)
@@ -306,9 +306,9 @@ async def test_three_hundred_new_pods_are_told_within_a_second() -> None:
     assert len(api.events) == len(api.patches) == 300
 
 
-async def test_new_pods_are_told_within_a_second_in_a_storm_of_binds() -> None:
+async def test_new_pods_are_reported_within_a_second_in_a_storm_of_binds() -> None:
     world = World()
-    names = crowd(world, 300)
+    names = create_pods(world, 300)
     async with world.running() as api:
         world.reporter.in_flight_binds.begin()
         report_failure(world, names, "x")
@@ -316,9 +316,9 @@ async def test_new_pods_are_told_within_a_second_in_a_storm_of_binds() -> None:
     assert len(api.patches) >= 300
 
 
-async def test_more_pods_are_told_at_two_hundred_a_second_and_never_faster_than_the_bucket() -> None:
+async def test_more_pods_are_reported_at_two_hundred_a_second_and_never_faster_than_the_bucket() -> None:
     world = World()
-    names = crowd(world, 2000)
+    names = create_pods(world, 2000)
     async with world.running() as api:
         report_failure(world, names, "x")
         await asyncio.sleep(30)
@@ -328,9 +328,9 @@ async def test_more_pods_are_told_at_two_hundred_a_second_and_never_faster_than_
     assert all(sum(at <= other < at + 1 for other in times) <= 2 * RATE + 1 for at in times[::100])
 
 
-async def test_pods_that_were_never_told_come_before_those_that_were() -> None:
+async def test_pods_that_were_never_reported_come_before_those_that_were() -> None:
     world = World()
-    old, new = crowd(world, 2000, "old"), crowd(world, 200, "new")
+    old, new = create_pods(world, 2000, "old"), create_pods(world, 200, "new")
     async with world.running() as api:
         report_failure(world, old, "first")
         await asyncio.sleep(30)
@@ -344,9 +344,9 @@ async def test_pods_that_were_never_told_come_before_those_that_were() -> None:
     assert sum(1 for at, name, _ in api.patches if name.startswith("old") and at > last_new) > 500
 
 
-async def test_another_reason_is_told_after_ten_seconds_and_the_last_one_alone() -> None:
+async def test_another_reason_is_written_after_ten_seconds_and_only_the_last_one() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         for message in ("first", "second", "third", "last"):
             report_failure(world, ["a0"], message)
@@ -359,7 +359,7 @@ async def test_another_reason_is_told_after_ten_seconds_and_the_last_one_alone()
 
 async def test_a_reason_that_has_stood_for_long_is_replaced_soon() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         report_failure(world, ["a0"], "first")
         await asyncio.sleep(100)
@@ -369,9 +369,9 @@ async def test_a_reason_that_has_stood_for_long_is_replaced_soon() -> None:
     assert SETTLE <= second - 100 <= SETTLE + 1
 
 
-async def test_another_reason_of_a_pod_whose_spec_changed_is_told_at_once() -> None:
+async def test_another_reason_of_a_pod_whose_spec_changed_is_written_at_once() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         report_failure(world, ["a0"], "first", generation=1)
         await asyncio.sleep(1)
@@ -381,9 +381,9 @@ async def test_another_reason_of_a_pod_whose_spec_changed_is_told_at_once() -> N
     assert [reported["observedGeneration"] for _, _, reported in api.patches] == [1, 2]
 
 
-async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_the_last_of_them_is() -> None:
+async def test_reasons_that_always_change_are_written_every_ten_seconds_including_the_last() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         for i in range(100):
             report_failure(world, ["a0"], f"0/{i} nodes are available: {i} node(s) were not ready")
@@ -398,7 +398,7 @@ async def test_reasons_that_are_ever_new_are_told_at_most_every_ten_seconds_and_
 @pytest.mark.parametrize("flips", [160, 161])
 async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(flips: int) -> None:
     world = World()
-    names = crowd(world, 600)
+    names = create_pods(world, 600)
     async with world.running() as api:
         report_failure(world, names, "a taint")
         await asyncio.sleep(20)
@@ -412,9 +412,9 @@ async def test_a_storm_costs_two_writes_a_pod_and_leaves_the_reason_of_its_end(f
     assert len(api.series) <= 600
 
 
-async def test_a_reason_that_comes_back_in_time_is_not_told() -> None:
+async def test_a_reason_that_returns_in_time_is_not_written() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         for message in ("1 node(s) were not ready", "2 node(s) were not ready", "1 node(s) were not ready"):
             report_failure(world, ["a0"], message)
@@ -425,7 +425,7 @@ async def test_a_reason_that_comes_back_in_time_is_not_told() -> None:
 
 async def test_a_report_in_flight_is_followed_by_the_latest_alone() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     world.api.latency = 2.0
     async with world.running() as api:
         for generation in range(1, 20):
@@ -437,7 +437,7 @@ async def test_a_report_in_flight_is_followed_by_the_latest_alone() -> None:
 
 async def test_nothing_is_kept_of_pods_that_wait_no_more() -> None:
     world = World()
-    names = crowd(world, 500)
+    names = create_pods(world, 500)
     async with world.running():
         report_failure(world, names, "first")
         await asyncio.sleep(5)
@@ -455,7 +455,7 @@ async def test_nothing_is_kept_of_pods_that_wait_no_more() -> None:
 
 async def test_reasons_of_a_pod_make_one_series_of_events() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         for i in range(5):
             report_failure(world, ["a0"], f"reason {i}")
@@ -470,7 +470,7 @@ async def test_reasons_of_a_pod_make_one_series_of_events() -> None:
 
 async def test_a_series_ends_and_the_next_one_has_the_note_of_its_time() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         for message in ("first", "second"):
             report_failure(world, ["a0"], message)
@@ -481,7 +481,7 @@ async def test_a_series_ends_and_the_next_one_has_the_note_of_its_time() -> None
 
 async def test_refused_binds_and_failed_decisions_are_series_of_their_own() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         for _ in range(3):
             report_failure(world, ["a0"], "no card")
@@ -495,7 +495,7 @@ async def test_refused_binds_and_failed_decisions_are_series_of_their_own() -> N
 
 async def test_a_series_whose_event_is_gone_is_recorded_again() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         report_failure(world, ["a0"], "first")
         await asyncio.sleep(20)
@@ -507,7 +507,7 @@ async def test_a_series_whose_event_is_gone_is_recorded_again() -> None:
 
 async def test_an_event_whose_answer_got_lost_is_recorded_once() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     world.api.faults["event a0"] = [LostError("lost")]
     async with world.running() as api:
         report_failure(world, ["a0"], "first")
@@ -522,7 +522,7 @@ async def test_an_event_whose_answer_got_lost_is_recorded_once() -> None:
 
 async def test_a_condition_is_tried_again_as_long_as_its_pod_waits() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     world.api.always["condition a0"] = Unreachable("x")
     async with world.running() as api:
         report_failure(world, ["a0"], "reason")
@@ -534,9 +534,9 @@ async def test_a_condition_is_tried_again_as_long_as_its_pod_waits() -> None:
     assert api.events_of("a0", "FailedScheduling") == ["reason"]
 
 
-async def test_pods_that_cannot_be_told_keep_no_others_waiting() -> None:
+async def test_pods_that_cannot_be_written_delay_no_others() -> None:
     world = World()
-    names = crowd(world, 200)
+    names = create_pods(world, 200)
     for name in names[:100]:
         world.api.always[f"condition {name}"] = refusal(403)
     async with world.running() as api:
@@ -560,7 +560,7 @@ async def test_pods_that_cannot_be_told_keep_no_others_waiting() -> None:
 )
 async def test_a_report_that_its_pod_needs_no_more_is_no_error(answer: ApiError) -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     world.api.always["condition a0"] = answer
     with capture_logs() as logs:
         async with world.running():
@@ -573,7 +573,7 @@ async def test_a_report_that_its_pod_needs_no_more_is_no_error(answer: ApiError)
 
 async def test_a_nominated_node_is_written_with_the_reason_and_at_once() -> None:
     world = World()
-    crowd(world, 1, "a")
+    create_pods(world, 1, "a")
     async with world.running() as api:
         world.reporter.nominated_node_changed(waiting("a0", nominated_node="node"))
         report_failure(world, ["a0"], "reason", nominated_node="node")
@@ -609,7 +609,7 @@ async def test_events_beyond_the_bound_are_dropped_the_oldest_first() -> None:
     assert recorder.names == [f"e{number}" for number in range(10, MAX_QUEUED + 10)]
 
 
-async def test_a_pod_that_waits_no_more_is_told_nothing_more() -> None:
+async def test_a_pod_that_no_longer_waits_gets_no_more_reports() -> None:
     world = World()
     world.api.pods["a"] = pod("a")
     async with world.running() as api:
@@ -633,7 +633,7 @@ async def test_a_failed_report_does_not_undo_a_newer_one() -> None:
     assert api.messages("a") == ["new"]
 
 
-async def test_a_late_word_does_not_land_on_a_bound_pod() -> None:
+async def test_a_late_report_is_not_written_to_a_bound_pod() -> None:
     world = World()
     world.cluster.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -646,7 +646,7 @@ async def test_a_late_word_does_not_land_on_a_bound_pod() -> None:
     assert api.messages("a") == []
 
 
-async def test_a_pod_made_again_is_told_anew() -> None:
+async def test_a_pod_that_is_created_again_is_reported_again() -> None:
     world = World()
     world.cluster.put_node(pod_free_node())
     world.submit(pod("a", {NVIDIA: "1"}))
@@ -658,7 +658,7 @@ async def test_a_pod_made_again_is_told_anew() -> None:
     assert api.messages("a") == [NO_DEVICE, NO_DEVICE]
 
 
-async def test_a_request_that_means_nothing_is_told_on_the_pod() -> None:
+async def test_an_invalid_request_is_reported_on_the_pod() -> None:
     world = World()
     world.add_node()
     world.submit(pod("a", {"kubernetes.io/gpu": "150"}))

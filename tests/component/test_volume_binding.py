@@ -248,7 +248,7 @@ async def test_a_volume_that_is_being_made_is_waited_for(world: World) -> None:
     assert world.server.sent() == ["patch claim", "bind p"]
 
 
-async def test_after_ten_minutes_the_pod_is_told_and_decided_again(world: World) -> None:
+async def test_after_ten_minutes_the_pod_is_reported_and_decided_again(world: World) -> None:
     world.server.put(raw_claim(spec={"storageClassName": "made"}))
     world.pod("p", "claim")
     await asyncio.sleep(TIMEOUT - 1)
@@ -284,7 +284,7 @@ async def test_a_write_that_fails_is_decided_again_after_the_back_off(world: Wor
     assert world.server.sent() == ["patch volume", "patch volume", "bind p"]
 
 
-async def test_what_somebody_else_changed_is_not_overwritten(world: World) -> None:
+async def test_what_another_client_changed_is_not_overwritten(world: World) -> None:
     world.server.put(raw_volume())
     world.server.put(raw_claim())
     world.server.lag = 5.0
@@ -439,7 +439,7 @@ async def test_nothing_is_sent_once_the_term_is_over(world: World) -> None:
     assert world.server.sent() == ["patch volume"]
 
 
-async def test_waiting_for_volumes_keeps_nobody_from_being_bound(world: World) -> None:
+async def test_waiting_for_volumes_delays_no_other_bind(world: World) -> None:
     world.cluster.put_node(node(allocatable={"pods": "1000"}))
     world.server.lag = 0.0
     for i in range(MAX_BINDS + 10):

@@ -178,7 +178,7 @@ def ours(of: State, scenario: Scenario) -> Preemption | None:
 
 
 def theirs(arena: Arena, scenarios: Sequence[Scenario], expected: dict[str, int]) -> dict[str, tuple[str, set[str]]]:
-    """Let kube-scheduler preempt; return by scenario its node and its victims' names, none if it found none.
+    """Run kube-scheduler's preemption; return by scenario its node and its victims' names, none if it found none.
 
     It deletes one victim after the other, so this waits until there are as many as expected, or settled ones.
     """

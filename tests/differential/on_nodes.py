@@ -18,7 +18,7 @@ UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 
 
 def node_selector(draft: Draft, *, focus: bool) -> None:
-    """Let the probe select labels; the last node lacks one of them or has another value."""
+    """Make the probe select labels; the last node lacks one of them or has another value."""
     wanted = {f"s-{key}": draft.random.choice(WORDS) for key in draft.random.sample(KEYS, draft.random.randint(1, 3))}
     draft.probe["spec"]["nodeSelector"] = wanted
     for node in draft.nodes:
@@ -46,7 +46,7 @@ def node_affinity(draft: Draft, *, focus: bool) -> None:
     term: Raw = {"matchExpressions": conditions}
     if random.random() < 0.3:
         term["matchFields"] = [_field("NotIn", name_of(draft.last) if focus else "no-node")]
-    terms = [term, *(_met_by_nobody(random) for _ in range(random.randint(0, 2)))]
+    terms = [term, *(_met_by_no_node(random) for _ in range(random.randint(0, 2)))]
     random.shuffle(terms)
     required = {"nodeSelectorTerms": terms}
     draft.probe["spec"].setdefault("affinity", {})["nodeAffinity"] = {
@@ -93,7 +93,7 @@ def _miss(random: Random, labels: dict[str, str], condition: Raw) -> None:
             labels[key] = random.choice([values[0], "x8", "9223372036854775808"])
 
 
-def _met_by_nobody(random: Random) -> Raw:
+def _met_by_no_node(random: Random) -> Raw:
     return random.choice(
         [
             {},
@@ -186,7 +186,7 @@ def cordon(draft: Draft, *, focus: bool) -> None:
 
 
 def declared_features(draft: Draft, *, focus: bool) -> None:
-    """Let the probe restart all containers by a rule, a feature that the last node does not declare."""
+    """Make the probe restart all containers by a rule, a feature that the last node does not declare."""
     rule = {"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [1]}}
     draft.probe["spec"]["containers"][0] |= {"restartPolicy": "Never", "restartPolicyRules": [rule]}
     for node in draft.nodes:

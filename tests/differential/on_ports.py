@@ -8,7 +8,7 @@ ADDRESSES = ("", "0.0.0.0", "10.0.0.1", "10.0.0.2", "::")  # noqa: S104 - no soc
 
 
 def host_ports(draft: Draft, *, focus: bool) -> None:
-    """Let the probe request a port that is in use on the last node; on the first one only similar ports are."""
+    """Make the probe request a port that is in use on the last node; on the first one only similar ports are."""
     random = draft.random
     port = {"containerPort": 80, "hostPort": random.choice([80, 81]), **_address(random), **_protocol(random)}
     if random.random() < 0.3:

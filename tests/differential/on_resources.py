@@ -17,7 +17,7 @@ HEAVY: Final = {"cpu": "25m", "memory": "1000"}
 
 
 def node_resources(draft: Draft, *, focus: bool) -> None:
-    """Let the probe request resources in every way in which a pod can request them."""
+    """Make the probe request resources in every way in which a pod can request them."""
     draft.probe["spec"] |= _spec(draft.random, draft.probe["spec"])
     for node in draft.nodes:
         for _ in range(draft.random.randint(0, 2)):

@@ -184,7 +184,7 @@ def _rbd(name: str, only_reads: bool, at: int) -> Raw:  # noqa: FBT001
 
 
 def volume_limits(draft: Draft, *, focus: bool) -> None:
-    """Let the last node attach one volume too few; on the others they just fit, or are already attached."""
+    """Limit the last node to one volume too few; on the others they just fit, or are already attached."""
     random, shelf = draft.random, Shelf(draft, "limits")
     handles = (f"{draft.id}-{number}" for number in range(1000))
     new = [_csi(shelf, next(handles)) for _ in range(random.randint(1, 3))]

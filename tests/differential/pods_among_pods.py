@@ -94,7 +94,7 @@ class _Maker:
         labels = {key: self._dice.choice(values) for key, values in LABELS.items() if self._often(0.75)}
         spec: Raw = {"containers": [{"name": "main", "image": "none"}], "affinity": {}}
         if self._often(affinity):
-            self._add_wishes(spec)
+            self._add_constraints(spec)
         if self._often(0.3):
             spec["nodeSelector"] = {f"{self._prefix}.disk": "ssd"}
         if self._often(0.5):
@@ -106,7 +106,7 @@ class _Maker:
         }
         return {"metadata": metadata, "spec": spec}
 
-    def _add_wishes(self, spec: Raw) -> None:
+    def _add_constraints(self, spec: Raw) -> None:
         for kind in ("podAffinity", "podAntiAffinity"):
             terms: Raw = {}
             if self._often(0.45):

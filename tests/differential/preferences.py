@@ -110,7 +110,7 @@ def images(draft: Draft, best: Raw) -> None:
         node["status"]["images"] = [{"names": [name], "sizeBytes": size} for name, size in held.items()]
 
 
-def room(draft: Draft, best: Raw) -> None:
+def emptiest(draft: Draft, best: Raw) -> None:
     """Make the best node the emptiest; all of them use cpu and memory in the same proportion."""
     for node in draft.nodes:
         part = draft.random.uniform(0.0, 0.2) if node is best else draft.random.uniform(0.4, 0.8)
@@ -197,7 +197,7 @@ KINDS: Final[dict[str, Callable[[Draft, Raw], None]]] = {
     "node-affinity": node_affinity,
     "taints": taints,
     "image-locality": images,
-    "least-allocated": room,
+    "least-allocated": emptiest,
     "pod-affinity": pod_affinity,
     "pod-anti-affinity": pod_anti_affinity,
     "even-spread": soft_spread,

@@ -29,5 +29,5 @@ def _check(function: str, code: int) -> None:
 if __name__ == "__main__":
     os.environ["CUDA_VISIBLE_DEVICES"] = sys.argv[1]
     hold(ctypes.CDLL("libcuda.so.1"))
-    print(HELD, flush=True)  # noqa: T201 -- who started it waits for the word
+    print(HELD, flush=True)  # noqa: T201 -- the process that started it waits for this line
     sys.stdin.read()

@@ -60,7 +60,7 @@ def _run(*arguments: str) -> str:
 
 def facts(texts: Texts) -> Facts:
     """Return what nvidia-smi reports, by card and field."""
-    log = ET.fromstring(texts["details"])  # noqa: S314 -- nvidia-smi's own words, not a stranger's
+    log = ET.fromstring(texts["details"])  # noqa: S314 -- nvidia-smi's own output, not a third party's
     cards = {each["uuid"]: each for each in query(texts["query"])}
     details = {_text(each, "uuid"): each for each in log.iter("gpu")}
     rows, peers = matrix(texts["topology"]), matrix(texts["peers"])

@@ -45,7 +45,7 @@ def holdable(uuid: str, facts: dict[str, str]) -> str:
     return next(field.removeprefix("mig ") for field in facts if field.startswith("mig MIG-"))
 
 
-def test_the_process_of_each_card_is_told_until_it_ends() -> None:
+def test_the_process_of_each_card_is_reported_until_it_ends() -> None:
     first = look()
     assert first.processes
     for uuid, device in cards(first).items():

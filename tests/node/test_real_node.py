@@ -28,7 +28,7 @@ def test_annotation_is_in_the_environment(arena: Arena, node: RealNode) -> None:
     arena.wait(lambda: "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2\n" in node.output(ready), what="the output")
 
 
-def test_end_of_a_container_is_told(arena: Arena, node: RealNode) -> None:
+def test_end_of_a_container_is_reported(arena: Arena, node: RealNode) -> None:
     arena.create([box(arena, words=["exit", "3"], nodeName=node.name, restartPolicy="Never")])
 
     arena.wait(lambda: arena.get("pods", "pod")["status"]["phase"] == "Failed", what="the pod to fail")

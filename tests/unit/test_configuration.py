@@ -284,7 +284,7 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_place_its_value_and_what_is_allowed(text: str, message: str) -> None:
+def test_a_mistake_is_reported_with_its_field_value_and_what_is_allowed(text: str, message: str) -> None:
     with pytest.raises(ConfigurationError) as error:
         configuration.parse(text.encode(), PATH)
     assert str(error.value) == f"berth.yaml: {message}"
@@ -309,12 +309,12 @@ _VALUES = st.recursive(
 
 @settings(max_examples=150)
 @given(st.one_of(_VALUES.map(lambda each: HEAD % each), _VALUES, st.text()))
-def test_whatever_stands_there_is_used_or_told_in_one_line(text: str) -> None:
+def test_any_file_is_used_or_reported_in_one_line(text: str) -> None:
     message = _mistake(text.encode(errors="surrogatepass"))
     assert message == "" or (message.startswith("berth.yaml: ") and "\n" not in message)
 
 
-def test_a_file_that_is_nested_too_deep_is_told() -> None:
+def test_a_file_that_is_nested_too_deep_is_reported() -> None:
     assert _mistake(b"[" * 3000).startswith("berth.yaml: not YAML: RecursionError: ")
 
 
@@ -326,7 +326,7 @@ def _mistake(content: bytes) -> str:
     return ""
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=f"^{tmp_path}/none: No such file or directory$"):
         configuration.load(tmp_path / "none")
     with pytest.raises(ConfigurationError, match=f"^{tmp_path}: Is a directory$"):

@@ -62,7 +62,7 @@ async def test_the_refusal_says_which_term_it_is(fenced: Fenced, admin: kube.Kub
         )
 
 
-async def test_a_missing_lease_stops_us_and_nobody_else(fenced: Fenced, admin: kube.KubeClient) -> None:
+async def test_a_missing_lease_stops_only_us(fenced: Fenced, admin: kube.KubeClient) -> None:
     arena = fenced.arena
     assert await fenced.bind(term=1, label=arena.lease_name) == 422
     assert await fenced.bind(client=admin) == 201

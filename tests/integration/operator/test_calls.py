@@ -114,7 +114,7 @@ def test_late_reason_does_not_mark_a_bound_pod(proxy: FaultProxy, world: World, 
     assert scheduled["status"] == "True"
 
 
-def test_refused_bind_is_told_and_tried_again(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+def test_refused_bind_is_reported_and_tried_again(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(0)])
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))

@@ -51,7 +51,7 @@ def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World,
         assert scheduled["observedGeneration"] == pod["metadata"]["generation"]
 
 
-def test_reason_follows_a_change_that_helps_nobody(world: World) -> None:
+def test_reason_follows_a_change_that_helps_no_pod(world: World) -> None:
     [node] = world.arena.nodes()
     world.operator()
     world.pod("p", {"nvidia.com/gpu": "1"})

@@ -58,7 +58,7 @@ class Door:
         return dict(body)
 
 
-def test_every_replica_tells_the_same(world: World) -> None:
+def test_every_replica_returns_the_same(world: World) -> None:
     ports = words.free_ports(2)
     leader_process = world.operator(debug_port=ports[0])
     world.operator(debug_port=ports[1], wait=False)
@@ -112,7 +112,7 @@ def reader_role(arena: Arena) -> Iterator[str]:
     arena.cluster.api.delete(arena.cluster.api.path_of(role))
 
 
-def test_on_an_address_that_others_reach_only_who_may_is_answered(world: World, reader_role: str) -> None:
+def test_on_a_reachable_address_only_authorized_users_are_answered(world: World, reader_role: str) -> None:
     arena = world.arena
     [port] = words.free_ports(1)
     certificates = arena.cluster.folder / "certs"

@@ -124,7 +124,7 @@ def test_gang_that_does_not_fit_holds_nothing(groups: World) -> None:
     assert nodes_of(groups, members(4)) == {node}
 
 
-def test_member_that_dies_is_replaced_beside_the_others(groups: World) -> None:
+def test_member_that_fails_is_replaced_next_to_the_others(groups: World) -> None:
     groups.nodes(3)
     pod_group(groups, "g", 4)
     groups.pods(members(4), CARD, labels={LABEL: "g"})
@@ -138,7 +138,7 @@ def test_member_that_dies_is_replaced_beside_the_others(groups: World) -> None:
     wait_status(groups, "g", phase="Running", scheduled=4)
 
 
-def test_group_that_does_not_exist_is_told_and_waited_for(groups: World) -> None:
+def test_group_that_does_not_exist_is_reported_and_waited_for(groups: World) -> None:
     groups.nodes()
     groups.pod("m0", CARD, labels={LABEL: "g"})
     assert "PodGroup " in groups.waits("m0", "does not exist: create it")

@@ -73,7 +73,7 @@ def test_a_card_that_is_gone_is_shown_with_its_holder_and_is_not_given_out_when_
     assert ids(world.bound("fourth")) == [CARDS[0]]
 
 
-def test_one_id_twice_is_refused_in_words(world: World) -> None:
+def test_one_id_twice_is_refused_with_a_message(world: World) -> None:
     [name] = world.arena.nodes()
     world.operator()
     publish(world, name, CARDS[0], CARDS[0], CARDS[1])

@@ -60,7 +60,7 @@ def part(amount: int, minor: int, *functions: int) -> tuple[int, dict[str, str],
     return minor, {NICS: str(amount)}, {"vfs": vfs} if vfs else None
 
 
-def test_nics_are_given_beside_gpus_by_function_and_all_of_them(shared: World) -> None:
+def test_nics_are_allocated_with_gpus_by_function_and_all_of_them(shared: World) -> None:
     node = board(shared)
     together = {JOINT: json.dumps({"deviceTypes": ["gpu", "rdma"], "requiredScope": "SamePCIe"})}
 

@@ -191,7 +191,7 @@ def test_node_that_returns_has_its_devices_again(shared: World) -> None:
     shared.bound("p")
 
 
-# --- who owns which fields ------------------------------------------------------------------------------------
+# --- owners of fields -----------------------------------------------------------------------------------------
 
 
 def test_agent_and_operator_own_their_conditions(shared: World) -> None:

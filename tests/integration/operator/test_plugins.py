@@ -105,7 +105,7 @@ def test_commands_and_a_replica_that_stands_by_know_them(world: World, npus: Pat
     assert list(shown["allocateSet"]["npu"]) == [f"{world.arena.namespace}/one"]
 
 
-def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, npus: Path) -> None:
+def test_shares_of_an_npu_survive_a_restart_next_to_gpus(world: World, npus: Path) -> None:
     (node,) = world.nodes(gpus=1)
     write(npus, **{node: {"count": 1}})
     wait_others(world, node, "npu 0/1")
@@ -123,7 +123,7 @@ def test_shares_of_an_npu_survive_a_restart_and_stand_beside_gpus(world: World, 
     assert minors(world.bound("rest"), "npu") == [0]
 
 
-def test_a_plug_in_that_fails_is_told_and_leaves_the_gpus_alone(world: World, npus: Path) -> None:
+def test_a_plug_in_that_fails_is_reported_and_leaves_the_gpus_alone(world: World, npus: Path) -> None:
     (node,) = world.nodes(gpus=2)
     write(npus, **{node: {"count": 1}})
     wait_others(world, node, "npu 0/1")

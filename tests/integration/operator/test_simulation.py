@@ -97,7 +97,7 @@ def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
     assert [each["fits"] for each in now["waiting"]] == [False]
 
 
-def test_what_is_advised_makes_room(desk: Desk) -> None:
+def test_what_is_advised_frees_capacity(desk: Desk) -> None:
     world, arena = desk.world, desk.world.arena
     world.nodes(2, gpus=2)
     world.pod("first", CARD)
@@ -141,7 +141,7 @@ def _on(world: World, node: str) -> list[Manifest]:
     return [each for each in world.arena.list("pods") if each["spec"].get("nodeName") == node]
 
 
-def test_who_may_not_list_is_told(desk: Desk) -> None:
+def test_a_user_without_permission_to_list_is_reported(desk: Desk) -> None:
     stranger = desk.world.arena.service_account("stranger", "system:discovery")
     status, out, err = desk.run("snapshot", f"--kubeconfig={stranger}")
     assert (status, out) == (2, "")

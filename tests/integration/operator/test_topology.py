@@ -33,7 +33,7 @@ def test_cards_with_nvlinks_among_all_of_them(shared: World) -> None:
     assert words.minors(shared.bound("unlucky", deadline=words.PROMPT)) == [4, 5, 6, 7]
 
 
-def test_a_pod_whose_links_there_are_not_is_told_the_best_there_is(shared: World) -> None:
+def test_a_pod_whose_links_do_not_exist_gets_the_best_that_exist_in_its_reason(shared: World) -> None:
     shared.nodes(profile="v100")
 
     shared.pod("five", gpus(5), annotations=LINKED)

@@ -68,7 +68,7 @@ def wait_consistent(world: World, name: str, status: str) -> dict[str, Any]:
     return consistent(world, name)
 
 
-def stranger(world: World, name: str, node: str) -> None:
+def foreign_pod(world: World, name: str, node: str) -> None:
     """Create a pod that another scheduler has bound."""
     world.arena.create([world.arena.pod(name, requests=NVIDIA, limits=NVIDIA, nodeName=node, schedulerName="other")])
 
@@ -171,7 +171,7 @@ def test_seven_cards_go_to_another_scheduler_and_the_eighth_is_withheld(shared: 
     assert words.minors(shared.bound("half")) == [0]
     report(shared, node, bootID="boot-1", withheld=[0])
     for minor in range(1, 8):
-        stranger(shared, f"s{minor}", node)
+        foreign_pod(shared, f"s{minor}", node)
         give(shared, f"s{minor}", minor)
         assert wait_consistent(shared, f"s{minor}", "True")["reason"] == "NothingAllocated"
 
@@ -237,7 +237,7 @@ def accounted(world: World, node: str) -> str:
     return str(words.condition(world.shown(node), "Accounted").get("status"))
 
 
-def test_cards_that_foreign_processes_use_are_given_to_nobody(shared: World) -> None:
+def test_cards_that_foreign_processes_use_are_allocated_to_no_pod(shared: World) -> None:
     node = node_of(shared, 2)
     report(shared, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1, "memory": "3Gi"}])
     shared.wait(lambda: free_cards(shared, node) == [1], what="the card to be charged")

@@ -116,7 +116,7 @@ def test_card_that_vanishes_under_a_pod_is_not_given_again_when_it_returns(share
     assert "second" not in shared.bound_names()
 
 
-def test_device_shows_who_holds_the_failed_card(shared: World) -> None:
+def test_device_shows_which_pod_holds_the_failed_card(shared: World) -> None:
     [node] = shared.nodes(gpus=2)
     shared.pod("runs", HALF)
     shared.bound("runs")

@@ -35,7 +35,7 @@ def test_reasons_are_counted(shared: World) -> None:
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "FailedScheduling", shared.message("p"))
 
 
-def test_largest_card_is_told(shared: World) -> None:
+def test_largest_card_is_reported(shared: World) -> None:
     shared.nodes(profile="t4", gpus=2)
 
     shared.pod("p", {K + "gpu-memory": "20Gi"})
@@ -54,7 +54,7 @@ def test_hundred_cards_get_a_hint(shared: World) -> None:
     assert shared.waits("p").endswith(" did you mean kubernetes.io/gpu: 100?")
 
 
-def test_same_reason_is_told_once(shared: World) -> None:
+def test_same_reason_is_reported_once(shared: World) -> None:
     [node] = shared.nodes(gpus=1)
     shared.pods(["p", "q"], {"nvidia.com/gpu": "2"})
     for name in ("p", "q"):
@@ -73,7 +73,7 @@ def test_same_reason_is_told_once(shared: World) -> None:
     assert shared.arena.get("pods", "p")["metadata"]["resourceVersion"] == version
 
 
-def test_other_reason_is_told_after_ten_seconds_in_the_same_series(shared: World) -> None:
+def test_other_reason_is_reported_after_ten_seconds_in_the_same_series(shared: World) -> None:
     shared.nodes(gpus=1)
     [bare] = shared.arena.nodes()
     shared.pod("p", {"nvidia.com/gpu": "2"})
@@ -230,7 +230,7 @@ def test_new_device_wakes(bystander: World) -> None:
     bystander.bound("p", deadline=words.PROMPT)
 
 
-def test_what_does_not_help_wakes_nobody(bystander: World) -> None:
+def test_what_does_not_help_wakes_no_pod(bystander: World) -> None:
     [node] = bystander.nodes(gpus=1)
     bystander.pods(["a", "b"], {"nvidia.com/gpu": "1"})
     bystander.wait(bystander.bound_names, what="one of two to be bound")

@@ -146,7 +146,7 @@ def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena, admit: Admit) 
         pytest.param({"cpu": "1"}, None, id="no GPUs"),
     ],
 )
-def test_who_asks_for_gpus_gets_the_runtime(
+def test_pods_that_request_gpus_get_the_runtime(
     arena: Arena, admit: Admit, requests: dict[str, str], expected: str | None
 ) -> None:
     assert asks(arena, admit, requests)["spec"].get("runtimeClassName") == expected

@@ -67,7 +67,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("requests", REQUESTS)
-def test_who_asks_sees_what_it_is_given(arena: Arena, requests: dict[str, str]) -> None:
+def test_pods_that_request_devices_see_what_they_get(arena: Arena, requests: dict[str, str]) -> None:
     assert envs(admitted(arena, pod(arena, container("main", requests)))) == {"main": [seen("main")]}
 
 

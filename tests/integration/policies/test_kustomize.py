@@ -63,7 +63,7 @@ def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
     ]
 
 
-def test_the_webhook_is_told_what_policies_would_do(build: Build) -> None:
+def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     built = build("webhook", "webhook-hami-core", "webhook-runtime-class")
     [container] = built["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == ["webhook", "--hami-core", "--runtime-class=nvidia"]

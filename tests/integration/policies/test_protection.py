@@ -146,7 +146,7 @@ def test_pods_without_are_created(arena: Arena, scheduler: str) -> None:
     assert create(arena, {"example.com/other": "1"}, scheduler_name=scheduler)
 
 
-def test_a_controller_whose_template_has_an_allocation_is_told_so(arena: Arena) -> None:
+def test_a_controller_whose_template_has_an_allocation_gets_a_condition(arena: Arena) -> None:
     template = arena.pod(annotations=GUARDED, scheduler_name="default-scheduler")
     labels = {"app": "copied"}
     metadata = {"annotations": GUARDED, "labels": labels}

@@ -107,7 +107,7 @@ def test_it_injects_into_ephemeral_containers(hook: Hook) -> None:
     assert container["env"] == main["env"]
 
 
-def test_it_gives_limits_and_a_runtime_where_it_is_told_to(hook: Hook) -> None:
+def test_it_sets_limits_and_a_runtime_where_configured(hook: Hook) -> None:
     runtime = hook.arena.id
     hook.api.post(RUNTIMES, {"metadata": {"name": runtime}, "handler": "nvidia"})
     hook.start(hami_core=True, runtime_class=runtime)

@@ -33,12 +33,12 @@ def classes(module_world: World) -> Iterator[World]:
 
 
 @pytest.fixture
-def crowd(classes: World, shared: World) -> "PodSelection":
+def scenario(classes: World, shared: World) -> "Scenario":
     assert classes is shared
-    return PodSelection(shared)
+    return Scenario(shared)
 
 
-class PodSelection:
+class Scenario:
     """Pods of many priorities in one arena."""
 
     def __init__(self, world: World) -> None:
@@ -81,130 +81,130 @@ class PodSelection:
         return sorted(each["name"] for each in victims if each["uid"] in self._uids)
 
 
-def test_the_cheapest_pod_leaves_and_its_card_is_taken(crowd: PodSelection) -> None:
-    crowd.world.nodes(gpus=3)
-    crowd.place("dear", 10)
-    cheap = crowd.place("cheap", 0)
-    crowd.place("middle", 5)
+def test_the_cheapest_pod_leaves_and_its_card_is_taken(scenario: Scenario) -> None:
+    scenario.world.nodes(gpus=3)
+    scenario.place("dear", 10)
+    cheap = scenario.place("cheap", 0)
+    scenario.place("middle", 5)
 
-    crowd.pod("above", ABOVE)
+    scenario.pod("above", ABOVE)
 
-    bound = crowd.world.bound("above", deadline=words.PROMPT)
+    bound = scenario.world.bound("above", deadline=words.PROMPT)
     assert words.minors(bound) == words.minors(cheap)
-    assert crowd.gone("cheap")
-    assert not crowd.gone("dear")
-    assert not crowd.gone("middle")
-    crowd.world.wait(lambda: crowd.preempted() == ["cheap"], what="the Event")
+    assert scenario.gone("cheap")
+    assert not scenario.gone("dear")
+    assert not scenario.gone("middle")
+    scenario.world.wait(lambda: scenario.preempted() == ["cheap"], what="the Event")
 
 
-def test_never_is_honoured(crowd: PodSelection) -> None:
-    crowd.world.nodes(gpus=1)
-    crowd.place("low", 0)
+def test_never_is_honoured(scenario: Scenario) -> None:
+    scenario.world.nodes(gpus=1)
+    scenario.place("low", 0)
 
-    never = evictions.class_name(crowd.world.arena, ABOVE, never=True)
-    crowd.world.pod("above", CARD, priorityClassName=never)
+    never = evictions.class_name(scenario.world.arena, ABOVE, never=True)
+    scenario.world.pod("above", CARD, priorityClassName=never)
 
-    crowd.world.waits("above", " preemption: not eligible due to preemptionPolicy=Never.$")
-    assert not crowd.gone("low")
-
-
-def test_a_budget_is_respected_while_another_pod_will_do(crowd: PodSelection) -> None:
-    crowd.world.nodes(gpus=2)
-    crowd.place("protected", 0, labels={"app": "protected"})
-    crowd.place("dearer", 10)
-    crowd.budget("protected", 0, of=1)
-
-    crowd.pod("above", ABOVE)
-
-    crowd.world.bound("above", deadline=words.PROMPT)
-    assert crowd.gone("dearer")
-    assert not crowd.gone("protected")
+    scenario.world.waits("above", " preemption: not eligible due to preemptionPolicy=Never.$")
+    assert not scenario.gone("low")
 
 
-def test_a_budget_that_lets_one_go_does_not_protect_it(crowd: PodSelection) -> None:
-    crowd.world.nodes(gpus=2)
-    crowd.place("allowed", 0, labels={"app": "allowed"})
-    crowd.place("dearer", 10)
-    crowd.budget("allowed", 1, of=1)
+def test_a_budget_is_respected_while_another_pod_will_do(scenario: Scenario) -> None:
+    scenario.world.nodes(gpus=2)
+    scenario.place("protected", 0, labels={"app": "protected"})
+    scenario.place("dearer", 10)
+    scenario.budget("protected", 0, of=1)
 
-    crowd.pod("above", ABOVE)
+    scenario.pod("above", ABOVE)
 
-    crowd.world.bound("above", deadline=words.PROMPT)
-    assert crowd.gone("allowed")
-    assert not crowd.gone("dearer")
+    scenario.world.bound("above", deadline=words.PROMPT)
+    assert scenario.gone("dearer")
+    assert not scenario.gone("protected")
 
 
-def test_victims_have_their_grace_period_and_are_chosen_once(crowd: PodSelection) -> None:
-    world = crowd.world
+def test_a_budget_that_lets_one_go_does_not_protect_it(scenario: Scenario) -> None:
+    scenario.world.nodes(gpus=2)
+    scenario.place("allowed", 0, labels={"app": "allowed"})
+    scenario.place("dearer", 10)
+    scenario.budget("allowed", 1, of=1)
+
+    scenario.pod("above", ABOVE)
+
+    scenario.world.bound("above", deadline=words.PROMPT)
+    assert scenario.gone("allowed")
+    assert not scenario.gone("dearer")
+
+
+def test_victims_have_their_grace_period_and_are_chosen_once(scenario: Scenario) -> None:
+    world = scenario.world
     [node] = world.arena.nodes(annotations=UNPLAYED)
     world.device(node, [words.gpu(0), words.gpu(1)])
     world.wait_ready(node, "True")
     for name, priority in (("low", 0), ("dearer", 5)):
-        crowd.place(name, priority, terminationGracePeriodSeconds=300)
+        scenario.place(name, priority, terminationGracePeriodSeconds=300)
 
-    crowd.pod("above", ABOVE)
+    scenario.pod("above", ABOVE)
 
     world.waits("above", r" preemption: not eligible due to a terminating pod on the nominated node\.$")
-    world.wait(lambda: crowd.gone("low"), what="the victim to be deleted")
+    world.wait(lambda: scenario.gone("low"), what="the victim to be deleted")
     low = world.arena.get("pods", "low")
     assert low["metadata"]["deletionGracePeriodSeconds"] == 300
     disrupted = words.condition(low, "DisruptionTarget")
     assert (disrupted["status"], disrupted["reason"]) == ("True", "PreemptionByScheduler")
     assert world.wait(lambda: _nominated(world.arena, "above"), what="the nomination") == node
     # Created and deleted pods wake pending pods; no other victim is chosen, and the kept capacity stays kept.
-    crowd.pod("middle", 10, {"nvidia.com/gpu": "2"})
+    scenario.pod("middle", 10, {"nvidia.com/gpu": "2"})
     world.waits("middle")
     for name in ("passing-1", "passing-2"):
-        crowd.place(name, 0, {"cpu": "1"})
+        scenario.place(name, 0, {"cpu": "1"})
         world.remove(name)
-    crowd.pod("late", 0)
+    scenario.pod("late", 0)
     world.waits("late")
-    world.wait(crowd.preempted, what="the Event")
-    assert crowd.preempted() == ["low"]
-    assert not crowd.gone("dearer")
+    world.wait(scenario.preempted, what="the Event")
+    assert scenario.preempted() == ["low"]
+    assert not scenario.gone("dearer")
 
     world.remove("low")
 
     assert world.bound("above", deadline=words.PROMPT)["spec"]["nodeName"] == node
-    assert crowd.preempted() == ["low"]
+    assert scenario.preempted() == ["low"]
     assert {"middle", "late"}.isdisjoint(world.bound_names())
 
 
-def test_only_pods_on_cards_that_help_leave(crowd: PodSelection) -> None:
-    world = crowd.world
+def test_only_pods_on_cards_that_help_leave(scenario: Scenario) -> None:
+    world = scenario.world
     world.nodes(gpus=1, profile="t4")
-    crowd.place("small", 0)
+    scenario.place("small", 0)
     world.nodes(gpus=1)
-    crowd.place("large", 10)
+    scenario.place("large", 10)
 
-    crowd.pod("above", ABOVE, {"kubernetes.io/gpu-memory": "40Gi"})
+    scenario.pod("above", ABOVE, {"kubernetes.io/gpu-memory": "40Gi"})
 
     world.bound("above", deadline=words.PROMPT)
-    assert crowd.gone("large")
-    assert not crowd.gone("small")
+    assert scenario.gone("large")
+    assert not scenario.gone("small")
 
 
-def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: PodSelection) -> None:
-    world = crowd.world
+def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(scenario: Scenario) -> None:
+    world = scenario.world
     for _ in range(2):
         [node] = world.arena.nodes(annotations=UNPLAYED)
         world.device(node, [words.gpu(0), words.gpu(1)])
         world.wait_ready(node, "True")
     for name, priority in (("low-1", 0), ("low-2", 0), ("low-3", 0), ("equal", ABOVE)):
-        crowd.place(name, priority, terminationGracePeriodSeconds=300)
+        scenario.place(name, priority, terminationGracePeriodSeconds=300)
     pod_group(world, "large", 4)
     pod_group(world, "small", 3)
 
     for name in members(4, "large-"):
-        crowd.pod(name, ABOVE, labels={LABEL: "large"})
+        scenario.pod(name, ABOVE, labels={LABEL: "large"})
     world.waits("large-0", r" preemption: No preemption victims found for incoming preemptor\.$")
-    assert not any(crowd.gone(f"low-{i}") for i in (1, 2, 3))
+    assert not any(scenario.gone(f"low-{i}") for i in (1, 2, 3))
     for name in members(3, "small-"):
-        crowd.pod(name, ABOVE, labels={LABEL: "small"})
+        scenario.pod(name, ABOVE, labels={LABEL: "small"})
 
     world.waits("small-0", r" preemption: pod group is waiting for preemption to complete \(3 pod.s. left\)\.$")
     world.wait(lambda: all(_nominated(world.arena, name) for name in members(3, "small-")), what="the nominations")
-    world.wait(lambda: all(crowd.gone(f"low-{i}") for i in (1, 2, 3)), what="the victims to be deleted")
+    world.wait(lambda: all(scenario.gone(f"low-{i}") for i in (1, 2, 3)), what="the victims to be deleted")
     world.remove("low-1")
     world.remove("low-2")
     world.waits("small-0", r"\(1 pod.s. left\)\.$")
@@ -213,25 +213,25 @@ def test_pods_leave_for_a_gang_only_if_all_of_it_then_fits(crowd: PodSelection) 
 
     for name in members(3, "small-"):
         world.bound(name, deadline=words.PROMPT)
-    assert not crowd.gone("equal")
-    assert crowd.preempted() == ["low-1", "low-2", "low-3"]
+    assert not scenario.gone("equal")
+    assert scenario.preempted() == ["low-1", "low-2", "low-3"]
 
 
 def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
     evictions.make_classes(arena, (0, ABOVE))
     try:
-        crowd = PodSelection(world)
+        scenario = Scenario(world)
         first = world.operator()
         [node] = arena.nodes(annotations=UNPLAYED)
         world.device(node, [words.gpu(0)])
         world.wait_ready(node, "True")
-        crowd.place("low", 0, terminationGracePeriodSeconds=300)
-        crowd.pod("above", ABOVE)
+        scenario.place("low", 0, terminationGracePeriodSeconds=300)
+        scenario.pod("above", ABOVE)
         world.wait(lambda: _nominated(arena, "above"), what="the nomination")
-        world.wait(lambda: crowd.preempted() == ["low"], what="the victim to be deleted, with an Event")
+        world.wait(lambda: scenario.preempted() == ["low"], what="the victim to be deleted, with an Event")
         first.kill()
         world.free_lease()
-        crowd.pod("late", 0)
+        scenario.pod("late", 0)
 
         world.operator()
         world.waits("late")
@@ -239,7 +239,7 @@ def test_a_new_leader_keeps_the_place(arena: Arena, world: World) -> None:
 
         world.bound("above", deadline=words.PROMPT)
         assert "late" not in world.bound_names()
-        assert crowd.preempted() == ["low"]
+        assert scenario.preempted() == ["low"]
     finally:
         evictions.remove_classes(arena)
 

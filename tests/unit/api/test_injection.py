@@ -46,7 +46,9 @@ def lacking(manifest: Raw) -> tuple[str, ...]:
         pytest.param(bare(container("a", HALF, env=[LITERAL, seen("a")])), (), id="the last one counts, all well"),
         pytest.param(bare(container("a", HALF, env=[seen("b")])), ("a",), id="another's annotation"),
         pytest.param(bare(container("a", HALF, env=[VOID])), ("a",), id="void, but it asks"),
-        pytest.param(bare(container("a", HALF, env=[seen("a")]), container("b")), ("b",), id="who asks for nothing"),
+        pytest.param(
+            bare(container("a", HALF, env=[seen("a")]), container("b")), ("b",), id="a pod that requests nothing"
+        ),
         pytest.param(bare(container("a", HALF, env=[seen("a")]), container("b", env=[VOID])), (), id="void"),
         pytest.param(
             bare(container("a", HALF, env=[seen("a")]), initContainers=[container("i"), container("j", HALF)]),
@@ -137,7 +139,7 @@ def test_an_ephemeral_container_sees_what_its_target_sees(
 # --- what decisions make of it ------------------------------------------------------------------------------
 
 
-def test_a_pod_that_lacks_it_is_not_placed_and_told_what_to_do() -> None:
+def test_a_pod_that_lacks_it_is_not_placed_and_its_message_says_what_to_do() -> None:
     raw = pod("p", HALF)
     raw["spec"]["containers"] = [container("main", HALF), container("log", env=[VOID]), container("side")]
     waiting = pods.pending(pods.transform(raw))

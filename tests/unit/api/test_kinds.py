@@ -60,7 +60,7 @@ def test_requests_become_parts(asked: Mapping[str, int], annotations: Mapping[st
     assert (devices.parts, devices.vendor) == ((part,), "")
 
 
-def test_they_stand_beside_gpus_and_nics() -> None:
+def test_they_are_allocated_next_to_gpus_and_nics() -> None:
     devices = request.of_resources({"nvidia.com/gpu": 1, "kubernetes.io/rdma": 100, NPU: 1}, kinds=kinds())
     assert [part.type for part in devices.parts] == ["gpu", "rdma", "npu"]
 
@@ -118,7 +118,7 @@ def test_what_it_makes_of_a_request_by_mistake_is_reported(made: Any, message: s
     assert str(refused.value).endswith("ask its author")
 
 
-def test_what_it_refuses_itself_is_told_in_its_words() -> None:
+def test_what_it_refuses_itself_is_reported_in_its_words() -> None:
     def refuse(_wanted: Mapping[str, int], _hint: Hint) -> Part:
         raise RequestError("no NPUs on Sundays")
 

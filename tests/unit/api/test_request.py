@@ -145,7 +145,7 @@ def test_instances_and_slices_that_mean_nothing(asked: dict[str, int], words: st
     assert words in str(caught.value)
 
 
-def test_instances_stand_beside_other_types() -> None:
+def test_instances_are_listed_next_to_other_types() -> None:
     devices = of_resources({"nvidia.com/mig-1g.10gb": 1, RDMA: 100})
     assert [part.type for part in devices.parts] == ["gpu", "rdma"]
 

@@ -120,7 +120,7 @@ def test_a_bad_quantity_is_named_by_its_place(pod: Raw, place: str) -> None:
     assert str(caught.value).startswith(f"{place}: ")
 
 
-def test_a_negative_quantity_is_told_with_what_is_allowed() -> None:
+def test_a_negative_quantity_is_reported_with_what_is_allowed() -> None:
     with pytest.raises(resources.ResourceError, match=r'spec\.overhead\.cpu: "-1" is negative; allowed are amounts'):
         resources.amounts({"cpu": "-1"}, "spec.overhead")
 

@@ -84,7 +84,7 @@ async def test_many_requests_at_once_take_turns_and_each_gets_its_own_answer(ser
     assert len({each.transport for each in server.seen}) <= 3
 
 
-async def test_an_answer_in_pieces_and_a_closed_connection(client: ApiClient, server: Server) -> None:
+async def test_an_answer_in_fragments_and_a_closed_connection(client: ApiClient, server: Server) -> None:
     server.handler = streams(b'{"a":', b"[1]}")
     assert await client.request("GET", "/") == {"a": [1]}
     server.always(200, {}, Connection="close")
@@ -104,7 +104,7 @@ async def test_half_an_answer_and_no_http_are_no_answer(sent: bytes) -> None:
             await client.request("GET", "/")
 
 
-async def test_a_refusal_tells_status_reason_and_message(client: ApiClient, server: Server) -> None:
+async def test_a_refusal_shows_status_reason_and_message(client: ApiClient, server: Server) -> None:
     server.always(409, STATUS)
     with pytest.raises(ApiError) as caught:
         await client.request("POST", "/")

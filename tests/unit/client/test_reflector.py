@@ -76,7 +76,7 @@ async def test_events_follow_the_list_and_a_watch_that_ends_goes_on_where_it_was
     assert api.watched_at[1] == 80  # at once
 
 
-async def test_a_bookmark_moves_the_version_and_tells_nobody() -> None:
+async def test_a_bookmark_moves_the_version_and_calls_no_sink() -> None:
     api = ScriptedApi(lists=[page(version=7)], watches=[[line("BOOKMARK", "", 99)]])
     sink = Recorder()
     async with reflecting(api, sink):
@@ -180,7 +180,7 @@ def broken() -> None:
     raise ZeroDivisionError
 
 
-async def test_a_watch_that_is_refused_for_ever_does_not_make_lists_in_a_hurry() -> None:
+async def test_a_watch_that_is_always_refused_does_not_list_in_a_hurry() -> None:
     forbidden = ApiError(403, "Forbidden", "may not watch")
     api = ScriptedApi(lists=[page(version=1)] * 50, watches=[[forbidden]] * 50)
     async with reflecting(api, Recorder()):

@@ -147,7 +147,7 @@ async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_durat
             assert a.term is None
 
 
-async def test_who_stops_releases_and_the_other_takes_over_at_its_next_look() -> None:
+async def test_a_leader_that_stops_releases_and_the_other_takes_over_at_its_next_retry() -> None:
     store = LeaseStore()
     a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
     async with running(a) as tasks:
@@ -164,7 +164,7 @@ async def test_who_stops_releases_and_the_other_takes_over_at_its_next_look() ->
 
 
 @pytest.mark.parametrize("drained", [True, False])
-async def test_who_ends_with_nothing_on_its_way_says_so_to_the_next(*, drained: bool) -> None:
+async def test_a_leader_that_ends_drained_records_it_for_the_next(*, drained: bool) -> None:
     store = LeaseStore()
     a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
     async with running(a):
@@ -175,7 +175,7 @@ async def test_who_ends_with_nothing_on_its_way_says_so_to_the_next(*, drained: 
         assert b.follows_drained is drained
 
 
-async def test_what_an_earlier_leader_said_of_itself_tells_nothing_of_a_later_one() -> None:
+async def test_what_an_earlier_leader_recorded_does_not_apply_to_a_later_one() -> None:
     store = LeaseStore()
     a, b, c = (candidate(store.client(), name) for name in "abc")
     async with running(a):
@@ -251,7 +251,7 @@ async def test_a_lost_answer_to_a_renewal_keeps_the_term() -> None:
         assert election.term == term
 
 
-async def test_a_lease_that_somebody_annotated_is_still_ours() -> None:
+async def test_a_lease_with_a_foreign_annotation_is_still_ours() -> None:
     store = LeaseStore()
     election = candidate(store.client(), "a")
     async with running(election):
@@ -294,7 +294,7 @@ async def test_a_new_lease_starts_above_every_number_of_the_deleted_one() -> Non
             client.resumed.set()
 
 
-async def test_who_saw_the_holder_of_a_deleted_lease_waits_for_its_time_to_run_out() -> None:
+async def test_a_candidate_that_saw_the_holder_of_a_deleted_lease_waits_for_its_expiry() -> None:
     store = LeaseStore()
     client = store.client()
     a, b = candidate(client, "a"), candidate(store.client(), "b")
@@ -320,7 +320,7 @@ async def test_numbers_grow_past_a_deleted_lease_that_was_far_ahead() -> None:
         assert await election.acquired() == ahead + 2
 
 
-async def test_who_is_stopped_while_taking_the_lease_leaves_its_number_alone() -> None:
+async def test_a_candidate_stopped_while_taking_the_lease_leaves_its_number_alone() -> None:
     store = LeaseStore()
     spec = {"holderIdentity": "a", "leaseDurationSeconds": 15, "term": 2 * FIRST}
     store.add(spec)

@@ -205,7 +205,7 @@ def test_a_gated_pod_waits(desk: Desk) -> None:
     assert (status, placed(report)) == (1, {"default/p": "waits for its scheduling gates"})
 
 
-def test_a_request_that_means_nothing_is_told_of_its_pod(desk: Desk) -> None:
+def test_an_invalid_request_is_reported_with_its_pod(desk: Desk) -> None:
     desk.nodes(a=1).with_workload(requesting("p", {"kubernetes.io/gpu": "150"}))
     status, report = desk.json("simulate")
     assert (status, placed(report)["default/p"][:17]) == (1, "invalid request: ")
@@ -269,7 +269,7 @@ def test_a_gated_pod_with_a_request_of_a_plug_in_waits(plugged: Desk) -> None:
 
 
 @pytest.mark.parametrize("command", ["simulate", "advise"])
-def test_a_plug_in_that_fails_is_told_of_the_pod(plugged: Desk, command: str) -> None:
+def test_a_plug_in_failure_is_reported_on_the_pod(plugged: Desk, command: str) -> None:
     status, report = plugged.with_workload(requesting("one", {"example.com/bad": "1"})).json(command)
     failure = "plug-in bad of berth-npus failed in choose: ZeroDivisionError: division by zero"
     assert (status, (report["pods"][0] if command == "simulate" else report)["reason"]) == (1, failure)
@@ -282,7 +282,7 @@ def test_a_plug_in_that_cannot_be_used_ends_the_command(plugged: Desk, tmp_path:
     assert err.startswith("berth-operator simulate: plug-in npu of berth-npus: berth_npus:no cannot be loaded")
 
 
-def test_notes_are_told(desk: Desk) -> None:
+def test_notes_are_shown(desk: Desk) -> None:
     desk.nodes(a=1).put("pods", pod("p", CARD, on="a", allocated=whole(0)))
     _, report = desk.with_workload(requesting("p", {"cpu": "1"}, namespace="ns"), {"kind": "Secret"}).json("simulate")
     assert report["notes"] == [
@@ -340,7 +340,7 @@ def test_advice(desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("owner", [{}, MIRROR], ids=["without owner", "mirror pod"])
-def test_advice_never_moves_what_nobody_makes_anew(desk: Desk, owner: Mapping[str, Any]) -> None:
+def test_advice_never_moves_pods_without_a_controller(desk: Desk, owner: Mapping[str, Any]) -> None:
     status, report = crowded(desk, **owner).json("advise")
     assert (status, report["moves"]) == (1, [])
     assert report["fixed"] == [{"pod": "ns/x", "node": "a", "why": "no controller would create it again"}]
@@ -361,7 +361,7 @@ def test_advice_moves_pods_of_plug_ins(plugged: Desk) -> None:
     ]
 
 
-def test_advice_minds_budgets(desk: Desk) -> None:
+def test_advice_respects_budgets(desk: Desk) -> None:
     crowded(desk, **OWNED)
     budget = {
         "metadata": {"name": "b", "namespace": "ns"},
@@ -433,7 +433,7 @@ def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
         ),
     ],
 )
-def test_a_mistake_in_a_snapshot_is_told(desk: Desk, line: bytes, message: str) -> None:
+def test_a_mistake_in_a_snapshot_is_reported(desk: Desk, line: bytes, message: str) -> None:
     desk.with_workload().write(line)
     status, out, err = desk.run("simulate")
     assert (status, out) == (2, "")
@@ -448,14 +448,14 @@ def test_a_mistake_in_a_snapshot_is_told(desk: Desk, line: bytes, message: str) 
         pytest.param(None, "No such file", id="missing"),
     ],
 )
-def test_what_is_no_snapshot_is_told(desk: Desk, content: bytes | None, message: str) -> None:
+def test_what_is_no_snapshot_is_reported(desk: Desk, content: bytes | None, message: str) -> None:
     desk.with_workload()
     desk.snapshot.unlink() if content is None else desk.snapshot.write_bytes(content)
     status, _, err = desk.run("simulate")
     assert (status, message in err, str(desk.snapshot) in err) == (2, True, True)
 
 
-def test_a_mistake_in_the_workload_is_told(desk: Desk) -> None:
+def test_a_mistake_in_the_workload_is_reported(desk: Desk) -> None:
     spread = [{"maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}]
     for documents, message in (
         ([requesting("a", CARD), requesting("a", CARD)], "document 2 (Pod a): there is a second pod default/a"),
@@ -473,7 +473,7 @@ def test_a_mistake_in_the_workload_is_told(desk: Desk) -> None:
         assert err.startswith(f"berth-operator simulate: {desk.workload}: {message}")
 
 
-def test_files_that_are_not_there_are_told(desk: Desk) -> None:
+def test_missing_files_are_reported(desk: Desk) -> None:
     status, _, err = desk.run("simulate")
     assert (status, f"{desk.workload}: " in err, "No such file" in err) == (2, True, True)
     status, _, err = desk.with_workload().run("simulate", "--config", "/nowhere")
@@ -494,7 +494,7 @@ def test_the_workload_may_come_by_standard_input(desk: Desk, monkeypatch: pytest
         ("clusters: [{}]", "current-context: is not set"),
     ],
 )
-def test_a_kubeconfig_that_cannot_be_used_is_told(
+def test_a_kubeconfig_that_cannot_be_used_is_reported(
     desk: Desk, tmp_path: Path, content: str | None, message: str
 ) -> None:
     path = tmp_path / "kubeconfig"
@@ -505,7 +505,7 @@ def test_a_kubeconfig_that_cannot_be_used_is_told(
     assert (status, out.count("{"), f"{path}: {message}" in err) == (2, 0, True)
 
 
-def test_memory_is_told_in_binary_units(desk: Desk) -> None:
+def test_memory_is_shown_in_binary_units(desk: Desk) -> None:
     _, report = desk.nodes(a=1).with_workload().json("simulate")
     assert report["totals"][0]["free"]["after"]["kubernetes.io/gpu-memory"] == f"{A100_BYTES // 1024}Ki"
     # Users do not need the exact number of bytes.

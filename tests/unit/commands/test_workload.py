@@ -186,7 +186,7 @@ def test_without_classes_priority_is_zero() -> None:
         ),
     ],
 )
-def test_what_is_no_document_is_told(text: str, message: str) -> None:
+def test_what_is_no_document_is_reported(text: str, message: str) -> None:
     with pytest.raises(InputError) as error:
         workload.read(text, "w.yaml")
     assert str(error.value).startswith(message)
@@ -251,7 +251,7 @@ def test_the_field_of_a_mistake_is_named(document: Raw, message: str) -> None:
         ),
     ],
 )
-def test_pods_that_would_be_refused_are_told(spec: Raw, message: str) -> None:
+def test_pods_that_would_be_refused_are_reported(spec: Raw, message: str) -> None:
     with pytest.raises(InputError) as error:
         admitted(read(made(spec=spec)))
     assert str(error.value) == f"w.yaml: document 1 (Pod web): spec.{message}"

@@ -102,7 +102,7 @@ async def test_what_is_allowed_on_one_path_says_nothing_of_another() -> None:
     assert await gate.answer("Bearer good", "/a") == 200
 
 
-async def test_strangers_cost_little_however_many_they_are() -> None:
+async def test_foreign_pods_cost_little_however_many_they_are() -> None:
     gate = Gate()
     answers = await asyncio.gather(
         *(gate.answer(f"Bearer {number}") for number in range(access.MAX_CACHED_TOKENS + 10))
@@ -112,7 +112,7 @@ async def test_strangers_cost_little_however_many_they_are() -> None:
     assert len(gate.guard._kept) <= access.MAX_CACHED_TOKENS
 
 
-async def test_no_answer_lets_nobody_in() -> None:
+async def test_without_an_answer_no_one_is_admitted() -> None:
     gate = Gate()
     gate.api.fault = ApiError(500, "InternalError", "no")
     with pytest.raises(ApiError):

@@ -13,7 +13,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.debug_api.snapshots import KEPT_SECONDS, Listed, Live, UnreadError
 from berth_operator.state.cluster import Cluster
 from tests.builders import device, entry, half, lease, node, pod
-from tests.strangers import KIND, NPU
+from tests.third_party import KIND, NPU
 
 pytestmark = pytest.mark.looptime
 
@@ -60,7 +60,7 @@ def summary_of(fleet: Fleet, name: str) -> dict[str, Any]:
 ALIVE = "status.phase!=Succeeded,status.phase!=Failed"
 
 
-async def test_all_pods_are_read_once_for_those_who_ask_within_a_while() -> None:
+async def test_all_pods_are_read_once_for_the_requests_of_a_few_seconds() -> None:
     replica = Replica()
     first, second = await asyncio.gather(replica.listed.whole(), replica.listed.whole())
     assert first is second
@@ -87,7 +87,7 @@ async def test_of_one_node_no_other_pods_are_read() -> None:
     assert summary_of(fleet, "a")["deviceFree"]["kubernetes.io/gpu-core"] == "50"
 
 
-async def test_devices_of_plug_ins_are_shown_with_who_holds_them() -> None:
+async def test_devices_of_plug_ins_are_shown_with_their_holders() -> None:
     replica = Replica(Kinds((KIND,)))
     replica.cluster.put_device(
         device("a", *({"type": "npu", "minor": n, "id": f"N{n}", "health": True} for n in (0, 1)), generation=2)
@@ -111,7 +111,7 @@ async def test_allocations_of_another_scheduler_count_as_for_a_leader(trusted: C
     assert summary_of(await replica.listed.whole(), "a")["unaccounted"] == unknown
 
 
-async def test_an_agent_that_fell_silent_is_told() -> None:
+async def test_an_agent_without_heartbeats_is_reported() -> None:
     replica = Replica()
     assert summary_of(await replica.listed.of("a"), "a")["ready"] is True
     await asyncio.sleep(200)
@@ -128,7 +128,7 @@ async def test_a_failure_is_not_kept() -> None:
     assert (await replica.listed.whole()).charges
 
 
-async def test_before_nodes_are_known_nothing_is_told() -> None:
+async def test_before_nodes_are_known_nothing_is_reported() -> None:
     replica = Replica()
     replica.knows_nodes = False
     for read in (replica.listed.whole, lambda: replica.listed.of("a")):
@@ -139,7 +139,7 @@ async def test_before_nodes_are_known_nothing_is_told() -> None:
     assert (await replica.listed.whole()).charges
 
 
-async def test_who_asks_no_longer_takes_nothing_from_the_others() -> None:
+async def test_a_request_that_was_given_up_takes_nothing_from_the_others() -> None:
     replica = Replica()
     impatient = asyncio.create_task(replica.listed.whole())
     patient = asyncio.create_task(replica.listed.whole())

@@ -280,7 +280,7 @@ FAULTS = [
     pytest.param(
         set_requests("half", gpu_core="50"),
         {FaultKind.UNREADABLE: ("pod ns/half", "gpu-core cannot be combined")},
-        id="a bound pod whose request means nothing",
+        id="a bound pod with an invalid request",
     ),
     pytest.param(
         set_requests("half", gpu="150"),
@@ -374,7 +374,7 @@ def check(world: World, plant: Plant, expected: dict[FaultKind, tuple[str, str]]
         assert words in faults[kind].text
 
 
-# --- cards that are given in pieces ---------------------------------------------------------------------------
+# --- cards that are allocated as subdevices ---------------------------------------------------------------------------
 
 MIG_1G, MIG_3G, SLICES = "nvidia.com/mig-1g.10gb.me", "nvidia.com/mig-3g.40gb", "nvidia.com/gpu.shared"
 
@@ -421,7 +421,7 @@ def in_subdevices() -> World:
     return world
 
 
-def test_a_sound_cluster_of_pieces_has_no_findings() -> None:
+def test_a_sound_cluster_with_subdevices_has_no_findings() -> None:
     assert audited(in_subdevices()) == []
 
 
@@ -617,7 +617,9 @@ FAULTS_OF_PIECES = [
 
 
 @pytest.mark.parametrize(("plant", "expected"), FAULTS_OF_PIECES)
-def test_each_fault_of_pieces_is_named_and_no_other(plant: Plant, expected: dict[FaultKind, tuple[str, str]]) -> None:
+def test_each_fault_of_subdevices_is_named_and_no_other(
+    plant: Plant, expected: dict[FaultKind, tuple[str, str]]
+) -> None:
     check(in_subdevices(), plant, expected)
 
 

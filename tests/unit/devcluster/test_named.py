@@ -30,7 +30,7 @@ def test_folder_of_a_dead_cluster_is_removed() -> None:
     assert named.names() == []
 
 
-def test_lock_tells_who_lives(tmp_path: Path) -> None:
+def test_lock_shows_whether_its_owner_is_alive(tmp_path: Path) -> None:
     with state.held(tmp_path):
         assert state.supervisor(tmp_path) == os.getpid()
         with pytest.raises(DevclusterError, match="already runs"), state.held(tmp_path):

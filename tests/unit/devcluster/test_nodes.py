@@ -23,7 +23,7 @@ def test_ranges(pattern: str, expected: list[str]) -> None:
     assert nodes.expand(pattern) == expected
 
 
-def test_allocatable_is_the_capacity_unless_told_otherwise() -> None:
+def test_allocatable_is_the_capacity_by_default() -> None:
     options = nodes.NodeOptions(capacity={"example.com/gpu": "8"}, allocatable={"cpu": "60"})
 
     status = nodes.manifest("one", options)["status"]

@@ -126,7 +126,7 @@ def test_daemons_meet_in_the_nodes_own_places() -> None:
     assert "--node-labels=a=b,c=d" in SETUP.kubelet()
 
 
-def test_without_root_there_is_a_word(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_root_there_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
 
     assert main(["up", "--real-node"]) == 1

@@ -45,7 +45,7 @@ def test_same_minor(found: versions.Version | None, *, fits: bool) -> None:
     assert versions.same_minor(found, (1, 36, 3)) is fits
 
 
-def test_go_mod_tells_the_versions() -> None:
+def test_go_mod_names_the_versions() -> None:
     assert versions.required(GO_MOD, "k8s.io/kubernetes") == (1, 36, 3)
     assert versions.required(GO_MOD, "go.etcd.io/etcd/server/v3") == (3, 6, 16)
     assert versions.go_directive(GO_MOD) == (1, 26, 0)

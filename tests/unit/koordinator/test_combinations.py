@@ -194,6 +194,6 @@ def test_a_request_without_meaning_is_refused_with_the_reason(requested: dict[st
         pytest.param({CORE: 200, MEMORY: GI}, id="too much core names gpu.shared"),
     ],
 )
-def test_a_refusal_tells_what_is_allowed(requested: dict[str, int]) -> None:
+def test_a_refusal_names_what_is_allowed(requested: dict[str, int]) -> None:
     with pytest.raises(RequestError, match="allowed are"):
         of_resources(requested)

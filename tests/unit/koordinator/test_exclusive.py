@@ -107,7 +107,7 @@ WHOLE: dict[str, int] = {NVIDIA: 1}
         ),
     ],
 )
-def test_who_keeps_away_from_whom(
+def test_which_pods_repel_each_other(
     card_infos: Sequence[CardInfo], requests: Sequence[tuple[dict[str, int], str]], expected: list[Any]
 ) -> None:
     assert one_after_another(fleet({"node": card_infos}), *(wants(*each) for each in requests)) == expected
@@ -124,7 +124,7 @@ def test_types_do_not_mind_each_other() -> None:
     assert one_after_another(made, wants(SHARE, PCIE), wants({RDMA: 10}, PCIE, "rdma")) == [(0,), (0,)]
 
 
-def test_who_leaves_keeps_nobody_away() -> None:
+def test_a_deleted_pod_repels_no_pod() -> None:
     made = fleet({"node": cards(1)})
     assert one_after_another(made, wants(SHARE, DEVICE)) == [(0,)]
     made.release("uid-pod-0")
@@ -156,7 +156,7 @@ def test_a_restart_finds_it_in_the_allocation(policy: str) -> None:
         pytest.param("text", id="no object"),
     ],
 )
-def test_what_others_write_beside_cards_keeps_nobody_away(extension: object) -> None:
+def test_other_entries_of_an_allocation_block_no_pod(extension: object) -> None:
     held = {"minor": 0, "resources": {"kubernetes.io/gpu-core": "10"}, "extension": extension}
     (grant,) = allocation.parse(orjson.dumps({"gpu": [held]}).decode())
     assert grant.exclusive == ""

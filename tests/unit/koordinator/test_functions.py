@@ -128,7 +128,7 @@ def test_a_card_without_a_free_one_does_not_count() -> None:
     assert given_by(made, wants(3, COUNT)) == [(1, []), (0, []), (2, [])]
 
 
-def test_a_function_of_minor_0_is_told_and_read_again() -> None:
+def test_a_function_of_minor_0_is_written_and_read_again() -> None:
     made = fleet({"node": (other_card("rdma", 1, functions=(((), ((0, "0000:1f:00.2"),)),)),)})
     outcome = decide(made, waiting("pod", wants(1, ANY)), Policy())
     assert isinstance(outcome, Placement)
@@ -137,7 +137,7 @@ def test_a_function_of_minor_0_is_told_and_read_again() -> None:
     assert allocation.parse(text) == outcome.grants
 
 
-def test_functions_without_address_are_told_apart_by_number() -> None:
+def test_functions_without_address_are_distinguished_by_number() -> None:
     made = fleet(
         {"node": tuple(other_card("rdma", minor, functions=(((), ((0, ""), (1, ""))),)) for minor in range(2))}
     )

@@ -260,7 +260,7 @@ THREE = (*BOARD, *nics("fpga", B=(0,), C=(1,), D=(2,)))
             {NVIDIA: 2, RDMA: 1, FPGA: 100},
             ("gpu", "rdma"),
             {"gpu": [0, 1], "rdma": [0], "fpga": [0]},
-            id="who is not named lies anywhere",
+            id="a type that is not named is placed anywhere",
         ),
     ],
 )
@@ -358,7 +358,7 @@ def loose(minor: int, at: str) -> CardInfo:
         ),
     ],
 )
-def test_nics_on_one_numa_node_where_nobody_tells_it(
+def test_nics_on_one_numa_node_that_is_not_reported(
     cards: Sequence[CardInfo], amounts: dict[str, int], expected: ActualAllocation | str
 ) -> None:
     assert placed(node(*cards), wants(amounts, rdma=within("NUMANode"))) == expected
@@ -622,7 +622,7 @@ def linked(draw: st.DrawFn) -> tuple[Fleet, list[CardInfo], dict[int, str], list
 
 
 @given(linked(), st.sampled_from(["", "nvlink", "pcie", "numa"]), st.integers(1, 3))
-def test_gpus_have_what_they_ask_of_each_other_and_nics_beside_them(
+def test_gpus_have_the_requested_links_and_nics_next_to_them(
     board: tuple[Fleet, list[CardInfo], dict[int, str], list[tuple[int, ...]] | None], level: str, nic_count: int
 ) -> None:
     made, gpus, nic_switches, bound = board
@@ -708,7 +708,7 @@ def test_no_more_switches_than_the_first_type_asks_for_however_good_the_links() 
     assert placed(fleet({"node": cards}), request) == {"gpu": [2, 3], "rdma": [2]}
 
 
-def test_many_switches_of_many_cards_are_told_apart() -> None:
+def test_many_switches_of_many_cards_are_distinguished() -> None:
     # So many that their numbers, written one after the other, are longer than 64 bits.
     others = [(2, 1)] * 11
     rows = [[(1, 1)] * 5 + others, [(1, 1)] * 4 + [(1, 7)] + others, [(7, 7)]]

@@ -68,7 +68,7 @@ def test_a_node_that_cannot_serve_keeps_no_pod_from_others(
     [
         pytest.param("LeastAllocated", {0: 20, 1: 60, 2: 10, 3: 70}, 2, id="spread: the emptiest"),
         pytest.param("MostAllocated", {0: 20, 1: 60, 2: 10, 3: 70}, 3, id="packed: the fullest"),
-        pytest.param("MostAllocated", {0: 20, 1: 60, 2: 10, 3: 90}, 1, id="packed: the fullest that has room"),
+        pytest.param("MostAllocated", {0: 20, 1: 60, 2: 10, 3: 90}, 1, id="packed: the fullest that has capacity"),
         pytest.param("Fragmentation", {0: 20, 1: 60, 2: 10, 3: 70}, 3, id="least waste: the tightest"),
     ],
 )
@@ -89,7 +89,7 @@ def test_a_node_that_cannot_serve_keeps_no_pod_from_others(
         pytest.param(BOARD, id="NVLinks"),
     ],
 )
-def test_strategies_tell_shared_cards_apart(
+def test_strategies_distinguish_shared_cards(
     card_infos: Sequence[CardInfo], amounts: dict[str, int], strategy: str, held: Mapping[int, int], minor: int
 ) -> None:
     made = fleet({"node": card_infos})

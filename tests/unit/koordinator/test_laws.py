@@ -45,7 +45,7 @@ Amounts = Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class TypeRequest:
     """What a pod requests of one type of device, in its author's terms."""
 
     kind: str = "gpu"
@@ -106,31 +106,31 @@ def part_of(kind: str, hundredths: int) -> dict[str, int]:
 
 WHOLE = part_of("gpu", 100)
 GPUS = (
-    Wish(amounts={NVIDIA: 1}, count=1, each=WHOLE, whole=True),
-    Wish(amounts={NVIDIA: 2}, count=2, each=WHOLE, whole=True),
-    Wish(amounts={GPU: 300}, count=3, each=WHOLE, whole=True),
-    Wish(amounts={CORE: 100, RATIO: 200}, count=2, each={"gpu-core": 50, "gpu-memory-ratio": 100}, whole=True),
-    Wish(amounts={GPU: 30}, count=1, each=part_of("gpu", 30)),
-    Wish(amounts={RATIO: 70}, count=1, each={"gpu-memory-ratio": 70}),
-    Wish(amounts={MEMORY: 9 * GI}, count=1, each={"gpu-memory": 9 * GI}),
-    Wish(amounts={CORE: 60, MEMORY: GI}, count=1, each={"gpu-core": 60, "gpu-memory": GI}),
-    Wish(amounts={SHARED: 2, RATIO: 60}, count=2, each={"gpu-memory-ratio": 30}),
-    Wish(amounts={SHARED: 2, CORE: 100, MEMORY: 20 * GI}, count=2, each={"gpu-core": 50, "gpu-memory": 10 * GI}),
+    TypeRequest(amounts={NVIDIA: 1}, count=1, each=WHOLE, whole=True),
+    TypeRequest(amounts={NVIDIA: 2}, count=2, each=WHOLE, whole=True),
+    TypeRequest(amounts={GPU: 300}, count=3, each=WHOLE, whole=True),
+    TypeRequest(amounts={CORE: 100, RATIO: 200}, count=2, each={"gpu-core": 50, "gpu-memory-ratio": 100}, whole=True),
+    TypeRequest(amounts={GPU: 30}, count=1, each=part_of("gpu", 30)),
+    TypeRequest(amounts={RATIO: 70}, count=1, each={"gpu-memory-ratio": 70}),
+    TypeRequest(amounts={MEMORY: 9 * GI}, count=1, each={"gpu-memory": 9 * GI}),
+    TypeRequest(amounts={CORE: 60, MEMORY: GI}, count=1, each={"gpu-core": 60, "gpu-memory": GI}),
+    TypeRequest(amounts={SHARED: 2, RATIO: 60}, count=2, each={"gpu-memory-ratio": 30}),
+    TypeRequest(amounts={SHARED: 2, CORE: 100, MEMORY: 20 * GI}, count=2, each={"gpu-core": 50, "gpu-memory": 10 * GI}),
 )
 
 
-def of_others(kind: str) -> tuple[Wish, ...]:
+def of_others(kind: str) -> tuple[TypeRequest, ...]:
     """Return a strategy for what a pod may request of NICs or FPGAs."""
     name = f"kubernetes.io/{kind}"
     return (
-        Wish(kind=kind, amounts={name: 50}, count=1, each={kind: 50}),
-        Wish(kind=kind, amounts={name: 200}, count=2, each={kind: 100}, whole=True),
-        Wish(kind=kind, amounts={name: 2}, count=2, each={kind: 1}, strategy="RequestsAsCount"),
-        Wish(kind=kind, amounts={name: 30}, count=0, each={kind: 30}, strategy="ApplyForAll"),
+        TypeRequest(kind=kind, amounts={name: 50}, count=1, each={kind: 50}),
+        TypeRequest(kind=kind, amounts={name: 200}, count=2, each={kind: 100}, whole=True),
+        TypeRequest(kind=kind, amounts={name: 2}, count=2, each={kind: 1}, strategy="RequestsAsCount"),
+        TypeRequest(kind=kind, amounts={name: 30}, count=0, each={kind: 30}, strategy="ApplyForAll"),
     )
 
 
-WISHES = {"gpu": GPUS, "rdma": of_others("rdma"), "fpga": of_others("fpga")}
+REQUESTS = {"gpu": GPUS, "rdma": of_others("rdma"), "fpga": of_others("fpga")}
 CONDITIONS: st.SearchStrategy[dict[str, Any]] = st.fixed_dictionaries(
     {
         "healthy": st.sampled_from([True, True, True, False]),
@@ -141,7 +141,7 @@ HARDLY: Sequence[Amounts] = ({"gpu-core": 5}, {"gpu-memory": 5})
 """An amount of memory smaller than a hundredth of a card."""
 HOLDS: Mapping[str, Sequence[Amounts]] = {
     kind: [*(part_of(kind, each) for each in (1, 30, 40, 70, 100)), *(HARDLY if kind == "gpu" else ())]
-    for kind in WISHES
+    for kind in REQUESTS
 }
 Held = dict[tuple[str, int], list[Amounts]]
 """(type, minor) of a card -> what each pod holds of it."""
@@ -172,51 +172,56 @@ def nodes(draw: st.DrawFn) -> Node:
 
 
 @st.composite
-def affinity(draw: st.DrawFn) -> list[Wish]:
+def type_requests(draw: st.DrawFn) -> list[TypeRequest]:
     """Draw what a pod requests of one type of device, or of several."""
-    wishes = []
+    requests = []
     for kind in draw(st.sampled_from([("gpu",), ("rdma",), ("fpga",), ("gpu", "rdma"), ("gpu", "rdma", "fpga")])):
-        wish = replace(draw(st.sampled_from(WISHES[kind])), rack=draw(st.sampled_from(["", "", "a", "c"])))
+        type_request = replace(draw(st.sampled_from(REQUESTS[kind])), rack=draw(st.sampled_from(["", "", "a", "c"])))
         if kind == "gpu":
-            wish = replace(
-                wish, model=draw(st.sampled_from(["", A100, T4])), memory=draw(st.sampled_from([0, 40 * GI]))
+            type_request = replace(
+                type_request, model=draw(st.sampled_from(["", A100, T4])), memory=draw(st.sampled_from([0, 40 * GI]))
             )
-        wishes.append(wish)
-    return wishes
+        requests.append(type_request)
+    return requests
 
 
-def asked(wanted: Sequence[Wish]) -> PodRequest:
-    """Return the request of a pod with these wishes."""
-    amounts = {name: amount for wish in wanted for name, amount in wish.amounts.items()}
-    annotations = hints(**{wish.kind: wish.hint for wish in wanted})
-    for wish in wanted:
-        annotations |= wish.constraints
+def asked(wanted: Sequence[TypeRequest]) -> PodRequest:
+    """Return the request of a pod with these requests."""
+    amounts = {name: amount for type_request in wanted for name, amount in type_request.amounts.items()}
+    annotations = hints(**{type_request.kind: type_request.hint for type_request in wanted})
+    for type_request in wanted:
+        annotations |= type_request.constraints
     return asks(amounts, annotations=annotations, model=model.of_pod(annotations, {}))
 
 
 @settings(max_examples=100)
-@given(nodes(), st.lists(affinity(), min_size=1, max_size=8), st.sampled_from(sorted(CARD_STRATEGIES)))
+@given(nodes(), st.lists(type_requests(), min_size=1, max_size=8), st.sampled_from(sorted(CARD_STRATEGIES)))
 def test_cards_are_given_as_asked_for_wherever_there_are_enough(
-    node: Node, pods: list[list[Wish]], strategy: str
+    node: Node, pods: list[list[TypeRequest]], strategy: str
 ) -> None:
     for wanted in pods:
         outcome = decide(node.fleet, waiting("pod", asked(wanted)), Policy(card_strategy=strategy))
         check(node, wanted, outcome.grants if isinstance(outcome, Placement) else ())
 
 
-def check(node: Node, wanted: Sequence[Wish], given_: Sequence[Grant]) -> None:
+def check(node: Node, wanted: Sequence[TypeRequest], given_: Sequence[Grant]) -> None:
     """Check a pod's allocation, empty if the pod waits, against its request."""
     able = {
-        wish.kind: {each.id: each for each in node.cards if wish.fits(each, node.held.get((each.type, each.minor), ()))}
-        for wish in wanted
+        type_request.kind: {
+            each.id: each for each in node.cards if type_request.fits(each, node.held.get((each.type, each.minor), ()))
+        }
+        for type_request in wanted
     }
-    counts = {wish.kind: wish.count or max(sum(map(wish.accepts, node.cards)), 1) for wish in wanted}
+    counts = {
+        type_request.kind: type_request.count or max(sum(map(type_request.accepts, node.cards)), 1)
+        for type_request in wanted
+    }
     assert bool(given_) is all(len(able[kind]) >= count for kind, count in counts.items())
     if not given_:
         return
     assert Counter(each.type for each in given_) == counts
     assert len({each.id for each in given_}) == len(given_)
-    on = {wish.kind: wish.on for wish in wanted}
+    on = {type_request.kind: type_request.on for type_request in wanted}
     for each in given_:
         info = able[each.type][each.id]
         assert each.minor == info.minor

@@ -108,7 +108,7 @@ def reason(made: Fleet, request: PodRequest) -> str:
         pytest.param(False, RESTRICTED, id="all sets have the highest score"),
     ],
 )
-def test_who_keeps_to_partitions(
+def test_which_pods_are_restricted_to_partitions(
     used: Sequence[int], count: int, expected: tuple[int, ...] | None, *, partitions_only: bool, spec: object
 ) -> None:
     assert chosen(switch(used=used, partitions_only=partitions_only), wants({NVIDIA: count}, spec)) == expected
@@ -158,7 +158,7 @@ RINGS = table((1, [0, 1], 400), (1, [2, 3], 100), (1, [4, 5]), (2, [6, 7], 200))
         pytest.param(RINGS, [], {"ringBusBandwidth": "100Gi"}, (6, 7), id="of those that are fast enough, the highest"),
         pytest.param(RINGS, [6], {"ringBusBandwidth": "100Gi"}, (0, 1), id="then the next"),
         pytest.param(RINGS, [0, 2, 6], {"ringBusBandwidth": "0"}, None, id="an unknown ring"),
-        pytest.param(RINGS, [0, 2, 6], SPEC, (4, 5), id="will do for who does not ask"),
+        pytest.param(RINGS, [0, 2, 6], SPEC, (4, 5), id="suffices for a pod without a required bandwidth"),
         pytest.param(
             RINGS, [], {"ringBusBandwidth": "300Gi", **RESTRICTED}, None, id="restricted: the highest is too slow"
         ),
@@ -345,7 +345,7 @@ def test_the_reason(made: Fleet, request_: PodRequest, message: str) -> None:
 @pytest.mark.parametrize(
     ("count", "able"), [pytest.param(2, True, id="a size of the table"), pytest.param(3, False, id="none")]
 )
-def test_nobody_is_evicted_for_a_partition_that_there_is_not(count: int, *, able: bool) -> None:
+def test_no_pod_is_evicted_for_a_partition_that_does_not_exist(count: int, *, able: bool) -> None:
     made = switch(used=range(8), partitions_only=True)
     assert bool(devices.BUILT_IN.could_pass(made, wants({NVIDIA: count}))[made.rows["node"]]) is able
 

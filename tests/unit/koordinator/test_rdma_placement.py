@@ -66,8 +66,8 @@ SICK = (nic(0), nic(1, healthy=False), nic(2))
         pytest.param(FOUR, {}, 100, {}, [0], id="the lowest minor"),
         pytest.param(FOUR, {0: 1}, 100, {}, [1], id="a whole one has no pod on it"),
         pytest.param(FOUR, {0: 1, 2: 100}, 200, {}, [1, 3], id="two whole ones"),
-        pytest.param(FOUR, {2: 50}, 50, {}, [2], id="a share goes to the fullest that has room"),
-        pytest.param(FOUR, {2: 60, 3: 50}, 50, {}, [3], id="not to one without room"),
+        pytest.param(FOUR, {2: 50}, 50, {}, [2], id="a share goes to the fullest that has capacity"),
+        pytest.param(FOUR, {2: 60, 3: 50}, 50, {}, [3], id="not to one without capacity"),
         pytest.param(FOUR, {1: 20, 3: 20}, 50, {}, [1], id="of equal ones to the lowest minor"),
         pytest.param(FOUR, {3: 20}, 4, COUNT, [3, 0, 1, 2], id="each of those that are counted"),
         pytest.param(FOUR, {3: 20}, 3, COUNT, [3, 0, 1], id="the fullest of them first"),
@@ -92,7 +92,7 @@ SICK = (nic(0), nic(1, healthy=False), nic(2))
             "node(s) have too few healthy RDMA devices (3 requested)",
             id="however many others there are",
         ),
-        pytest.param(FOUR, {1: 99}, 2, {}, [0], id="a share needs room"),
+        pytest.param(FOUR, {1: 99}, 2, {}, [0], id="a share needs capacity"),
         pytest.param((nic(7), nic(3)), {}, 200, {}, [3, 7], id="minors need not be in order"),
     ],
 )
@@ -321,7 +321,7 @@ def test_both_types_at_once_are_placed_apart_from_each_other() -> None:
     assert minors(made, request) == [0, 1, 5]
 
 
-def test_nobody_gets_a_nic_where_an_allocation_is_unknown() -> None:
+def test_no_pod_gets_a_nic_where_an_allocation_is_unknown() -> None:
     made = node(*FOUR)
     made.charge(charge("unknown", unknown=("rdma",)))
     for hint in ({}, ALL, within("PCIe")):

@@ -81,7 +81,7 @@ def test_spreading_counts_every_card_of_a_request(amounts: dict[str, int], sprea
         pytest.param({NVIDIA: 1}, {"idle": 25, "half": 75, "mixed": 100}, id="a card"),
         pytest.param({NVIDIA: 2}, {"idle": 50, "half": 100}, id="two cards count twice"),
         pytest.param({GPU: 300}, {"idle": 75}, id="three cards"),
-        # Of shares what is taken of the fullest cards that have room.
+        # Of shares what is taken of the fullest cards that have capacity.
         pytest.param({GPU: 20}, {"idle": 20, "half": 20, "mixed": 80}, id="a share"),
         pytest.param({GPU: 50}, {"idle": 50, "half": 50, "mixed": 80}, id="a share that does not fit on the fullest"),
         pytest.param({RATIO: 70}, {"idle": 70, "half": 70, "mixed": 100}, id="a share that fills a card"),

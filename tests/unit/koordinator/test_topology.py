@@ -167,7 +167,7 @@ def test_scope_and_topology_must_both_hold() -> None:
         pytest.param("nvlink", [], (0, 1), id="no links: the best there is"),
     ],
 )
-def test_a_preference_keeps_nobody_waiting(level: str, used: Sequence[int], expected: tuple[int, ...]) -> None:
+def test_a_preference_delays_no_pod(level: str, used: Sequence[int], expected: tuple[int, ...]) -> None:
     request = wants({NVIDIA: 2}, topology=level, policy="preferred")
     assert chosen(machine(FOUR_BY_TWO, used), request) == expected
 
@@ -318,7 +318,7 @@ def test_the_best_set_from_cold(count: int, capsys: pytest.CaptureFixture[str]) 
         pytest.param([4], 3, (5, 6, 7), (0, 1, 2), id="three: the busy NUMA node, or the idle one"),
     ],
 )
-def test_scopes_decide_where_nobody_tells_of_links(
+def test_scopes_decide_where_no_links_are_reported(
     used: Sequence[int], count: int, packed: tuple[int, ...], spread: tuple[int, ...]
 ) -> None:
     made, request = machine(FOUR_BY_TWO, used), wants({NVIDIA: count})
@@ -330,7 +330,7 @@ def test_scopes_decide_where_nobody_tells_of_links(
     [
         pytest.param({3: 50}, (3,), (4,), id="the card that has a share, or the idle NUMA node"),
         pytest.param({3: 50, 6: 30}, (3,), (0,), id="the fuller one, or an empty one"),
-        pytest.param({3: 80, 6: 30}, (6,), (0,), id="the fuller one that has room"),
+        pytest.param({3: 80, 6: 30}, (6,), (0,), id="the fuller one that has capacity"),
         pytest.param({3: 80}, (2,), (4,), id="no card fits: next to the busy one, or on another NUMA node"),
     ],
 )
@@ -400,7 +400,7 @@ def test_selectors(selector: Any, count: int, expected: tuple[int, ...] | None) 
     assert chosen(machine(LABELLED), asks({NVIDIA: count}, annotations={names.ALLOCATE_HINT: hint})) == expected
 
 
-def test_no_card_with_such_labels_is_told() -> None:
+def test_no_card_with_such_labels_is_reported() -> None:
     hint = '{"gpu": {"selector": {"matchLabels": {"rack": "z"}}}}'
     message = reason(machine(LABELLED), asks({NVIDIA: 1}, annotations={names.ALLOCATE_HINT: hint}))
     assert message == "node(s) have too few healthy GPUs that match the pod's device selector (1 requested)"
@@ -420,13 +420,13 @@ def test_min_memory(least: str, amounts: dict[str, int], expected: tuple[int, ..
     assert chosen(machine(card_infos), asks(amounts, annotations={names.MIN_GPU_MEMORY: least})) == expected
 
 
-def test_the_largest_card_is_told() -> None:
+def test_the_largest_card_is_reported() -> None:
     message = reason(machine([card(0, memory=16 * GI)]), asks({NVIDIA: 1}, annotations={names.MIN_GPU_MEMORY: "20Gi"}))
     assert message == "node(s) have GPUs with too little memory (at most 16Gi of 20Gi)"
 
 
 @pytest.mark.parametrize("amounts", [pytest.param({GPU: 100}, id="a card"), pytest.param({GPU: 10}, id="a share")])
-def test_a_card_in_pieces_is_never_given(amounts: dict[str, int]) -> None:
+def test_a_card_in_subdevices_is_never_allocated(amounts: dict[str, int]) -> None:
     made = machine([sliced(0, 4), divided(1, "1g.10gb"), card(2)])
     made.charge(charge("slice", replica(0)))
     made.charge(charge("instance", instance(1)))

@@ -41,7 +41,7 @@ def test_the_phase(fields: dict[str, Any], phase: str) -> None:
     assert groups.phase(counts(**fields), 3) == phase
 
 
-def test_a_group_that_needs_nobody_is_not_finished() -> None:
+def test_a_group_that_needs_no_member_is_not_finished() -> None:
     assert groups.phase(counts(waiting=1), 0) == "Pending"
 
 

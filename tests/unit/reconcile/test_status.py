@@ -140,7 +140,7 @@ def test_many_models_are_cut() -> None:
 # --- each card --------------------------------------------------------------------------------------------------
 
 
-def test_a_card_shows_what_a_pod_has_left_behind_and_not_who_else_uses_it() -> None:
+def test_a_card_shows_what_a_deleted_pod_holds_and_not_its_other_users() -> None:
     left = replace(charge("a", grant(0, core=100, ratio=100)), uid="node/uid-a", priority=kubelet_allocation.BEYOND)
     foreign = replace(
         left,
@@ -200,7 +200,7 @@ def test_virtual_functions_are_no_resource_of_their_own() -> None:
     assert use.holders[0].resources == {"kubernetes.io/rdma": "1"}
 
 
-def test_a_bad_partition_table_is_told() -> None:
+def test_a_bad_partition_table_is_reported() -> None:
     before = view(gpu(0))
     assert before.device is not None
     raw = device("node", gpu(0))
@@ -281,7 +281,7 @@ def test_the_drivers_own_words_are_passed_on() -> None:
     assert reported_condition(of, "Ready") == ("False", "NoDriver", "libnvidia-ml.so.1 is missing")
 
 
-def test_a_contradiction_is_told() -> None:
+def test_a_contradiction_is_reported() -> None:
     reported = reported_condition(view(gpu(0, id="X"), gpu(1, id="X")), "Valid")
     assert reported[:2] == ("False", "Contradiction")
     assert "spec.devices[0].id: X" in reported[2]

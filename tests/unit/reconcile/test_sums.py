@@ -229,7 +229,7 @@ def test_nothing_is_written_when_nothing_differs() -> None:
     assert sums.status_patch(view(gpu(0), raw=current(view(gpu(0))))) is None
 
 
-def test_an_equal_amount_in_other_words_is_no_difference() -> None:
+def test_an_equal_amount_in_another_unit_is_no_difference() -> None:
     raw = current(view(gpu(0)), **{MEMORY: "8192Mi"})
     assert sums.status_patch(view(gpu(0), raw=raw)) is None
 

@@ -153,7 +153,7 @@ async def test_statuses_let_binds_go_first_and_sums_do_not() -> None:
         assert api.order() == ["sums a", "labels a", "device a"]
 
 
-async def test_statuses_do_not_wait_for_ever_for_binds() -> None:
+async def test_statuses_do_not_wait_forever_for_binds() -> None:
     world = World()
     world.api.add("a", entry(0))
     world.busy = True
@@ -210,7 +210,7 @@ async def test_of_the_statuses_the_longest_marked_comes_first_however_often_anot
 
 
 async def flap(world: World, names: Sequence[str], seconds: float) -> None:
-    """Let the devices of these nodes change each second, and so their sums and statuses."""
+    """Change the devices of these nodes each second, and so their sums and statuses."""
     generation, end = 1, now() + seconds
     while now() < end:
         generation += 1
@@ -357,7 +357,7 @@ async def test_what_is_gone_is_dropped(what: str) -> None:
     assert api.order().count(what) == 1
 
 
-async def test_a_node_that_nobody_knows_is_passed_over() -> None:
+async def test_an_unknown_node_is_skipped() -> None:
     world = World()
     world.writer.mark(NODE, "missing")
     async with running(world) as api:
@@ -443,7 +443,7 @@ async def test_a_pod_group_that_lost_its_members_shows_that() -> None:
     assert (api.groups["ns/g"]["phase"], api.groups["ns/g"]["scheduled"]) == ("Pending", 0)
 
 
-async def test_what_a_foreign_definition_does_not_keep_is_not_written_for_ever() -> None:
+async def test_what_a_foreign_definition_does_not_keep_is_not_written_forever() -> None:
     world = grouped("a", "b")
     world.api.forgets = {"scheduled"}
     world.cluster.put_bound(pod("a", labels={names.POD_GROUP_LABEL: "g"}, on="node"))

@@ -81,7 +81,7 @@ def test_a_selector_is_read(raw: Raw | None, expected: LabelSelector) -> None:
     assert affinity.selector(raw) == expected
 
 
-def test_an_operator_that_we_do_not_know_is_told() -> None:
+def test_an_unknown_operator_is_reported() -> None:
     bad = {"matchExpressions": [{"key": "app", "operator": "Gt", "values": ["1"]}]}
     assert 'operator "Gt"; allowed are In, ' in pods.pending(pod(affinity=pod_affinity(term(bad)))).error
     assert pods.charge(pod(on="node", affinity=pod_affinity(term(bad)))).affinity is NO_AFFINITY
@@ -167,7 +167,7 @@ def test_what_waits_and_what_is_placed_are_read_alike() -> None:
     assert pods.charge(pod(on="node", metadata={"deletionTimestamp": "now"})).terminating
 
 
-def test_replicas_share_their_wishes_and_most_pods_have_none() -> None:
+def test_replicas_share_their_affinity_and_most_pods_have_none() -> None:
     one = pods.pending(pod("a", labels={"index": "1"}, affinity=pod_affinity(term()))).request
     two = pods.pending(pod("b", labels={"index": "2"}, affinity=pod_affinity(term()))).request
     assert one.affinity is two.affinity
@@ -191,7 +191,7 @@ REPLICAS = [
 
 
 @pytest.mark.parametrize(("owners", "expected"), REPLICAS)
-def test_whose_replica_a_pod_is(owners: list[Raw], expected: str) -> None:
+def test_the_controller_of_a_replica(owners: list[Raw], expected: str) -> None:
     fields: Raw = {"labels": {"app": "x"}, "metadata": {"ownerReferences": owners}}
     waiting, placed = (
         pods.pending(pods.transform(pod(**fields))).request,
@@ -210,7 +210,7 @@ def test_replicas_are_of_one_class_and_those_of_another_set_are_not() -> None:
     assert one != other
 
 
-def test_services_are_known_as_the_api_server_tells_of_them() -> None:
+def test_services_are_known_as_the_api_server_shows_them() -> None:
     cluster, labelled = with_nodes(), Identity(namespace="ns", labels=(("app", "x"),))
     table = sinks.services(cluster)
     service: Raw = {"metadata": {"namespace": "ns", "name": "web"}, "spec": {"selector": {"app": "x"}}}
@@ -356,7 +356,7 @@ WAKES = [
         [placed(affinity=pod_anti_affinity(term())), placed("second", "b", affinity=pod_anti_affinity(term()))],
         leaves(),
         Change.POD_DELETED,
-        id="who avoids it leaves",
+        id="the pod with anti-affinity leaves",
     ),
     pytest.param(
         "existing-anti-affinity",
@@ -364,7 +364,7 @@ WAKES = [
         [placed(affinity=pod_anti_affinity(term())), placed("second", "b", affinity=pod_anti_affinity(term()))],
         node_is("b"),
         Change.NODE_LABELS,
-        id="who avoids it is in no zone any more",
+        id="the pod with anti-affinity is in no zone any more",
     ),
     pytest.param(
         "existing-anti-affinity",
@@ -376,7 +376,7 @@ WAKES = [
         ],
         namespace_is({}),
         Change.NAMESPACE_LABELS,
-        id="who avoids it means another namespace now",
+        id="the anti-affinity now selects another namespace",
     ),
     pytest.param(
         "topology-spread",

@@ -94,7 +94,7 @@ def bound(name: str, *minors: int, **fields: Any) -> Raw:
     return pod(name, {NVIDIA: str(len(minors))}, on="node", allocated=whole(*minors), **fields)
 
 
-def stranger(name: str, count: int = 1) -> Raw:
+def foreign_pod(name: str, count: int = 1) -> Raw:
     return pod(name, {NVIDIA: str(count)}, on="node", schedulerName="default-scheduler")
 
 
@@ -156,7 +156,7 @@ def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0], id="of another node"),
         pytest.param([add(bound("p", 0)), give("q", "GPU-2", of="uid-p")], [100, 0, 0, 0], id="of another's name"),
-        pytest.param([add(stranger("p")), give("p", "GPU-3")], [0, 0, 0, 100], id="another scheduler's pod"),
+        pytest.param([add(foreign_pod("p")), give("p", "GPU-3")], [0, 0, 0, 100], id="another scheduler's pod"),
         pytest.param([add(forger("p", 0, core=1)), give("p", "GPU-0")], [100, 0, 0, 0], id="it says less itself"),
         pytest.param(
             [add(forger("p", 0, core=1)), hold(held("p", "GPU-0"))], [100, 0, 0, 0], id="less than the Device says"
@@ -194,7 +194,7 @@ def test_pods_are_charged_for_what_they_hold(events: list[Event], used: list[int
         assert world.used() == used
 
 
-def test_what_a_pod_gave_up_is_free_once_nobody_claims_what_it_has() -> None:
+def test_what_a_pod_gave_up_is_free_once_no_pod_claims_what_it_has() -> None:
     world = World()
     for event in (add(bound("p", 0)), add(bound("q", 1)), give("p", "GPU-1"), gone(bound("q", 1))):
         event(world)
@@ -208,7 +208,7 @@ def test_what_a_pod_gave_up_is_free_once_nobody_claims_what_it_has() -> None:
         pytest.param(give("p"), id="its GpuPod reports nothing"),
     ],
 )
-def test_without_a_word_the_promise_counts_again(last: Event) -> None:
+def test_without_a_report_the_promise_counts_again(last: Event) -> None:
     world = World()
     for event in (add(bound("p", 0)), give("p", "GPU-2"), last):
         event(world)
@@ -216,9 +216,9 @@ def test_without_a_word_the_promise_counts_again(last: Event) -> None:
     assert not world.cluster.allocations.drifted
 
 
-def test_a_pod_of_another_scheduler_may_hold_any_card_until_it_is_told() -> None:
+def test_a_pod_of_another_scheduler_may_hold_any_card_until_it_is_reported() -> None:
     world = World()
-    add(stranger("p", 2))(world)
+    add(foreign_pod("p", 2))(world)
     assert world.unknown() == 1
     give("p", "GPU-1")(world)
     assert (world.unknown(), world.used()) == (1, [0, 100, 0, 0])
@@ -226,10 +226,10 @@ def test_a_pod_of_another_scheduler_may_hold_any_card_until_it_is_told() -> None
     assert (world.unknown(), world.used()) == (0, [0, 100, 0, 100])
 
 
-def test_a_pod_that_kubelet_may_yet_tell_of_is_not_reported_at_once() -> None:
+def test_a_pod_that_kubelet_may_still_report_is_not_reported_at_once() -> None:
     world = World()
     for name in ("slow", "soon"):
-        add(stranger(name))(world)
+        add(foreign_pod(name))(world)
     add(pod("share", {GPU: "50"}, on="node"))(world)
     world.cluster.unknown_allocations.report()
     assert [charge.pod for charge in world.recorder.unknown] == ["ns/share"]
@@ -248,7 +248,7 @@ def test_seven_of_eight_cards_go_to_another_scheduler_and_ours_never_lands_on_th
     world.pods.apply("MODIFIED", pod("half", {GPU: "50"}, on="node", allocated=half(0)))
     world.report(withheld=[0])
     for number in range(1, 8):
-        add(stranger(f"s{number}"))(world)
+        add(foreign_pod(f"s{number}"))(world)
         give(f"s{number}", f"GPU-{number}")(world)
     assert world.used() == [50, *[100] * 7]
     for name, requests in (("again", {GPU: "50"}), ("third", {GPU: "50"}), ("card", {NVIDIA: "1"})):
@@ -349,7 +349,7 @@ def test_what_is_said_of_a_pod_on_another_node_does_not_touch_it() -> None:
     assert world.used() == [0, 0, 0, 0]
 
 
-def test_who_holds_something_and_is_no_pod_is_nobodys_victim_and_nobodys_neighbour() -> None:
+def test_a_holder_that_is_no_pod_is_never_a_victim_and_has_no_affinity() -> None:
     world = World(count=1)
     hold(held("p", "GPU-0"))(world)
     away = {"labelSelector": {}, "namespaceSelector": {}, "topologyKey": "kubernetes.io/hostname"}
@@ -381,7 +381,7 @@ def test_foreign_use_stays_when_the_inventory_changes() -> None:
     assert world.used() == [0, 100, 0, 0]
 
 
-def test_a_card_that_is_no_longer_withheld_wakes_who_waits_for_it() -> None:
+def test_a_card_that_is_no_longer_withheld_wakes_the_pods_that_wait_for_it() -> None:
     world = World(count=1)
     world.report(withheld=[0])
     world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}))
@@ -402,7 +402,7 @@ def test_a_new_inventory_keeps_what_is_withheld() -> None:
     assert isinstance(world.decided()[0], Failure)
 
 
-def test_the_agents_word_is_read_only_when_it_changes() -> None:
+def test_the_agents_report_is_read_only_when_it_changes() -> None:
     first = devices.record(device("node", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")]}))
     same = devices.record(
         device("node", entry(0), status={"bootID": "b", "held": [held("p", "GPU-0")], "gpus": 1}), first
@@ -415,7 +415,7 @@ def test_the_agents_word_is_read_only_when_it_changes() -> None:
     )
 
 
-def test_a_word_that_cannot_be_read_is_told() -> None:
+def test_a_report_that_cannot_be_parsed_is_reported() -> None:
     record = devices.record(device("node", entry(0), status={"withheld": ["one"]}))
     assert record.agent_report.withheld == ()
     [problem] = record.problems
@@ -432,7 +432,7 @@ def test_a_word_that_cannot_be_read_is_told() -> None:
     [
         pytest.param([add(bound("p", 0)), give("p", "GPU-0")], ("True", "AsAllocated"), id="as allocated"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-1")], ("False", "Drifted"), id="another"),
-        pytest.param([add(stranger("p")), give("p", "GPU-1")], ("True", "NothingAllocated"), id="nothing allocated"),
+        pytest.param([add(foreign_pod("p")), give("p", "GPU-1")], ("True", "NothingAllocated"), id="nothing allocated"),
         pytest.param(
             [add(pod("p", {GPU: "50"}, on="node", allocated=half(0))), give("p")], ("True", "AsAllocated"), id="a share"
         ),
@@ -477,7 +477,7 @@ def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
     assert confined.view(StatusKind.GPU_POD, "ns/q") is None
 
 
-def test_a_gpu_pod_that_cannot_be_read_tells_nothing() -> None:
+def test_a_gpu_pod_that_cannot_be_parsed_reports_nothing() -> None:
     world = World()
     add(bound("p", 0))(world)
     world.gpu_pods.apply("ADDED", {**gpu_pod("p"), "spec": {"nodeName": "node"}})

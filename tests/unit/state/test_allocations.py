@@ -42,7 +42,7 @@ def held(charge: Charge) -> list[tuple[str, dict[str, int]]]:
     return [(grant.id, dict(grant.amounts)) for grant in charge.grants]
 
 
-# --- who wrote it -----------------------------------------------------------------------------------------------
+# --- trusted writers -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def held(charge: Charge) -> list[tuple[str, dict[str, int]]]:
         pytest.param("default-scheduler", {}, (KOORDINATOR,), False, id="another is trusted"),
     ],
 )
-def test_an_allocation_counts_beside_our_binding_or_of_a_trusted_scheduler(
+def test_an_allocation_counts_with_our_binding_or_of_a_trusted_scheduler(
     scheduler: str, annotations: Raw, trusted: tuple[str, ...], *, believed: bool
 ) -> None:
     charge = charged(

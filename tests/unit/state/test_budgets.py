@@ -34,18 +34,18 @@ def identity(namespace: str = "ns", **labels: str) -> Identity:
         ),
     ],
 )
-def test_whom_a_budget_protects(selector: Any, of: Identity, protects: int) -> None:
+def test_which_pods_a_budget_protects(selector: Any, of: Identity, protects: int) -> None:
     assert len(Budgets({"ns/budget": budget(raw(selector))}).protecting(of)) == protects
 
 
-def test_what_may_go_and_who_is_gone_already() -> None:
+def test_allowed_disruptions_and_already_disrupted_pods() -> None:
     parsed = budget(raw({}, disruptionsAllowed=2, disruptedPods={"a": "2026-01-01T00:00:00Z"}))
     assert (parsed.allowed, parsed.disrupted) == (2, frozenset({"a"}))
     fresh = budget({"metadata": {"name": "budget", "namespace": "ns"}, "spec": {"selector": {}}})
     assert (fresh.allowed, fresh.disrupted) == (0, frozenset())
 
 
-def list_anew(table: sinks.Table, *objects: dict[str, Any]) -> None:
+def list_again(table: sinks.Table, *objects: dict[str, Any]) -> None:
     listing = table.listing(requested_at=0.0)
     listing.put(list(objects))
     listing.end("")
@@ -55,12 +55,12 @@ def test_budgets_come_change_and_go() -> None:
     cluster = Cluster(grace=1.0)
     table, app = sinks.disruption_budgets(cluster), identity(app="x")
     assert not cluster.budgets
-    list_anew(table, raw({}), raw({}, "second"))
+    list_again(table, raw({}), raw({}, "second"))
     assert len(cluster.budgets.protecting(app)) == 2
     table.apply("MODIFIED", raw({"matchLabels": {"app": "y"}}))
     assert len(cluster.budgets.protecting(app)) == 1
     table.apply("DELETED", raw({}, "second"))
     assert cluster.budgets.protecting(app) == ()
     assert cluster.budgets
-    list_anew(table)
+    list_again(table)
     assert not cluster.budgets

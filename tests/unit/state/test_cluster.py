@@ -155,7 +155,7 @@ def test_the_label_of_a_bind_makes_no_other_pod_of_it() -> None:
     assert world.cluster.fleet.charges["uid-a"] is before
 
 
-def test_a_pod_that_begins_to_leave_wakes_nobody_who_lacks_room() -> None:
+def test_a_pod_that_begins_to_terminate_wakes_no_pod_that_lacks_capacity() -> None:
     world = World()
     world.pods.apply("ADDED", HOLDER)
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
@@ -224,7 +224,7 @@ def test_a_pod_that_changes_while_assumed_is_not_decided_again() -> None:
     assert world.placed().pod.weight == 5
 
 
-def test_a_late_word_of_the_waiting_pod_does_not_undo_its_bind() -> None:
+def test_a_late_event_of_the_waiting_pod_does_not_release_its_bind() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
     world.pods.apply("MODIFIED", HALF)
@@ -424,7 +424,7 @@ def test_what_may_help_wakes_those_that_wait(free: Any) -> None:
     assert len(world.decided()) == 1
 
 
-def test_a_new_node_without_what_they_want_wakes_nobody() -> None:
+def test_a_new_node_without_what_pods_request_wakes_none() -> None:
     world = World()
     world.pods.apply("ADDED", HOLDER)
     world.pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
@@ -557,7 +557,7 @@ def test_a_change_marks_its_node(change: Any, dirty: list[str]) -> None:
 
 
 @pytest.mark.parametrize("seen_by", [pytest.param("answer", id="the answer"), pytest.param("watch", id="the watch")])
-def test_a_successful_bind_marks_its_node_whoever_tells_it_first(seen_by: str) -> None:
+def test_a_successful_bind_marks_its_node_whichever_report_is_first(seen_by: str) -> None:
     world = World()
     world.pods.apply("ADDED", HALF)
     world.placed()
@@ -612,7 +612,7 @@ def test_running_pods_of_a_stale_agent_are_left_alone() -> None:
         pytest.param("False", True, id="False is believed of the agent"),
     ],
 )
-def test_after_a_restart_the_devices_own_word_counts(status: str, *, expected: bool) -> None:
+def test_after_a_restart_the_devices_own_report_counts(status: str, *, expected: bool) -> None:
     cluster = Cluster(grace=20.0, clock=lambda: 0.0)
     cluster.put_node(node())
     cluster.put_lease(lease())
@@ -659,7 +659,7 @@ def test_a_view_holds_all_that_is_known_of_a_node() -> None:
     assert [charge.pod for charge in view.charges] == ["ns/a"]
 
 
-def test_a_view_of_a_stranger_is_empty() -> None:
+def test_a_view_of_an_unknown_object_is_empty() -> None:
     view = World().cluster.node_cache.view("stranger")
     assert (view.node, view.device, view.alive, view.charges) == (None, None, False, ())
 
@@ -698,7 +698,7 @@ def nominate(world: World, on: str = "node") -> None:
     world.cluster.nominator.nominate(pending, replace(placement.charge, node=on))
 
 
-def test_a_start_is_noted_and_wakes_nobody() -> None:
+def test_a_start_is_recorded_and_wakes_no_pod() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
     parked(world, wakes_on=Change.CAPACITY_FREED)
@@ -711,7 +711,7 @@ def test_a_start_is_noted_and_wakes_nobody() -> None:
 
 
 @pytest.mark.parametrize("by_watch", [True, False])
-def test_a_bind_is_unconfirmed_until_somebody_tells_of_it(*, by_watch: bool) -> None:
+def test_a_bind_is_unconfirmed_until_it_is_reported(*, by_watch: bool) -> None:
     world = World()
     world.pods.apply("ADDED", HALF)
     world.placed()

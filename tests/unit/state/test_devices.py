@@ -199,7 +199,7 @@ def test_what_is_known_of_a_card_can_be_selected_without_labels_by_others(fields
 
 
 @pytest.mark.parametrize("fields", [pytest.param({}, id="left out"), pytest.param({"topology": None}, id="null")])
-def test_a_card_of_which_no_place_is_told(fields: Raw) -> None:
+def test_a_card_without_a_reported_place(fields: Raw) -> None:
     card = only(entry(0, **fields))
     assert (card.socket, card.numa, card.pcie, card.module, card.links) == (-1, -1, "", -1, ())
 
@@ -256,7 +256,7 @@ WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100
 
 
 @pytest.mark.parametrize(
-    ("fields", "spec", "healthy", "pieces"),
+    ("fields", "spec", "healthy", "subdevices"),
     [
         pytest.param({"mig": MIG}, {}, False, INSTANCES, id="mixed by default"),
         pytest.param({"mig": MIG}, {"migStrategy": "mixed"}, False, INSTANCES, id="mixed"),
@@ -302,12 +302,12 @@ WHOLE_CARD = {"gpu-core": 100, "gpu-memory": A100_BYTES, "gpu-memory-ratio": 100
         pytest.param({"replicas": 1}, {}, True, {}, id="not sliced"),
     ],
 )
-def test_what_a_card_is_divided_into(fields: Raw, spec: Raw, pieces: dict[str, int], *, healthy: bool) -> None:
+def test_what_a_card_is_divided_into(fields: Raw, spec: Raw, subdevices: dict[str, int], *, healthy: bool) -> None:
     card = only(entry(0, **fields), **spec)
     assert card.healthy is healthy
-    assert dict(card.amounts) == {**WHOLE_CARD, **pieces}
+    assert dict(card.amounts) == {**WHOLE_CARD, **subdevices}
     named = {name for _, name in card.instances}
-    assert named == {name for name in pieces if name.startswith("nvidia.com/mig-")}
+    assert named == {name for name in subdevices if name.startswith("nvidia.com/mig-")}
 
 
 @pytest.mark.parametrize("name", ["", "nvidia.com/gpu", "nvidia.com/gpu.shared"])
@@ -463,7 +463,7 @@ def test_policies_are_read_from_labels(labels: dict[str, str], *, partitions_onl
         pytest.param([*BOARD, entry(0, type="rdma", id="R", resources={})], None, {}, NVSWITCH, id="with a NIC"),
     ],
 )
-def test_partitions_are_told_or_built_in(
+def test_partitions_are_reported_or_built_in(
     entries: list[Raw], table: str | None, labels: dict[str, str], expected: Table
 ) -> None:
     read = marked(*entries, table=table, **labels)
@@ -471,7 +471,7 @@ def test_partitions_are_told_or_built_in(
 
 
 @pytest.mark.parametrize("table", [pytest.param("", id="empty"), pytest.param('{"2": [{"minors": [1]}]}', id="wrong")])
-def test_a_bad_table_is_told_and_counts_as_none(table: str) -> None:
+def test_a_bad_table_is_reported_and_counts_as_none(table: str) -> None:
     record = marked(*BOARD, table=table)
     (problem,) = record.problems
     assert problem.startswith(f"metadata.annotations.{names.PARTITIONS}: ")
@@ -525,7 +525,7 @@ def test_what_only_looks_like_a_contradiction(entries: list[Raw]) -> None:
         pytest.param({"topology": {"nodeID": "x"}}, "spec.devices[0].topology.nodeID: ", id="deep down"),
     ],
 )
-def test_a_spec_that_cannot_be_read_is_told_and_offers_nothing(bad: Raw, place: str) -> None:
+def test_a_spec_that_cannot_be_parsed_is_reported_and_offers_nothing(bad: Raw, place: str) -> None:
     record = devices.record(device("n", {**entry(0), **bad}, entry(1)))
     assert record.inventory.cards == ()
     (problem,) = record.problems

@@ -76,7 +76,7 @@ def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
         ),
     ],
 )
-def test_a_gang_that_is_not_clear_is_told(fields: Raw, message: str) -> None:
+def test_an_ambiguous_gang_is_reported(fields: Raw, message: str) -> None:
     pending = pods.pending(pod(**fields))
     assert pending.error == message
     assert pending.gang is None
@@ -84,7 +84,7 @@ def test_a_gang_that_is_not_clear_is_told(fields: Raw, message: str) -> None:
 
 
 @pytest.mark.parametrize("minimum", [None, 0])
-def test_a_pod_group_that_needs_nobody_means_nothing(minimum: int | None) -> None:
+def test_a_pod_group_that_needs_no_member_is_ignored(minimum: int | None) -> None:
     parsed = groups.group(pod_group(minimum=minimum))
     assert parsed.problem == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"
 
@@ -105,7 +105,7 @@ def test_the_timeout_of_a_pod_group(timeout: int | None, seconds: float) -> None
         *((each, True) for each in ("Scheduled", "Running", "Finished", "Failed")),
     ],
 )
-def test_a_phase_tells_whether_a_group_has_formed(phase: str, *, formed: bool) -> None:
+def test_a_phase_shows_whether_a_group_has_formed(phase: str, *, formed: bool) -> None:
     assert groups.group(pod_group(status={"phase": phase})).formed == formed
 
 

@@ -37,7 +37,7 @@ def test_a_renewal_lasts_for_the_duration_and_the_grace(now: float, *, alive: bo
     assert renewed(at=100.0).alive("node", now) is alive
 
 
-def test_every_renewal_counts_anew() -> None:
+def test_every_renewal_counts_again() -> None:
     heartbeats = renewed()
     for i in range(10):
         heartbeats.observe("node", f"renewed {i}", DURATION, 30.0 * i)
@@ -154,7 +154,7 @@ def test_a_changed_duration_counts_from_the_last_renewal() -> None:
     assert not heartbeats.alive("node", 120.1)
 
 
-def test_a_node_that_nobody_knows_is_not_alive() -> None:
+def test_an_unknown_node_is_not_alive() -> None:
     assert not Heartbeats(grace=GRACE).alive("node", 0.0)
 
 
@@ -182,7 +182,7 @@ def test_a_renewal_seen_before_the_device_counts() -> None:
     assert heartbeats.alive("node", 110.0)
 
 
-def test_a_device_made_again_is_believed_anew() -> None:
+def test_a_device_that_is_created_again_is_trusted_again() -> None:
     heartbeats = beats()
     heartbeats.dismiss("node")
     heartbeats.expect("node", 500.0, doubted=False)

@@ -145,7 +145,7 @@ class World:
         self.audit()
 
     def admit(self, uid: str) -> None:
-        """Let kubelet give a pod its allocation, and let the agent report it by the current minors."""
+        """Make kubelet give a pod its allocation, and the agent report it by the current minors."""
         held = allocated(self.bound[uid]).get("gpu", [])
         known = {each["id"]: each["minor"] for each in self.device["spec"]["devices"]}
         if not any(name.startswith("nvidia.com/") for name in requested(self.bound[uid])):

@@ -49,7 +49,7 @@ def test_a_node_is_ready_by_its_condition(fields: Raw, *, expected: bool) -> Non
 
 
 @pytest.mark.parametrize("status", ["True", "False", "Unknown"])
-def test_a_node_that_nobody_hears_of_is_unreachable(status: str) -> None:
+def test_a_node_without_heartbeats_is_unreachable(status: str) -> None:
     assert nodes.info(node(**ready(status))).unreachable is (status == "Unknown")
 
 
@@ -84,7 +84,7 @@ def test_a_bare_node_is_read() -> None:
         ),
     ],
 )
-def test_what_is_different_is_told(fields: Raw, change: Change) -> None:
+def test_what_is_different_is_reported(fields: Raw, change: Change) -> None:
     assert nodes.change(nodes.info(node()), nodes.info(node(**fields))) == change
 
 
@@ -92,7 +92,7 @@ def test_a_first_sight_is_a_new_node() -> None:
     assert nodes.change(None, nodes.info(node())) == Change.NODE_ADDED
 
 
-def test_what_nobody_reads_is_dropped() -> None:
+def test_unread_fields_are_dropped() -> None:
     raw = node()
     raw["metadata"]["managedFields"] = [1]
     raw["status"] |= {"images": [], "addresses": [1], "nodeInfo": {"bootID": "b", "kernelVersion": "6"}}

@@ -162,14 +162,14 @@ def wakes(of: Cluster) -> bool:
 
 
 @pytest.mark.parametrize("before", [{}, {NVIDIA: 0}, {NVIDIA: 7}])
-def test_a_node_that_offers_more_wakes_who_waited_for_it(before: Mapping[str, int]) -> None:
+def test_a_node_that_offers_more_wakes_the_pods_that_wait_for_it(before: Mapping[str, int]) -> None:
     of = cluster(before)
     assert message(of, pod("a", {NVIDIA: 8}))
     of.put_node(node(offered={NVIDIA: 8}))
     assert wakes(of)
 
 
-def test_a_pod_that_leaves_wakes_who_waited_for_what_it_used() -> None:
+def test_a_deleted_pod_wakes_the_pods_that_wait_for_what_it_used() -> None:
     of = cluster({NVIDIA: 1})
     table = every_pod(of)
     table.apply("ADDED", pod("o", {NVIDIA: 1}, allocated=whole(0), **ON))
@@ -256,7 +256,7 @@ def test_preemption_gives_back_what_victims_hold(offered: int, requested: int, v
 
 
 @pytest.mark.parametrize("offered", [0, 1])
-def test_nobody_is_evicted_where_even_an_empty_node_offers_too_little(offered: int) -> None:
+def test_no_pod_is_evicted_where_even_an_empty_node_offers_too_little(offered: int) -> None:
     assert preempt(crowded(offered, 0, 1).fleet, high(2), Policy(), Budgets()) is None
 
 

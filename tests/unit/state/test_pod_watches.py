@@ -26,7 +26,7 @@ def held(name: str, minor: int, scheduler: str) -> Raw:
     return pod(name, {NVIDIA: "1"}, on="node", allocated=whole(minor), schedulerName=scheduler)
 
 
-def test_a_list_tells_only_of_the_pods_that_it_could_show(cluster: Cluster) -> None:
+def test_a_list_removes_only_pods_that_it_could_show(cluster: Cluster) -> None:
     table = PodTable(cluster)
     ours, others = Selection(table, "ours".__eq__), Selection(table, "ours".__ne__)
     relist(ours, [held("a", 0, "ours"), pod("w", {GPU: "50"}, schedulerName="ours")])

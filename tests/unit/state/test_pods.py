@@ -71,7 +71,7 @@ def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class
     assert first.request == second.request
 
 
-def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
+def test_the_last_message_is_read_from_the_pods_condition() -> None:
     scheduled = {
         "type": "PodScheduled",
         "status": "False",
@@ -90,7 +90,7 @@ def test_what_the_pod_was_told_already_is_read_from_its_condition() -> None:
         pytest.param({"conditions": [{"type": "PodScheduled", "status": "False"}]}, id="no message"),
     ],
 )
-def test_a_pod_that_was_told_nothing(status: Raw) -> None:
+def test_a_pod_without_a_condition(status: Raw) -> None:
     assert pods.pending(pod(status=status)).last_message == ""
 
 
@@ -141,7 +141,7 @@ BAD = [
 
 
 @pytest.mark.parametrize(("fields", "words"), BAD)
-def test_bad_input_is_told_by_its_place_and_leaves_the_pod_waiting(fields: Raw, words: str) -> None:
+def test_bad_input_is_reported_by_its_field_and_leaves_the_pod_waiting(fields: Raw, words: str) -> None:
     pending = pods.pending(pod(**fields))
     assert words in pending.error
     assert not pending.request.devices
@@ -226,7 +226,7 @@ def test_a_pod_is_not_to_be_scheduled(raw: Raw, *, gated: bool) -> None:
     assert pods.is_gated(raw) is gated
 
 
-def test_what_nobody_reads_is_dropped() -> None:
+def test_unread_fields_are_dropped() -> None:
     plain, literal = {"name": "PLAIN", "value": "1"}, {"name": VARIABLE, "value": "all"}
     raw = pod("a", metadata={"managedFields": [1]}, initContainers=[container("i", env=[plain])])
     raw["spec"]["containers"][0] |= {"env": [plain, literal], "command": ["x"], "ports": [{"hostPort": 1}]}
@@ -407,7 +407,7 @@ def test_replicas_share_one_request() -> None:
         pytest.param({"overhead": {"cpu": "1"}}, id="overhead"),
     ],
 )
-def test_what_scheduling_reads_tells_pods_apart(fields: Any) -> None:
+def test_what_scheduling_reads_distinguishes_pods(fields: Any) -> None:
     assert pods.pending(_replica(1)).request != pods.pending(_replica(1, **fields)).request
 
 

@@ -66,7 +66,7 @@ def decided(cluster: Cluster) -> list[str]:
     waiting=st.lists(st.sampled_from(sorted(WANTED)), min_size=1, max_size=6),
     leaver=st.integers(min_value=0, max_value=11),
 )
-def test_whoever_fits_after_a_pod_has_left_was_woken(
+def test_every_pod_that_fits_after_a_pod_was_deleted_was_woken(
     held: list[tuple[str, str]], waiting: list[str], leaver: int
 ) -> None:
     cluster = cluster_of(held)
@@ -88,7 +88,7 @@ def raw(kind: str, name: str) -> Raw:
     return pod(name, requests, **fields)
 
 
-def test_who_finds_no_room_there_sleeps_on() -> None:
+def test_pods_that_do_not_fit_there_are_not_woken() -> None:
     cluster = cluster_of([(kind, name) for name in NODES for kind in ("whole", "other", "cpu")])
     for kind in WANTED:
         cluster.put_pending(raw(kind, kind))
@@ -99,7 +99,7 @@ def test_who_finds_no_room_there_sleeps_on() -> None:
     assert set(decided(cluster)) == {"one", "half", "shy"}
 
 
-def test_who_minds_a_pod_itself_is_woken_though_there_is_no_room_where_it_was() -> None:
+def test_pods_with_terms_on_the_deleted_pod_wake_though_its_node_has_no_capacity() -> None:
     cluster = cluster_of([("cpu", "a"), ("cpu", "c"), ("shy", "a"), ("cpu", "a")])
     cluster.put_pending(pod("near", {"cpu": "2"}, nodeSelector={ZONE: "1"}))
     assert set(decided(cluster)) == {"near"}

@@ -103,7 +103,7 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
         ),
         pytest.param("pods", pod(hostNetwork=True, hostUsers=False), pending, id="features that it needs"),
         pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="preemption policy and priority"),
-        pytest.param("pods", pod(metadata={"ownerReferences": [owner("set")]}), pending, id="whose replica it is"),
+        pytest.param("pods", pod(metadata={"ownerReferences": [owner("set")]}), pending, id="its controller"),
         pytest.param(
             "services",
             {"metadata": {"name": "s", "namespace": "ns"}, "spec": {"selector": {"app": "x"}}},
@@ -190,7 +190,7 @@ def member(name: str, phase: str = "Pending", **fields: Any) -> Raw:
     return pod(name, labels=labels, metadata=version, schedulerName=names.SCHEDULER, status=status, **fields)
 
 
-async def test_a_picture_is_what_the_api_server_tells() -> None:
+async def test_a_snapshot_equals_what_the_api_server_returns() -> None:
     foreign = pod("foreign", schedulerName="default-scheduler")
     api = Api(
         {

@@ -279,7 +279,7 @@ def test_a_claim_wakes_its_own_pods() -> None:
     assert world.reported == ["ns/b"]
 
 
-def test_what_changes_nothing_wakes_nobody() -> None:
+def test_what_changes_nothing_wakes_no_pod() -> None:
     world = World()
     world.storage.put_class(raw_class())
     world.storage.put_claim(raw_claim("a"))
@@ -293,7 +293,7 @@ def test_what_changes_nothing_wakes_nobody() -> None:
     assert world.woken() == {"p"}
 
 
-def test_a_driver_that_tells_of_more_space_wakes() -> None:
+def test_a_driver_that_reports_more_capacity_wakes() -> None:
     world = World()
     world.storage.put_class(raw_class("made", provisioner=DRIVER))
     world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": True}})

@@ -265,7 +265,7 @@ class ChangingCluster:
     ],
 )
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_whoever_could_be_placed_after_a_story_of_changes_was_woken(
+def test_every_class_that_can_be_placed_after_random_changes_was_woken(
     seed: int, kinds: Sequence[str], attributes: Mapping[str, Sequence[Any]]
 ) -> None:
     world, changes = ChangingCluster(seed, kinds, attributes), []
@@ -464,7 +464,7 @@ EVENTS = [
         },
         lambda cluster: cluster.remove_node("a"),
         {"apart", "near"},
-        id="a node goes, which helps only those who count its pods",
+        id="a node is removed, which helps only constraints that count its pods",
     ),
     pytest.param(
         [A, node("b", labels={"zone": "1"})],
@@ -480,7 +480,7 @@ EVENTS = [
         {"x": (None, {"labels": {"app": "x"}, "nodeSelector": {"host": "a"}}), "picky": PICKY},
         lambda cluster: cluster.put_node(node("b")),
         {"x"},
-        id="who avoids it leaves the domain with its node",
+        id="the pod with anti-affinity leaves the domain with its node",
     ),
     pytest.param(
         [
@@ -509,7 +509,7 @@ def test_an_event_wakes_only_the_classes_that_it_may_help(
     assert awake(cluster) == expected
 
 
-def test_whoever_lacks_a_second_thing_is_woken_by_that_too() -> None:
+def test_a_class_that_lacks_a_second_thing_is_woken_by_that_too() -> None:
     """Freed capacity alone did not help; the card that was missing as well has to wake the pod."""
     cluster = cluster_of(
         node("a", allocatable={"cpu": "4"}),
@@ -522,7 +522,7 @@ def test_whoever_lacks_a_second_thing_is_woken_by_that_too() -> None:
     assert awake(cluster) == {"card"}
 
 
-def test_whoever_may_evict_others_is_woken_where_capacity_is_all_that_lacks() -> None:
+def test_a_class_that_may_preempt_is_woken_where_only_capacity_is_lacking() -> None:
     cluster = cluster_of(
         node("a", allocatable={"cpu": "4"}, taints=LOCKED),
         placed=[held("low", "a", {"cpu": "4"}, tolerations=TOLERANT)],
@@ -537,7 +537,7 @@ def test_whoever_may_evict_others_is_woken_where_capacity_is_all_that_lacks() ->
     assert awake(cluster) == {"high"}
 
 
-def test_whoever_others_make_room_for_is_woken_by_whatever_its_node_says() -> None:
+def test_a_nominee_is_woken_by_any_change_of_its_node() -> None:
     cluster = cluster_of(
         node("a", allocatable={"cpu": "4"}),
         placed=[held("low", "a", {"cpu": "4"})],

@@ -55,7 +55,7 @@ class Session:
             library.close_session()
 
     def close(self) -> None:
-        """Let the thread end after the call that it is in."""
+        """Stop the thread after its current call."""
         self._work.put(None)
 
     def _serve(self) -> None:

@@ -133,7 +133,7 @@ class Admission:
             return sorted(proposal.ids)
 
     async def admit(self, resource: str, ids: Sequence[str]) -> None:
-        """Let kubelet give these devices to a container.
+        """Admit that kubelet allocates these devices to a container.
 
         Raises:
             AllocationRefusedError: no pod that waits can be the one that gets them.

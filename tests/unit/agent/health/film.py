@@ -77,7 +77,7 @@ class Film:
         self.now += float(seconds)
 
     def restart(self) -> None:
-        """Let another agent go on from what this one published."""
+        """Start another agent from what this one published."""
         self.monitor = self._monitor(self.shown.spec.model_copy(update={"boot_id": self.boot}))
 
     def reboot(self) -> None:

@@ -222,7 +222,7 @@ async def test_a_type_that_the_agent_finds_itself_is_left_to_it() -> None:
     assert any("already; left out" in finding.message for finding in again["n"].findings)
 
 
-async def test_the_end_is_told_to_all() -> None:
+async def test_the_end_is_sent_to_all() -> None:
     agent, own = Npus(lambda _node: []), Own("n")
     InventoryWithPlugins(own, {"npu": agent}, timeout=20.0).close()
     assert own.closed
@@ -282,7 +282,7 @@ def test_there_are_no_more_than_a_device_has_conditions_for(entries: Callable[[i
     assert message in str(refused.value)
 
 
-async def test_their_conditions_leave_room_for_those_of_agent_and_operator() -> None:
+async def test_their_conditions_leave_space_for_those_of_agent_and_operator() -> None:
     agents = [Npus(lambda _node: [], name=f"npu{number}") for number in range(plugins.MAX_PLUGINS)]
     types = {finding.type for finding in (await plugged(*agents).read())["n"].findings}
     of_operator = {names.READY, names.VALID, names.ACCOUNTED}

@@ -185,7 +185,7 @@ async def test_a_file_that_turns_wrong_leaves_the_last_fleet_in_force(tmp_path: 
         pytest.param("- 1", "fleet: Input should be a valid dictionary", id="no mapping"),
     ],
 )
-def test_a_wrong_fleet_file_is_refused_in_plain_words(tmp_path: Path, text: str, expected: str) -> None:
+def test_an_invalid_fleet_file_is_refused_with_a_plain_message(tmp_path: Path, text: str, expected: str) -> None:
     path = write(tmp_path / "fleet.yaml", text)
     with pytest.raises(FleetError) as refused:
         fleet.load(path)

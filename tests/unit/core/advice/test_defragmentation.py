@@ -75,7 +75,7 @@ def scattered(nodes: int = 3, size: int = 2) -> Town:
 # --- pods to move -------------------------------------------------------------------------------------------------
 
 
-def test_one_pod_moves_to_where_another_left_room() -> None:
+def test_one_pod_moves_to_where_another_left_capacity() -> None:
     advice = scattered().advise(waiting("big", TWO))
     assert (place(advice.result), moved(advice)) == ("n0 0 1", {"p0": "n0 > n1 1"})
     assert (advice.fixed, advice.limits) == ((), ())
@@ -191,7 +191,9 @@ def test_pods_that_keep_others_away_from_other_nodes_are_moved_too(*, mutual: bo
         pytest.param({}, ["large", "small"], id="then the larger"),
     ],
 )
-def test_moves_are_told_in_the_order_in_which_they_are_decided(fields: Mapping[str, Any], order: Sequence[str]) -> None:
+def test_moves_are_listed_in_the_order_in_which_they_are_decided(
+    fields: Mapping[str, Any], order: Sequence[str]
+) -> None:
     town = Town({"a": 2, "b": 2}).settle("large", "a", ONE, 0, **fields).settle("small", "a", HALF, 1)
     town.settle("stays", "b", QUARTER, 0, controlled=False)
     assert list(moved(town.advise(waiting("big", TWO)))) == order
@@ -202,12 +204,12 @@ def test_a_pod_that_fits_needs_no_moves() -> None:
     assert (place(advice.result), advice.moves, advice.tried) == ("n0 1", (), 0)
 
 
-def test_a_pod_that_means_nothing_is_told_so() -> None:
+def test_an_invalid_pod_is_reported() -> None:
     advice = scattered().advise(waiting("wrong", error="no sense"))
     assert advice == Advice(result=Failure(message="invalid request: no sense", wakes_on=advice.result.wakes_on))  # type: ignore[union-attr]
 
 
-def test_who_leaves_already_needs_no_move() -> None:
+def test_pods_that_already_terminate_need_no_move() -> None:
     town = Town({"a": 2}).settle("x", "a", ONE, 0, charged={"terminating": True})
     advice = town.advise(waiting("big", TWO))
     assert (place(advice.result), advice.moves) == ("a 0 1", ())
@@ -216,7 +218,7 @@ def test_who_leaves_already_needs_no_move() -> None:
     assert place(town.advise(waiting("big", TWO)).result) == "a 0 1"
 
 
-# --- who may not be moved -----------------------------------------------------------------------------------------
+# --- pods that may not be moved -------------------------------------------------------------------------------------
 
 PROTECTING = Budget(namespace="ns", selector=EVERYTHING, allowed=0)
 
@@ -249,7 +251,7 @@ def test_a_pod_that_nothing_is_known_of_stays() -> None:
     assert why == defragmentation.ORPHAN
 
 
-def test_only_who_is_in_the_way_is_told_of() -> None:
+def test_only_pods_in_the_way_are_reported() -> None:
     town = (
         Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0, controlled=False).settle("y", "a", {"cpu": 1}, controlled=False)
     )
@@ -270,7 +272,7 @@ def test_no_more_are_moved_than_a_budget_allows(allowed: int, leaving: int, *, f
     assert set(moved(advice)) == ({"x", "y"} if fits else set())
 
 
-def test_who_counts_as_gone_breaks_no_budget() -> None:
+def test_disrupted_pods_violate_no_budget() -> None:
     town = Town({"a": 2, "b": 1}).settle("x", "a", ONE, 0)
     assert not moved(town.advise(waiting("big", TWO), PROTECTING))
     assert moved(town.advise(waiting("big", TWO), replace(PROTECTING, disrupted=frozenset({"x"}))))

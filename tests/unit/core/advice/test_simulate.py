@@ -71,7 +71,7 @@ def labelled(name: str, **fields: Any) -> PendingPod:
     return waiting(name, request, **fields)
 
 
-# --- who gets what ------------------------------------------------------------------------------------------------
+# --- placements ---------------------------------------------------------------------------------------------------
 
 NO_CARD = (
     "0/1 nodes are available: 1 node(s) have too few free GPUs ({} requested with gpu-core {} and gpu-memory-ratio {})."
@@ -128,7 +128,9 @@ def test_pods_are_placed_as_a_queue_would_place_them(
             id="a gang that does not leaves all to others",
         ),
         pytest.param(
-            [gang(*(waiting(f"m{i}", ONE) for i in range(5)), minimum=2)], "m0 m1 m2 m3", id="as many as there is room"
+            [gang(*(waiting(f"m{i}", ONE) for i in range(5)), minimum=2)],
+            "m0 m1 m2 m3",
+            id="as many as there is capacity",
         ),
         pytest.param([gang(waiting("m0", ONE), minimum=3, placed=1, nodes=("a",))], "", id="too few members"),
     ],
@@ -148,7 +150,7 @@ def test_each_pod_is_decided_by_its_own_policy() -> None:
     assert texts_of(simulation) == {"lax": "n 0", "strict": "0/1 nodes are available: 1 node(s) were unschedulable."}
 
 
-def test_a_pod_that_would_clear_a_node_says_of_whom() -> None:
+def test_a_pod_that_would_clear_a_node_names_the_victims() -> None:
     of = fleet()
     of.charge(charge("low", grant(0, core=100, ratio=100)))
     high = waiting("high", ONE, priority=5)
@@ -189,7 +191,7 @@ def test_a_place_that_others_leave_for_a_pod_is_kept_for_it() -> None:
     assert texts_of(simulate(of, units, DEFAULT))["high"] == "n 0 1"
 
 
-def test_members_beyond_those_that_fit_are_told_what_they_lack() -> None:
+def test_members_beyond_those_that_fit_get_their_reason() -> None:
     units = [gang(*(waiting(f"m{i}", ONE) for i in range(3)), minimum=2)]
     assert texts_of(simulate(fleet({"n": cards(2)}), units, DEFAULT))["m2"].startswith("0/1 nodes are available")
 
@@ -202,7 +204,7 @@ def left(cards: int, idle: int, core: int, memory: int, ratio: int) -> Left:
     return Left(cards=cards, idle=idle, free=free)
 
 
-def test_what_is_left_is_told_of_each_model_on_each_node() -> None:
+def test_what_is_left_is_reported_by_model_and_node() -> None:
     small = card(1, memory=T4_BYTES, model=T4)
     of = fleet({"a": (card(0), small), "b": (card(0), card(1, healthy=False))})
     simulation = simulate(
@@ -235,13 +237,13 @@ def test_devices_of_other_types_are_left_too(kind: str) -> None:
 
 def test_of_a_card_in_mig_mode_its_instances_are_left() -> None:
     piece = "nvidia.com/mig-1g.10gb"
-    pieces = tuple((f"MIG-0-{number}", piece) for number in range(7))
-    of = fleet({"n": (card(0, healthy=False, more={piece: 7}, instances=pieces), card(1, healthy=False))})
+    instances = tuple((f"MIG-0-{number}", piece) for number in range(7))
+    of = fleet({"n": (card(0, healthy=False, more={piece: 7}, instances=instances), card(1, healthy=False))})
     of.charge(charge("pod", instance(0, 3), node="n"))
     assert simulate(of, [], DEFAULT).before == {("n", "gpu", A100): Left(cards=1, idle=0, free=((piece, 6),))}
 
 
-def test_cards_that_nobody_could_be_given_are_not_left() -> None:
+def test_cards_that_no_pod_could_get_are_not_left() -> None:
     of = fleet({"silent": cards(1), "gone": cards(1), "there": cards(1)})
     of.set_fresh("silent", fresh=False)
     of.remove_node("gone")
@@ -255,7 +257,7 @@ def test_a_card_with_more_charged_than_it_has_has_nothing_left() -> None:
     assert simulate(of, [], DEFAULT).before == {("node", "gpu", A100): left(1, 0, 0, 0, 0)}
 
 
-def test_nodes_are_told_that_nobody_uses_any_more() -> None:
+def test_nodes_that_are_no_longer_used_are_reported() -> None:
     of = fleet({"idle": cards(1), "held": cards(2), "freed": cards(1), "unknown": cards(1)})
     add(of, node_info("cardless"))
     of.charge(charge("stays", grant(0, core=100), node="held"))
@@ -290,7 +292,7 @@ PODS = st.lists(
 
 @settings(max_examples=40)
 @given(CHANGES, PODS, st.lists(st.sampled_from("pqrstu"), max_size=2))
-def test_the_fleet_is_left_as_it_was_and_every_word_is_a_decision(
+def test_the_fleet_is_left_as_it_was_and_every_result_is_a_decision(
     before: list[Charge | str], pods: list[PendingPod], gone: list[str]
 ) -> None:
     of = made()

@@ -138,7 +138,7 @@ def test_a_node_is_summed_up(charges: tuple[Charge, ...], expected: Mapping[str,
     assert {name: fields[name] for name in expected} == expected
 
 
-def test_where_cards_sit_and_how_they_are_linked_is_told() -> None:
+def test_where_cards_are_and_how_they_are_linked_is_reported() -> None:
     first = card(0, numa=1, pcie="0000:3b", links=((1, 4 * NVLINK), (2, LINKS["System"])))
     of = fleet({"n": (first, card(1, numa=0, links=((0, 4 * NVLINK),)), card(2))})
     cards = summary_of(of)["devices"]["gpu"]
@@ -153,8 +153,8 @@ SLICE = "nvidia.com/mig-1g.10gb"
 
 
 def test_a_card_in_mig_mode_offers_its_instances_alone() -> None:
-    pieces = tuple((f"MIG-0-{number}", SLICE) for number in range(7))
-    of = fleet({"n": (card(0, healthy=False, more={SLICE: 7}, instances=pieces),)})
+    instances = tuple((f"MIG-0-{number}", SLICE) for number in range(7))
+    of = fleet({"n": (card(0, healthy=False, more={SLICE: 7}, instances=instances),)})
     of.charge(charge("two", instance(0, 0), instance(0, 1), node="n"))
     fields = summary_of(of)
     assert (fields["deviceTotal"], fields["deviceFree"]) == ({SLICE: "7"}, {SLICE: "5"})

@@ -305,7 +305,7 @@ def test_minors_that_changed_with_a_restart_move_what_is_held() -> None:
     assert not made.cards["gpu"].taken
 
 
-def test_an_instance_that_is_gone_and_still_held_leaves_room_for_the_others() -> None:
+def test_an_instance_that_is_gone_and_still_held_leaves_capacity_for_the_others() -> None:
     made = holding([divided(0, *SEVEN)], (0, 6))
     made.put_device("node", inventory(divided(0, *SEVEN[:3])))
     # Three are there and one is held that is not: its pod may yet turn out to have one of them.
@@ -361,7 +361,7 @@ def test_under_strategy_single_there_are_no_profiles() -> None:
     assert why(made, {MIG_1G: 1}).startswith("node(s) use MIG strategy single")
 
 
-# --- others who ask the same filters ----------------------------------------------------------------------------
+# --- other uses of the same filters ----------------------------------------------------------------------------
 
 
 def test_a_pod_takes_the_very_instance_of_one_below_it() -> None:
@@ -390,14 +390,14 @@ def test_instances_of_pods_that_leave_already_are_taken_too() -> None:
     assert [each.id for each in found_again.grants] == ["MIG-0-0", "MIG-0-1", "MIG-0-2"]
 
 
-def test_what_is_nominated_is_given_to_nobody_else() -> None:
+def test_what_is_nominated_is_allocated_to_no_other_pod() -> None:
     made = holding([divided(0, *SEVEN[:2])])
     made.nominate(charge("nominee", instance(0, 0), priority=5))
     assert ids(made, {MIG_1G: 1}) == ["MIG-0-1"]
     assert ids(made, {MIG_1G: 2}) == []
 
 
-def test_a_whole_card_evicts_all_who_share_it_and_none_of_those_who_hold_instances() -> None:
+def test_a_whole_card_evicts_all_pods_that_share_it_and_none_that_holds_instances() -> None:
     made = holding([divided(0, *SEVEN), card(1)])
     made.charge(charge("mig", instance(0, 0)))
     made.charge(charge("share", grant(1, core=50, ratio=50, memory=A100_BYTES // 2)))

@@ -165,7 +165,7 @@ def test_a_slice_is_charged_its_part_of_the_card(number: int) -> None:
     assert ids(made, {REPLICAS: number}) == []
 
 
-def test_a_card_that_is_sliced_anew_gives_no_more_than_there_is() -> None:
+def test_a_card_that_is_sliced_again_gives_no_more_than_there_is() -> None:
     made = node(sliced(0, 2))
     made.charge(charge("half", *slices(0, 0, of=2)))
     made.put_device("node", inventory(sliced(0, 4)))
@@ -255,7 +255,7 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
         pytest.param([card(0), card(1)], True, [], 2, ["GPU-0", "GPU-1"], id="single, and no card in MIG mode"),
     ],
 )
-def test_what_is_one_gpu_tells_the_device(
+def test_the_device_defines_what_one_gpu_is(
     card_infos: list[CardInfo], held: list[Grant], count: int, expected: list[str], *, single: bool
 ) -> None:
     made = node(*card_infos, single=single)
@@ -313,7 +313,9 @@ def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
         ),
     ],
 )
-def test_pieces_lie_within_what_is_asked(level: str, places: Sequence[int], expected: list[str], most: str) -> None:
+def test_subdevices_lie_within_the_requested_locality(
+    level: str, places: Sequence[int], expected: list[str], most: str
+) -> None:
     places_: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
     made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(places_)), single=True)
     required = {names.GPU_TOPOLOGY: level}
@@ -341,7 +343,7 @@ def hint(**fields: Any) -> dict[str, str]:
         pytest.param(hint(exclusivePolicy="DeviceLevel"), {0, 2}, "exclusivePolicy", id="exclusive"),
     ],
 )
-def test_pieces_are_of_cards_that_the_pod_accepts(
+def test_subdevices_are_of_cards_that_the_pod_accepts(
     annotations: dict[str, str], minors: set[int], words: str, *, single: bool
 ) -> None:
     there = [divided(minor, "1g.10gb", "1g.10gb") if single else sliced(minor, 2) for minor in range(3)]
@@ -403,7 +405,7 @@ def test_why_there_is_no_slot(made: Fleet, wanted: dict[str, int], words: str) -
 
 
 @pytest.mark.parametrize(("name", "message"), [(REPLICAS, "nvidia.com/gpu.shared"), (NVIDIA, "nvidia.com/gpu")])
-def test_the_most_that_is_free_is_told(name: str, message: str) -> None:
+def test_the_most_that_is_free_is_reported(name: str, message: str) -> None:
     made = node(sliced(0, 4))
     made.charge(charge("a", *slices(0, 0)))
     assert why(made, {name: 4}) == f"node(s) have too few free {message} (at most 3 of 4)"
@@ -471,7 +473,7 @@ def way(held: Grant) -> str:
     return "whole" if names["gpu-memory-ratio"] == 100 else "shared"
 
 
-def pieces_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tuple[str, str]]:
+def subdevices_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator[tuple[str, str]]:
     """Yield (resource, id) of each free subdevice of a card."""
     total, taken, names = Counter(dict(info.amounts)), Counter[str](), {each.id for each in held}
     for each in held:
@@ -496,7 +498,7 @@ def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) 
     for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):
         here = held.get(info.minor, [])
         ways = set(map(way, here))
-        mine = [name for name, _ in pieces_of(info, here, ways)]
+        mine = [name for name, _ in subdevices_of(info, here, ways)]
         is_sliced = REPLICAS in dict(info.amounts)
         whole = info.healthy and not here
         shares = ways <= {"shared"} and sum(dict(each.amounts)["gpu-core"] for each in here) <= 50

@@ -104,7 +104,7 @@ def test_a_pod_gets_exactly_what_it_asked_for(amounts: dict[str, int], minors: l
     assert given_to(placement) == {("gpu", minor): each for minor in minors}
 
 
-def test_the_ids_of_the_cards_are_told() -> None:
+def test_the_ids_of_the_cards_are_shown() -> None:
     placement = place(fleet({"node": cards(2)}), waiting("pod", {GPU: 200}))
     assert [each.id for each in placement.grants] == ["GPU-0", "GPU-1"]
 
@@ -126,7 +126,7 @@ def test_nics_and_fpgas_come_with_the_cards() -> None:
     assert given_to(placement)["fpga", 0] == {"fpga": 30}
 
 
-def test_a_share_goes_to_the_fullest_card_that_has_room() -> None:
+def test_a_share_goes_to_the_fullest_card_that_has_capacity() -> None:
     made = fleet({"node": cards(3)})
     made.charge(charge("a", grant(1, core=30, ratio=30)))
     made.charge(charge("b", grant(2, core=60, ratio=60)))
@@ -192,7 +192,7 @@ def test_the_model_chooses_the_card_of_a_mixed_node() -> None:
     assert [each.minor for each in place(made, waiting("pod", wanted)).grants] == [1]
 
 
-def test_a_healthy_card_is_chosen_beside_an_unhealthy_one() -> None:
+def test_a_healthy_card_is_chosen_next_to_an_unhealthy_one() -> None:
     made = fleet({"node": (card(0, healthy=False), card(1))})
     assert [each.minor for each in place(made, waiting("pod", {GPU: 50})).grants] == [1]
 
@@ -277,12 +277,12 @@ def test_a_node_that_is_gone_does_not_count() -> None:
     assert fails(made, waiting("pod", {GPU: 200})).message.startswith("0/1 nodes are available: ")
 
 
-def test_what_the_user_may_have_meant_is_told() -> None:
+def test_what_the_user_may_have_meant_is_suggested() -> None:
     failure = fails(fleet(), waiting("pod", {NVIDIA: 100}))
     assert failure.message.endswith(" did you mean kubernetes.io/gpu: 100?")
 
 
-def test_a_request_that_means_nothing_is_told_and_never_woken() -> None:
+def test_an_invalid_request_is_reported_and_never_woken() -> None:
     failure = fails(fleet(), waiting("pod", PodRequest(), error="gpu: 150; allowed are …"))
     assert failure == Failure(message="invalid request: gpu: 150; allowed are …", wakes_on=Change(0))
 

@@ -82,7 +82,7 @@ def test_all_members_are_placed_on_cards_of_their_own() -> None:
     assert len({(each.node, grant.minor) for each in placed for grant in each.grants}) == 4
 
 
-def test_one_card_too_few_places_nobody() -> None:
+def test_one_card_too_few_places_no_member() -> None:
     made = fleet({"a": cards(2), "b": cards(1), "c": ()})
     failed = refusal(decide_gang(made, gang(*members(4)), Policy()))
     assert failed.message == (
@@ -112,7 +112,7 @@ def test_members_that_are_placed_already_count() -> None:
     assert nodes_of(decide_gang(made, gang(*members(2), minimum=3, placed=2), Policy())) == {"a": 1}
 
 
-def test_a_late_member_that_fits_nowhere_is_told_what_any_pod_is_told() -> None:
+def test_a_late_member_that_fits_nowhere_gets_the_reason_of_any_pod() -> None:
     made = fleet({"a": ()})
     (pod,) = members(1)
     alone = decide(made, pod, Policy())
@@ -155,7 +155,7 @@ def driver_and_worker() -> tuple[PendingPod, PendingPod]:
     return waiting("d", driver), waiting("w", replace(asks({NVIDIA: 2}), affinity=Affinity(required_affinity=(term,))))
 
 
-def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
+def test_a_member_with_affinity_to_another_is_placed_after_it() -> None:
     made = rack({"a": (2, "", ""), "b": (2, "", "")})
     placed = decide_gang(made, gang(*driver_and_worker()), Policy())
     assert isinstance(placed, list)
@@ -163,10 +163,10 @@ def test_who_wishes_to_be_near_one_of_the_gang_is_placed_after_it() -> None:
     assert len({each.node for each in placed}) == 1
 
 
-def test_who_was_placed_after_all_is_not_the_reason() -> None:
+def test_a_member_that_was_placed_later_is_not_the_reason() -> None:
     made = rack({"a": (2, "", "")})
-    crowd = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
-    failed = refusal(decide_gang(made, gang(*driver_and_worker(), *crowd), Policy()))
+    others = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
+    failed = refusal(decide_gang(made, gang(*driver_and_worker(), *others), Policy()))
     assert failed.message == (
         "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/1 nodes are available: 1 Insufficient cpu."
     )
@@ -365,7 +365,7 @@ def test_preferences_decide_where_closeness_does_not() -> None:
         pytest.param(asks(selector={"zone": "z"}), 0, id="another filter rejects it"),
     ],
 )
-def test_the_room_of_a_node(wanted: PodRequest, expected: int) -> None:
+def test_the_capacity_of_a_node(wanted: PodRequest, expected: int) -> None:
     made = fleet({"node": cards(4)})
     capacities = capacity.of_class(made, wanted, feasible(made, wanted))
     assert int(capacities[made.rows["node"]]) == expected
@@ -387,7 +387,7 @@ def built(rows: Sequence[tuple[int, str, str]], held: Sequence[int]) -> Fleet:
 
 @settings(max_examples=60)
 @given(FLEETS, WANTED, st.lists(st.integers(0, 200), max_size=3))
-def test_the_room_is_never_estimated_too_low(
+def test_the_capacity_is_never_estimated_too_low(
     rows: list[tuple[int, str, str]], wanted: PodRequest, held: list[int]
 ) -> None:
     made = built(rows, held)
@@ -438,6 +438,6 @@ def test_a_gang_is_placed_all_or_not_at_all_and_the_fleet_stays_as_it_was(
     assert (made.requested <= made.allocatable)[:, made.present].all()
 
 
-def test_a_card_of_another_model_is_no_room() -> None:
+def test_a_card_of_another_model_is_no_capacity() -> None:
     made = fleet({"a": (card(0), card(1, model="Tesla T4"))})
     assert isinstance(decide_gang(made, gang(*members(3)), Policy()), Failure)

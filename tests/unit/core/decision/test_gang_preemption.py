@@ -102,7 +102,7 @@ def test_as_many_leave_as_the_gang_lacks_places() -> None:
     assert {each.priority for each in preemption.nominees} == {ABOVE}
 
 
-def test_nobody_leaves_for_a_gang_that_does_not_fit_even_then() -> None:
+def test_no_pod_is_evicted_for_a_gang_that_does_not_fit_even_then() -> None:
     made = full(2, 2)
     assert preempt_gang(made, gang(*some(5)), Policy(), Budgets()) is None
     hold(made, 1, 1, priority=ABOVE, name="equal")
@@ -127,11 +127,11 @@ def test_only_as_many_as_it_needs_are_helped() -> None:
         pytest.param(some(2), replace(Policy(), preemption=False), id="switched off"),
     ],
 )
-def test_who_may_not_preempt(members: Sequence[PendingPod], policy: Policy) -> None:
+def test_which_pods_may_not_preempt(members: Sequence[PendingPod], policy: Policy) -> None:
     assert preempt_gang(full(2), gang(*members), policy, Budgets()) is None
 
 
-def test_nobody_leaves_for_a_gang_with_a_member_that_never_preempts_even_if_that_one_has_a_place() -> None:
+def test_no_pod_is_evicted_for_a_gang_with_a_member_that_never_preempts() -> None:
     made = full(2)
     made.release("uid-p0-0")
     never = waiting("never", {NVIDIA: 1}, priority=ABOVE, preempts=False, created="1")
@@ -165,14 +165,14 @@ def test_free_places_are_used_first() -> None:
     assert nodes(preemption) == {"n0": 2, "n1": 4}
 
 
-def test_one_pod_that_makes_room_for_two_leaves_alone() -> None:
+def test_only_the_pod_whose_capacity_is_enough_is_evicted() -> None:
     made = racks(1, 2, 1)
     for node, minors in ((0, [0]), (1, [0, 1]), (2, [0])):
         hold(made, node, *minors)
     assert victims(helped(made, gang(*some(2)))) == ["p1-0-1"]
 
 
-def test_who_turns_out_not_to_be_in_the_way_stays() -> None:
+def test_pods_that_turn_out_not_to_be_in_the_way_stay() -> None:
     # The first member's best place is that of the lowest pod; with both places of the next one freed it is not needed.
     made = racks(1, 2)
     hold(made, 0, 0, priority=1)
@@ -222,7 +222,7 @@ def test_more_members_than_places_are_compared_at_once() -> None:
     assert {each.priority for each in cheap.victims} == {0}
 
 
-def test_who_leaves_already_costs_nothing() -> None:
+def test_pods_that_already_terminate_cost_nothing() -> None:
     made = full(1, 1, 1)
     made.leaving.add("uid-p1-0")
     hold(made, 2, 0, terminating=True)

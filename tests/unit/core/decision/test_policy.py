@@ -109,7 +109,7 @@ def test_strategies_of_cards(amounts: dict[str, int], used: dict[str, int], poli
     assert placed(made, "pod", amounts, policy).node == node
 
 
-def test_card_spreading_minds_no_pod_without_devices() -> None:
+def test_card_spreading_ignores_pods_without_devices() -> None:
     made = fleet()
     assert card_spreading.score(made, asks({"cpu": 1}), made.present) is None
 

@@ -100,7 +100,7 @@ def wants(cpu: int = 1000, priority: int = 10, **fields: Any) -> PendingPod:
     return waiting("high", {"cpu": cpu, **fields.pop("more", {})}, priority=priority, **fields)
 
 
-# --- who may ------------------------------------------------------------------------------------------------------
+# --- eligible pods --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def test_a_pod_that_is_not_certainly_bound_is_no_victim() -> None:
         pytest.param(node_info("node", cpu=500), id="too small"),
     ],
 )
-def test_nodes_that_no_eviction_helps_lose_nobody(node: Any) -> None:
+def test_nodes_that_no_eviction_helps_lose_no_pod(node: Any) -> None:
     made = Fleet()
     add(made, node)
     made.charge(holder("low", cpu=4000))
@@ -253,7 +253,7 @@ def test_violations_are_counted() -> None:
     assert (len(preemption.victims), preemption.violations) == (3, 2)
 
 
-def test_pods_told_to_leave_use_up_a_budget_that_cannot_know_yet() -> None:
+def test_evicted_pods_use_up_a_budget_that_cannot_know_yet() -> None:
     made = small("a", "b", cpu=1000)
     made.charge(holder("gone", node="a", labels=["x"]))
     made.charge(holder("x", node="b", labels=["x"], priority=1))
@@ -379,7 +379,7 @@ def test_pods_that_it_must_be_apart_from_leave() -> None:
     assert outcome(made, pod) == ("b", ["b"])
 
 
-def test_who_has_to_go_anyway_may_make_enough_room() -> None:
+def test_pods_that_terminate_anyway_may_free_enough_capacity() -> None:
     made = small("a", "b")
     for node, label, started in (("a", "x", 2), ("b", "y", 3)):
         made.charge(holder(f"{node}-large", node=node, cpu=2000, labels=[label], started=1))
@@ -534,7 +534,7 @@ def test_a_nomination_by_ports_holds_too() -> None:
         pytest.param(10, 10, False, id="the rest is not below it"),
     ],
 )
-def test_who_may_find_victims_now_that_a_pod_has_left(gone: int, left: int, *, expected: bool) -> None:
+def test_pods_that_may_find_victims_after_a_pod_was_deleted(gone: int, left: int, *, expected: bool) -> None:
     made = small()
     made.charge(holder("stays", cpu=4000, priority=left))
     assert (
@@ -542,7 +542,7 @@ def test_who_may_find_victims_now_that_a_pod_has_left(gone: int, left: int, *, e
     )
 
 
-def test_a_pod_that_fits_only_beside_a_nominee_waits_and_is_told_so() -> None:
+def test_a_pod_that_fits_only_together_with_a_nominee_waits_with_that_reason() -> None:
     made = small("a", "b")
     affinity = Affinity(required_affinity=anti_affinity("x").required_anti_affinity)
     pod = wants(priority=1)
@@ -766,7 +766,7 @@ def test_never_worse_than_kube_scheduler(scene: tuple[Fleet, PendingPod, Budgets
     )
 
 
-def test_rows_of_nobody_are_not_looked_at() -> None:
+def test_rows_without_a_node_are_not_read() -> None:
     made = small("a")
     made.charge(holder("lost", node="gone", cpu=4000))
     made.charge(holder("low", node="a", cpu=4000))

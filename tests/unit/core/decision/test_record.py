@@ -18,7 +18,7 @@ def test_a_pod_without_devices_gets_no_annotation() -> None:
     assert annotations(Placement(pod=waiting(), node="node")) == {}
 
 
-def test_each_container_is_told_its_own_cards() -> None:
+def test_each_container_sees_its_own_cards() -> None:
     wanted = PodRequest(
         devices=asks({NVIDIA: 3}).devices,
         shares=(Share(container="a", first=0, end=1), Share(container="b", first=1, end=3)),
@@ -83,7 +83,7 @@ def test_a_binding_says_everything_at_once() -> None:
     }
 
 
-def test_the_term_is_told_for_pods_without_devices_too() -> None:
+def test_the_term_is_recorded_for_pods_without_devices_too() -> None:
     assert binding(Placement(pod=waiting(), node="node"), 7, "berth")["metadata"]["annotations"] == {
         "berth.dev/epoch": "7"
     }

@@ -90,10 +90,10 @@ def charges(draw: st.DrawFn) -> Charge:
     name = draw(st.sampled_from("pqrstu"))
     shared = [grant(draw(st.integers(0, 3)), core=50, ratio=50, memory=A100_BYTES // 2)]
     number, profile = draw(st.integers(0, 3)), draw(st.sampled_from(["1g.10gb", "2g.20gb"]))
-    pieces = [instance(2, number, profile), replica(3, number), replica(3, number + 1), with_functions(0, "x")]
+    subdevices = [instance(2, number, profile), replica(3, number), replica(3, number + 1), with_functions(0, "x")]
     return charge(
         name,
-        *draw(st.sampled_from([[], shared, [*shared, *shared], pieces, [instance(0), replica(1)]])),
+        *draw(st.sampled_from([[], shared, [*shared, *shared], subdevices, [instance(0), replica(1)]])),
         node=draw(st.sampled_from([*NODES, "gone"])),
         resources=(("cpu", draw(st.integers(0, 3)) * 500), ("pods", 1), *draw(st.sampled_from([(), (("new", 1),)]))),
         identity=Identity(
@@ -285,7 +285,7 @@ def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
 
 @settings(max_examples=25)
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.lists(st.integers(0, 9), min_size=4, max_size=4))
-def test_the_census_is_kept_as_if_it_were_made_anew(rounds: list[list[Charge | str]], starts: list[int]) -> None:
+def test_the_placed_pods_are_kept_as_if_computed_again(rounds: list[list[Charge | str]], starts: list[int]) -> None:
     fleet = made()
     fleet.resource("new")
     for changes, started in zip(rounds, starts, strict=False):

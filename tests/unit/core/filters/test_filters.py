@@ -367,7 +367,7 @@ NODE_CASES = [
 
 
 @pytest.mark.parametrize(("module", "request_", "node", "reason"), NODE_CASES)
-def test_a_filter_passes_a_node_or_tells_why_not(
+def test_a_filter_passes_a_node_or_explains_why_not(
     module: Any, request_: PodRequest, node: NodeInfo, reason: str
 ) -> None:
     fleet = Fleet()
@@ -390,7 +390,7 @@ def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
 
 
-def test_a_filter_that_minds_nothing_of_a_pod_gives_the_fleets_own_mask() -> None:
+def test_a_filter_that_does_not_concern_a_pod_returns_the_fleets_own_mask() -> None:
     fleet = Fleet()
     add(fleet, node_info("node"), inventory(*cards(1)))
     plain = asks({"cpu": 1})
@@ -460,7 +460,7 @@ def test_the_first_taint_gives_the_reason() -> None:
     assert sum(reasons(taints, fleet, asks()).values()) == 2
 
 
-def test_a_look_for_an_unheard_of_resource_changes_nothing() -> None:
+def test_reading_an_unknown_resource_changes_nothing() -> None:
     fleet = Fleet()
     add(fleet, node_info("node"))
     before = dict(fleet.resources)
@@ -503,7 +503,7 @@ PORT_CASES = [
 
 
 @pytest.mark.parametrize(("wanted", "taken", "reason"), PORT_CASES)
-def test_host_ports_are_free_or_the_filter_tells(wanted: list[HostPort], taken: list[HostPort], reason: str) -> None:
+def test_host_ports_are_free_or_the_filter_explains(wanted: list[HostPort], taken: list[HostPort], reason: str) -> None:
     fleet = Fleet()
     add(fleet, node_info("node"))
     for i, port in enumerate(taken):
@@ -696,7 +696,7 @@ DEVICE_CASES = [
 
 
 @pytest.mark.parametrize(("request_", "world", "reason"), DEVICE_CASES)
-def test_cards_pass_or_the_filter_tells_why_not(request_: PodRequest, world: World, reason: str) -> None:
+def test_cards_pass_or_the_filter_explains_why_not(request_: PodRequest, world: World, reason: str) -> None:
     fleet = world.fleet()
     assert passing(devices.BUILT_IN, fleet, request_) == (set() if reason else {"node"})
     assert reasons(devices.BUILT_IN, fleet, request_) == ({reason: 1} if reason else {})
@@ -726,7 +726,7 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
     assert passing(devices.BUILT_IN, fleet, wanted) == {"c"}
 
 
-def test_a_verdict_is_told_by_every_filter() -> None:
+def test_every_filter_has_a_verdict() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",
         "dynamic-resources": "unresolvable",

@@ -372,7 +372,7 @@ SPREAD = [
     pytest.param(at("a", labels={"app": "y"}), [spread()], "abcd", id="another kind does not count"),
     pytest.param(at("a", "c", "d"), [spread(min_domains=4)], "", id="too few domains: the emptiest counts as none"),
     pytest.param(at("a", "c", "d"), [spread(min_domains=3)], "abcd", id="just enough domains"),
-    pytest.param(at("a", "c"), [spread(2, min_domains=4)], "abcd", id="too few domains and room in them"),
+    pytest.param(at("a", "c"), [spread(2, min_domains=4)], "abcd", id="too few domains and capacity in them"),
     pytest.param(at("a"), [spread(selector=EVERYTHING)], "abcd", id="an empty selector counts no other pod"),
     pytest.param(at("a"), [spread(selector=NOTHING)], "abcd", id="no selector counts no pod"),
     pytest.param(at("a"), [spread(), spread(key="nowhere")], "", id="a second key that is nowhere"),

@@ -293,7 +293,7 @@ def test_bound_and_immediate_claims_choose_nothing() -> None:
         pytest.param([capacity(10 * GI, "x"), volume(storage_class="made", on=["y"])], {"x", "y"}, id="or a volume"),
     ],
 )
-def test_space_of_drivers_that_tell_it(objects: list[object], expected: set[str]) -> None:
+def test_capacity_of_drivers_that_report_it(objects: list[object], expected: set[str]) -> None:
     fleet = world(claim(storage_class="made"), *objects)
     assert passing(volume_binding, fleet, wants("claim")) == EVERYWHERE
     fleet.volumes.tracked.add(DRIVER)

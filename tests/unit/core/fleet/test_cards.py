@@ -112,7 +112,7 @@ def test_a_node_whose_cards_have_no_links_has_no_wiring() -> None:
     assert not locality.link_scores(made.intern_table.wirings[0], 4).any()
 
 
-def test_what_is_no_longer_told_is_gone() -> None:
+def test_what_is_no_longer_reported_is_gone() -> None:
     rich = card(
         0, numa=1, pcie="s", labels=(("x", "y"),), links=((1, 5),), more={MIG_1G: 2}, instances=(("M", MIG_1G),)
     )
@@ -241,7 +241,7 @@ def test_a_name_that_is_held_twice_stays_until_both_are_gone() -> None:
 
 @pytest.mark.parametrize("wanted", [{NVIDIA: 1}, {GPU: 10}, {RATIO: 100}, {CORE: 1, RATIO: 1}], ids=str)
 @pytest.mark.parametrize("held", [pytest.param(instance(), id="an instance"), pytest.param(replica(), id="a replica")])
-def test_a_card_in_pieces_is_neither_whole_nor_shared(held: Any, wanted: dict[str, int]) -> None:
+def test_a_card_in_subdevices_is_neither_whole_nor_shared(held: Any, wanted: dict[str, int]) -> None:
     made = fleet({"node": cards(2)})
     made.charge(charge("a", held))
     outcome = decide(made, waiting("pod", wanted), Policy())

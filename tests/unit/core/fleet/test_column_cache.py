@@ -73,7 +73,7 @@ def test_what_raises_costs_nothing_but_its_answer(*, first: bool) -> None:
 
 
 @given(st.lists(st.one_of(st.integers(0, ROWS - 1), st.none()), max_size=300))
-def test_a_column_is_always_as_if_computed_anew(story: list[int | None]) -> None:
+def test_a_column_always_equals_a_new_computation(story: list[int | None]) -> None:
     column_cache, squares = made(), Squares()
     for row in story:
         if row is None:
@@ -125,7 +125,7 @@ def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
     assert computed == [names[1]]
 
 
-def test_a_column_cannot_be_changed_by_who_asks() -> None:
+def test_a_column_cannot_be_changed_by_its_reader() -> None:
     column = made().column("squares", Squares())
     with pytest.raises(ValueError, match="read-only"):
         column[0] = 1
@@ -142,7 +142,7 @@ def test_what_is_recalled_is_what_would_be_computed(story: list[int], every: int
             assert np.array_equal(column_cache.column("squares", squares), squares.base**2)
 
 
-def test_of_rows_that_look_the_same_one_is_computed() -> None:
+def test_of_rows_with_equal_fingerprints_one_is_computed() -> None:
     squares = Squares()
     column_cache = ColumnCache(lambda _row: 0, lambda row: squares.base[row].tobytes())
     column_cache.column("squares", squares)
@@ -153,7 +153,7 @@ def test_of_rows_that_look_the_same_one_is_computed() -> None:
     assert squares.asked == [ROWS, 1]
 
 
-def test_where_no_two_rows_are_alike_nobody_looks() -> None:
+def test_without_equal_rows_no_fingerprints_are_looked_up() -> None:
     squares, looks = Squares(), itertools.count()
     column_cache = ColumnCache(lambda _row: 0, lambda _row: b"%d" % next(looks))
     column_cache.column("squares", squares)
@@ -163,7 +163,7 @@ def test_where_no_two_rows_are_alike_nobody_looks() -> None:
     assert next(looks) == MIN_LOOKUPS
 
 
-def test_what_was_found_out_about_a_row_is_told_of_one_that_looks_the_same() -> None:
+def test_a_rows_result_is_reused_for_a_row_with_the_same_fingerprint() -> None:
     base, computed = [1, 2, 1], list[int]()
     column_cache = ColumnCache(lambda row: base[row], lambda _row: b"")
 
@@ -234,7 +234,7 @@ def act(made: Fleet, what: str, node: int, number: int) -> None:
 
 
 @given(st.lists(STEPS, max_size=40))
-def test_what_is_kept_is_what_would_be_computed_anew(steps: list[tuple[str, int, int]]) -> None:
+def test_what_is_kept_equals_a_new_computation(steps: list[tuple[str, int, int]]) -> None:
     made = Fleet()
     for number, step in enumerate(steps):
         act(made, *step)
@@ -281,7 +281,7 @@ def of_row(column: Any, made: Fleet) -> Any:
 
 
 @pytest.mark.parametrize("where", ["fleet", "gpu", "rdma"])
-def test_a_row_that_differs_in_any_column_looks_different(where: str) -> None:
+def test_a_row_that_differs_in_any_column_has_another_fingerprint(where: str) -> None:
     made = fleet({"node": (*cards(2), other_card("rdma"))})
     before = fingerprint(made)
     owner = made if where == "fleet" else made.cards[where]
@@ -295,7 +295,7 @@ def test_a_row_that_differs_in_any_column_looks_different(where: str) -> None:
     assert fingerprint(made) == before
 
 
-def test_a_row_looks_different_by_who_holds_what_of_a_card() -> None:
+def test_a_rows_fingerprint_depends_on_what_each_pod_holds_of_a_card() -> None:
     made = fleet({"node": (divided(0, "1g.10gb", "1g.10gb"),)})
     seen = [fingerprint(made)]
     for number in range(2):

@@ -486,7 +486,7 @@ def test_an_unknown_node_is_left_unknown(act: Any) -> None:
     assert set(made.rows) == {"node"}
 
 
-def test_taints_that_nobody_carries_are_forgotten() -> None:
+def test_taints_that_no_node_has_are_forgotten() -> None:
     made = fleet()
     for second in range(100):
         made.put_node(node_info("node", taints=[Taint(key="deletion-candidate", value=str(second))]))

@@ -65,7 +65,7 @@ def little(name: str, minor: int, **fields: Any) -> Charge:
     return charge(name, replace(grant(minor, core=1), **fields), plugin_requests=((NVIDIA, 1),))
 
 
-def stranger(name: str, wanted: int = 1) -> Charge:
+def foreign_pod(name: str, wanted: int = 1) -> Charge:
     """Return a pod of another scheduler, without an allocation annotation."""
     return charge(name, plugin_requests=((NVIDIA, wanted),), unknown=("gpu",))
 
@@ -132,7 +132,7 @@ QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
         pytest.param(
             little("p", 0), gave("p", "GPU-1"), True, [("GPU-0", {"gpu-core": 1}), ("GPU-1", ALL)], id="and another's"
         ),
-        pytest.param(stranger("p"), gave("p", "GPU-1"), False, [("GPU-1", ALL)], id="another scheduler's"),
+        pytest.param(foreign_pod("p"), gave("p", "GPU-1"), False, [("GPU-1", ALL)], id="another scheduler's"),
         pytest.param(whole("p", 0), gave("p", "GPU-9"), False, [("GPU-9", ALL)], id="an unknown card"),
         pytest.param(whole("p", 0), gave("p", "MIG-1-7"), False, [("MIG-1-7", ALL)], id="an unknown instance"),
         pytest.param(
@@ -140,14 +140,14 @@ QUARTER = {"gpu-core": 25, "gpu-memory-ratio": 25, SLICES: 1}
         ),
     ],
 )
-def test_who_holds_a_device_is_charged_for_it(
+def test_the_pod_that_holds_a_device_is_charged_for_it(
     promised: Charge, given_: ActualAllocation, *, claimed: bool, charged: list[tuple[str, dict[str, int]]]
 ) -> None:
     made = node(*cards(4), other_card("rdma"))
     assert held(kubelet_allocation.effective_charge(made, promised, given_, claimed=claimed)) == charged
 
 
-def test_pieces_are_charged_as_what_they_are() -> None:
+def test_subdevices_are_charged_as_what_they_are() -> None:
     made = node(sliced(0, 4), sliced(1, 4), divided(2, "1g.10gb", "1g.10gb"))
     slices = kubelet_allocation.effective_charge(made, replicas("p", (0, 0)), gave("p", "GPU-1::3"), claimed=False)
     assert held(slices) == [("GPU-1::3", QUARTER)]
@@ -165,9 +165,9 @@ def test_pieces_are_charged_as_what_they_are() -> None:
 @pytest.mark.parametrize(
     ("promised", "given_", "unknown"),
     [
-        pytest.param(stranger("p"), gave("p", "GPU-1"), (), id="all of it"),
-        pytest.param(stranger("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
-        pytest.param(stranger("p"), gave("p"), ("gpu",), id="nothing"),
+        pytest.param(foreign_pod("p"), gave("p", "GPU-1"), (), id="all of it"),
+        pytest.param(foreign_pod("p", 2), gave("p", "GPU-1"), ("gpu",), id="a part"),
+        pytest.param(foreign_pod("p"), gave("p"), ("gpu",), id="nothing"),
         pytest.param(
             charge("p", plugin_requests=((NVIDIA, 1),), unknown=("gpu", "rdma")),
             gave("p", "GPU-1"),
@@ -182,7 +182,7 @@ def test_pieces_are_charged_as_what_they_are() -> None:
         ),
     ],
 )
-def test_a_pod_whose_devices_are_told_holds_no_others(
+def test_a_pod_whose_devices_are_reported_holds_no_others(
     promised: Charge, given_: ActualAllocation, unknown: tuple[str, ...]
 ) -> None:
     assert kubelet_allocation.effective_charge(node(), promised, given_, claimed=False).unknown == unknown
@@ -197,7 +197,7 @@ def test_what_a_pod_leaves_behind_is_no_pod() -> None:
     assert kubelet_allocation.leftover_charge(node(), gave("p")) is None
 
 
-def test_what_no_pod_holds_may_be_of_a_node_that_nobody_knows() -> None:
+def test_what_no_pod_holds_may_be_of_an_unknown_node() -> None:
     left = kubelet_allocation.leftover_charge(Fleet(), gave("p", "GPU-1"))
     assert left is not None
     assert held(left) == [("GPU-1", ALL)]
@@ -235,12 +235,12 @@ def test_foreign_use_takes_whole_cards() -> None:
             "kubelet gave it gpu 1 (GPU-1); allocated was gpu 0 (GPU-0)",
             id="in addition to a share",
         ),
-        pytest.param(stranger("p"), gave("p", "GPU-1"), "", id="nothing was promised"),
+        pytest.param(foreign_pod("p"), gave("p", "GPU-1"), "", id="nothing was promised"),
         pytest.param(whole("p", 0), gave("p", "GPU-0", "rdma-0"), "", id="nothing was promised of the type"),
         pytest.param(charge("p", Grant(type="gpu", minor=1, amounts=())), gave("p", "GPU-1"), "", id="by its minor"),
     ],
 )
-def test_a_difference_is_told_in_words(promised: Charge, given_: ActualAllocation, message: str) -> None:
+def test_a_difference_is_reported_in_words(promised: Charge, given_: ActualAllocation, message: str) -> None:
     assert kubelet_allocation.difference(promised, given_) == message
 
 
@@ -455,7 +455,7 @@ def used(of: Fleet) -> list[int]:
 
 @settings(max_examples=60)
 @given(sizes=SIZES, random=st.randoms(use_true_random=False))
-def test_whatever_kubelet_gave_whom_allocations_come_to_say_it(sizes: list[int], random: Any) -> None:
+def test_allocations_converge_to_what_kubelet_gave(sizes: list[int], random: Any) -> None:
     """Any write may be lost at any time, and writes never change charges."""
     count = sum(sizes)
     promised, given_ = ({}, {})

@@ -186,7 +186,7 @@ def test_an_attachment_of_a_kind_that_a_driver_took_over_does_not_count() -> Non
     assert counted(fleet) == 0
 
 
-def test_somebody_elses_ephemeral_claim_does_not_count() -> None:
+def test_the_ephemeral_claim_of_another_pod_does_not_count() -> None:
     fleet = fleet_of(claim("a", storage_class="made", owner="me"))
     fleet.charge(holds("p", node="n0", own={"a": "other"}))
     assert counted(fleet) == 0

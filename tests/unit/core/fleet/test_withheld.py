@@ -89,7 +89,7 @@ def test_the_reason_says_so(made: Fleet, wanted: dict[str, int]) -> None:
     assert outcome.message == f"0/1 nodes are available: 1 {WITHHELD}."
 
 
-def test_cards_that_are_held_are_told_to_be_held() -> None:
+def test_cards_that_are_held_are_reported_as_held() -> None:
     made = node(*cards(1), withheld=(0,))
     made.charge(charge("half", grant(0, core=50, ratio=50, memory=A100_BYTES // 2)))
     outcome = decide(made, waiting("p", {NVIDIA: 1}), Policy())
@@ -97,7 +97,7 @@ def test_cards_that_are_held_are_told_to_be_held() -> None:
     assert "node(s) have too few free GPUs" in outcome.message
 
 
-def test_an_exclusive_policy_is_told_by_itself() -> None:
+def test_a_withheld_card_is_the_reason_and_not_the_exclusive_policy() -> None:
     made = node(*cards(1), withheld=(0,))
     wanted = asks({NVIDIA: 1}, annotations=hints(gpu={"exclusivePolicy": "DeviceLevel"}))
     outcome = decide(made, waiting("p", wanted), Policy())
@@ -121,7 +121,7 @@ def test_a_new_inventory_withholds_nothing() -> None:
     assert given(made, asks({NVIDIA: 2})) == [0, 1]
 
 
-def test_a_node_that_nobody_knows_stays_unknown() -> None:
+def test_an_unknown_node_stays_unknown() -> None:
     made = fleet()
     made.withhold("other", (0,))
     assert "other" not in made.rows
@@ -148,7 +148,7 @@ def test_pods_with_shares_are_evicted_for_one_of_kubelets_all_the_same() -> None
     assert [each.pod for each in preemption.victims] == ["ns/half"]
 
 
-def test_nobody_is_evicted_where_the_card_comes_back_anyway() -> None:
+def test_no_pod_is_evicted_where_the_card_recovers_anyway() -> None:
     made = node(*cards(2), withheld=(0,))
     made.charge(charge("other", grant(1, core=100, ratio=100, memory=A100_BYTES), priority=1))
     preemption = preempt(made, waiting("p", {NVIDIA: 1}, priority=5), Policy(), Budgets())

@@ -52,7 +52,7 @@ def test_the_latest_pods_count_most() -> None:
     assert made.typical.cpu_per_card > 2000
 
 
-def test_models_that_nobody_asks_for_any_more_are_forgotten() -> None:
+def test_models_that_are_no_longer_requested_are_forgotten() -> None:
     made = mix({GPU: 100}, model=T4)
     assert (made.typical.constrained, demand(made)) == (True, {T4: 1.0})
     request = asks({GPU: 100})
@@ -68,7 +68,7 @@ def test_demand_is_shared_by_what_pods_ask_for() -> None:
     assert demand(made)[ANY_MODEL] == pytest.approx(0.75, rel=0.02)
 
 
-def test_who_needs_more_cpu_than_there_is() -> None:
+def test_the_share_of_typical_pods_that_lack_cpu() -> None:
     # Four cards with a processor each, and half cards with two, a little more, and with more than any node has.
     made = mix({"cpu": 4000, GPU: 400}, {"cpu": 2000, GPU: 50}, {"cpu": 2100, GPU: 50}, {"cpu": 900_000, GPU: 50})
     cpu = np.array([-1, 0, 999, 1000, 2000, 2250, 10**9])
@@ -76,7 +76,7 @@ def test_who_needs_more_cpu_than_there_is() -> None:
     assert made.typical.starved(cpu) == pytest.approx(expected, abs=0.02)
 
 
-def test_nobody_starves_before_the_first_pod() -> None:
+def test_no_typical_pod_starves_before_the_first_pod() -> None:
     assert Workload().typical.starved(np.array([0, 1000])).tolist() == [1.0, 1.0]
 
 

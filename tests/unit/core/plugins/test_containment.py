@@ -26,7 +26,7 @@ from berth_operator.core.plugins.containment import contained
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import add, charge, gang, inventory, node_info, other_card, place, waiting
-from tests.strangers import KIND, NPU, OWNER, fails, gives, plugins
+from tests.third_party import KIND, NPU, OWNER, fails, gives, plugins
 
 
 def npu(minor: int = 0, *, healthy: bool = True) -> CardInfo:
@@ -111,7 +111,7 @@ def test_one_that_does_nothing_wrong_is_as_if_there_were_no_wall() -> None:
         pytest.param("score", lambda _fleet, _wanted, fits: fits * np.nan, "allowed are 0 to 100", id="no number"),
     ],
 )
-def test_what_it_does_wrong_is_told_with_its_name(call: str, does: Callable[..., Any], message: str) -> None:
+def test_what_it_does_wrong_is_reported_with_its_name(call: str, does: Callable[..., Any], message: str) -> None:
     made, policy = strange(3, **{call: does})
     made.charge(charge("other", part_of(2), node="a"))
     with pytest.raises(PluginFailedError) as failed:
@@ -175,7 +175,7 @@ def test_preemption_and_gangs_fail_alike() -> None:
     assert not empty.charges
 
 
-def test_what_ifs_tell_it_of_the_pod_alone() -> None:
+def test_simulation_and_advice_report_a_plug_in_failure_only_on_its_pods() -> None:
     made, policy = strange(3, choose=fails)
     policies = {"berth-scheduler": policy}
     simulation = simulate(made, [wants(name="a"), waiting("b"), gang(wants(name="c"), wants(name="d"))], policies)

@@ -189,7 +189,7 @@ def test_without_the_plug_in_its_devices_are_passed_over_and_the_others_counted(
     assert dict(charge.resources)[NPU] == 1
 
 
-def test_a_nodes_sum_is_no_limit_beside_the_devices() -> None:
+def test_a_nodes_sum_is_no_limit_in_addition_to_the_devices() -> None:
     raw = node("n", allocatable={"cpu": "4", NPU: "2"}, offered={})
     assert NPU not in nodes.info(raw, KINDS).allocatable
     assert nodes.device_sums(raw, "allocatable", KINDS) == {NPU: 2}

@@ -71,7 +71,7 @@ def test_gangs_of_one_name_by_object_and_by_annotation_are_two() -> None:
     assert made.ready(BY_TWO, 0.0) is None
 
 
-def test_who_holds_a_node_counts_and_is_not_decided_again() -> None:
+def test_members_that_have_a_node_count_and_are_not_decided_again() -> None:
     made = gang_tracker("a", "b")
     holds(made, "a", bound=False)
     gang = made.ready(GANG, 0.0)
@@ -80,7 +80,7 @@ def test_who_holds_a_node_counts_and_is_not_decided_again() -> None:
     assert (gang.placed, gang.needed, gang.nodes) == (1, 1, ("node-a",))
 
 
-def test_who_is_on_the_way_out_does_not_count() -> None:
+def test_terminating_pods_do_not_count() -> None:
     made = gang_tracker("b")
     holds(made, "a", terminating=True)
     assert made.ready(GANG, 0.0) is None
@@ -114,7 +114,7 @@ def test_a_member_that_changes_its_gang_leaves_the_other() -> None:
     assert made.gang_of("uid-b") is None
 
 
-def test_those_who_succeeded_count_and_the_failed_do_not() -> None:
+def test_succeeded_members_count_and_failed_ones_do_not() -> None:
     made = gang_tracker("c")
     made.end("uid-a", GANG, succeeded=False)
     assert made.ready(GANG, 0.0) is None
@@ -124,7 +124,7 @@ def test_those_who_succeeded_count_and_the_failed_do_not() -> None:
     assert made.ready(GANG, 0.0) is None
 
 
-def test_who_has_ended_counts_once_whichever_watch_is_first() -> None:
+def test_an_ended_pod_counts_once_whichever_watch_is_first() -> None:
     made = gang_tracker("b")
     made.put_group(replace(GROUP, minimum=3))
     holds(made, "a")
@@ -137,7 +137,7 @@ def test_who_has_ended_counts_once_whichever_watch_is_first() -> None:
 # --- what is missing --------------------------------------------------------------------------------------------
 
 
-def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready() -> None:
+def test_what_is_missing_is_reported_after_a_while_and_not_for_a_gang_that_is_ready() -> None:
     made = gang_tracker("a")
     assert list(made.unready(0.0)) == []
     assert list(made.unready(SETTLE - 0.1)) == []
@@ -158,7 +158,7 @@ def test_what_is_missing_is_told_after_a_while_and_not_of_a_gang_that_is_ready()
         pytest.param(replace(GROUP, problem="why"), "why", id="a PodGroup that means nothing"),
     ],
 )
-def test_a_group_that_cannot_be_decided_is_told(group: Group | None, expected: str) -> None:
+def test_a_group_that_cannot_be_decided_is_reported(group: Group | None, expected: str) -> None:
     made = gang_tracker("a", "b", "c", group=group)
     assert made.ready(GANG, 0.0) is None
     (lack,) = lacks(made)
@@ -215,7 +215,7 @@ def test_what_an_earlier_leader_saw_formed_has_formed(first: str) -> None:
     assert made.overdue(1e9) == []
 
 
-def test_the_words_of_an_earlier_run_do_not_count_for_those_who_are_decided_now() -> None:
+def test_a_phase_of_an_earlier_run_does_not_count_for_members_that_are_decided_now() -> None:
     made = gang_tracker("a", "b", group=replace(GROUP, formed=True))
     for name in "ab":
         holds(made, name, bound=False)

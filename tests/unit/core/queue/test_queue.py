@@ -95,7 +95,7 @@ def test_a_pod_that_was_taken_is_still_known() -> None:
 # --- replaced and removed ---------------------------------------------------------------------------------------
 
 
-def test_a_pod_whose_place_is_the_same_keeps_it_and_gives_its_newest_words() -> None:
+def test_a_pod_with_an_unchanged_place_keeps_it_and_shows_its_newest_fields() -> None:
     queue = filled(waiting("a"), waiting("b"))
     queue.put(waiting("a", last_message="news"))
     first = queue.pop(0.0)
@@ -124,7 +124,7 @@ def test_a_removed_pod_does_not_come() -> None:
     assert drained(queue) == ["b"]
 
 
-def test_a_pod_that_nobody_knows_may_be_removed() -> None:
+def test_an_unknown_pod_may_be_removed() -> None:
     queue = filled(waiting("a"))
     queue.remove("uid-x")
     assert drained(queue) == ["a"]
@@ -237,7 +237,7 @@ def test_a_parked_pod_that_changes_its_class_comes_at_once() -> None:
     assert queue.parked_failure(waiting("x")) is not None
 
 
-def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_words() -> None:
+def test_a_parked_pod_that_keeps_its_class_stays_parked_with_its_newest_fields() -> None:
     queue = parked(waiting("a"))
     queue.put(waiting("a", last_message="news"))
     assert drained(queue) == []
@@ -281,7 +281,7 @@ def test_a_pod_comes_back_when_its_time_is_up(now: float, expected: list[str]) -
     assert drained(queue, now) == expected
 
 
-def test_nobody_backs_off_nothing_is_due() -> None:
+def test_nothing_is_due_if_no_unit_backs_off() -> None:
     assert filled(waiting("a")).next_due() is None
 
 
@@ -293,7 +293,7 @@ def test_nobody_backs_off_nothing_is_due() -> None:
         pytest.param({"nominated_node": "node"}, id="others leave a node for it"),
     ],
 )
-def test_whom_a_pod_may_preempt_is_part_of_its_class(other: dict[str, Any]) -> None:
+def test_the_pods_that_a_pod_may_preempt_are_part_of_its_class(other: dict[str, Any]) -> None:
     queue = filled(waiting("a"))
     queue.park(waiting("a"), failure(Change.CAPACITY_FREED))
     assert queue.parked_failure(waiting("b")) is not None
@@ -325,7 +325,7 @@ def test_a_pod_backs_off_from_wherever_it_is() -> None:
         assert drained(queue, 1.0) == ["a"]
 
 
-def test_a_pod_that_backs_off_keeps_nobody_else() -> None:
+def test_a_pod_that_backs_off_delays_no_other() -> None:
     queue = filled(waiting("a", priority=9), waiting("b"))
     queue.pop(0.0)
     queue.back_off(waiting("a", priority=9), 0.0)
@@ -467,7 +467,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
-        """Let time pass, but less than the five minutes after which all parked pods are decided again."""
+        """Advance the time, but less than the five minutes after which all parked pods are decided again."""
         self.now += seconds
 
     def leave(self, uid: str) -> None:

@@ -96,7 +96,7 @@ NAMED = (TopologySpreadConstraint(key="rack", selector=EVERYTHING, max_skew=1),)
 
 
 @pytest.mark.parametrize("affinity", [Affinity(topology_spread=NAMED), Affinity(preferred_topology_spread=NAMED)])
-def test_who_names_a_constraint_has_no_defaults(affinity: Affinity) -> None:
+def test_a_pod_with_own_constraints_has_no_defaults(affinity: Affinity) -> None:
     fleet = World(nodes=ABC, pods=on("a")).fleet()
     assert default_spread.score(fleet, replace(pod(), affinity=affinity), fleet.present) is None
 
@@ -124,7 +124,7 @@ def test_pods_behind_a_service_are_spread(
     assert scored(fleet, pod(both), "abc") == expected
 
 
-def test_a_service_of_another_namespace_spreads_nobody() -> None:
+def test_a_service_of_another_namespace_spreads_no_pod() -> None:
     fleet = World(nodes=ABC, pods=on("a", identity=ALONE)).fleet()
     fleet.affinity_index.services.put("other/s", (("app", "x"),))
     assert default_spread.score(fleet, pod(ALONE), fleet.present) is None
@@ -148,7 +148,7 @@ def test_services_change_and_go() -> None:
 # --- replicas are counted -----------------------------------------------------------------------------------------
 
 
-def test_controllers_that_nobody_asks_for_are_given_up_and_counted_anew() -> None:
+def test_controllers_that_are_no_longer_read_are_dropped_and_counted_again() -> None:
     fleet = World(nodes=ABC, pods=on("a", "a", "b")).fleet()
     known = fleet.affinity_index.replicas
     assert known.count("set")[fleet.rows["a"]] == 2

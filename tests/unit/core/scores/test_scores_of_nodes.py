@@ -75,7 +75,7 @@ def test_the_best_of_the_nodes_that_fit_is_the_measure_of_affinity() -> None:
 # --- taints -----------------------------------------------------------------------------------------------------
 
 SOFT = [Taint(key=key, effect="PreferNoSchedule") for key in "xyz"]
-WISHES = (node_info("none"), node_info("one", taints=SOFT[:1]), node_info("three", taints=SOFT))
+TAINTED = (node_info("none"), node_info("one", taints=SOFT[:1]), node_info("three", taints=SOFT))
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ WISHES = (node_info("none"), node_info("one", taints=SOFT[:1]), node_info("three
         ),
     ],
 )
-def test_taints_that_wish_pods_away(tolerations: Any, expected: dict[str, float]) -> None:
-    assert scored(taints, fleet_of(*WISHES), asks(tolerations=tolerations)) == expected
+def test_prefer_no_schedule_taints(tolerations: Any, expected: dict[str, float]) -> None:
+    assert scored(taints, fleet_of(*TAINTED), asks(tolerations=tolerations)) == expected
 
 
 def test_hard_taints_are_no_preference() -> None:
@@ -100,7 +100,7 @@ def test_hard_taints_are_no_preference() -> None:
 
 
 def test_the_worst_of_the_nodes_that_fit_is_the_measure_of_taints() -> None:
-    assert scored(taints, fleet_of(*WISHES), asks(), fits={"none", "one"})["one"] == 0
+    assert scored(taints, fleet_of(*TAINTED), asks(), fits={"none", "one"})["one"] == 0
 
 
 # --- images -----------------------------------------------------------------------------------------------------
@@ -195,7 +195,7 @@ def test_balanced_allocation(taken: tuple[int, int], wanted: dict[str, int], exp
 
 @pytest.mark.parametrize("module", [pytest.param(each, id=each.NAME) for each in scores.ALL])
 def test_a_score_is_from_0_to_100_even_where_nothing_fits(module: Any) -> None:
-    fleet = fleet_of(*ZONES, *WISHES, node_info("empty", cpu=0, memory=0), taken={"a": (10**9, 10**15)})
+    fleet = fleet_of(*ZONES, *TAINTED, node_info("empty", cpu=0, memory=0), taken={"a": (10**9, 10**15)})
     wanted = asks({"cpu": 1}, preferred=[(in_zone("a"), 100)], images=["x"])
     fits: set[str] | None
     for fits in (None, set()):

@@ -66,7 +66,7 @@ def written(*containers: Raw, labels: dict[str, str] | None = None, init: tuple[
             {"a/memory-limit-0": CARD, "a/sm-limit-0": 100, "b/memory-limit-0": CARD, "b/sm-limit-0": 100},
             id="a card each",
         ),
-        pytest.param([container("a", {GPU: "50"})], {}, id="who reads none has none"),
+        pytest.param([container("a", {GPU: "50"})], {}, id="a container that reads none has none"),
         pytest.param(
             [limited("a", {GPU: "20"}), container("b", {GPU: "30"})],
             {"a/memory-limit-0": CARD // 5, "a/sm-limit-0": 20},

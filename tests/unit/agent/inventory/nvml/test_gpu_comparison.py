@@ -48,7 +48,7 @@ def bridged() -> list[Gpu]:
         pytest.param([replace(h100(0), remapped_failure=True)], id="remapping"),
     ],
 )
-async def test_both_tell_the_same_of_one_machine(machine: Machine, agent: Start, gpus: list[Gpu]) -> None:
+async def test_both_report_the_same_machine(machine: Machine, agent: Start, gpus: list[Gpu]) -> None:
     fixture = machine(*sorted(gpus, key=lambda gpu: gpu.bus_id))
     reading = await agent(fixture).read()
     theirs = smi.facts(pretend.texts(fixture))
@@ -149,6 +149,6 @@ async def test_a_driver_that_does_not_answer_is_a_trouble(machine: Machine, agen
     )
 
 
-def test_a_difference_says_what_both_tell() -> None:
+def test_a_difference_names_both_values() -> None:
     differences = smi.differences({"GPU-1": {"name": "A"}}, {"GPU-1": {"name": "B"}, "GPU-2": {"name": "C"}})
     assert differences == ["GPU-1 name: agent 'A', nvidia-smi 'B'", "GPU-2 name: agent None, nvidia-smi 'C'"]

@@ -14,7 +14,7 @@ GONE = 2**22 + 1
 """Above all process ids."""
 
 
-def test_a_look_finds_cards_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_reading_finds_cards_and_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy = replace(a100(0), processes=[Process(pid=os.getpid(), used=1), Process(pid=GONE, used=1)])
     gone = replace(a100(2), processes=[Process(pid=GONE, used=1)])
     fixture = NvmlFixture(tmp_path, gpus=[busy, a100(1), gone])

@@ -74,7 +74,7 @@ def finding(reading: Reading, kind: str) -> Finding:
         pytest.param(t4(1), T4, id="t4"),
     ],
 )
-async def test_each_field_is_as_nvidia_smi_tells_it(
+async def test_each_field_equals_nvidia_smis(
     machine: Machine, agent: Start, gpu: Gpu, expected: dict[str, str]
 ) -> None:
     reading = await agent(machine(gpu)).read()

@@ -142,7 +142,7 @@ class Kubelet:
             await self._admit(changed, api, plugin)
 
     def end(self, uid: str) -> None:
-        """Let a pod's containers end, before the server removes it; old news of it change nothing."""
+        """End a pod's containers before the server removes it; older events of it change nothing."""
         self._forget(uid)
         self.failed[uid] = "ended"
 

@@ -50,10 +50,10 @@ class World:
         named = {grant.minor for pod in self.live() for grant in pod.grants}
         return sorted(set(range(CARDS)) - cards_of(held | self.kubelet.unhealthy) - named)
 
-    def room(self) -> int:
+    def free_cards_left(self) -> int:
         """Count the cards that are left when all pods of other schedulers have theirs."""
-        strangers = [pod for pod in self.live() if not pod.grants and (pod.uid, "c0") not in self.kubelet.given]
-        return len(self.free()) - sum(total_of(stranger) for stranger in strangers)
+        foreign_pods = [pod for pod in self.live() if not pod.grants and (pod.uid, "c0") not in self.kubelet.given]
+        return len(self.free()) - sum(total_of(pod) for pod in foreign_pods)
 
     def add(self, containers: tuple[ContainerSpec, ...], grants: tuple[Grant, ...] = ()) -> None:
         created = f"2026-01-01T00:00:{self.chance.randrange(60):02}Z"
@@ -62,16 +62,16 @@ class World:
     async def ours(self) -> None:
         containers = self.chance.choice(SHAPES)
         size = total_of(pod("", containers=containers))
-        if self.room() >= size:
+        if self.free_cards_left() >= size:
             self.add(containers, whole(*self.chance.sample(self.free(), size)))
 
-    async def stranger(self) -> None:
+    async def foreign_pod(self) -> None:
         size = self.chance.choice([1, 1, 2])
-        if self.room() >= size:
+        if self.free_cards_left() >= size:
             self.add(wants(size))
 
     async def half(self) -> None:
-        if self.room() > 0:
+        if self.free_cards_left() > 0:
             self.add(wants(0), share(self.chance.choice(self.free())))
 
     # --- the rest of the world ----------------------------------------------------------------------------------
@@ -125,7 +125,7 @@ class World:
 
 OPERATIONS = {
     "ours": World.ours,
-    "stranger": World.stranger,
+    "foreign pod": World.foreign_pod,
     "half": World.half,
     "kubelet hears": World.kubelet_hears,
     "kubelet restarts": World.kubelet_restarts,
@@ -136,7 +136,7 @@ OPERATIONS = {
     "pod is forced": World.pod_is_forced,
     "forced containers end": World.forced_containers_end,
 }
-AMONG_OURS = sorted(OPERATIONS.keys() - {"stranger", "pod is forced"})
+AMONG_OURS = sorted(OPERATIONS.keys() - {"foreign pod", "pod is forced"})
 
 
 def total_of(each: Pod) -> int:
@@ -149,7 +149,7 @@ def total_of(each: Pod) -> int:
     return max(most, total)
 
 
-def nobody_failed(world: World) -> None:
+def none_failed(world: World) -> None:
     assert world.api.now.keys().isdisjoint(world.kubelet.failed), world.kubelet.failed
 
 
@@ -187,12 +187,12 @@ def test_nothing_is_given_twice(seed: int, operations: list[str]) -> None:
 @given(seed=st.integers(0, 2**32), operations=st.lists(st.sampled_from(AMONG_OURS), min_size=10, max_size=60))
 def test_among_pods_of_ours_none_fails(seed: int, operations: list[str]) -> None:
     """Of others one can take what is annotated for ours on a node that is full, and so can what lingers."""
-    play(seed, operations, nothing_is_given_twice, nobody_failed)
+    play(seed, operations, nothing_is_given_twice, none_failed)
 
 
 @settings(max_examples=40)
 @given(
-    seed=st.integers(0, 2**32), pods=st.lists(st.sampled_from(["ours", "stranger", "half", "pod goes"]), max_size=20)
+    seed=st.integers(0, 2**32), pods=st.lists(st.sampled_from(["ours", "foreign pod", "half", "pod goes"]), max_size=20)
 )
 def test_in_kubelet_s_order_each_pod_gets_its_own(seed: int, pods: list[str]) -> None:
     async def go() -> None:
@@ -203,7 +203,7 @@ def test_in_kubelet_s_order_each_pod_gets_its_own(seed: int, pods: list[str]) ->
                 world.agent.hear()
                 await world.kubelet.hear(world.api, world.agent.admission)
                 nothing_is_given_twice(world)
-                nobody_failed(world)
+                none_failed(world)
                 for pod in world.live():
                     assert not pod.grants or not pod.uses_plugin or world.had(pod.uid) == set(pod.granted)
 

@@ -86,7 +86,7 @@ def node(tmp_path: Path) -> Node:
             {("b", "c0"): [0]},
             ([1, 2, 3], [], 1),
             [2],
-            id="a stranger gets no share and no annotated card",
+            id="a foreign pod gets no share and no annotated card",
         ),
         pytest.param(
             [pod("a", 1), pod("h", 0, grants=share(1))], {}, ([1], [], 1), [], id="rather nothing than a shared card"
@@ -103,7 +103,7 @@ def node(tmp_path: Path) -> Node:
             {("a", "c0"): [2]},
             ([0, 1, 3], [], 1),
             [3],
-            id="the pod in whose midst kubelet is",
+            id="the pod that kubelet is in the middle of",
         ),
         pytest.param(
             [replace(pod("a", 1, grants=whole(2)), started=True), pod("b", 1, grants=whole(0))],
@@ -150,7 +150,7 @@ def test_an_instance_is_proposed_by_its_own_id() -> None:
     assert proposal.ids == {"MIG-b"}
 
 
-def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_one() -> None:
+def test_a_foreign_pod_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_one() -> None:
     mirror = Mirror()
     mirror.units = units(2)
     sliced = Grant(type="gpu", minor=1, id="GPU-1::0", amounts=(("nvidia.com/gpu.shared", 1),))
@@ -175,9 +175,11 @@ def test_a_stranger_gets_no_replica_of_a_shared_card_but_the_others_of_a_sliced_
             "uid-a/c0",
             id="a part of what its init container had",
         ),
-        pytest.param([pod("a", 1)], {}, [1], "uid-a/c0", id="a stranger's"),
-        pytest.param([pod("a", 1), pod("h", 0, grants=share(1))], {}, [1], "", id="no stranger's on a shared card"),
-        pytest.param([pod("a", 1), pod("b", 2, grants=whole(1, 2))], {}, [1], "", id="no stranger's that is annotated"),
+        pytest.param([pod("a", 1)], {}, [1], "uid-a/c0", id="a foreign pod's"),
+        pytest.param([pod("a", 1), pod("h", 0, grants=share(1))], {}, [1], "", id="no foreign pod's on a shared card"),
+        pytest.param(
+            [pod("a", 1), pod("b", 2, grants=whole(1, 2))], {}, [1], "", id="no foreign pod's that is annotated"
+        ),
         pytest.param([pod("a", 1, grants=whole(2))], {}, [1], "", id="not its own, though that is there"),
         pytest.param(
             [pod("a", 1, grants=whole(2)), pod("b", 1)], {("b", "c0"): [2]}, [1], "uid-a/c0", id="free, its own is not"
@@ -304,7 +306,7 @@ def test_what_kubelet_still_has_to_give_was_not_given() -> None:
     assert mirror.pending == ()
 
 
-def test_a_pod_for_whom_a_promise_came_to_nothing_comes_last() -> None:
+def test_a_pod_with_a_failed_promise_comes_last() -> None:
     mirror = promising(pod("a", 1, grants=whole(1)), pod("b", 1, grants=whole(2)))
     mirror.release_offered(GPU, frozenset(named(1, 2, 3)))
     assert [candidate.pod.name for candidate in mirror.snapshot().pending_containers(GPU, 1)] == ["b", "a"]
@@ -471,7 +473,7 @@ async def test_a_restarted_agent_knows_what_it_promised(node: Node) -> None:
     assert await agent.admission.prefer(GPU, named(0, 2), [], 1) == named(2)
 
 
-async def test_a_restarted_agent_knows_who_was_removed_meanwhile(node: Node) -> None:
+async def test_a_restarted_agent_knows_which_pods_were_removed_meanwhile(node: Node) -> None:
     agent = node(pod("a", 1), given={("a", "c0"): [1]})
     await agent.admission.refresh()
     agent.running.add("uid-a")
@@ -485,7 +487,7 @@ async def test_a_restarted_agent_knows_who_was_removed_meanwhile(node: Node) -> 
     assert agent.admission.mirror.holdings() == ()
 
 
-async def test_a_refresh_has_news_whoever_saw_it_first(node: Node) -> None:
+async def test_a_refresh_has_news_whichever_reader_saw_it_first(node: Node) -> None:
     agent = node(pod("a", 1), pod("b", 1), given={("a", "c0"): [1]})
     await agent.admission.refresh()
     assert agent.admission.has_news

@@ -70,7 +70,7 @@ def test_replicas_of_one_revision_are_spread_evenly(shared: World) -> None:
         assert sorted(placed.count(each) for each in set(placed)) == [2, 2]
 
 
-def test_label_of_a_namespace_says_whose_pods_are_meant(shared: World) -> None:
+def test_label_of_a_namespace_selects_its_pods(shared: World) -> None:
     zones(shared)
     path = f"/api/v1/namespaces/{shared.arena.namespace}"
     team = {"matchLabels": {"team": shared.arena.namespace}}

@@ -18,12 +18,12 @@ HALVES = ("one", "two", "three")
 
 def replica_set(stage: Stage, count: int) -> Manifest:
     """Return a ReplicaSet of pods with a card each, for the default scheduler."""
-    labels = {"app": "stranger"}
-    pod = stage.pod("stranger", {GPU: "1"}, scheduler_name="default-scheduler", nodeSelector=stage.arena.labels)
+    labels = {"app": "foreign-pod"}
+    pod = stage.pod("foreign-pod", {GPU: "1"}, scheduler_name="default-scheduler", nodeSelector=stage.arena.labels)
     return {
         "apiVersion": "apps/v1",
         "kind": "ReplicaSet",
-        "metadata": {"name": "strangers", "namespace": stage.arena.namespace},
+        "metadata": {"name": "foreign-pods", "namespace": stage.arena.namespace},
         "spec": {
             "replicas": count,
             "selector": {"matchLabels": labels},
@@ -32,7 +32,7 @@ def replica_set(stage: Stage, count: int) -> Manifest:
     }
 
 
-def test_a_shared_card_is_never_given_to_a_stranger(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+def test_a_shared_card_is_never_allocated_to_a_foreign_pod(arena: Arena, node: RealNode, tmp_path: Path) -> None:
     with Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(CARDS)]) as stage:
         stage.wait(lambda: node.allocatable(GPU) == CARDS, what="all cards on offer")
         stage.submit({SHARE: "50"}, "half")
@@ -40,21 +40,19 @@ def test_a_shared_card_is_never_given_to_a_stranger(arena: Arena, node: RealNode
         stage.wait(lambda: node.allocatable(GPU) == CARDS - 1, what="the shared card to be withheld")
 
         with kept(stage, replica_set(stage, CARDS)):
-            look_at(stage)
+            check_phases_and_cards(stage)
 
 
-def test_what_a_stranger_says_of_its_card_is_not_believed_over_kubelet(
-    arena: Arena, node: RealNode, tmp_path: Path
-) -> None:
+def test_what_a_foreign_pod_claims_does_not_override_kubelet(arena: Arena, node: RealNode, tmp_path: Path) -> None:
     """It says a hundredth of either card, whichever kubelet gives it: then the rest of that card would look free."""
     with Stage(node, arena, tmp_path, gpus=[a100(0), a100(1)]) as stage:
         stage.wait(lambda: node.allocatable(GPU) == 2, what="both cards on offer")
         little = {"kubernetes.io/gpu-core": "1"}
         claims = {"gpu": [{"minor": minor, "resources": little} for minor in range(2)]}
         fields = {"annotations": {ALLOCATED: json.dumps(claims)}, "nodeSelector": arena.labels}
-        stage.submit({GPU: "1"}, "stranger", scheduler_name="default-scheduler", **fields)
-        stage.wait(lambda: stage.phases()["stranger"] == "Running", what="the stranger to run")
-        [own] = {unit for key, units in stage.held().items() if key[0] == "stranger" for unit in units}
+        stage.submit({GPU: "1"}, "foreign-pod", scheduler_name="default-scheduler", **fields)
+        stage.wait(lambda: stage.phases()["foreign-pod"] == "Running", what="the foreign pod to run")
+        [own] = {unit for key, units in stage.held().items() if key[0] == "foreign-pod" for unit in units}
 
         stage.submit({SHARE: "50"}, "one", "two", "three")
         stage.wait(lambda: any(map(stage.waits, HALVES)), what="the third half to find no card")
@@ -70,14 +68,14 @@ def kept(stage: Stage, controller: Manifest) -> Iterator[None]:
     stage.arena.create([controller])
     yield
     stage.arena.delete("replicasets", controller["metadata"]["name"])
-    stage.wait(lambda: not strangers(stage), what="the end of its pods")
+    stage.wait(lambda: not foreign_pods(stage), what="the end of its pods")
 
 
-def look_at(stage: Stage) -> None:
-    """See that seven strangers run, and that ours keep the card that they share."""
-    stage.wait(lambda: sorted(strangers(stage).values()) == ["Pending", *["Running"] * (CARDS - 1)], what="seven")
+def check_phases_and_cards(stage: Stage) -> None:
+    """See that seven foreign pods run, and that ours keep the card that they share."""
+    stage.wait(lambda: sorted(foreign_pods(stage).values()) == ["Pending", *["Running"] * (CARDS - 1)], what="seven")
     [shared] = stage.entries("half")
-    held = {unit for key, units in stage.held().items() if key[0] in strangers(stage) for unit in units}
+    held = {unit for key, units in stage.held().items() if key[0] in foreign_pods(stage) for unit in units}
     assert len(held) == CARDS - 1
     assert shared["id"] not in held
 
@@ -89,10 +87,10 @@ def look_at(stage: Stage) -> None:
     stage.submit({GPU: "1"}, "late")
     stage.wait(lambda: stage.waits("late-half") and stage.waits("late"), what="those without a card to say so")
     # No pod was refused and created again.
-    assert len(strangers(stage)) == CARDS
+    assert len(foreign_pods(stage)) == CARDS
     assert len(stage.events("SuccessfulCreate")) == CARDS
     assert set(stage.phases().values()) == {"Running", "Pending"}
 
 
-def strangers(stage: Stage) -> dict[str, str]:
-    return {name: phase for name, phase in stage.phases().items() if name.startswith("strangers-")}
+def foreign_pods(stage: Stage) -> dict[str, str]:
+    return {name: phase for name, phase in stage.phases().items() if name.startswith("foreign-pods-")}
