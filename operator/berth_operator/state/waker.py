@@ -80,10 +80,14 @@ class Waker:
 
     def _wake_preempting(self, gone: Charge) -> None:
         with self._fleet.without(self._nominees(gone.node)):
-            emptied = WithoutLowerPriority(self._fleet, gone.node)
+            without_lower_priority = WithoutLowerPriority(self._fleet, gone.node)
             woken = self._queue.wake(
                 Change.EVICTABLE,
-                lambda parked: None if emptied.may_take(parked.unit, gone, parked.failure.filters) else NOT_CONCERNED,
+                lambda parked: (
+                    None
+                    if without_lower_priority.may_take(parked.unit, gone, parked.failure.filters)
+                    else NOT_CONCERNED
+                ),
             )
         if woken:
             self._listener.work_ready()

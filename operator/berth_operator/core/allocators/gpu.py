@@ -101,9 +101,11 @@ def slots(
     """Return the slots of the best set of cards that has the required companions; empty if there is none."""
     fitting = candidates.slots(fleet, row, request, part)
     cost = costs(fleet, row, part, policy, fitting)
-    board = topology.candidates_of(fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards)
+    candidate_set = topology.candidates_of(
+        fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards
+    )
     for within in locality.preferred(request, part):
-        if chosen := _chosen(fleet, row, request, part, replace(board, within=within, companions=companions)):
+        if chosen := _chosen(fleet, row, request, part, replace(candidate_set, within=within, companions=companions)):
             return chosen
     return ()
 
@@ -118,11 +120,11 @@ def costs(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy, slots: I
     return cost if lost is None else cost + SLICED_COST * lost[0, slots]
 
 
-def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> Sequence[int]:
+def _chosen(fleet: Fleet, row: int, request: PodRequest, part: Part, candidate_set: Candidates) -> Sequence[int]:
     """Return the slots of the best partition, or of the best set if none is required; empty if there is neither."""
     if not part.whole or (not fleet.partitions[row] and request.devices.partition is None):
-        return topology.best(board)
-    chosen = partitions.choose(fleet, row, request, part, board)
+        return topology.best(candidate_set)
+    chosen = partitions.choose(fleet, row, request, part, candidate_set)
     if chosen or partitions.bound(fleet, request, part, np.array([row]))[0]:
         return chosen
-    return topology.best(board)
+    return topology.best(candidate_set)

@@ -85,22 +85,22 @@ def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
     )
 
 
-def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, board: Candidates) -> tuple[int, ...]:
+def choose(fleet: Fleet, row: int, request: PodRequest, part: Part, candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best partition of fitting cards; empty if there is no such partition."""
     table, minor = fleet.intern_table.tables[fleet.partitions[row]], fleet.cards[GPU].minor[row]
-    of_board = minor[list(board.slots)].tolist()
-    at = {each: place for place, each in enumerate(of_board) if board.fits[place]}
+    minors = minor[list(candidates.slots)].tolist()
+    at = {each: place for place, each in enumerate(minors) if candidates.fits[place]}
     partitions = [each for each in options(table, part.count, request.devices.partition) if at.keys() >= {*each.minors}]
-    if board.within:
+    if candidates.within:
         partitions = [
-            each for each in partitions if board.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()
+            each for each in partitions if candidates.pairs[np.ix_(*2 * [[at[minor] for minor in each.minors]])].all()
         ]
-    if board.companions is not None:
-        sets = np.array([np.isin(of_board, each.minors) for each in partitions]).reshape(-1, len(of_board))
-        partitions = [each for each, ok in zip(partitions, topology.accompanied(board, sets), strict=True) if ok]
-    used = [each for each, taken in zip(of_board, board.used, strict=True) if taken]
+    if candidates.companions is not None:
+        sets = np.array([np.isin(minors, each.minors) for each in partitions]).reshape(-1, len(minors))
+        partitions = [each for each, ok in zip(partitions, topology.accompanied(candidates, sets), strict=True) if ok]
+    used = [each for each, taken in zip(minors, candidates.used, strict=True) if taken]
     chosen = best(table, partitions, used)
-    return () if chosen is None else tuple(board.slots[at[minor]] for minor in chosen.minors)
+    return () if chosen is None else tuple(candidates.slots[at[minor]] for minor in chosen.minors)
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterator[tuple[str, Mask]]:

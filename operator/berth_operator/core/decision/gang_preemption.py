@@ -33,8 +33,8 @@ from berth_operator.core.decision.preemption import (
     Preemption,
     candidate_rows,
     has_lower,
-    helped,
     preempt,
+    ranked_rows,
     without_lower_priority,
 )
 from berth_operator.core.fleet.cards import Mask
@@ -124,8 +124,8 @@ class _Eviction:
         stage, policy, total = self._stage, self._policy, 0
         without = without_lower_priority(stage, self._lowest, self._unconfirmed)
         for request, count in Counter(each.request for each in self._gang.members).items():
-            helped = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
-            fits = feasible(without, request, policy.local) & helped
+            may_fit = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
+            fits = feasible(without, request, policy.local) & may_fit
             total += Class(request=request, count=count, capacity=capacity.of_class(without, request, fits)).possible
         return total
 
@@ -169,7 +169,7 @@ class _Eviction:
         """
         if not self._for_more:
             self._best[:] = False
-            self._best[helped(self._stage, pod, self._policy, self._budgets, self._unconfirmed)[:AT_ONCE]] = True
+            self._best[ranked_rows(self._stage, pod, self._policy, self._budgets, self._unconfirmed)[:AT_ONCE]] = True
             self._for_more = AT_ONCE
         self._for_more -= 1
         return self._within(pod, self._best)

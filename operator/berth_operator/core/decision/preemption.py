@@ -98,7 +98,7 @@ def preempt(
         return _Search(fleet, pod, policy, lower, budgets).best() if lower.any() else None
 
 
-def helped(
+def ranked_rows(
     fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets, in_flight: Collection[str] = frozenset()
 ) -> Indices:
     """Return the rows where evictions would let a pod fit, the best first, considering only the row's own pods."""

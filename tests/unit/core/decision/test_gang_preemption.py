@@ -65,7 +65,7 @@ def some(
     return [waiting(f"{name}{i}", wanted or {NVIDIA: 1}, **fields) for i in range(count)]
 
 
-def helped(made: Fleet, unit: Gang, budgets: Budgets | None = None, policy: Policy | None = None) -> GangPreemption:
+def preempted(made: Fleet, unit: Gang, budgets: Budgets | None = None, policy: Policy | None = None) -> GangPreemption:
     preemption = preempt_gang(made, unit, policy or Policy(), budgets or Budgets())
     assert preemption is not None
     return preemption
@@ -96,7 +96,7 @@ def after(made: Fleet, unit: Gang, preemption: GangPreemption) -> list[Placement
 def test_as_many_leave_as_the_gang_lacks_places() -> None:
     made = full(2, 2)
     made.release("uid-p0-0")
-    preemption = helped(made, gang(*some(3)))
+    preemption = preempted(made, gang(*some(3)))
     assert len(preemption.victims) == 2
     assert len(preemption.nominees) == 3
     assert {each.priority for each in preemption.nominees} == {ABOVE}
@@ -108,13 +108,13 @@ def test_no_pod_is_evicted_for_a_gang_that_does_not_fit_even_then() -> None:
     hold(made, 1, 1, priority=ABOVE, name="equal")
     made.release("uid-p1-1")
     assert preempt_gang(made, gang(*some(4)), Policy(), Budgets()) is None
-    assert len(helped(made, gang(*some(3))).victims) == 3
+    assert len(preempted(made, gang(*some(3))).victims) == 3
 
 
 def test_only_as_many_as_it_needs_are_helped() -> None:
     made = full(4)
-    assert len(helped(made, gang(*some(4), minimum=2)).victims) == 2
-    assert len(helped(made, gang(*some(2), minimum=3, placed=2)).victims) == 1
+    assert len(preempted(made, gang(*some(4), minimum=2)).victims) == 2
+    assert len(preempted(made, gang(*some(2), minimum=3, placed=2)).victims) == 1
     assert preempt_gang(made, gang(*some(2), minimum=2, placed=2), Policy(), Budgets()) is None
 
 
@@ -153,14 +153,14 @@ def test_the_lowest_leave() -> None:
     made = racks(2, 2)
     for node, minor, priority in ((0, 0, 5), (0, 1, 1), (1, 0, 2), (1, 1, 3)):
         hold(made, node, minor, priority=priority)
-    assert victims(helped(made, gang(*some(2)))) == ["p0-1", "p1-0"]
-    assert victims(helped(made, gang(*some(3)))) == ["p0-1", "p1-0", "p1-1"]
+    assert victims(preempted(made, gang(*some(2)))) == ["p0-1", "p1-0"]
+    assert victims(preempted(made, gang(*some(3)))) == ["p0-1", "p1-0", "p1-1"]
 
 
 def test_free_places_are_used_first() -> None:
     made = racks(2, 4)
     hold(made, 0, 0, 1)
-    preemption = helped(made, gang(*some(6)))
+    preemption = preempted(made, gang(*some(6)))
     assert victims(preemption) == ["p0-0-1"]
     assert nodes(preemption) == {"n0": 2, "n1": 4}
 
@@ -169,7 +169,7 @@ def test_only_the_pod_whose_capacity_is_enough_is_evicted() -> None:
     made = racks(1, 2, 1)
     for node, minors in ((0, [0]), (1, [0, 1]), (2, [0])):
         hold(made, node, *minors)
-    assert victims(helped(made, gang(*some(2)))) == ["p1-0-1"]
+    assert victims(preempted(made, gang(*some(2)))) == ["p1-0-1"]
 
 
 def test_pods_that_turn_out_not_to_be_in_the_way_stay() -> None:
@@ -177,12 +177,12 @@ def test_pods_that_turn_out_not_to_be_in_the_way_stay() -> None:
     made = racks(1, 2)
     hold(made, 0, 0, priority=1)
     hold(made, 1, 0, 1, priority=2)
-    assert victims(helped(made, gang(*some(2, {NVIDIA: 1})))) == ["p1-0-1"]
+    assert victims(preempted(made, gang(*some(2, {NVIDIA: 1})))) == ["p1-0-1"]
 
 
 def test_the_largest_member_is_helped_first() -> None:
     made = full(2, 1)
-    preemption = helped(
+    preemption = preempted(
         made, gang(waiting("small", {NVIDIA: 1}, priority=9), waiting("large", {NVIDIA: 2}, priority=9))
     )
     assert {each.uid: each.node for each in preemption.nominees} == {"uid-large": "n0", "uid-small": "n1"}
@@ -190,7 +190,7 @@ def test_the_largest_member_is_helped_first() -> None:
 
 def test_members_that_could_be_helped_stand_in_for_others_of_the_gang() -> None:
     made = full(2)
-    preemption = helped(made, gang(*some(1, {NVIDIA: 3}, name="huge"), *some(2), minimum=2))
+    preemption = preempted(made, gang(*some(1, {NVIDIA: 3}, name="huge"), *some(2), minimum=2))
     assert [each.uid for each in preemption.nominees] == ["uid-m0", "uid-m1"]
 
 
@@ -199,7 +199,7 @@ def test_members_share_nodes_where_that_costs_no_more() -> None:
     for number, (minor, node) in enumerate((minor, node) for minor in range(4) for node in range(3)):
         # By the victims' age alone the members would alternate between nodes.
         hold(made, node, minor, started=100 - number)
-    assert sorted(nodes(helped(made, gang(*some(8)))).values()) == [4, 4]
+    assert sorted(nodes(preempted(made, gang(*some(8)))).values()) == [4, 4]
 
 
 def test_members_stay_together_when_the_cheapest_places_are_gone() -> None:
@@ -209,16 +209,16 @@ def test_members_stay_together_when_the_cheapest_places_are_gone() -> None:
         for minor in (1, 2):
             # By the victims' age alone the next members would go back to the first node.
             hold(made, node, minor, priority=5, started=9 - node)
-    assert nodes(helped(made, gang(*some(4)))) == {"n0": 1, "n1": 3}
+    assert nodes(preempted(made, gang(*some(4)))) == {"n0": 1, "n1": 3}
 
 
 def test_more_members_than_places_are_compared_at_once() -> None:
     made = full(*[1] * (2 * AT_ONCE + 4))
     for node in range(2 * AT_ONCE):
         hold(made, node, 0, priority=5)
-    preemption = helped(made, gang(*some(2 * AT_ONCE + 4)))
+    preemption = preempted(made, gang(*some(2 * AT_ONCE + 4)))
     assert len(preemption.victims) == 2 * AT_ONCE + 4
-    cheap = helped(made, gang(*some(4)))
+    cheap = preempted(made, gang(*some(4)))
     assert {each.priority for each in cheap.victims} == {0}
 
 
@@ -226,10 +226,10 @@ def test_pods_that_already_terminate_cost_nothing() -> None:
     made = full(1, 1, 1)
     made.leaving.add("uid-p1-0")
     hold(made, 2, 0, terminating=True)
-    preemption = helped(made, gang(*some(2)))
+    preemption = preempted(made, gang(*some(2)))
     assert preemption.victims == ()
     assert nodes(preemption) == {"n1": 1, "n2": 1}
-    assert len(helped(made, gang(*some(3))).victims) == 1
+    assert len(preempted(made, gang(*some(3))).victims) == 1
 
 
 # --- budgets --------------------------------------------------------------------------------------------------------
@@ -246,10 +246,10 @@ def test_a_budget_is_respected_while_others_will_do() -> None:
         hold(made, node, 0, app="protected")
     for node in range(2, 4):
         hold(made, node, 0, priority=5)
-    assert victims(helped(made, gang(*some(2)), budget("protected", 0))) == ["p2-0", "p3-0"]
+    assert victims(preempted(made, gang(*some(2)), budget("protected", 0))) == ["p2-0", "p3-0"]
     # One may be evicted, and the first member's victim counts for the next member.
-    assert victims(helped(made, gang(*some(2)), budget("protected", 1)))[1:] == ["p2-0"]
-    assert len(helped(made, gang(*some(4)), budget("protected", 0)).victims) == 4
+    assert victims(preempted(made, gang(*some(2)), budget("protected", 1)))[1:] == ["p2-0"]
+    assert len(preempted(made, gang(*some(4)), budget("protected", 0)).victims) == 4
 
 
 # --- places that are kept -------------------------------------------------------------------------------------------
@@ -262,13 +262,13 @@ def test_a_place_that_is_kept_for_another_pod_is_not_taken_unless_it_is_below() 
     made.nominate(kept)
     assert preempt_gang(made, gang(*some(2)), Policy(), Budgets()) is None
     made.nominate(replace(kept, priority=ABOVE - 1))
-    assert victims(helped(made, gang(*some(2)))) == ["p1-0"]
+    assert victims(preempted(made, gang(*some(2)))) == ["p1-0"]
 
 
 def test_the_places_of_its_own_members_do_not_stand_in_its_way() -> None:
     made = full(1, 1)
     unit = gang(*some(2))
-    for nominee in helped(made, unit).nominees:
+    for nominee in preempted(made, unit).nominees:
         made.nominate(nominee)
     made.release("uid-p0-0")
     made.release("uid-p1-0")
@@ -298,7 +298,7 @@ def test_members_that_must_lie_apart_are_helped_on_different_nodes() -> None:
     term = Term(key=HOST, peers=Peers(selector=selector, namespaces=("ns",)))
     own = Identity(namespace="ns", labels=(("g", "x"),))
     wanted = replace(asks({NVIDIA: 1}), identity=own, affinity=Affinity(required_anti_affinity=(term,)))
-    assert nodes(helped(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
+    assert nodes(preempted(made, gang(*some(3, wanted)))) == {"n0": 1, "n1": 1, "n2": 1}
     assert preempt_gang(made, gang(*some(4, wanted)), Policy(), Budgets()) is None
 
 
