@@ -85,7 +85,7 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
     labelled = any(label in labels for label in request.LABELS)
     for kind in _KINDS:
         for number, container in enumerate(spec.get(kind) or ()):
-            if labelled or _asks(container):
+            if labelled or _requests_devices(container):
                 yield kind, number, container
 
 
@@ -126,7 +126,7 @@ def _seeing(spec: Object, labels: Mapping[str, str]) -> frozenset[str]:
     return frozenset(container.get("name", "") for _, _, container in asking(spec, labels))
 
 
-def _asks(container: Object) -> bool:
+def _requests_devices(container: Object) -> bool:
     requests = (container.get("resources") or {}).get("requests") or {}
     return any(requests.get(name) not in _NOTHING for name in RESOURCES & requests.keys())
 

@@ -62,13 +62,13 @@ def _own(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
 def _allocation(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
     """Compare the request of a pod with its allocation."""
     try:
-        asks = requests.cards(pod.spec)
+        card_requests = requests.cards(pod.spec)
     except BROKEN as error:
         yield _about(pod, FaultKind.UNREADABLE, f"it is bound, but its request cannot be honoured: {error}")
         return
     text = pod.annotations.get(view.ALLOCATION)
     if text is None:
-        if asks:
+        if card_requests:
             yield _about(
                 pod, FaultKind.MISSING_ALLOCATION, f"it is bound and asks for devices, but has no {view.ALLOCATION}"
             )
@@ -78,14 +78,14 @@ def _allocation(pod: Pod, snapshot: Snapshot) -> Iterator[Fault]:
     except BROKEN as error:
         yield _about(pod, FaultKind.MALFORMED_ALLOCATION, f"{view.ALLOCATION}: {error}")
         return
-    yield from _counts(pod, asks, granted)
+    yield from _counts(pod, card_requests, granted)
     for grant in granted:
-        yield from _grant(pod, asks, grant, snapshot)
+        yield from _grant(pod, card_requests, grant, snapshot)
     yield from _visible(pod, granted)
 
 
-def _counts(pod: Pod, asks: list[requests.Request], granted: list[Grant]) -> Iterator[Fault]:
-    requested = {ask.what: ask.count for ask in asks}
+def _counts(pod: Pod, card_requests: list[requests.Request], granted: list[Grant]) -> Iterator[Fault]:
+    requested = {request.what: request.count for request in card_requests}
     granted_counts = Counter(grant.instance if grant.instance in requested else grant.type for grant in granted)
     for kind in sorted(requested.keys() | granted_counts.keys()):
         if requested.get(kind, 0) != granted_counts[kind]:
@@ -96,25 +96,25 @@ def _counts(pod: Pod, asks: list[requests.Request], granted: list[Grant]) -> Ite
             yield _about(pod, FaultKind.BOOKED_TWICE, f"its allocation names {name} {times} times")
 
 
-def _grant(pod: Pod, asks: list[requests.Request], grant: Grant, snapshot: Snapshot) -> Iterator[Fault]:
+def _grant(pod: Pod, card_requests: list[requests.Request], grant: Grant, snapshot: Snapshot) -> Iterator[Fault]:
     """Check one card of a pod against the Device and the request."""
     key = Key(node=pod.node, type=grant.type, minor=grant.minor)
     card = snapshot.cards.get(key)
     if card is None:
         yield _about(pod, FaultKind.UNKNOWN_CARD, f"it was given {key}, which no Device has")
         return
-    for ask in asks:
-        if ask.what in (grant.type, grant.instance):
-            yield from _granted_device(pod, key, grant, ask, card)
+    for request in card_requests:
+        if request.what in (grant.type, grant.instance):
+            yield from _granted_device(pod, key, grant, request, card)
     if grant.type == "gpu":
         yield from _model(pod, key, card)
 
 
-def _granted_device(pod: Pod, key: Key, grant: Grant, ask: requests.Request, card: Card) -> Iterator[Fault]:
+def _granted_device(pod: Pod, key: Key, grant: Grant, request: requests.Request, card: Card) -> Iterator[Fault]:
     """Check the form, the id and the amounts of one granted device."""
-    expected_form = card.form(ask.form)
+    expected_form = card.form(request.form)
     if grant.form is not expected_form:
-        gives = f"its Device gives it as {expected_form}" if expected_form else f"its Device gives no {ask.form}"
+        gives = f"its Device gives it as {expected_form}" if expected_form else f"its Device gives no {request.form}"
         yield _about(pod, FaultKind.WRONG_FORM, f"it was given {key} as {grant.form}; {gives}")
         return
     if not card.names(grant):
@@ -124,7 +124,7 @@ def _granted_device(pod: Pod, key: Key, grant: Grant, ask: requests.Request, car
             FaultKind.WRONG_ID,
             difference if grant.form is Form.CARD else f"{key} has no {grant.form} {grant.id} {grant.instance}",
         )
-    yield from _amounts(pod, key, grant, card.expected(grant, ask))
+    yield from _amounts(pod, key, grant, card.expected(grant, request))
 
 
 def _amounts(pod: Pod, key: Key, grant: Grant, expected: dict[str, int]) -> Iterator[Fault]:
@@ -168,10 +168,10 @@ def _visible(pod: Pod, granted: list[Grant]) -> Iterator[Fault]:
         if len(shown) > len(set(shown)):
             yield _about(pod, FaultKind.WRONG_VISIBLE, f"{key} names a card twice")
     for container in (*(pod.spec.get("initContainers") or ()), *pod.spec["containers"]):
-        asks = any(
+        requests_gpus = any(
             requests.type_of(name) == "gpu" and amount for name, amount in requests.of_container(container).items()
         )
-        if asks and f"{container['name']}{VISIBLE}" not in pod.annotations:
+        if requests_gpus and f"{container['name']}{VISIBLE}" not in pod.annotations:
             yield _about(
                 pod, FaultKind.WRONG_VISIBLE, f"container {container['name']} asks for GPUs, but is shown none"
             )

@@ -45,7 +45,7 @@ class Card:
     """The only resource that requests its slices; empty if both do."""
     divided: bool = False
     """Whether its instances are allocated, not the card."""
-    single: bool = False
+    mig_single: bool = False
     """Whether each of them is a GPU, whatever its profile."""
     instances: Mapping[str, str] = field(default_factory=dict)
     """UUID -> resource."""
@@ -62,14 +62,14 @@ class Card:
             slices=raw.get("replicas", 1),
             slice_resource=raw.get("replicaResource", ""),
             divided=bool(mig.get("enabled")) and strategy != "none",
-            single=strategy == "single",
+            mig_single=strategy == "single",
             instances=dict(chain.from_iterable(map(_offered, mig.get("instances") or ()))),
         )
 
     def form(self, requested: Form) -> Form | None:
-        """Return the form in which a request for `wanted` gets the card; None if it does not."""
+        """Return the form in which a request gets the card; None if it does not."""
         if self.divided:
-            return Form.INSTANCE if requested is (Form.PLUGIN_UNIT if self.single else Form.INSTANCE) else None
+            return Form.INSTANCE if requested is (Form.PLUGIN_UNIT if self.mig_single else Form.INSTANCE) else None
         if requested in (Form.PLUGIN_UNIT, Form.SLICE) and self.slices > 1:
             other_resource = requests.SLICES if requested is Form.PLUGIN_UNIT else requests.WHOLE_CARDS[0]
             return Form.SLICE if self.slice_resource != other_resource else None
@@ -83,13 +83,13 @@ class Card:
             return grant.id in {f"{self.id}{SLICE_MARK}{number}" for number in range(self.slices)}
         return grant.id == self.id
 
-    def expected(self, grant: "Grant", ask: requests.Request) -> dict[str, int]:
+    def expected(self, grant: "Grant", request: requests.Request) -> dict[str, int]:
         """Return the amounts that the grant must have for the request."""
         if grant.form is Form.INSTANCE:
             return {grant.instance: 1}
         if grant.form is Form.SLICE:
             return {requests.SLICES: 1, **{name: self.offers.get(name, 0) // self.slices for name in SHARED}}
-        return ask.on(self.offers.get("gpu-memory", 0))
+        return request.on(self.offers.get("gpu-memory", 0))
 
     def limit(self, resource: str) -> int:
         """Return how much of a resource all holders together may have: of a percentage never more than 100."""

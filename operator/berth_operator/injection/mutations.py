@@ -40,12 +40,12 @@ class Mutations:
 
 def with_runtime(pod: Object, name: str) -> Object:
     """Return a pod with this RuntimeClass if it requests GPUs and names none."""
-    if "runtimeClassName" in pod["spec"] or not _asks_for_gpus(pod):
+    if "runtimeClassName" in pod["spec"] or not _requests_gpus(pod):
         return pod
     return {**pod, "spec": {**pod["spec"], "runtimeClassName": name}}
 
 
-def _asks_for_gpus(pod: Object) -> bool:
+def _requests_gpus(pod: Object) -> bool:
     spec = pod["spec"]
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     requested = (name for each in containers for name in (each.get("resources") or {}).get("requests") or ())

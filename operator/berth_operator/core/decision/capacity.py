@@ -16,7 +16,7 @@ from berth_operator.core.fleet.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
-NAME: Final = "room"
+NAME: Final = "capacity"
 UNLIMITED: Final = 1_000_000
 """Pods per node if nothing limits them."""
 
@@ -33,11 +33,11 @@ def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:
         if amount:
             pods = np.minimum(pods, fleet.left(name, rows) // amount)
     for part in request.devices.parts:
-        pods = np.minimum(pods, _on_cards(fleet, request, part, rows))
+        pods = np.minimum(pods, _by_cards(fleet, request, part, rows))
     return np.maximum(pods, 0)
 
 
-def _on_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+def _by_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
     """Return for each row how many pods its cards can serve with one part."""
     if allocators.in_subdevices(fleet, part):
         left = allocators.subdevices_left(fleet, request, part, rows)
