@@ -140,9 +140,8 @@ def test_shared_cluster_is_started_once_and_ends_with_its_last_user(tmp_path: Pa
         pids = _processes(second.folder)
 
     assert len(prepared) == 1
-    waiting.until(lambda: state.supervisor(second.folder) is None, what="the end of the supervisor")
+    waiting.until(lambda: not second.folder.exists(), what="the end of the supervisor, and of the data folder with it")
     assert not any(state.is_alive(pid) for pid in pids.values())
-    assert not second.folder.exists()
 
 
 def test_failed_start_tells_the_last_lines_of_the_log() -> None:

@@ -94,14 +94,13 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         node_ready,
         node_selector,
         node_affinity,
-        declared_features,
         host_ports,
         # Before the Node's resources: its reasons are more specific, and a shortage in the Node's allocatable matters
         # only if the Device has enough.
         device_filter,
         resources,
-        volume_in_use,
         volume_conflicts,
+        volume_in_use,
         volume_limits,
         volume_affinity,
         volume_binding,
@@ -110,6 +109,7 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         pod_affinity,
         pod_anti_affinity,
         existing_anti_affinity,
+        declared_features,
     )
 
 

@@ -6,6 +6,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters import volume_binding
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -29,9 +30,14 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count all rows under one reason; if a volume does not exist, that is the reason for every row."""
+    """Count all rows under one reason; if a volume does not exist, that is the reason for every row.
+
+    Rows where unbound claims cannot get a volume are counted under that reason, too: both are one plugin of
+    kube-scheduler, which gives all its reasons.
+    """
     gone = None in _bound(fleet, request)
-    return Counter({GONE if gone else MISMATCH: int(rejected.sum())})
+    unbound = volume_binding.explain(fleet, request, rejected & ~volume_binding.passes(fleet, request))
+    return Counter({GONE if gone else MISMATCH: int(rejected.sum()), **unbound})
 
 
 def _bound(fleet: Fleet, request: PodRequest) -> Iterator[Volume | None]:

@@ -726,6 +726,31 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
     assert passing(devices.BUILT_IN, fleet, wanted) == {"c"}
 
 
+def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
+    # The first rejection gives the reason, and decides whether preemption may help. NodeDeclaredFeatures comes last:
+    # its feature gate appends it (getDefaultPlugins of 1.36).
+    of_pods_or_our_own = {*filters.OF_POD, "dynamic-resources", "node-ready", "devices"}
+    assert [each.NAME for each in filters.ORDER if each.NAME not in of_pods_or_our_own] == [
+        "cordon",
+        "taints",
+        "node-selector",
+        "node-affinity",
+        "host-ports",
+        "resources",
+        "volume-conflicts",
+        "volume-in-use",
+        "volume-limits",
+        "volume-affinity",
+        "volume-binding",
+        "volume-zones",
+        "topology-spread",
+        "pod-affinity",
+        "pod-anti-affinity",
+        "existing-anti-affinity",
+        "declared-features",
+    ]
+
+
 def test_every_filter_has_a_verdict() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",

@@ -301,6 +301,13 @@ def test_capacity_of_drivers_that_report_it(objects: list[object], expected: set
     assert explain(volume_binding, fleet, wants("claim")) == {NO_SPACE: 3 - len(expected)}
 
 
+def test_a_node_out_of_reach_of_one_volume_and_without_space_for_another_has_both_reasons() -> None:
+    fleet = world(bound("far"), volume(on=["x"]), claim("new", storage_class="made"), capacity(10 * GI, "y"))
+    fleet.volumes.tracked.add(DRIVER)
+    assert explain(volume_affinity, fleet, wants("far", "new")) == {volume_affinity.MISMATCH: 2, NO_SPACE: 1}
+    assert explain(volume_binding, fleet, wants("far", "new")) == {NO_SPACE: 2}
+
+
 def test_a_claim_without_a_size_needs_no_space() -> None:
     fleet = world(claim(storage_class="made", size=0, has_size=False))
     fleet.volumes.tracked.add(DRIVER)
