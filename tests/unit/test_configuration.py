@@ -21,8 +21,8 @@ PATH = Path("berth.yaml")
 ROOT = Path(__file__).parents[2]
 
 SWITCHES = (
-    "*, injected, cordon, taints, node-ready, node-selector, node-affinity, declared-features, volume-limits, "
-    "volume-affinity, volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity"
+    "*, injected, cordon, taints, node-ready, node-selector, node-affinity, volume-limits, volume-affinity, "
+    "volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity, declared-features"
 )
 SCORES = ", ".join(each.NAME for each in scores.ALL)
 CARDS = ", ".join(CARD_STRATEGIES)
