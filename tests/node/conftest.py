@@ -8,6 +8,7 @@ import pytest
 
 from devcluster import Arena, Cluster
 from devcluster.real_node import RealNode, obstacle
+from tests.conftest import CRDS
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
@@ -26,6 +27,15 @@ def root_on_linux() -> None:
         pytest.fail(f"{reason}; {REQUIRED} is set")
     if reason:
         pytest.skip(reason)
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Return a control plane that this process owns: its supervisor runs kubelet and containerd."""
+    with Cluster() as running:
+        running.install_crds(CRDS)
+        running.play_device_plugins()
+        yield running
 
 
 @pytest.fixture(scope="module")
