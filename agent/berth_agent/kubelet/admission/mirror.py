@@ -126,17 +126,21 @@ class Mirror:
         mistaken = {allocated.key.uid for allocated in self._pending.values() if allocated.ids & ids} - {key.uid}
         for mistake in [allocated for allocated in self._pending.values() if allocated.key.uid in mistaken]:
             del self._pending[mistake.key, mistake.resource]
-            for name in self._init_containers(key, resource, len(mistake.ids)):
-                owner = ContainerKey(uid=key.uid, container=name)
-                self._pending[owner, resource] = replace(mistake, key=owner, never_reported=True)
+            self._reassign(mistake, key.uid)
         self._pending[key, resource] = allocation
+
+    def _reassign(self, mistake: PendingAllocation, uid: str) -> None:
+        """Assign an allocation to the init container of another pod, whose later containers reuse it."""
+        for name in self._init_containers(uid, mistake.resource, len(mistake.ids)):
+            owner = ContainerKey(uid=uid, container=name)
+            self._pending.setdefault((owner, mistake.resource), replace(mistake, key=owner, never_reported=True))
 
     def _ends(self, key: ContainerKey) -> bool:
         return any(container.ends for container in self._pods[key.uid].containers if container.name == key.container)
 
-    def _init_containers(self, key: ContainerKey, resource: str, size: int) -> list[str]:
+    def _init_containers(self, uid: str, resource: str, size: int) -> list[str]:
         """Return the first init container that wants so many, as a list of one or none."""
-        listed = self._pods[key.uid].containers
+        listed = self._pods[uid].containers if uid in self._pods else ()
         return [container.name for container in listed if container.ends and container.wants.get(resource) == size][:1]
 
     def apply_reports(self, reports: Iterable[ContainerReport], asked_at: float) -> None:
@@ -151,14 +155,16 @@ class Mirror:
             for ids in report.by_resource.values()
             for unit in ids
         }
-        pending = self._pending
-        self._pending = {
-            key: allocation for key, allocation in pending.items() if self._stands(allocation, recorded, asked_at)
-        }
+        dropped = [given for given in self._pending.values() if not self._stands(given, recorded, asked_at)]
+        for allocation in dropped:
+            del self._pending[allocation.key, allocation.resource]
         named = {key.uid for key in self._reports}
-        self._doubtful = (
-            self._doubtful | {container.uid for container, _ in pending.keys() - self._pending.keys()}
-        ) - named
+        self._doubtful = (self._doubtful | {allocation.key.uid for allocation in dropped}) - named
+        # What another pod's container is reported to have was that pod's from the beginning. Kubelet keeps all of it
+        # for that pod, and never reports what only its init container has.
+        for mistake in dropped:
+            for uid in {recorded[unit] for unit in mistake.ids if unit in recorded} - {mistake.key.uid}:
+                self._reassign(mistake, uid)
 
     def release_offered(self, resource: str, free: Ids) -> None:
         """Drop pending allocations of devices that kubelet offers as free: they came to nothing.

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
@@ -177,7 +177,15 @@ def play(seed: int, operations: list[str], *laws: Callable[[World], None]) -> No
     asyncio.run(go())
 
 
+SWAPPED_INITS = [
+    *("ours", "agent hears", "half", "agent hears", "ours", "agent restarts", "kubelet hears", "agent hears"),
+    *("agent hears", "foreign pod", "pod goes", "pod is forced", "kubelet restarts"),
+]
+"""With seed 401: two pods of equal init containers are admitted in the other order, and one's containers outlive it."""
+
+
 @settings(max_examples=150)
+@example(seed=401, operations=SWAPPED_INITS)
 @given(seed=st.integers(0, 2**32), operations=st.lists(st.sampled_from(sorted(OPERATIONS)), min_size=10, max_size=60))
 def test_nothing_is_given_twice(seed: int, operations: list[str]) -> None:
     play(seed, operations, nothing_is_given_twice)

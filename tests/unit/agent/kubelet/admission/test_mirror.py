@@ -323,6 +323,18 @@ def test_what_another_pod_turns_out_to_have_was_its_init_container_s() -> None:
     }
 
 
+def test_what_another_pod_s_init_container_had_stays_with_that_pod() -> None:
+    mirror = Mirror()
+    for listed in (pod("a", containers=wants(1, init=[2])), pod("b", containers=wants(1, init=[2]))):
+        mirror.put(listed)
+    mirror.record_allocation(ContainerKey(uid="uid-a", container="init0"), GPU, frozenset({"GPU-1", "GPU-2"}), 10.0)
+    mirror.apply_reports([report("b", "c0", "GPU-1")], 11.5)
+    assert {(holding.pod, holding.container, *holding.ids) for holding in mirror.holdings()} == {
+        ("b", "init0", "GPU-2"),
+        ("b", "c0", "GPU-1"),
+    }
+
+
 # --- the order of pods ---------------------------------------------------------------------------------------------
 
 
