@@ -12,16 +12,13 @@ EXEC_CHILD: Final = Path(__file__).with_name("exec_child.py")
 STOP_SECONDS: Final = 5.0
 
 
-def spawn(
-    command: Sequence[str], *, log: Path, environment: Mapping[str, str], folder: Path | None = None
-) -> subprocess.Popen[bytes]:
+def spawn(command: Sequence[str], *, log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
     """Start a program that the kernel kills with this process; its output is appended to a file."""
     # -I -S: the wrapper needs nothing of site-packages, and starts in half the time without.
     wrapper = [sys.executable, "-I", "-S", str(EXEC_CHILD), str(os.getpid())]
     with log.open("ab") as output:
         return subprocess.Popen(
             [*wrapper, *command],
-            cwd=folder,
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,

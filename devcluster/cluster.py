@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from devcluster import children, components, nodes, programs, state, waiting
+from devcluster import components, nodes, programs, state, waiting
 from devcluster.api import Api, ApiError
 from devcluster.errors import DevclusterError
 
@@ -44,8 +44,6 @@ class Cluster:
         self.extra_args = extra_args or {}
         self.keep = keep
         self._supervisor: subprocess.Popen[str] | None = None
-        self._children: dict[str, subprocess.Popen[bytes]] = {}
-        """What this process runs in a cluster of another one."""
 
     def __enter__(self) -> Self:
         return self.start()
@@ -107,7 +105,6 @@ class Cluster:
     def stop(self) -> None:
         """Stop everything that this object started, and remove the folder unless it is to be kept."""
         supervisor, self._supervisor = self._supervisor, None
-        children.stop_all(self._children.values())
         if "api" in vars(self):
             self.api.close()
         if supervisor is None:
@@ -148,11 +145,9 @@ class Cluster:
     ) -> int:
         """Run a program that lives no longer than the cluster, and return its process id.
 
-        Where this process does not own the cluster, the program lives no longer than this process. It is given the
-        administrator's KUBECONFIG unless `environment` says otherwise; its output goes to `<name>.log` in the folder.
+        Only the owner of the cluster can. The program is given the administrator's KUBECONFIG unless `environment`
+        says otherwise; its output goes to `<name>.log` in the folder.
         """
-        if self._supervisor is None:
-            return self._run_here(name, command, environment or {})
         answer = self._ask(run={"name": name, "command": list(command), "environment": dict(environment or {})})
         pid: int = answer["pid"]
         return pid
@@ -228,18 +223,6 @@ class Cluster:
                 # Ctrl-C in the terminal is for the owner, who then stops the cluster in order.
                 start_new_session=True,
             )
-
-    def _run_here(self, name: str, command: Sequence[str], environment: Mapping[str, str]) -> int:
-        running = self._children.get(name)
-        if running is not None and running.poll() is None:
-            raise DevclusterError(f"{name} already runs")
-        self._children[name] = children.spawn(
-            command,
-            log=self.folder / f"{name}.log",
-            environment={"KUBECONFIG": str(self.kubeconfig), **environment},
-            folder=self.folder,
-        )
-        return self._children[name].pid
 
     def _ask(self, **message: object) -> dict[str, Any]:
         supervisor = self._supervisor

@@ -2,9 +2,9 @@
 
 It speaks JSON lines with its owner: on stdin `{"start": …}` first, then `{"run": …}` for more programs and
 `{"detach": true}` to stay without an owner, `{"detach": true, "users": <file>}` to stay while a process has locked that
-file; each is answered by one line on stdout. While it is not detached,
-the end of stdin means that the owner is gone, however it died, and everything is stopped in order.
-Where this process is killed itself, the kernel kills its children (see `children`).
+file; each is answered by one line on stdout. While it is not detached, the end of stdin means that the owner is gone,
+however it died, and everything is stopped in order. Where this process is killed itself, the kernel kills its children
+(see `children`).
 
 Other processes read its state through `state`.
 """
@@ -49,16 +49,22 @@ class Inbox:
 
     def __init__(self) -> None:
         self._buffer = b""
-        self.detached = False
-        self.users: TextIO | None = None
+        self._detached = False
+        self._users: TextIO | None = None
         """The file that the cluster's users lock, if it lives as long as any of them."""
+
+    def detach(self, users: str | None) -> None:
+        """Expect no messages from now on, and the end when nobody has locked the file `users`, if one is given."""
+        self._detached = True
+        if users:
+            self._users = Path(users).open("a")  # noqa: SIM115 -- its lock is kept to the end of this process
 
     def wait(self, seconds: float) -> None:
         """Wait for more input, but not longer than that; raise OwnerGone at its end."""
-        if self.detached:
+        if self._detached:
             time.sleep(seconds)
             # The lock is kept to the end, so that no new user takes a cluster that is stopping.
-            if self.users is not None and state.try_lock(self.users, fcntl.LOCK_EX):
+            if self._users is not None and state.try_lock(self._users, fcntl.LOCK_EX):
                 raise OwnerGone
         elif select.select([sys.stdin.fileno()], [], [], seconds)[0]:
             data = os.read(sys.stdin.fileno(), 1 << 16)
@@ -212,8 +218,7 @@ def _answer_forever(supervisor: Supervisor, inbox: Inbox) -> NoReturn:
             inbox.wait(IDLE_SECONDS)
             supervisor.reap()
         if message.get("detach"):
-            inbox.detached = True
-            inbox.users = Path(message["users"]).open("a") if message.get("users") else None  # noqa: SIM115 - kept
+            inbox.detach(message["users"])
             _reply({"detached": True})
             continue
         try:

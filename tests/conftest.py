@@ -67,12 +67,13 @@ def _fixtures(item: pytest.Item) -> set[str]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Cluster]:
     """Return a real control plane on loopback, with Berth's CRDs; all workers share it, so change nothing global."""
     base = tmp_path_factory.getbasetemp()
-    with shared_cluster.opened(base if worker_id == "master" else base.parent, prepare=_prepare) as running:
+    with shared_cluster.opened(base if worker_id == "master" else base.parent, prepare=prepare) as running:
         assert running.server.startswith("https://127.0.0.1:")
         yield running
 
 
-def _prepare(cluster: Cluster) -> None:
+def prepare(cluster: Cluster) -> None:
+    """Give a new control plane what all tests expect of it."""
     cluster.install_crds(CRDS)
     cluster.play_device_plugins()
 

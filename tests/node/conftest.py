@@ -1,14 +1,13 @@
-"""A real kubelet and containerd on the session's control plane; one node for each test file."""
+"""A real kubelet and containerd on a control plane of the worker's own; one node for each test file."""
 
 import os
-import secrets
 from collections.abc import Iterator
 
 import pytest
 
 from devcluster import Arena, Cluster
 from devcluster.real_node import RealNode, obstacle
-from tests.conftest import CRDS
+from tests.conftest import prepare
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
@@ -33,15 +32,14 @@ def root_on_linux() -> None:
 def cluster() -> Iterator[Cluster]:
     """Return a control plane that this process owns: its supervisor runs kubelet and containerd."""
     with Cluster() as running:
-        running.install_crds(CRDS)
-        running.play_device_plugins()
+        prepare(running)
         yield running
 
 
 @pytest.fixture(scope="module")
 def real_node(root_on_linux: None, cluster: Cluster) -> Iterator[RealNode]:  # noqa: ARG001 - asked for its skip
     """A real node in the session's cluster; it goes with the last test of the file."""
-    with RealNode(cluster=cluster, name=f"real-{secrets.token_hex(3)}") as running:
+    with RealNode(cluster=cluster) as running:
         yield running
 
 
