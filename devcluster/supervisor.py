@@ -54,7 +54,7 @@ class Inbox:
         """The file that the cluster's users lock, if it lives as long as any of them."""
 
     def detach(self, users: str | None) -> None:
-        """Expect no messages from now on, and the end when nobody has locked the file `users`, if one is given."""
+        """Expect no messages from now on; end once no process has locked the file `users`, if one is given."""
         self._detached = True
         if users:
             self._users = Path(users).open("a")  # noqa: SIM115 -- its lock is kept to the end of this process

@@ -73,7 +73,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterato
 
 
 def prepare(cluster: Cluster) -> None:
-    """Give a new control plane what all tests expect of it."""
+    """Install in a new control plane what all tests expect."""
     cluster.install_crds(CRDS)
     cluster.play_device_plugins()
 

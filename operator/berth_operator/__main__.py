@@ -20,7 +20,7 @@ def main() -> None:
 
         sys.exit(commands.main(sys.argv[1:]))
     if sys.argv[1:2] == ["webhook"]:
-        from berth_operator.injection import main as webhook  # noqa: PLC0415 - only now
+        from berth_operator.webhook import main as webhook  # noqa: PLC0415 - only now
 
         gc.enable()
         sys.exit(webhook.main(sys.argv[2:]))

@@ -16,9 +16,9 @@ import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
 from berth_operator.commands import main as commands
-from berth_operator.injection.main import WebhookSettings
 from berth_operator.metrics import counters
 from berth_operator.settings import Settings as OperatorSettings
+from berth_operator.webhook.main import WebhookSettings
 from devcluster import __main__ as devcluster
 
 ROOT = Path(__file__).parents[2]

@@ -10,8 +10,8 @@ import pytest
 from cryptography import x509
 
 from berth_api import injection
-from berth_operator.injection import certificates, review
-from berth_operator.injection.mutations import Mutations, patch
+from berth_operator.webhook import certificates, review
+from berth_operator.webhook.mutations import Mutations, patch
 from tests.builders import GPU, Raw, container, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -11,8 +11,8 @@ import pytest
 
 from berth_api import injection
 from berth_operator.core.values import limits
-from berth_operator.injection import review
-from berth_operator.injection.mutations import Mutations
+from berth_operator.webhook import review
+from berth_operator.webhook.mutations import Mutations
 from devcluster import Arena
 from devcluster.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, SHARED

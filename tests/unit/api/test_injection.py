@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from berth_api import injection
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.injection.mutations import patch
 from berth_operator.state import pods
+from berth_operator.webhook.mutations import patch
 from tests.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_operator.injection.mutations import Mutations, patch
+from berth_operator.webhook.mutations import Mutations, patch
 
 VERSION: Final = "admission.k8s.io/v1"
 

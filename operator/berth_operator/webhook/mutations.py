@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from berth_api import injection, request
 from berth_api.injection import Object, labels_of
-from berth_operator.injection import hami
+from berth_operator.webhook import hami
 
 _OF_POD: Final = ("volumes", "nodeSelector", "runtimeClassName")
 _OF_CONTAINER: Final = ("env", "volumeMounts")

@@ -11,9 +11,9 @@ import structlog
 from aiohttp import web
 
 from berth_client.errors import CallError
-from berth_operator.injection.certificates import CertificateError, Source
-from berth_operator.injection.mutations import Mutations
-from berth_operator.injection.review import ReviewError, answer
+from berth_operator.webhook.certificates import CertificateError, Source
+from berth_operator.webhook.mutations import Mutations
+from berth_operator.webhook.review import ReviewError, answer
 
 PATH: Final = "/inject"
 HEALTH: Final = "/healthz"

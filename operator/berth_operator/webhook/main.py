@@ -14,9 +14,9 @@ from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
 from berth_operator import logs
 from berth_operator.clients.kube import KubeClient
-from berth_operator.injection.certificates import Files, Shared, Source
-from berth_operator.injection.mutations import Mutations
-from berth_operator.injection.server import Server
+from berth_operator.webhook.certificates import Files, Shared, Source
+from berth_operator.webhook.mutations import Mutations
+from berth_operator.webhook.server import Server
 
 
 class WebhookSettings(BaseSettings):
