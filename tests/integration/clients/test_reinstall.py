@@ -199,8 +199,10 @@ def test_running_leader_whose_fence_was_deleted_binds_again_once_it_is_back(site
 def test_pod_says_why_it_waits_while_the_kind_is_missing_and_is_bound_later(site: Site) -> None:
     leader = site.operator(**QUICK_TERMS)
     leader.logged(LEADING)
+    term = site.api.get(FENCE["object"])["spec"]["term"]
 
     site.api.delete(FENCE["definition"])
+    site.until(lambda: site.refusal(term), "the API server to miss the kind")
     site.pod("p")
 
     site.until(lambda: "no params found" in condition(site.get("p"), "PodScheduled").get("message", ""), "a condition")
