@@ -236,9 +236,14 @@ class World:
         assert not findings, "\n".join(map(str, findings))
 
     def cordon(self, node: str, *, on: bool) -> None:
-        """Cordon or uncordon a node; uncordoning waits until its taint is gone too."""
+        """Cordon a node and wait until the operator knows, or uncordon it and wait until its taint is gone too."""
         self.arena.merge("nodes", node, {"spec": {"unschedulable": on or None}})
-        if not on:
+        if on:
+            # The operator watches nodes and pods separately, so it may read a pod that is created next first.
+            self.pod("pinned", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": node})
+            self.waits("pinned", "1 node.s. were unschedulable")
+            self.remove("pinned")
+        else:
             self.wait(lambda: not self._is_cordoned(node), what=f"{node} to lose the taint of its cordon")
 
     def _is_cordoned(self, node: str) -> bool:

@@ -175,9 +175,6 @@ def test_a_bound_claim_leads_its_pod_to_the_volume(
     assert shared.bound("q")["spec"]["nodeName"] == there["b"]
 
     shared.cordon(there["b"], on=True)
-    # The operator watches nodes and pods separately, and may have read the pod first.
-    shared.pod("first", {"cpu": "1"}, nodeSelector={"kubernetes.io/hostname": there["b"]})
-    shared.waits("first", "1 node.s. were unschedulable")
     shelf.pod("r", "data")
     shared.waits("r", "1 node.s. didn't match PersistentVolume's node affinity, 1 node.s. were unschedulable")
 
