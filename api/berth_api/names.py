@@ -68,6 +68,24 @@ GENIUS_NUMBER: Final = "genius/gpu-number"
 GENIUS_MEMORY_EACH: Final = "genius/gpu-memory-each"
 GENIUS_MEMORY_TOTAL: Final = "genius/gpu-memory-total"
 
+# The names of other systems that Berth reads from pods. These systems have more names of the same prefixes.
+KOORDINATOR_PREFIX: Final = "scheduling.koordinator.sh/"
+KOORDINATOR_ANNOTATIONS: Final = (ALLOCATED, ALLOCATE_HINT, JOINT_ALLOCATE, PARTITION_SPEC)
+GENIUS_PREFIX: Final = "genius/"
+GENIUS_LABELS: Final = (MODEL_REGEX, GENIUS_PRIORITY, GENIUS_NUMBER, GENIUS_MEMORY_EACH, GENIUS_MEMORY_TOTAL)
+
+# All names of `berth.dev/` that pods may have; others are refused, because they would have no effect.
+POD_ANNOTATIONS: Final = (
+    MODEL_GLOBS,
+    MIN_GPU_MEMORY,
+    GPU_TOPOLOGY,
+    GPU_TOPOLOGY_POLICY,
+    POD_GROUP,
+    POD_GROUP_MIN_MEMBER,
+    EPOCH,
+)
+POD_LABELS: Final = (FENCED_BY,)
+
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
 VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"

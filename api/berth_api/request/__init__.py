@@ -1,7 +1,8 @@
 """What a pod requests of devices, in one form for all protocols.
 
 The pod's total of each device resource must be a valid combination, and is split into equal parts of one or more cards
-(`amounts`, or `genius` for pods that request by labels). Annotations restrict the cards (`hints`, `topology`).
+(`amounts`, or `genius` for pods that request by labels). Annotations restrict the cards (`hints`, `topology`). What
+cannot be meant is refused while a pod waits (`mistakes`).
 docs/protocol.md has examples.
 """
 
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from berth_api import interning
 from berth_api.names import GPU
-from berth_api.request import genius, hints, topology
+from berth_api.request import genius, hints, mistakes, topology
 from berth_api.request.amounts import (
     AMD_GPU,
     DCU_GPU,
@@ -73,6 +74,7 @@ __all__ = [
     "Unit",
     "is_counted_on_node",
     "is_device",
+    "mistakes",
     "of_pod",
     "of_resources",
 ]

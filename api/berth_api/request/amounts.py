@@ -47,7 +47,10 @@ class _Requested(dict[str, int]):
         self.prefix = prefix
 
     def text(self, *names: str) -> str:
-        return ", ".join(f"{allocation.long(name, self.prefix)}: {self[name]}" for name in names or sorted(self))
+        return ", ".join(f"{self.long(name)}: {allocation.text(name, self[name])}" for name in names or sorted(self))
+
+    def long(self, name: str) -> str:
+        return allocation.long(name, self.prefix)
 
 
 def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
@@ -103,9 +106,15 @@ def _without_prefix(amounts: Amounts) -> _Requested:
     return _Requested(requested, names.OTHER_PREFIX if other else names.PREFIX)
 
 
-def _hint(requested: Amounts) -> str:
-    count = requested.get(NVIDIA_GPU, 0)
-    return f"did you mean {names.PREFIX}{GPU}: {count}?" if count >= CARD else ""
+_MAX_CARDS: Final = 8
+"""As many cards a node has; so few hundredths of a card may be meant as cards."""
+
+
+def _hint(requested: _Requested) -> str:
+    cards, hundredths = requested.get(NVIDIA_GPU, 0), requested.get(GPU, CARD)
+    if hundredths <= _MAX_CARDS:
+        return f"did you mean {requested.long(GPU)}: {hundredths * CARD}?"
+    return f"did you mean {names.PREFIX}{GPU}: {cards}?" if cards >= CARD else ""
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------
@@ -120,7 +129,7 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
     if all(map(mig.is_resource, requested)):
         return [_instances(name, requested[name]) for name in sorted(requested)]
     if combination not in _GPU_RULES:
-        raise RequestError(f"{requested.text()} is not a request for GPUs; allowed are {_ALLOWED}")
+        raise RequestError(f"{requested.text()} is not a request for GPUs; {_advice(requested)}")
     part = _split(requested, _GPU_RULES[combination](requested))
     return [replace(part, unit=PLUGIN_UNIT) if combination == {NVIDIA_GPU} else part]
 
@@ -198,12 +207,24 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 }
 """The allowed combinations, each with its check and normal form."""
 
-_ALLOWED: Final = (
-    f"{NVIDIA_GPU}, {NVIDIA_SHARED}, {AMD_GPU}, {DCU_GPU} or {GPU} by itself; "
-    f"{GPU_MEMORY} or {GPU_MEMORY_RATIO}, with or without {GPU_CORE} and {GPU_SHARED}; "
-    f"{NPU_CORE} with {GPU_MEMORY_RATIO}, or with {NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}; "
-    f"{mig.PREFIX}<profile>, one or several"
+_ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
+"""Resources that are requested by themselves; so are those of MIG profiles."""
+_OF_NPUS: Final = (
+    f"allowed are {NPU_CORE} with {GPU_MEMORY_RATIO}, or with {NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
 )
+
+
+def _advice(requested: _Requested) -> str:
+    """Return how to change resources that are not a request for GPUs."""
+    alone = [name for name in sorted(requested) if name in _ALONE or mig.is_resource(name)]
+    if alone:
+        first, *_ = sorted(alone, key=mig.is_resource)
+        return f"{requested.long(first)} is allowed only by itself: remove it or the others"
+    if not requested.keys().isdisjoint((NPU_CORE, NPU_CPU, NPU_DVPP)):
+        return _OF_NPUS
+    if GPU_MEMORY in requested:
+        return f"allowed is {GPU_MEMORY} or {GPU_MEMORY_RATIO}, not both: remove one of them"
+    return f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"
 
 
 def _split(requested: _Requested, normal: Amounts) -> Part:

@@ -5,6 +5,7 @@ from typing import Any
 
 import orjson
 
+from berth_api import spelling
 from berth_api.request.values import RequestError
 
 Annotations = Mapping[str, str]
@@ -22,17 +23,23 @@ def body(annotations: Annotations, name: str, *allowed: str) -> Body | None:
     try:
         parsed = orjson.loads(annotations[name])
     except orjson.JSONDecodeError as error:
-        raise RequestError(f"annotation {name}: not JSON: {error}") from error
+        raise RequestError(f"annotation {name}: not JSON: {error}; {_form(allowed)}") from error
     if not isinstance(parsed, dict):
-        raise RequestError(f"annotation {name}: not a JSON object")
+        raise RequestError(f"annotation {name}: not a JSON object; {_form(allowed)}")
     check_fields(parsed, f"annotation {name}", *allowed)
     return parsed
+
+
+def _form(allowed: tuple[str, ...]) -> str:
+    return f"allowed is an object with the fields {', '.join(allowed)}"
 
 
 def check_fields(fields: Body, where: str, *allowed: str) -> None:
     """Raise RequestError for fields that are not allowed: they would have no effect."""
     if unknown := [key for key in fields if key not in allowed]:
-        raise RequestError(f'{where}: "{unknown[0]}"; allowed are {", ".join(allowed)}')
+        meant = spelling.closest(unknown[0], allowed)
+        question = f"; did you mean {meant}?" if meant else ""
+        raise RequestError(f'{where}: "{unknown[0]}"; allowed are {", ".join(allowed)}{question}')
 
 
 def choice(fields: Body, where: str, name: str, *allowed: str) -> str:

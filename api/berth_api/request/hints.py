@@ -53,7 +53,7 @@ def of_types(annotations: Annotations, types: Collection[str] = allocation.TYPES
 
 def _hint(raw: object, where: str) -> Hint:
     if not isinstance(raw, dict):
-        raise RequestError(f"{where}: not an object")
+        raise RequestError(f"{where}: not an object; allowed are the fields {', '.join(_FIELDS)}")
     check_fields(raw, where, *_FIELDS)
     return Hint(
         selector=_selector(raw, where, "selector") or EVERYTHING,

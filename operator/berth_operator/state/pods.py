@@ -98,6 +98,7 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
     """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]
     try:
+        request.mistakes.check_names(metadata.get("annotations") or {}, metadata.get("labels") or {})
         pod_request, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
         _check_gang(gang, pod_request, kinds)
     except ValueError as wrong:
@@ -162,6 +163,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     spec, namespace, annotations, labels, controller = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
     total = resources.total(spec)
+    request.mistakes.check_amounts(spec)
     devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
     return PodRequest(
         resources=_counted_on_node(total, kinds),
@@ -208,7 +210,7 @@ def _weight(metadata: Object) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise PodError(f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number') from error
+        raise PodError(f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number; allowed are such as 0, 5 or -1') from error
 
 
 def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:

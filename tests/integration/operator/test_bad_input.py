@@ -75,9 +75,9 @@ def pod_row(name: str, requests: dict[str, str], message: str, **options: Any) -
 
 
 def not_a_request(requests: dict[str, str]) -> str:
-    """Return the message for resources that cannot be combined: all of them, and what is allowed."""
+    """Return the start of the message for resources that cannot be combined; advice follows."""
     shown = ", ".join(f"{each}: {amount}" for each, amount in sorted(requests.items()))
-    return f"invalid request: {shown} is not a request for GPUs; allowed are nvidia.com/gpu, "
+    return f"invalid request: {shown} is not a request for GPUs; "
 
 
 def combined(name: str, **amounts: str) -> Any:
@@ -137,23 +137,30 @@ PODS = [
     pod_row(
         "core-200-memory",
         {K + "gpu-core": "200", K + "gpu-memory": "20Gi"},
-        f"invalid request: {K}gpu-core: 200, {K}gpu-memory: 21474836480 puts gpu-core 200 on each of 1 card(s); "
+        f"invalid request: {K}gpu-core: 200, {K}gpu-memory: 20Gi puts gpu-core 200 on each of 1 card(s); "
         "allowed are up to 100: spread it with gpu.shared",
     ),
     pod_row("rdma-150", {K + "rdma": "150"}, f"invalid request: {K}rdma: 150; {PART_OR_WHOLE}"),
     pod_row("fpga-101", {K + "fpga": "101"}, f"invalid request: {K}fpga: 101; {PART_OR_WHOLE}"),
     pod_row("rdma-150-gpu", {**ONE_CARD, K + "rdma": "150"}, f"invalid request: {K}rdma: 150; {PART_OR_WHOLE}"),
+    # Amounts that cannot be meant.
+    pod_row("gpu-0.5", {K + "gpu": "0.5"}, f"invalid request: {K}gpu: 0.5; allowed are whole hundredths of a card"),
+    pod_row("memory-20", {K + "gpu-memory": "20"}, f"invalid request: {K}gpu-memory: 20; allowed are whole bytes, "),
+    pod_row("gpu-mem", {K + "gpu-mem": "20Gi"}, f"invalid request: {K}gpu-mem: did you mean gpu-memory?"),
+    annotated(
+        "misspelt", "berth.dev/gpu-modle", "*A100*", "invalid request: annotation berth.dev/gpu-modle: did you mean "
+    ),
     # Combinations that have no meaning.
     combined("core-alone", gpu_core="50"),
-    combined("memory-and-ratio", gpu_memory="1", gpu_memory_ratio="50"),
+    combined("memory-and-ratio", gpu_memory="1Gi", gpu_memory_ratio="50"),
     combined("gpu-and-core", gpu="50", gpu_core="50"),
-    combined("gpu-and-memory", gpu="50", gpu_memory="1"),
+    combined("gpu-and-memory", gpu="50", gpu_memory="1Gi"),
     combined("gpu-and-shared", gpu="100", shared="2"),
     combined("shared-alone", shared="2"),
     combined("shared-core", shared="2", gpu_core="50"),
-    combined("everything", gpu="100", gpu_core="100", gpu_memory="1", gpu_memory_ratio="100", shared="2"),
+    combined("everything", gpu="100", gpu_core="100", gpu_memory="1Gi", gpu_memory_ratio="100", shared="2"),
     foreign("nvidia-and-hundredths", {**ONE_CARD, K + "gpu": "50"}),
-    foreign("nvidia-and-memory", {**ONE_CARD, K + "gpu-memory": "1"}),
+    foreign("nvidia-and-memory", {**ONE_CARD, K + "gpu-memory": "1Gi"}),
     foreign("two-vendors", {**ONE_CARD, "amd.com/gpu": "1"}),
     foreign("npu-core-alone", {"huawei.com/npu-core": "2"}),
     pod_row(
@@ -201,7 +208,7 @@ PODS = [
     pod_row(
         "shared-one-byte",
         {K + "gpu.shared": "2", K + "gpu-memory": "1"},
-        f"invalid request: {K}gpu-memory: 1 is less than a byte on each of 2 cards",
+        f"invalid request: {K}gpu-memory: 1; allowed are whole bytes, from 1Mi; did you mean 1Gi?",
     ),
     # Subdevices that no node has.
     pod_row("time-slices", {"nvidia.com/gpu.shared": "1"}, f"{WITH_DEVICE}2 node(s) have no nvidia.com/gpu.shared"),
@@ -369,9 +376,9 @@ PODS = [
         f"{WITH_DEVICE}2 node(s) have too few healthy RDMA devices (10000000000000 requested",
     ),
     pod_row(
-        "shared-1e15",
-        {K + "gpu.shared": "1P", K + "gpu-memory": "1E"},
-        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (1000000000000000 requested",
+        "shared-1e9",
+        {K + "gpu.shared": "1G", K + "gpu-memory": "1E"},
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (1000000000 requested",
     ),
     pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{WITH_DEVICE}2 Insufficient cpu"),
     pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{WITH_DEVICE}2 Insufficient memory"),

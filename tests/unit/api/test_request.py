@@ -62,6 +62,20 @@ def test_cards_by_the_hundred_are_taken_for_a_mistake(count: int, hint: str) -> 
 
 
 @pytest.mark.parametrize(
+    ("requested", "hint"),
+    [
+        pytest.param({GPU: 2}, "did you mean kubernetes.io/gpu: 200?", id="two"),
+        pytest.param({"koordinator.sh/gpu": 8}, "did you mean koordinator.sh/gpu: 800?", id="as many as a node has"),
+        pytest.param({GPU: 9}, "", id="more"),
+        pytest.param({GPU: 200}, "", id="two cards"),
+        pytest.param({RATIO: 2}, "", id="memory"),
+    ],
+)
+def test_few_hundredths_may_be_meant_as_cards(requested: dict[str, int], hint: str) -> None:
+    assert of_resources(requested).hint == hint
+
+
+@pytest.mark.parametrize(
     ("name", "counted"),
     [
         *[pytest.param(name, True, id=name) for name in (*GPU_NAMES, RDMA, FPGA)],

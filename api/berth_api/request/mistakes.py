@@ -1,0 +1,131 @@
+"""Requests that cannot be meant as they are written: amounts in the wrong unit, and misspelt names.
+
+They are refused while a pod waits. What a bound pod holds is charged as it is, so these checks are no part of
+`of_resources`.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api import allocation, names, quantity, spelling
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_api.request.values import CARD, RequestError
+
+Strings = Mapping[str, str]
+
+LEAST_MEMORY: Final = 2**20
+"""The least bytes of GPU memory on each card: in a smaller amount the unit is missing."""
+_MILLI: Final = 1000
+_HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
+_OWN_PREFIX: Final = f"{names.GROUP}/"
+_GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
+_OTHERS: Final = (
+    (names.KOORDINATOR_PREFIX, names.KOORDINATOR_ANNOTATIONS, "annotation"),
+    (names.GENIUS_PREFIX, names.GENIUS_LABELS, "label"),
+)
+"""(prefix of another system, the names under it that Berth reads, whether they are annotations or labels)."""
+
+
+# --- amounts ------------------------------------------------------------------------------------------------
+
+
+def check_amounts(spec: Mapping[str, Any]) -> None:
+    """Check the amounts that each container of a pod requests; all of them must be valid quantities.
+
+    Raises:
+        RequestError: an amount cannot be meant, or a resource of `kubernetes.io/gpu…` does not exist.
+    """
+    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
+        requests = (container.get("resources") or {}).get("requests") or {}
+        for name, value in requests.items():
+            short = allocation.short(name)
+            if short != name:
+                _check_amount(name, short, str(value))
+        _check_spread(requests)
+
+
+def _check_amount(name: str, short: str, value: str) -> None:
+    milli = quantity.parse_milli(value)
+    # `parse_milli` truncates large amounts.
+    is_fraction = milli < quantity.MAX and milli % _MILLI != 0
+    if short == GPU_MEMORY:
+        _check_memory(name, value, f"{milli / _MILLI}" if is_fraction else "")
+    elif short in _HUNDREDTHS:
+        if is_fraction:
+            raise RequestError(f"{name}: {milli / _MILLI}; allowed are whole hundredths of a card{_meant(milli)}")
+        if short == GPU and milli == _MILLI:
+            raise RequestError(f"{name}: 1; allowed are hundredths of a card, from 2; did you mean 100 (one whole GPU)?")
+    elif short == GPU_SHARED and is_fraction:
+        raise RequestError(f"{name}: {milli / _MILLI}; allowed are whole numbers of cards")
+    elif name.startswith(f"{names.PREFIX}{GPU}") and short not in _GPUS:
+        raise RequestError(_unknown(name, names.PREFIX, _GPUS))
+
+
+def _meant(milli: int) -> str:
+    """Return the question whether a fraction of one is a fraction of a card: 0.5 is 50 hundredths."""
+    hundredths, rest = divmod(milli * CARD, _MILLI)
+    return f"; did you mean {hundredths}?" if 1 < hundredths < CARD and not rest else ""
+
+
+def _check_memory(name: str, value: str, fraction: str) -> None:
+    size = quantity.parse(value)
+    if not size or (not fraction and size >= LEAST_MEMORY):
+        return
+    if value.endswith("i"):
+        raise RequestError(f"{name}: {value}; allowed are bytes, from 1Mi")
+    unit = "Gi" if size < 2**10 else "Mi" if size < LEAST_MEMORY else ""
+    question = f"; did you mean {fraction or size}{unit}?" if unit else ""
+    raise RequestError(f"{name}: {fraction or size}; allowed are whole bytes, from 1Mi{question}")
+
+
+def _check_spread(requests: Mapping[str, Any]) -> None:
+    for prefix in (names.PREFIX, names.OTHER_PREFIX):
+        memory, shared = requests.get(prefix + GPU_MEMORY), requests.get(prefix + GPU_SHARED)
+        if memory and shared and 0 < quantity.parse(memory) < LEAST_MEMORY * quantity.parse(shared):
+            raise RequestError(
+                f"{prefix}{GPU_MEMORY}: {memory}, {prefix}{GPU_SHARED}: {shared}; allowed is at least 1Mi on each card"
+            )
+
+
+# --- names --------------------------------------------------------------------------------------------------
+
+
+def check_names(annotations: Strings, labels: Strings) -> None:
+    """Check the annotations and labels of a pod that begin with `berth.dev/`.
+
+    Raises:
+        RequestError: Berth reads and writes none of this name; it would have no effect.
+    """
+    for kind, written, known, elsewhere in (
+        ("annotation", annotations, names.POD_ANNOTATIONS, names.POD_LABELS),
+        ("label", labels, names.POD_LABELS, names.POD_ANNOTATIONS),
+    ):
+        for name in written:
+            if name.startswith(_OWN_PREFIX) and name not in known:
+                if name in elsewhere:
+                    other = "label" if kind == "annotation" else "annotation"
+                    raise RequestError(f"{kind} {name}: did you mean the {other} of this name?")
+                raise RequestError(f"{kind} {_unknown(name, _OWN_PREFIX, _short((*names.POD_ANNOTATIONS, *names.POD_LABELS), _OWN_PREFIX))}")
+
+
+def misspelt(annotations: Strings, labels: Strings) -> Iterator[str]:
+    """Yield a question for each annotation and label of other systems that is almost one that Berth reads.
+
+    These systems have more names than Berth reads, so such a name may be right.
+    """
+    for prefix, known, kind in _OTHERS:
+        for name in (*annotations, *labels):
+            if name.startswith(prefix) and name not in (*known, names.PARTITIONS):
+                short = spelling.closest(name.removeprefix(prefix), _short(known, prefix), spelling.ALMOST_SURE)
+                if short:
+                    yield f"{name}: did you mean the {kind} {prefix}{short}?"
+
+
+def _short(known: tuple[str, ...], prefix: str) -> tuple[str, ...]:
+    return tuple(name.removeprefix(prefix) for name in known if name.startswith(prefix))
+
+
+def _unknown(name: str, prefix: str, known: tuple[str, ...]) -> str:
+    if short := spelling.closest(name.removeprefix(prefix), known):
+        return f"{name}: did you mean {short}?"
+    return f"{name}: not known; allowed after {prefix} are {', '.join(known)}"

@@ -1,0 +1,17 @@
+"""What a misspelt name was probably meant to be."""
+
+import difflib
+from collections.abc import Iterable
+from typing import Final
+
+LIKELY: Final = 0.7
+"""The least similarity (0 to 1) for a suggestion where the name is wrong in any case: `gpu-mem` for `gpu-memory`."""
+ALMOST_SURE: Final = 0.85
+"""The least similarity where the name may be right: `device-alocate-hint`, but not another annotation of Koordinator."""
+
+
+def closest(name: str, known: Iterable[str], similarity: float = LIKELY) -> str:
+    """Return the known name that is most similar to a name, ignoring case; empty if none is similar enough."""
+    by_lower = {each.lower(): each for each in known}
+    matches = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=similarity)
+    return by_lower[matches[0]] if matches else ""

@@ -1,0 +1,178 @@
+"""Requests that cannot be meant: refused while a pod waits, and charged as they are once it is bound."""
+
+import pytest
+
+from berth_api import names
+from berth_api.request import mistakes
+from berth_operator.state import pods
+from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, container, pod
+
+K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"
+HUNDREDTHS = "allowed are whole hundredths of a card"
+BYTES = "allowed are whole bytes, from 1Mi"
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        # As the API server stores 0.5 and 20000.
+        pytest.param(GPU, "500m", f"0.5; {HUNDREDTHS}; did you mean 50?", id="half a GPU"),
+        pytest.param(GPU, "0.25", f"0.25; {HUNDREDTHS}; did you mean 25?", id="a quarter, as it was written"),
+        pytest.param(KOORDINATOR + "gpu", "0.5", f"0.5; {HUNDREDTHS}; did you mean 50?", id="koordinator"),
+        pytest.param(GPU, "1500m", f"1.5; {HUNDREDTHS}", id="one and a half"),
+        pytest.param(GPU, "333m", f"0.333; {HUNDREDTHS}", id="a third"),
+        pytest.param(GPU, "0.01", f"0.01; {HUNDREDTHS}", id="a hundredth"),
+        pytest.param(CORE, "0.3", f"0.3; {HUNDREDTHS}; did you mean 30?", id="core"),
+        pytest.param(RATIO, "0.99", f"0.99; {HUNDREDTHS}; did you mean 99?", id="ratio"),
+        pytest.param(RDMA, "0.5", f"0.5; {HUNDREDTHS}; did you mean 50?", id="half a NIC"),
+        pytest.param(FPGA, "0.0001", f"0.001; {HUNDREDTHS}", id="as Kubernetes rounds it"),
+        pytest.param(
+            GPU, "1", "1; allowed are hundredths of a card, from 2; did you mean 100 (one whole GPU)?", id="one GPU"
+        ),
+        pytest.param(MEMORY, "20", f"20; {BYTES}; did you mean 20Gi?", id="GiB without the unit"),
+        pytest.param(MEMORY, "20000", f"20000; {BYTES}; did you mean 20000Mi?", id="MiB without the unit"),
+        pytest.param(MEMORY, "20k", f"20000; {BYTES}; did you mean 20000Mi?", id="the same, as it is stored"),
+        pytest.param(MEMORY, "500m", f"0.5; {BYTES}; did you mean 0.5Gi?", id="half a GiB without the unit"),
+        pytest.param(MEMORY, "2000000.5", f"2000000.5; {BYTES}", id="half a byte"),
+        pytest.param(MEMORY, "512Ki", "512Ki; allowed are bytes, from 1Mi", id="too little"),
+        pytest.param(SHARED, "1500m", "1.5; allowed are whole numbers of cards", id="part of a number"),
+    ],
+)
+def test_an_amount_that_cannot_be_meant_is_refused(name: str, value: str, message: str) -> None:
+    for fields in (
+        {"containers": [container("a", {"cpu": "1"}), container("b", {name: value})]},
+        {"initContainers": [container("b", {name: value})]},
+    ):
+        assert pods.pending(pod(**fields)).error == f"{name}: {message}"
+
+
+@pytest.mark.parametrize(
+    "requests",
+    [
+        pytest.param({GPU: "0"}, id="none"),
+        pytest.param({GPU: "2"}, id="two hundredths"),
+        pytest.param({GPU: "20"}, id="a fifth"),
+        pytest.param({GPU: "50000m"}, id="a half, in thousandths"),
+        pytest.param({GPU: "800"}, id="eight cards"),
+        pytest.param({RATIO: "1"}, id="a hundredth of the memory"),
+        pytest.param({CORE: "1", MEMORY: "1Gi"}, id="hardly any cores"),
+        pytest.param({RDMA: "1"}, id="a hundredth of a NIC"),
+        pytest.param({MEMORY: "1Mi"}, id="the least memory"),
+        pytest.param({MEMORY: "2M"}, id="decimal"),
+        pytest.param({MEMORY: "100Ti"}, id="more than has thousandths"),
+        pytest.param({SHARED: "2", MEMORY: "2Mi"}, id="the least on each of two"),
+    ],
+)
+def test_what_users_of_koordinator_write_is_accepted(requests: dict[str, str]) -> None:
+    assert pods.pending(pod("a", requests)).error == ""
+
+
+def test_memory_is_not_spread_thinner_than_the_least() -> None:
+    assert pods.pending(pod("a", {SHARED: "4", MEMORY: "3Mi"})).error == (
+        f"{MEMORY}: 3Mi, {SHARED}: 4; allowed is at least 1Mi on each card"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        pytest.param("gpu-mem", "did you mean gpu-memory?", id="shortened"),
+        pytest.param("gpus", "did you mean gpu?", id="plural"),
+        pytest.param("gpu-ratio", "did you mean gpu-memory-ratio?", id="half of the name"),
+        pytest.param(
+            "gpu.count",
+            "not known; allowed after kubernetes.io/ are gpu, gpu.shared, gpu-core, gpu-memory, gpu-memory-ratio",
+            id="like none",
+        ),
+    ],
+)
+def test_an_unknown_resource_of_ours_is_refused(name: str, message: str) -> None:
+    assert pods.pending(pod("a", {K + name: "1"})).error == f"{K}{name}: {message}"
+
+
+@pytest.mark.parametrize("name", ["koordinator.sh/gpu-other", "kubernetes.io/batch-cpu", "example.com/gpu-mem"])
+def test_resources_of_others_are_left_alone(name: str) -> None:
+    assert pods.pending(pod("a", {name: "1"})).error == ""
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        pytest.param(
+            {"annotations": {"berth.dev/gpu-modle": "*A100*"}},
+            "annotation berth.dev/gpu-modle: did you mean gpu-model?",
+            id="misspelt",
+        ),
+        pytest.param(
+            {"labels": {"berth.dev/gpu-model": "a"}},
+            "label berth.dev/gpu-model: did you mean the annotation of this name?",
+            id="a label",
+        ),
+        pytest.param(
+            {"labels": {"berth.dev/gpu-topolgy": "nvlink"}},
+            "label berth.dev/gpu-topolgy: did you mean gpu-topology?",
+            id="a misspelt label",
+        ),
+        pytest.param(
+            {"annotations": {"berth.dev/color": "red"}},
+            "annotation berth.dev/color: not known; allowed after berth.dev/ are gpu-model, min-gpu-memory, ",
+            id="like none",
+        ),
+    ],
+)
+def test_an_unknown_name_of_ours_is_refused(fields: dict[str, dict[str, str]], message: str) -> None:
+    assert pods.pending(pod("a", {GPU: "50"}, **fields)).error.startswith(message)
+
+
+def test_names_that_pods_have_are_accepted() -> None:
+    annotations = {name: "1" for name in (names.EPOCH, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER)}
+    annotations |= {"main.devices.berth.dev/visible": "x", "team.example.com/berth.dev": "x"}
+    assert pods.pending(pod("a", annotations=annotations, labels={names.FENCED_BY: "a"})).error == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        pytest.param(
+            "scheduling.koordinator.sh/device-alocate-hint",
+            "did you mean the annotation scheduling.koordinator.sh/device-allocate-hint?",
+            id="koordinator",
+        ),
+        pytest.param("genius/gpu-modle", "did you mean the label genius/gpu-model?", id="genius"),
+    ],
+)
+def test_a_name_that_is_almost_one_of_another_system_is_a_question(name: str, question: str) -> None:
+    assert list(mistakes.misspelt({name: ""}, {})) == [f"{name}: {question}"]
+    assert pods.pending(pod("a", {GPU: "50"}, annotations={name: ""})).error == ""
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["gpu-partitions", "gpu-partition-spec", "bind-timestamp", "gpu-minors", "reservation-allocated", "resource-spec"],
+)
+def test_other_names_of_koordinator_are_none_of_ours(name: str) -> None:
+    assert list(mistakes.misspelt({f"scheduling.koordinator.sh/{name}": ""}, {"genius/other": ""})) == []
+
+
+@pytest.mark.parametrize(
+    ("requests", "amounts"),
+    [
+        pytest.param({MEMORY: "20"}, {"gpu-memory": 20}, id="bytes"),
+        pytest.param({GPU: "1"}, {"gpu-core": 1, "gpu-memory-ratio": 1}, id="a hundredth"),
+        pytest.param({GPU: "500m"}, {"gpu-core": 1, "gpu-memory-ratio": 1}, id="a fraction"),
+        pytest.param({SHARED: "2", MEMORY: str(MI)}, {"gpu-memory": MI // 2}, id="spread"),
+    ],
+)
+def test_what_a_bound_pod_holds_stays_charged(requests: dict[str, str], amounts: dict[str, int]) -> None:
+    count = int(requests.get(SHARED, 1))
+    entries = [
+        {"minor": minor, "id": f"GPU-{minor}", "resources": {K + name: str(amount) for name, amount in amounts.items()}}
+        for minor in range(count)
+    ]
+    bound = pod("a", requests, allocated={"gpu": entries}, annotations={"berth.dev/older": "1"}, on="node")
+    charge = pods.charge(bound)
+    assert [(grant.minor, dict(grant.amounts)) for grant in charge.grants] == [
+        (minor, amounts) for minor in range(count)
+    ]
+    assert charge.unknown == ()
+    assert pods.pending(pod("a", requests)).error
