@@ -159,15 +159,38 @@ class Api:
         accept: str = "application/json",
     ) -> Manifest:
         """Send one request and return the answer's JSON; raise ApiError where it is refused."""
+        return self._request(method, path, body=body, query=query, content_type=content_type, accept=accept)[0]
+
+    def warnings(
+        self, method: str, path: str, *, body: Mapping[str, Any], query: Mapping[str, str] | None = None
+    ) -> list[str]:
+        """Send one request and return the warnings of the API server; raise ApiError where it is refused."""
+        response = self._request(method, path, body=body, query=query)[1]
+        # 299 - "text", with backslashes before quotes
+        texts = [value.split(" ", 2)[2] for value in response.headers.get_all("Warning") or ()]
+        return [json.loads(text) for text in texts]
+
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: Mapping[str, Any] | None,
+        query: Mapping[str, str] | None,
+        content_type: str = "application/json",
+        accept: str = "application/json",
+    ) -> tuple[Manifest, http.client.HTTPResponse]:
         url = f"{path}?{urlencode(query)}" if query else path
         headers = {"Authorization": f"Bearer {self._token}", "Content-Type": content_type, "Accept": accept}
-        status, data = self._send(method, url, None if body is None else json.dumps(body), headers)
+        response, data = self._send(method, url, None if body is None else json.dumps(body), headers)
         answer = _parse(data)
-        if status >= http.client.BAD_REQUEST:
-            raise ApiError(request=f"{method} {path}", status=status, body=answer)
-        return answer
+        if response.status >= http.client.BAD_REQUEST:
+            raise ApiError(request=f"{method} {path}", status=response.status, body=answer)
+        return answer, response
 
-    def _send(self, method: str, url: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _send(
+        self, method: str, url: str, body: str | None, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         try:
             return self._exchange(method, url, body, headers)
         except STALE:
@@ -175,12 +198,14 @@ class Api:
             self.close()
             return self._exchange(method, url, body, headers)
 
-    def _exchange(self, method: str, url: str, body: str | None, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _exchange(
+        self, method: str, url: str, body: str | None, headers: dict[str, str]
+    ) -> tuple[http.client.HTTPResponse, bytes]:
         connection = self._connection()
         try:
             connection.request(method, url, body, headers)
             response = connection.getresponse()
-            answer = response.status, response.read()
+            answer = response, response.read()
         except BaseException:
             connection.close()
             raise

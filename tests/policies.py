@@ -34,5 +34,5 @@ def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:
     if "policyName" in document["spec"]:
         document["spec"]["policyName"] += f"-{arena.id}"
         own = {"matchLabels": {"kubernetes.io/metadata.name": arena.namespace}}
-        document["spec"]["matchResources"] = {"namespaceSelector": own}
+        document["spec"]["matchResources"] = {**document["spec"].get("matchResources", {}), "namespaceSelector": own}
     return document

@@ -53,6 +53,20 @@ def amounts(raw: Mapping[str, Any] | None, where: str = "") -> Amounts:
     return out
 
 
+def from_limits(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a template with missing requests set to the limits, as the API server does in its pods."""
+    completed = {kind: [_completed(each) for each in spec.get(kind) or ()] for kind in ("containers", "initContainers")}
+    return {**_completed(spec), **completed}
+
+
+def _completed(holder: Mapping[str, Any]) -> dict[str, Any]:
+    resources = holder.get("resources")
+    if not resources:
+        return dict(holder)
+    requests = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+    return {**holder, "resources": {**resources, "requests": requests}}
+
+
 def containers(spec: Mapping[str, Any]) -> tuple[Container, ...]:
     """Return a pod's init containers and containers, in the order in which kubelet admits them."""
     parsed = [

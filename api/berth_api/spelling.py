@@ -7,7 +7,9 @@ from typing import Final
 LIKELY: Final = 0.7
 """The least similarity (0 to 1) for a suggestion where the name is wrong in any case: `gpu-mem` for `gpu-memory`."""
 ALMOST_SURE: Final = 0.85
-"""The least similarity where the name may be right: `device-alocate-hint`, but not another annotation of Koordinator."""
+"""The least similarity where the name may be right: `device-alocate-hint`, not another annotation of Koordinator."""
+SURE: Final = 0.9
+"""The least similarity of whole names of the form `berth-scheduler`, whose second half is common."""
 
 
 def closest(name: str, known: Iterable[str], similarity: float = LIKELY) -> str:

@@ -1,17 +1,20 @@
-"""The webhook's answers, and when it renews a certificate."""
+"""The webhook's answers and verdicts, and when it renews a certificate."""
 
 import base64
 import ssl
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 from cryptography import x509
 
-from berth_api import injection
+from berth_api import injection, names
+from berth_api.request import Kind, Kinds
 from berth_operator.webhook import certificates, review
 from berth_operator.webhook.mutations import Mutations, patch
+from berth_operator.webhook.validation import Validation, Verdict
 from tests.builders import GPU, Raw, container, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,6 +51,81 @@ def test_others_pass_as_they_are() -> None:
 def test_what_is_no_review_is_refused(body: bytes, message: str) -> None:
     with pytest.raises(review.ReviewError, match=message):
         review.answer(body, NONE)
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        pytest.param(b"{", "not JSON", id="no JSON"),
+        pytest.param(b"{}", "not an AdmissionReview of a pod or template: KeyError", id="empty"),
+        pytest.param(b'{"request": {"uid": "u", "kind": {"kind": "Secret"}, "object": {}}}', "KeyError", id="a Secret"),
+    ],
+)
+def test_what_is_no_review_is_not_validated(body: bytes, message: str) -> None:
+    with pytest.raises(review.ReviewError, match=message):
+        review.validated(body, Validation())
+
+
+def judged(manifest: Raw, **validation: Any) -> Verdict:
+    return Validation(**validation).judge({"kind": {"kind": "Pod"}, "namespace": "ns", "object": manifest})
+
+
+def test_a_denial_is_an_answer_of_the_review() -> None:
+    wrong = pod("a", {GPU: "1"}, schedulerName="berth-scheduler")
+    body = orjson.dumps({"request": {"uid": "u", "kind": {"kind": "Pod"}, "namespace": "ns", "object": wrong}})
+    response = review.validated(body, Validation())["response"]
+    assert (response["uid"], response["allowed"], response["status"]["code"]) == ("u", False, 422)
+    assert response["status"]["message"] == judged(wrong).denial
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("berth-schedular", "berth-scheduler"),
+        ("Berth-Scheduler", "berth-scheduler"),
+        ("brth-scheduler", "berth-scheduler"),
+        ("berth_scheduler", "berth-scheduler"),
+        ("berthscheduler", "berth-scheduler"),
+        ("berth", "berth-scheduler"),
+        ("berth-training-2", "berth-training"),
+        ("batch-scheduler", ""),
+        ("koord-scheduler", ""),
+        ("default-scheduler", ""),
+        ("volcano", ""),
+        ("scheduler", ""),
+    ],
+)
+def test_a_scheduler_name_that_is_nearly_ours_is_a_question(name: str, meant: str) -> None:
+    verdict = judged(pod("a", {GPU: "50"}, schedulerName=name), schedulers=("berth-scheduler", "berth-training"))
+    question = (f'spec.schedulerName: "{name}"; did you mean {meant}?',) if meant else ()
+    assert verdict == Verdict(warnings=question)
+
+
+@pytest.mark.parametrize(
+    ("fields", "warning"),
+    [
+        pytest.param({"resourceClaims": [{}]}, "pod uses spec.resourceClaims, which Berth does not support", id="DRA"),
+        pytest.param(
+            {"requests": {"nvidia.com/gpu": "100"}},
+            "nvidia.com/gpu: 100; did you mean kubernetes.io/gpu: 100?",
+            id="a hundred cards",
+        ),
+    ],
+)
+def test_what_may_fit_later_is_a_warning(fields: Raw, warning: str) -> None:
+    assert judged(pod("a", **fields, schedulerName="berth-scheduler")) == Verdict(warnings=(warning,))
+
+
+def test_a_pod_that_has_a_node_is_read_by_no_scheduler() -> None:
+    assert judged(pod("a", {GPU: "1"}, schedulerName="berth-scheduler", on="node")) == Verdict()
+
+
+def test_devices_of_plug_ins_are_known() -> None:
+    kinds = Kinds((Kind(name="npu", resources={"example.com/npu": 1}),))
+    fields = {"annotations": {names.ALLOCATE_HINT: '{"npu": {}}'}, "schedulerName": "berth-scheduler"}
+    manifest = pod("a", {"example.com/npu": "1"}, **fields)
+    assert judged(manifest, kinds=kinds) == Verdict()
+    assert 'device-allocate-hint: "npu"; allowed are' in judged(manifest).denial
 
 
 @pytest.mark.parametrize(

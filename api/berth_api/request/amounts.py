@@ -209,9 +209,6 @@ _GPU_RULES: Final[dict[frozenset[str], _Rule]] = {
 
 _ALONE: Final = (GPU, NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
 """Resources that are requested by themselves; so are those of MIG profiles."""
-_OF_NPUS: Final = (
-    f"allowed are {NPU_CORE} with {GPU_MEMORY_RATIO}, or with {NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
-)
 
 
 def _advice(requested: _Requested) -> str:
@@ -221,7 +218,8 @@ def _advice(requested: _Requested) -> str:
         first, *_ = sorted(alone, key=mig.is_resource)
         return f"{requested.long(first)} is allowed only by itself: remove it or the others"
     if not requested.keys().isdisjoint((NPU_CORE, NPU_CPU, NPU_DVPP)):
-        return _OF_NPUS
+        parts = f"{NPU_CPU}, {GPU_MEMORY}, {GPU_SHARED} and perhaps {NPU_DVPP}"
+        return f"allowed are {NPU_CORE} with {GPU_MEMORY_RATIO}, or with {parts}"
     if GPU_MEMORY in requested:
         return f"allowed is {GPU_MEMORY} or {GPU_MEMORY_RATIO}, not both: remove one of them"
     return f"add {GPU_MEMORY} or {GPU_MEMORY_RATIO}"

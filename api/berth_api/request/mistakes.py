@@ -18,6 +18,7 @@ LEAST_MEMORY: Final = 2**20
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
 _OWN_PREFIX: Final = f"{names.GROUP}/"
+_OF_USERS: Final = tuple(name for name in names.POD_ANNOTATIONS if name != names.EPOCH)
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _OTHERS: Final = (
     (names.KOORDINATOR_PREFIX, names.KOORDINATOR_ANNOTATIONS, "annotation"),
@@ -54,7 +55,9 @@ def _check_amount(name: str, short: str, value: str) -> None:
         if is_fraction:
             raise RequestError(f"{name}: {milli / _MILLI}; allowed are whole hundredths of a card{_meant(milli)}")
         if short == GPU and milli == _MILLI:
-            raise RequestError(f"{name}: 1; allowed are hundredths of a card, from 2; did you mean 100 (one whole GPU)?")
+            raise RequestError(
+                f"{name}: 1; allowed are hundredths of a card, from 2; did you mean 100 (one whole GPU)?"
+            )
     elif short == GPU_SHARED and is_fraction:
         raise RequestError(f"{name}: {milli / _MILLI}; allowed are whole numbers of cards")
     elif name.startswith(f"{names.PREFIX}{GPU}") and short not in _GPUS:
@@ -96,16 +99,17 @@ def check_names(annotations: Strings, labels: Strings) -> None:
     Raises:
         RequestError: Berth reads and writes none of this name; it would have no effect.
     """
-    for kind, written, known, elsewhere in (
-        ("annotation", annotations, names.POD_ANNOTATIONS, names.POD_LABELS),
-        ("label", labels, names.POD_LABELS, names.POD_ANNOTATIONS),
-    ):
-        for name in written:
-            if name.startswith(_OWN_PREFIX) and name not in known:
-                if name in elsewhere:
-                    other = "label" if kind == "annotation" else "annotation"
-                    raise RequestError(f"{kind} {name}: did you mean the {other} of this name?")
-                raise RequestError(f"{kind} {_unknown(name, _OWN_PREFIX, _short((*names.POD_ANNOTATIONS, *names.POD_LABELS), _OWN_PREFIX))}")
+    _check_names("annotation", annotations, names.POD_ANNOTATIONS, "label", names.POD_LABELS)
+    _check_names("label", labels, names.POD_LABELS, "annotation", names.POD_ANNOTATIONS)
+
+
+def _check_names(kind: str, written: Strings, known: tuple[str, ...], other: str, of_other: tuple[str, ...]) -> None:
+    for name in written:
+        if not name.startswith(_OWN_PREFIX) or name in known:
+            continue
+        if name in of_other:
+            raise RequestError(f"{kind} {name}: did you mean the {other} of this name?")
+        raise RequestError(f"{kind} {_unknown(name, _OWN_PREFIX, _short(_OF_USERS, _OWN_PREFIX))}")
 
 
 def misspelt(annotations: Strings, labels: Strings) -> Iterator[str]:

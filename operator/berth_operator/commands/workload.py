@@ -13,7 +13,7 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from berth_api import injection, quantity
+from berth_api import injection, quantity, resources
 from berth_operator.commands.errors import InputError
 from berth_operator.configuration import messages
 
@@ -304,14 +304,9 @@ class Admission:
                     "creationTimestamp": f"9999-01-01T00:00:00.{number:06d}Z",
                 },
                 "spec": {
-                    **spec,
+                    **resources.from_limits(spec),
                     "schedulerName": self._scheduler(spec, where),
                     **self._priority(spec, where),
-                    **{
-                        kind: [_requesting(each) for each in spec.get(kind) or ()]
-                        for kind in ("containers", "initContainers")
-                    },
-                    **({"resources": _completed(spec["resources"])} if spec.get("resources") else {}),
                 },
                 "status": {},
             }
@@ -345,13 +340,3 @@ class Admission:
             "priority": priority_class["value"] if given is None else given,
             **({"preemptionPolicy": policy} if policy else {}),
         }
-
-
-def _requesting(container: Object) -> Object:
-    resources = container.get("resources")
-    return {**container, "resources": _completed(resources)} if resources else container
-
-
-def _completed(resources: Object) -> Object:
-    """Return resources with missing requests set to the limits."""
-    return {**resources, "requests": {**(resources.get("limits") or {}), **(resources.get("requests") or {})}}

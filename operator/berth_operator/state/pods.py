@@ -210,7 +210,9 @@ def _weight(metadata: Object) -> int:
     try:
         return int(text)
     except ValueError as error:
-        raise PodError(f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number; allowed are such as 0, 5 or -1') from error
+        raise PodError(
+            f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number; allowed are such as 0, 5 or -1'
+        ) from error
 
 
 def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:

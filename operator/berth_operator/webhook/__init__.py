@@ -1,1 +1,1 @@
-"""The webhook that injects where the API server serves no MutatingAdmissionPolicy: `berth-operator webhook`."""
+"""The admission webhook, `berth-operator webhook`: validates, and injects where the API server has no policy for it."""

@@ -1,6 +1,6 @@
 """The webhook's certificate: from files that cert-manager or another program renews, or our own, shared in a Secret.
 
-Our own certificate is self-signed, and is written to the webhook configuration (`caBundle`) so that the API server
+Our own certificate is self-signed, and is written to the webhook configurations (`caBundle`) so that the API server
 trusts it. All replicas serve the certificate in the Secret. It is renewed when a third of its lifetime is left. The
 previous certificate stays trusted until the next renewal, because some replicas may still serve it and some API servers
 may not have read the new bundle yet.
@@ -8,7 +8,7 @@ may not have read the new bundle yet.
 
 import base64
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
@@ -29,8 +29,9 @@ SKEW: Final = timedelta(minutes=5)
 """How far the clocks of API servers may be behind ours."""
 TRIES: Final = 5
 """Attempts to renew the certificate while other replicas renew it, too."""
-WEBHOOK: Final = "injection.berth.dev"
-"""The name of the webhook in its configuration."""
+MUTATING: Final = "mutatingwebhookconfigurations"
+VALIDATING: Final = "validatingwebhookconfigurations"
+_GROUP: Final = "/apis/admissionregistration.k8s.io/v1"
 
 
 class Source(Protocol):
@@ -120,23 +121,23 @@ class Shared:
     api: KubeClient
     namespace: str
     secret: str
-    configuration: str
-    """Name of the MutatingWebhookConfiguration that must trust it."""
+    configurations: Mapping[str, str]
+    """Kind of webhook configuration, in the plural -> name of the one that must trust it. At least one exists."""
     host: str
     """Host name or address by which the API server calls the webhook."""
     lifetime: timedelta
     now: Callable[[], datetime] = _utc
 
     async def current(self) -> bytes:
-        """Return the certificate, renewed if due, after writing it to the webhook configuration.
+        """Return the certificate, renewed if due, after writing it to the webhook configurations.
 
         Raises:
-            CertificateError: other replicas changed the Secret at each attempt.
+            CertificateError: there is no configuration, or other replicas changed the Secret at each attempt.
             ApiError: the API server refused a request.
             Unreachable: the API server did not answer.
         """
         for _ in range(TRIES):
-            known = await self._read()
+            known = await self._read(self._path)
             pair = _pair(known)
             secret = await self._renew(known, pair) if pair.is_due(self.now()) else known
             if secret is not None:
@@ -145,9 +146,10 @@ class Shared:
                 return pair.certificate + pair.key
         raise CertificateError(f"Secret {self.namespace}/{self.secret} changed {TRIES} times while it was renewed")
 
-    async def _read(self) -> dict[str, Any]:
+    async def _read(self, path: str) -> dict[str, Any]:
+        """Return an object; empty if there is none."""
         try:
-            return await self.api.get(self._path)
+            return await self.api.get(path)
         except ApiError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
@@ -175,12 +177,19 @@ class Shared:
         return renewed
 
     async def _trust(self, bundle: str) -> None:
-        """Write the bundle to the webhook configuration, unless it is there already."""
-        path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.configuration}"
-        current = await self.api.request("GET", path)
-        if any(each["clientConfig"].get("caBundle") != bundle for each in current.get("webhooks") or ()):
-            body = {"webhooks": [{"name": WEBHOOK, "clientConfig": {"caBundle": bundle}}]}
+        """Write the bundle to the webhook configurations that are installed."""
+        paths = [f"{_GROUP}/{kind}/{name}" for kind, name in self.configurations.items()]
+        if not any([await self._write(bundle, path) for path in paths]):
+            raise CertificateError(f"there is none of {', '.join(paths)}; apply manifests/components/validation")
+
+    async def _write(self, bundle: str, path: str) -> bool:
+        """Write the bundle to a webhook configuration, unless it is there already; return whether there is such one."""
+        current = await self._read(path)
+        webhooks = current.get("webhooks") or ()
+        if any(each["clientConfig"].get("caBundle") != bundle for each in webhooks):
+            body = {"webhooks": [{"name": each["name"], "clientConfig": {"caBundle": bundle}} for each in webhooks]}
             await self.api.request("PATCH", path, body=body, content_type=STRATEGIC)
+        return bool(current)
 
     @property
     def _secrets(self) -> str:

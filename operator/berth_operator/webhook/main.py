@@ -12,15 +12,19 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, IPvAnyAddress, ValidationError, model_validator
 from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
 
-from berth_operator import logs
+from berth_api import names
+from berth_api.plugins import PluginError
+from berth_operator import device_plugins, logs
 from berth_operator.clients.kube import KubeClient
-from berth_operator.webhook.certificates import Files, Shared, Source
+from berth_operator.core.plugins import kinds_of
+from berth_operator.webhook.certificates import MUTATING, VALIDATING, Files, Shared, Source
 from berth_operator.webhook.mutations import Mutations
 from berth_operator.webhook.server import Server
+from berth_operator.webhook.validation import Validation
 
 
 class WebhookSettings(BaseSettings):
-    """The webhook that adds to pods the variable through which containers see their devices; docs/operations.md."""
+    """The webhook that validates pods, and adds the variable by which they see their devices; docs/operations.md."""
 
     model_config = SettingsConfigDict(
         env_prefix="BERTH_WEBHOOK_",
@@ -59,7 +63,13 @@ class WebhookSettings(BaseSettings):
     """Name of the Secret through which replicas share their own certificate."""
 
     configuration: str = "berth-injection"
-    """Name of the MutatingWebhookConfiguration to write the certificate to."""
+    """Name of the MutatingWebhookConfiguration to write the certificate to, if there is one."""
+
+    validating_configuration: str = "berth-validation"
+    """Name of the ValidatingWebhookConfiguration to write the certificate to, if there is one."""
+
+    scheduler_names: str = names.SCHEDULER
+    """Scheduler names of the profiles, joined by commas: pods of these are validated."""
 
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
@@ -85,16 +95,24 @@ def main(arguments: Sequence[str]) -> int:
     try:
         settings = CliApp.run(WebhookSettings, cli_args=list(arguments))
     except ValidationError as error:
-        problems = "; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors())
-        sys.stderr.write(f"berth-operator webhook: {problems}\n")
-        return 2
+        return _given_up("; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors()))
+    try:
+        kinds = kinds_of(device_plugins.installed())
+    except PluginError as error:
+        return _given_up(str(error))
     logs.configure(settings.log_format)
-    asyncio.run(_run(settings))
+    schedulers = tuple(filter(None, settings.scheduler_names.split(",")))
+    asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
     return 0
 
 
-async def _run(settings: WebhookSettings) -> None:
-    serving = asyncio.create_task(_serve(settings))
+def _given_up(problem: str) -> int:
+    sys.stderr.write(f"berth-operator webhook: {problem}\n")
+    return 2
+
+
+async def _run(settings: WebhookSettings, validation: Validation) -> None:
+    serving = asyncio.create_task(_serve(settings, validation))
     for end in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(end, serving.cancel)
     await asyncio.wait([serving])
@@ -102,20 +120,20 @@ async def _run(settings: WebhookSettings) -> None:
         serving.result()
 
 
-async def _serve(settings: WebhookSettings) -> None:
+async def _serve(settings: WebhookSettings, validation: Validation) -> None:
     if settings.certificate is not None and settings.key is not None:
-        await _serve_by(Files(certificate=settings.certificate, key=settings.key), settings)
+        await _serve_by(Files(certificate=settings.certificate, key=settings.key), settings, validation)
         return
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
     try:
-        await _serve_by(_shared(settings, client), settings)
+        await _serve_by(_shared(settings, client), settings, validation)
     finally:
         client.close()
 
 
-async def _serve_by(source: Source, settings: WebhookSettings) -> None:
+async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
     mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
-    server = Server(source=source, period=settings.period, mutations=mutations)
+    server = Server(source=source, period=settings.period, mutations=mutations, validation=validation)
     await server.serve(str(settings.address), settings.port)
 
 
@@ -124,7 +142,7 @@ def _shared(settings: WebhookSettings, client: KubeClient) -> Shared:
         api=client,
         namespace=settings.namespace,
         secret=settings.secret,
-        configuration=settings.configuration,
+        configurations={MUTATING: settings.configuration, VALIDATING: settings.validating_configuration},
         host=settings.host,
         lifetime=timedelta(seconds=settings.lifetime),
     )

@@ -1,11 +1,13 @@
 """AdmissionReviews: the API server's requests and our responses."""
 
 import base64
+from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
 
 from berth_operator.webhook.mutations import Mutations, patch
+from berth_operator.webhook.validation import Validation, Verdict
 
 VERSION: Final = "admission.k8s.io/v1"
 
@@ -32,6 +34,32 @@ def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
     except (KeyError, TypeError, AttributeError) as error:
         raise ReviewError(f"not an AdmissionReview of a pod: {error!r}") from error
     return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": _response(uid, operations)}
+
+
+def validated(body: bytes, validation: Validation) -> dict[str, Any]:
+    """Return the response to an AdmissionReview: the pod or template is allowed or denied, perhaps with warnings.
+
+    Raises:
+        ReviewError: the body is not a valid AdmissionReview of a pod or template.
+    """
+    try:
+        request = orjson.loads(body)["request"]
+        response = {"uid": request["uid"], **_judged(validation.judge(request))}
+    except orjson.JSONDecodeError as error:
+        raise ReviewError(f"not JSON: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReviewError(f"not an AdmissionReview of a pod or template: {error!r}") from error
+    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    response: dict[str, Any] = {"allowed": not verdict.denial}
+    if verdict.denial:
+        code = HTTPStatus.UNPROCESSABLE_ENTITY
+        response["status"] = {"code": code, "reason": "Invalid", "message": verdict.denial}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    return response
 
 
 def _response(uid: str, operations: list[dict[str, Any]]) -> dict[str, Any]:

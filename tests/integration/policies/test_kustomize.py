@@ -51,10 +51,40 @@ def test_the_webhook_stands_in_the_place_of_the_policy(build: Build) -> None:
     assert {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} <= built.keys()
 
 
+def test_validation_comes_without_injection_by_the_webhook(build: Build) -> None:
+    built = build("validation")
+    assert {"ValidatingWebhookConfiguration/berth-validation", "Deployment/berth-webhook", ALONE} <= built.keys()
+    assert "MutatingWebhookConfiguration/berth-injection" not in built
+    assert [name for name in built if name.startswith("ValidatingAdmission") and "validation" in name] == []
+    [hook] = built["ValidatingWebhookConfiguration/berth-validation"]["webhooks"]
+    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 2)
+
+
+def test_the_webhook_that_injects_validates_too(build: Build) -> None:
+    assert build("validation").keys() - build("webhook").keys() == {ALONE, ALONE.replace("Policy", "PolicyBinding")}
+
+
+def test_webhook_and_policy_validate_the_same_objects(build: Build) -> None:
+    [hook] = build("validation")["ValidatingWebhookConfiguration/berth-validation"]["webhooks"]
+    built = build()
+    policy = built["ValidatingAdmissionPolicy/berth-validation"]["spec"]
+    assert [{**each, "scope": "Namespaced"} for each in policy["matchConstraints"]["resourceRules"]] == hook["rules"]
+    assert policy["failurePolicy"] == "Ignore"
+    bindings = {
+        name: built[f"ValidatingAdmissionPolicyBinding/berth-validation-{name}"] for name in ("pods", "templates")
+    }
+    assert [each["spec"]["validationActions"] for each in bindings.values()] == [["Deny"], ["Warn"]]
+    covered = [rule for each in bindings.values() for rule in each["spec"]["matchResources"]["resourceRules"]]
+    assert {name for rule in covered for name in rule["resources"]} == {
+        name for rule in hook["rules"] for name in rule["resources"]
+    }
+
+
 def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
     built = build("webhook", "webhook-cert-manager")
-    annotations = built["MutatingWebhookConfiguration/berth-injection"]["metadata"]["annotations"]
-    assert annotations == {"cert-manager.io/inject-ca-from": "berth-system/berth-webhook"}
+    for name in ("MutatingWebhookConfiguration/berth-injection", "ValidatingWebhookConfiguration/berth-validation"):
+        annotations = built[name]["metadata"]["annotations"]
+        assert annotations == {"cert-manager.io/inject-ca-from": "berth-system/berth-webhook"}
     [container] = built["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert container["args"] == [
         "webhook",
@@ -69,7 +99,7 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     assert container["args"] == ["webhook", "--hami-core", "--runtime-class=nvidia"]
 
 
-@pytest.mark.parametrize("components", [("webhook",), ("hami-core", "runtime-class", "debug-api")])
+@pytest.mark.parametrize("components", [("webhook",), ("validation",), ("hami-core", "runtime-class", "debug-api")])
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
     api, built = arena.cluster.api, build(*components)
     for name in ("berth-system", "berth-node-lease"):

@@ -158,7 +158,7 @@ def test_a_certificate_comes_from_files_and_is_read_again(hook: Hook, tmp_path: 
         tmp_path.joinpath("tls.crt").write_bytes(pair.certificate)
         tmp_path.joinpath("tls.key").write_bytes(pair.key)
         bundle = base64.b64encode(pair.certificate).decode()
-        body = {"webhooks": [{"name": certificates.WEBHOOK, "clientConfig": {"caBundle": bundle}}]}
+        body = {"webhooks": [{"name": "injection.berth.dev", "clientConfig": {"caBundle": bundle}}]}
         path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{hook.name}"
         strategic = "application/strategic-merge-patch+json"
         hook.api.request("PATCH", path, body=body, content_type=strategic)

@@ -39,11 +39,9 @@ BYTES = "allowed are whole bytes, from 1Mi"
     ],
 )
 def test_an_amount_that_cannot_be_meant_is_refused(name: str, value: str, message: str) -> None:
-    for fields in (
-        {"containers": [container("a", {"cpu": "1"}), container("b", {name: value})]},
-        {"initContainers": [container("b", {name: value})]},
-    ):
-        assert pods.pending(pod(**fields)).error == f"{name}: {message}"
+    wrong = container("b", {name: value})
+    for waiting in (pod(containers=[container("a", {"cpu": "1"}), wrong]), pod(initContainers=[wrong])):
+        assert pods.pending(waiting).error == f"{name}: {message}"
 
 
 @pytest.mark.parametrize(
@@ -125,7 +123,7 @@ def test_an_unknown_name_of_ours_is_refused(fields: dict[str, dict[str, str]], m
 
 
 def test_names_that_pods_have_are_accepted() -> None:
-    annotations = {name: "1" for name in (names.EPOCH, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER)}
+    annotations = dict.fromkeys((names.EPOCH, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER), "1")
     annotations |= {"main.devices.berth.dev/visible": "x", "team.example.com/berth.dev": "x"}
     assert pods.pending(pod("a", annotations=annotations, labels={names.FENCED_BY: "a"})).error == ""
 

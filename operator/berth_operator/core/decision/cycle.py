@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_operator.core import scores
-from berth_operator.core.decision.messages import cut, fit_error
+from berth_operator.core.decision.messages import cut, fit_error, invalid_request
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import OF_POD, Filter, node_affinity, unresolvable
 from berth_operator.core.fleet import volume_choice
@@ -88,7 +88,7 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = 
     scores; -inf excludes a row.
     """
     if pod.error:
-        return Failure(message=cut(f"invalid request: {pod.error}"), wakes_on=Change(0))
+        return Failure(message=invalid_request(pod.error), wakes_on=Change(0))
     if not fleet.nominees:
         return _decide(fleet, pod, policy, bias)
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):

@@ -25,6 +25,11 @@ def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
     return f"0/{nodes} nodes are available: {reasons}."
 
 
+def invalid_request(error: str) -> str:
+    """Return the message of a pod whose request is invalid."""
+    return cut(f"invalid request: {error}")
+
+
 def cut(text: str) -> str:
     """Return a message, shortened if it is too long for an Event."""
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - len(CUT)] + CUT

@@ -22,4 +22,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 
 def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count all rows under one reason, which names the fields."""
-    return {f"pod uses {' and '.join(request.unsupported)}, which Berth does not support": int(rejected.sum())}
+    return {reason(request): int(rejected.sum())}
+
+
+def reason(request: PodRequest) -> str:
+    """Return the reason of a request with fields that are not supported."""
+    return f"pod uses {' and '.join(request.unsupported)}, which Berth does not support"

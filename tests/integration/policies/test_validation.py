@@ -1,0 +1,336 @@
+"""Answers of the real API server to pods and templates: by the policy, by the webhook, and what the scheduler shows."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_api import names
+from berth_operator.core.decision.messages import invalid_request
+from berth_operator.state import pods
+from devcluster import Arena, waiting
+from devcluster.api import ApiError, Manifest
+from tests import policies
+from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
+from tests.integration.operator.world import free_ports
+from tests.integration.policies.conftest import ACTIVE_SECONDS
+from tests.processes import Process, Processes
+
+COMPONENT = Path(__file__).parents[3] / "manifests/components/validation/webhook.yaml"
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations"
+POLICY, WEBHOOK = "policy", "webhook"
+BY = "validated-by"
+"""Label of objects: who validates them. In a cluster it is one of the two."""
+KOORDINATOR = "koordinator.sh/"
+HINT = names.ALLOCATE_HINT
+TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
+DRY: dict[str, str] = {"dryRun": "All"}
+HUNDREDTHS = "allowed are whole hundredths of a card"
+BYTES = "allowed are whole bytes, from 1Mi"
+
+
+@pytest.fixture(scope="module")
+def webhook(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
+    """Serve the webhook with its configuration as shipped, but for the objects of this module only."""
+    processes, name = Processes(arena=arena, folder=tmp_path_factory.mktemp("webhook")), f"berth-validation-{arena.id}"
+    [port] = free_ports(1)
+    shipped = yaml.safe_load(COMPONENT.read_text().replace('"berth-scheduler"', f'"{arena.scheduler_name}"'))
+    [hook] = shipped["webhooks"]
+    hook["clientConfig"] = {"url": f"https://127.0.0.1:{port}/validate"}
+    hook["objectSelector"] = {"matchLabels": {BY: WEBHOOK}}
+    hook["timeoutSeconds"] = 10  # this machine may be busy
+    arena.cluster.api.post(CONFIGURATIONS, {**shipped, "metadata": {"name": name}})
+    yield processes.webhook(
+        host="127.0.0.1",
+        address="127.0.0.1",
+        port=port,
+        period=0.2,
+        namespace=arena.namespace,
+        configuration=f"none-{arena.id}",
+        validating_configuration=name,
+        scheduler_names=f"{names.SCHEDULER},{arena.scheduler_name}",
+    )
+    processes.close()
+    arena.cluster.api.delete(f"{CONFIGURATIONS}/{name}")
+    arena.delete("secrets", "berth-webhook")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _in_force(arena: Arena, webhook: Process) -> Iterator[None]:  # noqa: ARG001 - it is started
+    shipped = policies.policies("validation.yaml", arena)
+    for binding in shipped[1:]:
+        binding["spec"]["matchResources"]["objectSelector"] = {"matchLabels": {BY: POLICY}}
+    arena.apply(shipped)
+    waiting.until(lambda: all(answers(arena)), deadline=ACTIVE_SECONDS, what="the policy and the webhook")
+    yield
+    for document in shipped:
+        arena.cluster.api.delete(arena.cluster.api.path_of(document))
+
+
+def answers(arena: Arena) -> Iterator[object]:
+    """Yield what each of the two answers about a pod and a template with a mistake; empty before it is in force."""
+    for by in (POLICY, WEBHOOK):
+        yield refusal(arena, by, {GPU: "1"})
+        yield warned(arena, template(arena, by, {GPU: "1"}))
+
+
+def pod(arena: Arena, by: str, requests: dict[str, str], **fields: Any) -> Manifest:
+    container = {"name": "main", "image": "none", "resources": {"requests": {}, "limits": requests}}
+    labels = {BY: by, **fields.pop("labels", {})}
+    return arena.pod(labels=labels, **{"containers": [container], **fields})
+
+
+def refusal(arena: Arena, by: str, requests: dict[str, str], **fields: Any) -> str:
+    """Return why the API server refuses a pod; empty if it does not."""
+    try:
+        create(arena, pod(arena, by, requests, **fields))
+    except ApiError as error:
+        return f"{error.status} {error.body['message']}"
+    return ""
+
+
+def create(arena: Arena, manifest: Manifest) -> Manifest:
+    path = arena.cluster.api.path_of(manifest).rpartition("/")[0]
+    return arena.cluster.api.request("POST", path, body=manifest, query=DRY)
+
+
+def warned(arena: Arena, manifest: Manifest) -> list[str]:
+    """Return the warnings when an object is created, in a dry run."""
+    path = arena.cluster.api.path_of(manifest).rpartition("/")[0]
+    return arena.cluster.api.warnings("POST", path, body=manifest, query=DRY)
+
+
+def template(arena: Arena, by: str, requests: dict[str, str], kind: str = "Deployment", **fields: Any) -> Manifest:
+    """Return an object with the template of such a pod."""
+    made = pod(arena, by, requests, **fields)
+    metadata = {key: made["metadata"][key] for key in ("labels", "annotations")}
+    spec: Manifest = {"template": {"metadata": metadata, "spec": made["spec"]}}
+    if kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        spec["selector"] = {"matchLabels": {BY: by}}
+    else:
+        made["spec"]["restartPolicy"] = "Never"
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    group = "apps/v1" if "selector" in spec else "batch/v1"
+    head = {"name": "a", "namespace": arena.namespace, "labels": {BY: by}}
+    return {"apiVersion": group, "kind": kind, "metadata": head, "spec": spec}
+
+
+def by_both(id_: str, requests: dict[str, str], message: str, **fields: Any) -> list[Any]:
+    """Return a row for each of the two that know a rule."""
+    return [pytest.param(by, requests, fields, message, id=f"{id_}, {by}") for by in (POLICY, WEBHOOK)]
+
+
+def by_webhook(id_: str, requests: dict[str, str], message: str, **fields: Any) -> list[Any]:
+    """Return a row of a rule that CEL cannot state simply."""
+    return by_both(id_, requests, message, **fields)[1:]
+
+
+def annotated(**annotations: str) -> dict[str, Any]:
+    return {"annotations": annotations}
+
+
+GROUPED = {
+    "labels": {names.POD_GROUP_LABEL: "g"},
+    "annotations": {names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "2"},
+}
+ROWS = [
+    *by_both("half a GPU", {GPU: "0.5"}, f"{GPU}: 0.5; {HUNDREDTHS}; did you mean 50?"),
+    *by_both("a third", {GPU: "0.333"}, f"{GPU}: 0.333; {HUNDREDTHS}"),
+    *by_both("half a NIC", {NVIDIA: "1", RDMA: "500m"}, f"{RDMA}: 0.5; {HUNDREDTHS}; did you mean 50?"),
+    *by_both("one and a half", {RATIO: "1.5"}, f"{RATIO}: 1.5; {HUNDREDTHS}"),
+    *by_both(
+        "one GPU", {GPU: "1"}, f"{GPU}: 1; allowed are hundredths of a card, from 2; did you mean 100 (one whole GPU)?"
+    ),
+    *by_both("memory without a unit", {MEMORY: "20"}, f"{MEMORY}: 20; {BYTES}; did you mean 20Gi?"),
+    *by_both("memory in MiB", {MEMORY: "20000"}, f"{MEMORY}: 20000; {BYTES}; did you mean 20000Mi?"),
+    *by_both("half of a GiB", {MEMORY: "0.5"}, f"{MEMORY}: 0.5; {BYTES}; did you mean 0.5Gi?"),
+    *by_both("512Ki", {MEMORY: "512Ki"}, f"{MEMORY}: 512Ki; allowed are bytes, from 1Mi"),
+    *by_both(
+        "koordinator's prefix",
+        {KOORDINATOR + "gpu-memory": "20", KOORDINATOR + "gpu-core": "50"},
+        f"{KOORDINATOR}gpu-memory: 20; {BYTES}; did you mean 20Gi?",
+    ),
+    *by_both("150", {GPU: "150"}, f"{GPU}: 150; allowed are 1 to 100 (part of a card) or multiples of 100"),
+    *by_both(
+        "labels and resources",
+        {GPU: "50"},
+        f"label genius/gpu-number and resource {GPU}; request devices by one of the two",
+        labels={"genius/gpu-number": "1"},
+    ),
+    *by_both(
+        "topology",
+        {NVIDIA: "2"},
+        f'annotation {TOPOLOGY}: "far"; allowed are nvlink, pcie, numa',
+        **annotated(**{TOPOLOGY: "far"}),
+    ),
+    *by_both(
+        "policy of the topology",
+        {NVIDIA: "2"},
+        f'annotation {TOPOLOGY_POLICY}: "maybe"; allowed are required, preferred',
+        **annotated(**{TOPOLOGY: "pcie", TOPOLOGY_POLICY: "maybe"}),
+    ),
+    *by_both(
+        "policy without topology",
+        {NVIDIA: "2"},
+        f"annotation {TOPOLOGY_POLICY}: required; it needs {TOPOLOGY}, too",
+        **annotated(**{TOPOLOGY_POLICY: "required"}),
+    ),
+    *by_both(
+        "two groups",
+        {NVIDIA: "1"},
+        f"label {names.POD_GROUP_LABEL} and annotation {names.POD_GROUP} both name a group; allowed is one",
+        **GROUPED,
+    ),
+    *by_both(
+        "a group without its size",
+        {NVIDIA: "1"},
+        f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too",
+        **annotated(**{names.POD_GROUP: "g"}),
+    ),
+    *by_webhook(
+        "core alone", {CORE: "50"}, f"{CORE}: 50 is not a request for GPUs; add gpu-memory or gpu-memory-ratio"
+    ),
+    *by_webhook(
+        "an unknown resource", {"kubernetes.io/gpu-mem": "2Gi"}, "kubernetes.io/gpu-mem: did you mean gpu-memory?"
+    ),
+    *by_webhook(
+        "a misspelt annotation",
+        {NVIDIA: "1"},
+        "annotation berth.dev/gpu-modle: did you mean gpu-model?",
+        **annotated(**{"berth.dev/gpu-modle": "*A100*"}),
+    ),
+    *by_webhook(
+        "no JSON",
+        {NVIDIA: "1"},
+        f"annotation {HINT}: not JSON: unexpected end of data: line 1 column 2 (char 1); "
+        "allowed is an object with the fields gpu, rdma, fpga",
+        **annotated(**{HINT: "{"}),
+    ),
+    *by_webhook(
+        "uneven shares",
+        {SHARED: "3", RATIO: "100"},
+        f"{RATIO}: 100, {SHARED}: 3; allowed are multiples of 3, up to 100 on each card",
+    ),
+]
+
+
+@pytest.mark.parametrize(("by", "requests", "fields", "message"), ROWS)
+def test_pods_are_refused_and_templates_warned_about_in_the_schedulers_words(
+    arena: Arena, by: str, requests: dict[str, str], fields: dict[str, Any], message: str
+) -> None:
+    admitted = create(arena, pod(arena, "nothing", requests, **fields))
+    assert invalid_request(pods.pending(pods.transform(admitted)).error) == f"invalid request: {message}"
+    refused = refusal(arena, by, requests, **fields)
+    assert refused.startswith("422 ")
+    assert refused.endswith(f": invalid request: {message}")
+    [warning] = warned(arena, template(arena, by, requests, **fields))
+    assert warning.endswith(f"invalid request: {message}")
+
+
+SPLIT = [
+    {"name": "a", "image": "none", "resources": {"limits": {GPU: "150"}}},
+    {"name": "b", "image": "none", "resources": {"limits": {GPU: "50"}}},
+]
+
+
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+@pytest.mark.parametrize(
+    ("requests", "fields"),
+    [
+        pytest.param({"cpu": "1"}, {}, id="no device"),
+        pytest.param({GPU: "20"}, {}, id="a fifth"),
+        pytest.param({GPU: "0"}, {}, id="none"),
+        pytest.param({GPU: "800", RDMA: "1"}, {}, id="eight cards and any NIC"),
+        pytest.param({CORE: "50", MEMORY: "1Mi"}, {}, id="the least memory"),
+        pytest.param({SHARED: "2", RATIO: "150"}, {}, id="spread"),
+        pytest.param({}, {"containers": SPLIT}, id="two containers that make two cards"),
+        pytest.param({}, {"labels": {"genius/gpu-number": "1"}}, id="by label"),
+        pytest.param({NVIDIA: "2"}, {"annotations": {TOPOLOGY: "pcie", TOPOLOGY_POLICY: "preferred"}}, id="topology"),
+        pytest.param({NVIDIA: "1"}, {"annotations": {"scheduling.koordinator.sh/other": "{"}}, id="Koordinator's own"),
+        pytest.param({GPU: "1", MEMORY: "20"}, {"schedulerName": "volcano"}, id="another scheduler's"),
+    ],
+)
+def test_what_is_valid_passes_without_a_word(
+    arena: Arena, by: str, requests: dict[str, str], fields: dict[str, Any]
+) -> None:
+    assert refusal(arena, by, requests, **fields) == ""
+    assert warned(arena, pod(arena, by, requests, **fields)) == []
+    assert warned(arena, template(arena, by, requests, **fields)) == []
+
+
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+@pytest.mark.parametrize("kind", ["StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_templates_of_all_workloads_are_read(arena: Arena, by: str, kind: str) -> None:
+    [warning] = warned(arena, template(arena, by, {MEMORY: "20"}, kind))
+    assert warning.endswith("did you mean 20Gi?")
+
+
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+def test_an_update_is_warned_about_if_the_template_changed(arena: Arena, by: str) -> None:
+    api, first = arena.cluster.api, template(arena, by, {MEMORY: "20"})
+    first["metadata"]["name"] = by
+    path = api.path_of(first)
+    assert api.warnings("POST", path.rpartition("/")[0], body=first) != []
+    scaled = {**first, "spec": {**first["spec"], "replicas": 3}}
+    assert api.warnings("PUT", path, body=scaled, query=DRY) == []
+    changed = template(arena, by, {MEMORY: "30"})
+    changed["metadata"]["name"] = by
+    [warning] = api.warnings("PUT", path, body=changed, query=DRY)
+    assert warning.endswith("did you mean 30Gi?")
+    api.delete(path)
+
+
+@pytest.mark.parametrize(
+    ("requests", "fields", "warning"),
+    [
+        pytest.param(
+            {GPU: "50"},
+            {"schedulerName": "berth-schedular"},
+            'spec.schedulerName: "berth-schedular"; did you mean berth-scheduler?',
+            id="a scheduler name",
+        ),
+        pytest.param(
+            {NVIDIA: "1"},
+            {"schedulerName": "berth"},
+            'spec.schedulerName: "berth"; did you mean berth-scheduler?',
+            id="the beginning of one",
+        ),
+        pytest.param(
+            {NVIDIA: "1"},
+            {"schedulerName": "default-scheduler", "annotations": {"berth.dev/gpu-model": "*A100*"}},
+            'berth.dev/gpu-model has no effect, because spec.schedulerName is "default-scheduler"; allowed are ',
+            id="an annotation on another scheduler's pod",
+        ),
+        pytest.param(
+            {GPU: "50"},
+            {"annotations": {"scheduling.koordinator.sh/device-alocate-hint": "{}"}},
+            f"scheduling.koordinator.sh/device-alocate-hint: did you mean the annotation {HINT}?",
+            id="a misspelt name of another system",
+        ),
+        pytest.param(
+            {GPU: "2"}, {}, f"{GPU}: 2; did you mean kubernetes.io/gpu: 200?", id="hundredths that may be cards"
+        ),
+    ],
+)
+def test_doubts_are_warnings_on_pods_and_templates(
+    arena: Arena, requests: dict[str, str], fields: dict[str, Any], warning: str
+) -> None:
+    for manifest in (pod(arena, WEBHOOK, requests, **fields), template(arena, WEBHOOK, requests, **fields)):
+        [text] = warned(arena, manifest)
+        assert text.startswith(warning)
+
+
+def test_a_template_that_will_be_routed_to_berth_is_read(arena: Arena) -> None:
+    fields = {"schedulerName": "default-scheduler"}
+    assert warned(arena, pod(arena, WEBHOOK, {MEMORY: "20"}, **fields)) == []
+    [warning] = warned(arena, template(arena, WEBHOOK, {MEMORY: "20"}, **fields))
+    assert warning.endswith("did you mean 20Gi?")
+
+
+def test_a_webhook_that_does_not_answer_stops_nothing(arena: Arena, webhook: Process) -> None:
+    assert refusal(arena, WEBHOOK, {GPU: "1"}) != ""
+    webhook.stop()
+    assert refusal(arena, WEBHOOK, {GPU: "1"}) == ""
