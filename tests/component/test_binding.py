@@ -10,7 +10,7 @@ from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.scheduler import MAX_BINDS
 from berth_operator.state.unknown_allocations import KUBELET_SECONDS
-from tests.builders import GPU, NVIDIA, half, pod, relist
+from tests.builders import CORE, GPU, NVIDIA, RATIO, half, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -434,6 +434,18 @@ async def test_after_a_restart_what_pods_hold_is_not_given_again() -> None:
     async with world.running() as api:
         await asyncio.sleep(5)
     assert api.bound() == {"a": "node"}
+
+
+async def test_after_an_upgrade_pods_are_charged_for_what_would_now_be_refused() -> None:
+    world = World()
+    world.add_node(cards=1)
+    hundredth = {"gpu": [{"minor": 0, "resources": {CORE: "1", RATIO: "1"}}]}
+    relist(world.pods, [pod("old", {GPU: "1"}, on="node", allocated=hundredth)])
+    world.submit(pod("whole", {GPU: "100"}), pod("rest", {GPU: "99"}), pod("new", {GPU: "1"}))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+    assert api.bound() == {"rest": "node"}
+    assert api.messages("new")[-1].startswith("invalid request: kubernetes.io/gpu: 1; ")
 
 
 async def test_a_pod_with_too_many_annotations_is_reported_and_its_siblings_are_bound() -> None:

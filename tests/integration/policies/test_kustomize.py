@@ -58,6 +58,8 @@ def test_validation_comes_without_injection_by_the_webhook(build: Build) -> None
     assert [name for name in built if name.startswith("ValidatingAdmission") and "validation" in name] == []
     [hook] = built["ValidatingWebhookConfiguration/berth-validation"]["webhooks"]
     assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 2)
+    allowed = built["ClusterRole/berth-webhook"]["rules"]
+    assert {name for rule in allowed for name in rule["resourceNames"]} == {"berth-injection", "berth-validation"}
 
 
 def test_the_webhook_that_injects_validates_too(build: Build) -> None:
@@ -122,7 +124,9 @@ def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -
     text = (ROOT / "docs/operations.md").read_text()
     [example] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
     built = build(patches=yaml.safe_load(example)["patches"])
-    assert '"berth-training"' in built[ALONE]["spec"]["matchConditions"][0]["expression"]
+    for name in (ALONE, "ValidatingAdmissionPolicy/berth-validation"):
+        [shipped, patched] = [each[name]["spec"]["matchConditions"][0]["expression"] for each in (build(), built)]
+        assert patched == shipped.replace('"berth-scheduler"', '"berth-scheduler", "berth-training"')
 
 
 def test_another_scheduler_is_trusted_as_the_documentation_says(build: Build) -> None:

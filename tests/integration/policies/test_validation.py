@@ -323,6 +323,15 @@ def test_doubts_are_warnings_on_pods_and_templates(
         assert text.startswith(warning)
 
 
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
+    amounts = {GPU: "50", RDMA: "50", "koordinator.sh/fpga": "50", "cpu": "1"}
+    containers = [{"name": f"c{number}", "image": "none", "resources": {"limits": amounts}} for number in range(100)]
+    assert refusal(arena, by, {}, containers=containers) == ""
+    containers[-1] = {**containers[-1], "resources": {"limits": {**amounts, RDMA: "0.5"}}}
+    assert refusal(arena, by, {}, containers=containers).endswith("; did you mean 50?")
+
+
 def test_a_template_that_will_be_routed_to_berth_is_read(arena: Arena) -> None:
     fields = {"schedulerName": "default-scheduler"}
     assert warned(arena, pod(arena, WEBHOOK, {MEMORY: "20"}, **fields)) == []
