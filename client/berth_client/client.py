@@ -10,6 +10,7 @@ the call's own time and at most `tries` times.
 
 import asyncio
 import contextlib
+import time
 from collections.abc import AsyncGenerator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Self
@@ -22,6 +23,7 @@ from berth_client.endpoints import Endpoint
 from berth_client.errors import ApiError, Unreachable
 from berth_client.lists import pages
 from berth_client.objects import Object
+from berth_client.schemas import Schemas, is_undeclared
 from berth_client.streams import StreamPool, lines
 from berth_client.tokens import TokenSource
 
@@ -59,6 +61,8 @@ class ApiClient:
         self._connections = ConnectionPool(endpoint, limit=limit)
         self._streams = StreamPool(endpoint, limit=limit)
         self._tries, self._timeout = tries, timeout
+        self.schemas = Schemas(read=self.get, clock=time.monotonic)
+        """Of the kinds whose definitions lack fields that we apply."""
 
     @classmethod
     def of(
@@ -102,9 +106,22 @@ class ApiClient:
         return obj
 
     async def apply(self, path: str, body: Mapping[str, Any], field_manager: str, *, force: bool = False) -> Object:
-        """Apply a manager's fields of an object; a field that another manager owns is a 409 unless forced."""
+        """Apply a manager's fields of an object; a field that another manager owns is a 409 unless forced.
+
+        Fields that an older definition of the kind does not have are left out, and logged once.
+        """
         params = {"fieldManager": field_manager, "force": "true" if force else "false"}
-        obj: Object = await self.request("PATCH", path, params=params, body=body, content_type=APPLY)
+        try:
+            return await self._apply(path, params, body)
+        except ApiError as error:
+            if not is_undeclared(error):
+                raise
+            await self.schemas.learn(body, error)
+        return await self._apply(path, params, body)
+
+    async def _apply(self, path: str, params: Params, body: Mapping[str, Any]) -> Object:
+        declared = self.schemas.declared(body)
+        obj: Object = await self.request("PATCH", path, params=params, body=declared, content_type=APPLY)
         return obj
 
     async def merge_patch(self, path: str, body: Mapping[str, Any]) -> Object:

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -21,6 +21,8 @@ from berth_api import names
 from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
+
+KIND: Final = "Device"
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -73,15 +75,19 @@ class Publisher:
         self._failures: dict[str, str] = {}
 
     async def resync(self, readings: Mapping[str, Reading]) -> None:
-        """List what the API server has, and forget what changed there; the next publish repairs it.
+        """List what the API server has, and forget what changed or is incomplete there; the next publish repairs it.
 
         Raises:
             CallError: the list could not be read.
         """
         found = await list_metadata(self._client, DEVICES, only=only(readings))
         self._present = found
+        # Of a definition without some of our fields: apply the object again, in case it has them now.
+        are_complete = not self._client.schemas.is_outdated(KIND)
         self._known = {
-            name: known for name, known in self._known.items() if name in readings and known.stands(found.get(name))
+            name: known
+            for name, known in self._known.items()
+            if are_complete and name in readings and known.stands(found.get(name))
         }
 
     async def read_published(self, name: str) -> PublishedDevice:
@@ -200,7 +206,7 @@ def device_body(
     annotations = {"annotations": dict(reading.annotations)} if reading.annotations else {}
     return {
         "apiVersion": names.API_VERSION,
-        "kind": "Device",
+        "kind": KIND,
         "metadata": {"name": name, **labels, **annotations, "ownerReferences": [owner] if owner else []},
         "spec": spec.model_dump(by_alias=True, exclude_unset=True),
     }
@@ -211,7 +217,7 @@ def status_body(name: str, *, conditions: list[Condition], use: NodeUse | None =
     dumped = [condition.model_dump(by_alias=True, exclude_unset=True) for condition in conditions]
     return {
         "apiVersion": names.API_VERSION,
-        "kind": "Device",
+        "kind": KIND,
         "metadata": {"name": name},
         "status": {"conditions": dumped, **(_use_fields(use) if use else {})},
     }
