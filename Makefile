@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api client operator agent devcluster demo tests examples
+SOURCES := api base client operator agent devcluster demo tests examples
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.

@@ -1,11 +1,10 @@
 """`berth-agent`, or `python -m berth_agent`."""
 
 import asyncio
+import os
 import sys
 
-from pydantic import ValidationError
-
-from berth_agent import app, log
+from berth_agent import app
 from berth_agent.configuration.options import OptionsError
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory import selection
@@ -13,29 +12,35 @@ from berth_agent.inventory.simulated.fleet import FleetError
 from berth_agent.kubelet.device_plugin.manager import InitError
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
 from berth_api.plugins import PluginError
+from berth_base import logs, start
+from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
+from berth_client.served import NotServedError
+
+NAME = "berth-agent"
 
 
 def main() -> None:
     """Read the settings and run the agent; a mistake in them ends it with one line and status 2."""
+    arguments = sys.argv[1:]
+    start.show_version(NAME, arguments)
     try:
-        settings = Settings.read(sys.argv[1:])
-        log.configure(settings)
-        asyncio.run(app.run(settings, inventory=selection.inventory_for(settings)))
-    except ValidationError as error:
-        _give_up("; ".join(_plain(problem["loc"], problem["msg"]) for problem in error.errors()))
-    except (FleetError, PluginError, OptionsError, InitError, CrashLoopError, CredentialsError) as error:
-        _give_up(str(error))
-
-
-def _plain(location: tuple[int | str, ...], message: str) -> str:
-    option = "".join(f"--{part}: ".replace("_", "-") for part in location[:1])
-    return option + message.removeprefix("Value error, ")
-
-
-def _give_up(reason: str) -> None:
-    sys.stderr.write(f"berth-agent: {reason}\n")
-    sys.exit(2)
+        settings = Settings.read(arguments)
+        logs.configure(form=settings.log_format, level=settings.log_level)
+        inventory = selection.inventory_for(settings)
+        logs.started(settings, os.environ)
+        asyncio.run(app.run(settings, inventory=inventory))
+    except (
+        StartError,
+        FleetError,
+        PluginError,
+        OptionsError,
+        InitError,
+        CrashLoopError,
+        CredentialsError,
+        NotServedError,
+    ) as error:
+        start.give_up(NAME, str(error))
 
 
 if __name__ == "__main__":

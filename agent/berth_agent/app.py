@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -32,7 +33,9 @@ from berth_agent.publishing.publish import Publisher
 from berth_agent.readings import Reading
 from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
+from berth_api import names
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
+from berth_client import served
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
@@ -50,6 +53,8 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
         OptionsError: the device plugin's configuration cannot be used.
         InitError: the device plugin has nothing to offer at the start.
         CrashLoopError: its sockets break again and again.
+        CredentialsError: the kubeconfig or the service account cannot be used.
+        NotServedError: the API server does not serve our kinds.
     """
     loop = asyncio.get_running_loop()
     work = asyncio.create_task(_work(settings, inventory=inventory))
@@ -73,6 +78,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
         # Report a mistake in the options before the first request to the cluster.
         options.load(settings)
     async with connect(settings) as client:
+        await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
         usage = reporter.of(settings, client=client)
         plugin = _plugin(settings, usage)
         async with asyncio.TaskGroup() as tasks:
@@ -189,7 +195,10 @@ class Agent:
 
     async def _read_forever(self) -> None:
         while True:
+            is_first = not self._readings
             self._readings = await self._inventory.read()
+            if is_first and self._readings:
+                _log_counts(self._readings)
             self._publish_soon.set()
             await self._pause()
 
@@ -319,3 +328,8 @@ class Agent:
         except CallError as error:
             self._resync_at = 0.0
             _log.warning("annotation not removed, will try again", node=name, error=str(error))
+
+
+def _log_counts(readings: Mapping[str, Reading]) -> None:
+    types = Counter(device.type for reading in readings.values() for device in reading.spec.devices)
+    _log.info("inventory read", nodes=len(readings), devices=dict(types))

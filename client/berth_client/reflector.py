@@ -119,6 +119,8 @@ class Reflector:
     ) -> None:
         self.synced = asyncio.Event()
         """Set once the sink has the first list, and never cleared: see `last_event_age` for staleness."""
+        self.listed = 0
+        """Number of objects in the last list."""
         self._api = api
         self._source = source
         self._sink = sink
@@ -169,18 +171,21 @@ class Reflector:
     async def _list(self) -> str | None:
         """Pass a list to the sink; return its version, or None if the server does not serve the kind."""
         listing = self._sink.listing(requested_at=self._clock())
-        version = None
+        version, count = None, 0
         try:
             async with contextlib.aclosing(pages(self._fetch, self._source.params)) as fetched:
                 async for page in fetched:
                     self._heard_at = self._clock()
-                    listing.put([self._source.transform(item) for item in page.get("items") or ()])
+                    objects = [self._source.transform(item) for item in page.get("items") or ()]
+                    listing.put(objects)
+                    count += len(objects)
                     version = str(page["metadata"]["resourceVersion"])
         except ApiError as error:
             if not (self._source.optional and error.status == HTTPStatus.NOT_FOUND):
                 raise
             self._heard_at = self._clock()
         listing.end(version or "")
+        self.listed = count
         self.synced.set()
         return version
 

@@ -8,25 +8,39 @@ import gc
 import sys
 from typing import Final
 
-COMMANDS: Final = frozenset({"advise", "simulate", "snapshot"})
+NAME: Final = "berth-operator"
+COMMANDS: Final = ("advise", "simulate", "snapshot")
 """The commands for users (`berth_operator.commands`)."""
+WEBHOOK: Final = "webhook"
 
 
 def main() -> None:
     """Start the operator or its webhook, or run a command."""
     gc.disable()
-    if COMMANDS.intersection(sys.argv[1:2]):
+    command = next(iter(sys.argv[1:2]), "")
+    if command in COMMANDS:
         from berth_operator.commands import main as commands  # noqa: PLC0415 - only now
 
         sys.exit(commands.main(sys.argv[1:]))
-    if sys.argv[1:2] == ["webhook"]:
+    if command == WEBHOOK:
         from berth_operator.webhook import main as webhook  # noqa: PLC0415 - only now
 
         gc.enable()
         sys.exit(webhook.main(sys.argv[2:]))
+    if command and not command.startswith("-"):
+        _refuse(command)
     from berth_operator import process  # noqa: PLC0415 - only now
 
-    process.main()
+    process.main(sys.argv[1:])
+
+
+def _refuse(command: str) -> None:
+    """End the program because there is no such command."""
+    from berth_base import start  # noqa: PLC0415 - only now
+
+    known = [*COMMANDS, WEBHOOK]
+    message = start.with_suggestion(f"unknown command {command}", start.nearest(command, known))
+    start.give_up(NAME, f"{message} (allowed are {', '.join(known)}, or none for the operator)")
 
 
 if __name__ == "__main__":

@@ -4,19 +4,24 @@ import asyncio
 import contextlib
 import gc
 import importlib
+import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Mapping
-from typing import Final, NoReturn
+from collections.abc import AsyncIterator, Awaitable, Mapping, Sequence
+from typing import Final
 
 import structlog
 import uvloop
 from prometheus_client import start_http_server
-from pydantic import ValidationError
 
+from berth_api import names
 from berth_api.plugins import PluginError
+from berth_base import logs, start
+from berth_base.start import StartError
+from berth_client import served
 from berth_client.credentials import CredentialsError
-from berth_operator import device_plugins, logs
+from berth_client.served import NotServedError
+from berth_operator import device_plugins, listening
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import COPIES, LeaderElection, TermLostError
 from berth_operator.configuration import Configuration, ConfigurationError
@@ -24,6 +29,10 @@ from berth_operator.core.plugins import DevicePlugin
 from berth_operator.settings import Settings
 
 Plugins = Mapping[str, DevicePlugin]
+
+NAME: Final = "berth-operator"
+OTHERS: Final = ("BERTH_AGENT_", "BERTH_WEBHOOK_")
+"""Prefixes of the variables of other programs."""
 
 COLLECT: Final = (20_000, 20, 20)
 """Thresholds of `gc`: net new objects before a collection. They are high because nearly all objects of pods stay."""
@@ -40,6 +49,7 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
         # A client of its own, so that renewals never queue behind a thousand binds.
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
         stack.callback(lease_client.close)
+        await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))
         return await _until_the_end(_work(settings, configuration, plugins, election))
@@ -100,31 +110,36 @@ async def _until_the_end(work: Awaitable[None]) -> int:
     return 0
 
 
-def main() -> None:
-    """Start the operator; an invalid setting ends it with one line and status 2."""
+def main(arguments: Sequence[str]) -> None:
+    """Start the operator; a mistake of the user ends it with one line and status 2."""
+    start.show_version(NAME, arguments)
     try:
-        settings = Settings()
+        settings = start.read(Settings, arguments)
         configuration = settings.configuration()
         plugins = device_plugins.installed()
-    except ValidationError as error:
-        _give_up("; ".join(_plain(each["loc"], each["msg"]) for each in error.errors()))
-    except (ConfigurationError, PluginError) as error:
-        _give_up(str(error))
-    logs.configure(settings.log_format)
-    if settings.metrics_port:
-        start_http_server(settings.metrics_port)
-    try:
+        listening.check(settings)
+        logs.configure(form=settings.log_format, level=settings.log_level)
+        _log_start(settings, configuration, plugins)
+        if settings.metrics_port:
+            start_http_server(settings.metrics_port)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(operate(settings, configuration, plugins)))
-    except CredentialsError as error:
-        _give_up(str(error))
+    except (StartError, ConfigurationError, PluginError, CredentialsError, NotServedError) as error:
+        start.give_up(NAME, str(error))
 
 
-def _plain(location: tuple[int | str, ...], message: str) -> str:
-    option = "".join(f"--{part}: ".replace("_", "-") for part in location[:1])
-    return option + message.removeprefix("Value error, ")
-
-
-def _give_up(reason: str) -> NoReturn:
-    sys.stderr.write(f"berth-operator: {reason}\n")
-    sys.exit(2)
+def _log_start(settings: Settings, configuration: Configuration, plugins: Plugins) -> None:
+    profiles = {
+        name: {
+            "weights": dict(policy.weights),
+            "disabled_filters": sorted(policy.switched_off),
+            "card_strategy": policy.card_strategy,
+            "preemption": policy.preemption,
+            "gang_topology_keys": policy.gang_topology_keys,
+            "gang_keep_partial": policy.gang_keep_partial,
+        }
+        for name, policy in configuration.policies.items()
+    }
+    logs.started(
+        settings, os.environ, others=OTHERS, hash=configuration.hash, profiles=profiles, plugins=sorted(plugins)
+    )

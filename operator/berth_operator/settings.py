@@ -7,24 +7,38 @@ without affecting each other.
 import socket
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
+from urllib.parse import urlsplit
 from uuid import uuid4
 
-from pydantic import Field, IPvAnyAddress, model_validator
+from pydantic import AfterValidator, Field, IPvAnyAddress, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
+from berth_base.logs import Form, Level
 from berth_operator import configuration
 from berth_operator.configuration import SCHEDULER_NAME, Configuration
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
 
 
+def _check_url(url: str) -> str:
+    """Check the URL of the probe; kopf reads it only seconds after the start."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme == "http" and parts.port != 0 and parts.hostname and parts.path.startswith("/")
+    except ValueError:
+        valid = False
+    if url and not valid:
+        raise ValueError("must be http://address:port/path, or empty")
+    return url
+
+
 class Settings(BaseSettings):
     """The Berth operator: decides which pod gets which devices, and binds it.
 
     The first argument `simulate`, `advise` or `snapshot` runs a read-only command (`berth-operator simulate --help`),
-    and `webhook` runs the webhook (`berth-operator webhook --help`).
+    and `webhook` runs the webhook (`berth-operator webhook --help`). `--version` prints the version.
     """
 
     model_config = SettingsConfigDict(
@@ -106,8 +120,8 @@ class Settings(BaseSettings):
     evictions_per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
     """Pods to evict per minute from cards that need a reset or a reboot; 0 for none."""
 
-    health: str = "http://0.0.0.0:8080/healthz"
-    """URL on which to serve liveness; empty to serve none."""
+    health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
+    """URL on which to serve liveness, http://address:port/path; empty to serve none."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
     """Port on which to serve metrics for Prometheus; 0 to serve none."""
@@ -125,8 +139,11 @@ class Settings(BaseSettings):
     debug_key: Path | None = None
     """PEM file with the certificate's key; by default in the certificate's file."""
 
-    log_format: Literal["text", "json"] = "json"
-    """Form of a log line."""
+    log_format: Form = "json"
+    """Log lines as key=value or as JSON."""
+
+    log_level: Level = "info"
+    """Least severity that is logged; libraries log from warnings on."""
 
     identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
     """This process's name in the LeaderLease; no two running processes may share it. By default it contains the pod's
@@ -139,6 +156,20 @@ class Settings(BaseSettings):
         if self.config is not None and "require_injection" in self.model_fields_set:
             named = f"a profile switches off the filter {injected.NAME}"
             raise ValueError(f"--require-injection and --config exclude each other: {named}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_election(self) -> Self:
+        """Check what the election requires: a leader stops before another one leads, and can retry before it stops."""
+        if self.lease_duration <= self.renew_deadline:
+            raise ValueError(
+                f"--lease-duration {self.lease_duration}: must be greater than --renew-deadline {self.renew_deadline:g}"
+            )
+        if self.renew_deadline <= 2 * self.retry_period:
+            raise ValueError(
+                f"--renew-deadline {self.renew_deadline:g}: must be greater than twice --retry-period "
+                f"{self.retry_period:g}"
+            )
         return self
 
     @property

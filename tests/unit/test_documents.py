@@ -49,7 +49,10 @@ def packages(*programs: ModuleType) -> dict[str, str]:
 
 PACKAGES = {
     **packages(berth_agent, berth_operator),
-    **{name: name for name in ("berth_api", "berth_client", "berth_operator", "berth_agent", "devcluster", "demo")},
+    **{
+        name: name
+        for name in ("berth_api", "berth_base", "berth_client", "berth_operator", "berth_agent", "devcluster", "demo")
+    },
 }
 
 
@@ -76,6 +79,7 @@ def metric_name(metric: MetricWrapperBase) -> str:
 
 FLAGS = {
     "--help",
+    "--version",
     *(f"--{flag}" for flag in OTHER_FLAGS.values()),
     *(flag for settings in (OperatorSettings, AgentSettings, WebhookSettings) for flag in settings_flags(settings)),
     *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),

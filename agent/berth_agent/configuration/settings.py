@@ -3,6 +3,7 @@
 The options of the device plugin are also NVIDIA's variables, without the prefix.
 """
 
+import itertools
 import os
 from collections.abc import Sequence
 from functools import cached_property
@@ -16,6 +17,8 @@ from berth_agent.configuration.options import OTHER_FLAGS, VARIABLES, Flags
 from berth_agent.health import checks
 from berth_agent.health.checks import Checks
 from berth_api import names
+from berth_base import start
+from berth_base.logs import Form, Level
 
 FPGA_IDS: Final = ("10ee", "1172", "8086:09c4", "8086:0b2b", "8086:0b30", "8086:bcce", "8086:af00")
 
@@ -44,7 +47,7 @@ Hexadecimal = Annotated[str, StringConstraints(to_lower=True, pattern=r"^[0-9a-f
 
 
 class Settings(Flags, BaseSettings):
-    """Berth's node agent: publishes the devices of a node and keeps its heartbeat."""
+    """Berth's node agent: publishes the devices of a node and keeps its heartbeat. `--version` prints its version."""
 
     model_config = SettingsConfigDict(
         env_prefix="BERTH_AGENT_",
@@ -149,11 +152,11 @@ class Settings(Flags, BaseSettings):
     jitter: float = Field(default=0.1, ge=0, le=0.5)
     """Share by which each pause between renewals varies, so that agents started together drift apart."""
 
-    log_format: Literal["text", "json"] = "text"
+    log_format: Form = "text"
     """Log lines as key=value or as JSON."""
 
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    """Least severity that is logged."""
+    log_level: Level = "info"
+    """Least severity that is logged; libraries log from warnings on."""
 
     device_plugin: bool = False
     """Whether the agent offers the node's cards to kubelet. Only with NVML's inventory."""
@@ -181,19 +184,17 @@ class Settings(Flags, BaseSettings):
         """Return the settings of the command line and the variables.
 
         Raises:
-            ValidationError: one of them is wrong.
+            StartError: one of them is wrong.
         """
         switches = {
             f"--{name.replace('_', '-')}" for name, field in cls.model_fields.items() if field.annotation is bool
         }
-        following = [*arguments[1:], ""]
         # A switch may stand alone, as in NVIDIA's plugin.
-        alone = [
-            argument in switches and next_argument.lower() not in {"true", "false"}
-            for argument, next_argument in zip(arguments, following, strict=True)
+        explicit = [
+            f"{argument}=true" if argument in switches and following.lower() not in {"true", "false"} else argument
+            for argument, following in itertools.zip_longest(arguments, arguments[1:], fillvalue="")
         ]
-        explicit = [f"{argument}=true" if bare else argument for argument, bare in zip(arguments, alone, strict=True)]
-        return cls(_cli_parse_args=explicit)
+        return start.read(cls, explicit)
 
     @classmethod
     def settings_customise_sources(  # noqa: D102 -- pydantic's

@@ -10,13 +10,14 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import orjson
 import structlog
 
 from berth_api import names
 from berth_api.plugins import PluginError
+from berth_base import start
 from berth_client.credentials import CredentialsError
 from berth_client.errors import CallError
 from berth_operator import configuration, device_plugins
@@ -137,19 +138,27 @@ def _print_json(report: reports.Report) -> None:
 # --- arguments ----------------------------------------------------------------------------------------------
 
 
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake in the arguments as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program."""
+        start.give_up(self.prog, message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="berth-operator",
         description="Read-only commands about a cluster; docs/simulation.md explains them.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    live = argparse.ArgumentParser(add_help=False)
+    live = _Parser(add_help=False)
     live.add_argument(
         "--kubeconfig", type=Path, help="like kubectl's; by default $KUBECONFIG, ~/.kube/config or this pod's"
     )
     live.add_argument("--node-selector", default="", help="label selector of the nodes to use, like the operator's")
     live.add_argument("--agent-namespace", default=names.LEASE_NAMESPACE, help="namespace of the agents' Leases")
-    asking = argparse.ArgumentParser(add_help=False, parents=[live])
+    asking = _Parser(add_help=False, parents=[live])
     asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, instead of the live cluster")
     asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file; by default a default profile")
     asking.add_argument(

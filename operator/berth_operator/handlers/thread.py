@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import logging
 import threading
 from concurrent.futures import Future
 from typing import Final
@@ -59,6 +60,8 @@ class KopfThread:
 
         from berth_operator.handlers.operator import REGISTRY  # noqa: PLC0415 - only now
 
+        # kopf warns at every start that its thread gets no signals; ours is stopped by a flag.
+        logging.getLogger("kopf._core.reactor.running").setLevel(logging.ERROR)
         # Without this, each collection scans kopf's objects, which delays a decision by 7 ms.
         gc.freeze()
         await kopf.operator(

@@ -1,20 +1,24 @@
 """`berth-operator webhook`: its settings and its process."""
 
 import asyncio
+import os
 import signal
-import sys
 from collections.abc import Sequence
 from datetime import timedelta
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Final, Self
 
-from pydantic import Field, IPvAnyAddress, ValidationError, model_validator
-from pydantic_settings import BaseSettings, CliApp, SettingsConfigDict
+from pydantic import Field, IPvAnyAddress, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
 from berth_api.plugins import PluginError
-from berth_operator import device_plugins, logs
+from berth_base import logs, start
+from berth_base.logs import Form, Level
+from berth_base.start import StartError
+from berth_client.credentials import CredentialsError
+from berth_operator import device_plugins, listening
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.plugins import kinds_of
 from berth_operator.webhook.certificates import MUTATING, VALIDATING, Files, Shared, Source
@@ -22,13 +26,18 @@ from berth_operator.webhook.mutations import Mutations
 from berth_operator.webhook.server import Server
 from berth_operator.webhook.validation import Validation
 
+NAME: Final = "berth-operator webhook"
+
 
 class WebhookSettings(BaseSettings):
-    """The webhook that validates pods, and adds the variable by which they see their devices; docs/operations.md."""
+    """The webhook that validates pods, and adds the variable by which they see their devices; docs/operations.md.
+
+    `--version` prints the version.
+    """
 
     model_config = SettingsConfigDict(
         env_prefix="BERTH_WEBHOOK_",
-        cli_prog_name="berth-operator webhook",
+        cli_prog_name=NAME,
         cli_kebab_case=True,
         cli_implicit_flags=True,
         use_attribute_docstrings=True,
@@ -80,8 +89,11 @@ class WebhookSettings(BaseSettings):
     kubeconfig: Path | None = None
     """Kubeconfig file; without one the pod's own service account is used."""
 
-    log_format: Literal["text", "json"] = "json"
-    """Form of a log line."""
+    log_format: Form = "json"
+    """Log lines as key=value or as JSON."""
+
+    log_level: Level = "info"
+    """Least severity that is logged; libraries log from warnings on."""
 
     @model_validator(mode="after")
     def _check_files(self) -> Self:
@@ -92,23 +104,18 @@ class WebhookSettings(BaseSettings):
 
 def main(arguments: Sequence[str]) -> int:
     """Serve until SIGTERM or SIGINT; return the exit status."""
+    start.show_version(NAME, arguments)
     try:
-        settings = CliApp.run(WebhookSettings, cli_args=list(arguments))
-    except ValidationError as error:
-        return _given_up("; ".join(each["msg"].removeprefix("Value error, ") for each in error.errors()))
-    try:
+        settings = start.read(WebhookSettings, arguments)
+        listening.check_free(f"--port {settings.port}", str(settings.address), settings.port)
+        logs.configure(form=settings.log_format, level=settings.log_level)
+        logs.started(settings, os.environ)
+        schedulers = tuple(filter(None, settings.scheduler_names.split(",")))
         kinds = kinds_of(device_plugins.installed())
-    except PluginError as error:
-        return _given_up(str(error))
-    logs.configure(settings.log_format)
-    schedulers = tuple(filter(None, settings.scheduler_names.split(",")))
-    asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
+        asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
+    except (StartError, CredentialsError, PluginError) as error:
+        start.give_up(NAME, str(error))
     return 0
-
-
-def _given_up(problem: str) -> int:
-    sys.stderr.write(f"berth-operator webhook: {problem}\n")
-    return 2
 
 
 async def _run(settings: WebhookSettings, validation: Validation) -> None:

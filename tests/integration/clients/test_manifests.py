@@ -136,6 +136,13 @@ def test_what_a_component_patches_is_there(name: str, file: str) -> None:
         assert isinstance(element, list if last == "-" else dict)
 
 
+@pytest.mark.parametrize("file", ["operator.yaml", "agent.yaml", "../components/webhook/webhook.yaml"])
+def test_a_service_sets_no_variable_of_a_program(file: str) -> None:
+    """With links, the Service berth-webhook would set BERTH_WEBHOOK_PORT, a setting, to tcp://10.0.0.1:443."""
+    [spec] = [each["spec"]["template"]["spec"] for each in manifests(file) if "template" in each.get("spec", {})]
+    assert spec["enableServiceLinks"] is False
+
+
 def test_the_operator_writes_the_term_of_its_leader_and_no_lease() -> None:
     roles = [each for each in manifests("operator-rbac.yaml") if each["kind"] == "Role"]
     [elects, beats] = [role["rules"] for role in roles]

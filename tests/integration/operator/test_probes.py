@@ -1,4 +1,4 @@
-"""What an operator answers to kubelet and Prometheus, as leader and as standby."""
+"""What an operator answers to kubelet and Prometheus, as leader and as standby, and what it logs."""
 
 import json
 import urllib.error
@@ -10,6 +10,7 @@ from tests.integration.operator.world import World
 
 def test_replicas_answer_probes_leading_or_not(world: World) -> None:
     leader_port, standby_port, metrics_port = words.free_ports(3)
+    world.arena.nodes(2)
     leader = world.operator(health=_health(leader_port), metrics_port=metrics_port)
     standby = world.operator(health=_health(standby_port), wait=False)
 
@@ -21,6 +22,13 @@ def test_replicas_answer_probes_leading_or_not(world: World) -> None:
     leader.stop()
     standby.logged('"event": "leading"')
     assert _answers(standby_port) == {"alive": True}
+    # Every line is JSON, those of kopf included.
+    for replica in (leader, standby):
+        lines = [json.loads(line) for line in replica.text().splitlines()]
+        assert (lines[0]["event"], lines[0]["settings"]["lease"]) == ("started", world.arena.lease_name)
+        [read] = [line for line in lines if line["event"] == "first lists read"]
+        assert (read["nodes"], read[f"pods of {world.arena.scheduler_name}"]) == (2, 0)
+        assert read["devices"] >= 0
 
 
 def _health(port: int) -> str:

@@ -49,18 +49,25 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
     [
         pytest.param([], "--node-name is needed (or NODE_NAME)", id="no node"),
         pytest.param(["--inventory", "simulated"], "--fleet is needed with --inventory simulated", id="no fleet"),
-        pytest.param(["--node-name", "a", "--poll-interval", "0"], "--poll-interval: Input should be", id="zero"),
+        pytest.param(["--node-name", "a", "--poll-interval", "0"], "--poll-interval 0: Input should be", id="zero"),
         pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),
         pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
         pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
+        pytest.param(
+            ["--node-name", "a", "--device-plugin", "--config-file", "/none.yaml"],
+            "/none.yaml: No such file or directory",
+            id="no options",
+        ),
         pytest.param(["--node-name", "a"], "no --kubeconfig, and no pod either", id="outside a pod"),
         pytest.param(
             ["--node-name", "a", "--disable-healthchecks", "79,x"],
             'DP_DISABLE_HEALTHCHECKS: "x" is no Xid; allowed are',
             id="no xid",
         ),
-        pytest.param(["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids: String should match", id="no vendor"),
-        pytest.param(["--node-name", "a", "--discover", "npu"], "--discover: Input should be", id="no such type"),
+        pytest.param(
+            ["--node-name", "a", "--fpga-ids", "xilinx"], "--fpga-ids xilinx: String should match", id="no vendor"
+        ),
+        pytest.param(["--node-name", "a", "--discover", "npu"], "--discover npu: Input should be", id="no such type"),
     ],
 )
 def test_a_mistake_ends_the_agent_with_one_plain_line(options: list[str], expected: str, tmp_path: Path) -> None:

@@ -1,0 +1,54 @@
+"""Checks at the start of a program that the API server serves the kinds that the program needs."""
+
+from collections.abc import Iterable
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_client.errors import ApiError, CallError
+
+SECONDS: Final = 5.0
+"""Seconds that the check may take; a program waits for a slow API server itself, and retries."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
+
+
+class NotServedError(Exception):
+    """The API server does not serve a kind that the program needs."""
+
+
+class Api(Protocol):
+    """The subset of `ApiClient` that the check uses."""
+
+    async def request(self, method: str, path: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109 - its name
+        """Return the decoded answer."""
+
+
+async def check(api: Api, version: str, kinds: Iterable[str]) -> None:
+    """Check the kinds of one group and version by the API server's discovery.
+
+    If there is no answer, or no right to read it, the check passes: that is no mistake in the installation.
+
+    Raises:
+        NotServedError: some kinds are not served.
+    """
+    try:
+        served = await _kinds(api, version)
+    except CallError as error:
+        _log.warning("served kinds not checked", version=version, error=str(error))
+        return
+    if missing := [kind for kind in kinds if kind not in served]:
+        raise NotServedError(
+            f"the API server does not serve {version} {', '.join(f'{kind}s' for kind in missing)}: apply crds/ first"
+        )
+
+
+async def _kinds(api: Api, version: str) -> set[str]:
+    try:
+        listed = await api.request("GET", f"/apis/{version}", timeout=SECONDS)
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return set()
+    return {resource["kind"] for resource in listed["resources"]}

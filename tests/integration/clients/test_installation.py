@@ -1,0 +1,148 @@
+"""Programs on an API server without definitions, or with older ones.
+
+On a cluster of its own: definitions belong to the whole cluster.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import Cluster, waiting
+from devcluster.api import ApiError
+from tests.processes import Process
+
+ROOT = Path(__file__).parents[3]
+CRDS = ROOT / "crds"
+NODE = "node-0"
+DISCOVERY = "/apis/berth.dev/v1alpha1"
+DEVICE = f"{DISCOVERY}/devices/{NODE}"
+
+Start = Callable[..., Process]
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    with Cluster() as running:
+        running.create_nodes([NODE])
+        yield running
+
+
+@pytest.fixture
+def start(own_cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
+    """Start a program with the administrator's rights."""
+    started: list[Process] = []
+
+    def begin(module: str, *options: str) -> Process:
+        process = Process(
+            name=f"{module}-{len(started)}",
+            command=[sys.executable, "-m", module, f"--kubeconfig={own_cluster.kubeconfig}", *options],
+            folder=tmp_path,
+            environment={"BERTH_LOG_FORMAT": "json", "BERTH_AGENT_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1"},
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.exit_code is None:
+            process.kill()
+        sys.stdout.write(f"--- {process.name}\n{process.tail()}\n")
+
+
+@pytest.fixture
+def agent(start: Start, tmp_path: Path) -> Callable[[], Process]:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text(yaml.safe_dump({"nodes": [{"names": NODE, "profile": "a100", "gpus": 8}]}))
+    options = ("--inventory=simulated", f"--fleet={fleet}", "--poll-interval=0.2", "--resync-interval=0.5")
+    return lambda: start("berth_agent", *options)
+
+
+def operator(start: Start) -> Process:
+    return start("berth_operator", "--health=", "--metrics-port=0", "--debug-port=0")
+
+
+# --- definitions ----------------------------------------------------------------------------------------------------
+
+
+def delete_definitions(cluster: Cluster) -> None:
+    for crd in definitions():
+        cluster.api.delete(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{crd['metadata']['name']}")
+
+    def is_gone() -> bool:
+        try:
+            return not cluster.api.get(DISCOVERY)["resources"]
+        except ApiError:
+            return True
+
+    waiting.until(is_gone, what="the definitions to be gone")
+
+
+def definitions() -> list[dict[str, Any]]:
+    return [yaml.safe_load(file.read_text()) for file in sorted(CRDS.glob("*.yaml"))]
+
+
+def install_older(cluster: Cluster, folder: Path) -> None:
+    """Install definitions as if some fields of a Device were new."""
+    (folder / "older").mkdir()
+    for crd in definitions():
+        properties = crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]
+        if crd["spec"]["names"]["kind"] == "Device":
+            del properties["spec"]["properties"]["driverVersion"]
+            del properties["spec"]["properties"]["devices"]["items"]["properties"]["topology"]
+            del properties["status"]["properties"]["conditions"]
+        (folder / "older" / f"{crd['metadata']['name']}.yaml").write_text(yaml.safe_dump(crd))
+    cluster.install_crds(folder / "older")
+    waiting.until(lambda: "driverVersion" not in published(cluster), what="the older schema to be published")
+
+
+def published(cluster: Cluster) -> str:
+    """Return the published schema of a Device as text."""
+    path = f"/openapi/v3{DISCOVERY}"
+    if not cluster.api.exists(path):
+        return "no schema, so any field is possible: driverVersion"
+    return str(cluster.api.get(path)["components"]["schemas"]["dev.berth.v1alpha1.Device"])
+
+
+def test_programs_without_definitions_end_with_one_line(
+    own_cluster: Cluster, start: Start, agent: Callable[[], Process]
+) -> None:
+    delete_definitions(own_cluster)
+    programs = {"berth-operator": operator(start), "berth-agent": agent()}
+    missing = {"berth-operator": "Devices, GpuPods, LeaderLeases", "berth-agent": "Devices, GpuPods"}
+    for name, process in programs.items():
+        assert process.ended() == 2
+        message = f"{name}: the API server does not serve berth.dev/v1alpha1 {missing[name]}: apply crds/ first"
+        started, *more = process.text().splitlines()
+        assert '"event": "started"' in started
+        assert more == [message]
+
+
+def test_fields_that_older_definitions_lack_are_left_out_with_one_warning(
+    own_cluster: Cluster, agent: Callable[[], Process], tmp_path: Path
+) -> None:
+    delete_definitions(own_cluster)
+    install_older(own_cluster, tmp_path)
+    api = own_cluster.api
+
+    older = agent()
+    older.logged('"Device published"')
+    older.logged('["status.conditions"]')
+    assert '"nodes": 1, "devices": {"gpu": 8}, "event": "inventory read"' in older.text()
+
+    device = api.get(DEVICE)
+    assert len(device["spec"]["devices"]) == 8
+    assert all("topology" not in card and card["health"] for card in device["spec"]["devices"])
+    warnings = [line for line in older.text().splitlines() if "apply crds/" in line]
+    # The Device and its status are two requests.
+    assert ['"fields": ["spec.devices[].topology", "spec.driverVersion"]' in line for line in warnings] == [True, False]
+    assert "Device not published" not in older.text()
+    older.stop()
+
+    own_cluster.install_crds(CRDS)
+    agent()
+    waiting.until(lambda: "driverVersion" in api.get(DEVICE)["spec"], what="the whole Device")
+    assert all("topology" in card for card in api.get(DEVICE)["spec"]["devices"])
