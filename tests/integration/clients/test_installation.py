@@ -1,10 +1,11 @@
-"""Programs on an API server without definitions, or with older ones.
+"""What an installation gives to people and programs: rights, and one line if the definitions are missing or old.
 
-On a cluster of its own: definitions belong to the whole cluster.
+On a cluster of its own: definitions and the roles `view`, `edit` and `admin` belong to the whole cluster.
 """
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,9 @@ from tests.processes import Process
 
 ROOT = Path(__file__).parents[3]
 CRDS = ROOT / "crds"
+RBAC = "/apis/rbac.authorization.k8s.io/v1"
 NODE = "node-0"
+NAMESPACE = "team-a"
 DISCOVERY = "/apis/berth.dev/v1alpha1"
 DEVICE = f"{DISCOVERY}/devices/{NODE}"
 
@@ -146,3 +149,64 @@ def test_fields_that_older_definitions_lack_are_left_out_with_one_warning(
     agent()
     waiting.until(lambda: "driverVersion" in api.get(DEVICE)["spec"], what="the whole Device")
     assert all("topology" in card for card in api.get(DEVICE)["spec"]["devices"])
+
+
+# --- rights ---------------------------------------------------------------------------------------------------------
+
+
+READ = ("get", "list", "watch")
+WRITE = ("create", "update", "patch", "delete", "deletecollection")
+POD_GROUPS = ("scheduling.x-k8s.io", "podgroups")
+OTHERS = (
+    ("scheduling.x-k8s.io", "podgroups/status"),
+    *(("berth.dev", kind) for kind in ("gpupods", "gpupods/status", "leaderleases", "devices", "devices/status")),
+)
+
+
+def bind(cluster: Cluster, user: str, role: str, namespace: str = "") -> None:
+    kind, scope = ("RoleBinding", f"/namespaces/{namespace}") if namespace else ("ClusterRoleBinding", "")
+    body = {
+        "metadata": {"name": user},
+        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": role},
+        "subjects": [{"apiGroup": "rbac.authorization.k8s.io", "kind": "User", "name": user}],
+    }
+    cluster.api.post(f"{RBAC}{scope}/{kind.lower()}s", body)
+
+
+def may(cluster: Cluster, user: str, verb: str, group: str, resource: str, *, namespace: str = NAMESPACE) -> bool:
+    plural, _, subresource = resource.partition("/")
+    attributes = {"verb": verb, "group": group, "resource": plural, "subresource": subresource}
+    if plural != "devices":
+        attributes["namespace"] = namespace
+    body = {"spec": {"user": user, "groups": ["team-a"] if user == "member" else [], "resourceAttributes": attributes}}
+    allowed: bool = cluster.api.post("/apis/authorization.k8s.io/v1/subjectaccessreviews", body)["status"]["allowed"]
+    return allowed
+
+
+def test_people_read_our_kinds_and_write_only_pod_groups(own_cluster: Cluster) -> None:
+    own_cluster.install_crds(CRDS)
+    own_cluster.kubectl("apply", "--server-side", "-k", str(ROOT / "manifests/base"))
+    own_cluster.api.post("/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+    for role in ("view", "edit", "admin"):
+        bind(own_cluster, f"{role}er", role, NAMESPACE)
+        bind(own_cluster, f"{role}er-everywhere", role)
+    command = "create clusterrolebinding team-a-devices --clusterrole=berth-devices-view --group=team-a"
+    assert f"    kubectl {command}\n" in (ROOT / "docs/operations.md").read_text()
+    own_cluster.kubectl(*command.split())
+    asked = partial(may, own_cluster)
+    waiting.until(
+        lambda: asked("adminer", "create", *POD_GROUPS) and asked("adminer", "get", "berth.dev", "gpupods"),
+        what="the API server's roles to have our rules",
+    )
+    for user in ("viewer", "editer", "adminer", "viewer-everywhere", "editer-everywhere", "adminer-everywhere"):
+        writes = not user.startswith("viewer")
+        assert all(asked(user, verb, *POD_GROUPS) for verb in READ)
+        assert {asked(user, verb, *POD_GROUPS) for verb in WRITE} == {writes}
+        assert all(asked(user, verb, "berth.dev", kind) for verb in READ for kind in ("gpupods", "leaderleases"))
+        assert not any(asked(user, verb, *each) for verb in WRITE for each in OTHERS)
+        # Devices are in no namespace, so that a RoleBinding gives no access to them.
+        everywhere = user.endswith("-everywhere")
+        assert {asked(user, verb, "berth.dev", "devices") for verb in READ} == {everywhere}
+        assert asked(user, "get", *POD_GROUPS, namespace="team-b") is everywhere
+    assert asked("member", "list", "berth.dev", "devices")
+    assert not asked("member", "list", "berth.dev", "gpupods")
