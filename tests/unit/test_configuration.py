@@ -389,7 +389,7 @@ def test_the_documentation_names_everything() -> None:
         ),
         pytest.param(
             ["--scheduler-names", "a,,b"],
-            "--scheduler-names: String should match pattern",
+            "--scheduler-names a,,b: String should match pattern",
             id="names that are none",
         ),
         pytest.param(
