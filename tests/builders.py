@@ -100,7 +100,8 @@ def divided(minor: int, *instances: str) -> CardInfo:
     """Return a GPU in MIG mode with instances of these profiles, with the ids `MIG-<minor>-0` and so on."""
     resources = [mig.resource(each) for each in instances]
     named = tuple((f"MIG-{minor}-{number}", resource) for number, resource in enumerate(resources))
-    return card(minor, healthy=False, more=Counter(resources), instances=named)
+    memory = tuple({mig.resource(each): mig.gibibytes(each) * GI for each in instances}.items())
+    return card(minor, healthy=False, more=Counter(resources), instances=named, instance_memory=memory)
 
 
 def sliced(minor: int, replicas: int, **fields: Any) -> CardInfo:

@@ -40,6 +40,8 @@ PARTITION_SPEC: Final = "scheduling.koordinator.sh/gpu-partition-spec"
 MIN_GPU_MEMORY: Final = "berth.dev/min-gpu-memory"
 GPU_TOPOLOGY: Final = "berth.dev/gpu-topology"
 GPU_TOPOLOGY_POLICY: Final = "berth.dev/gpu-topology-policy"
+GPU_SUBDEVICES: Final = "berth.dev/gpu-subdevices"
+MIXED_GPUS: Final = "berth.dev/mixed-gpus"
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs that the container sees, joined by commas."""
@@ -80,6 +82,8 @@ POD_ANNOTATIONS: Final = (
     MIN_GPU_MEMORY,
     GPU_TOPOLOGY,
     GPU_TOPOLOGY_POLICY,
+    GPU_SUBDEVICES,
+    MIXED_GPUS,
     POD_GROUP,
     POD_GROUP_MIN_MEMBER,
     EPOCH,

@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from berth_api.request import EQUAL, LAST, NEVER
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.plugins import DevicePlugin
@@ -90,6 +91,10 @@ CardStrategy = Annotated[
     str,
     AfterValidator(lambda name: _among("strategy for cards", name, CARD_STRATEGIES)),
     Field(json_schema_extra={"enum": list(CARD_STRATEGIES)}),
+]
+SubdeviceRule = Annotated[
+    Literal["last", "equal", "never"],
+    BeforeValidator(lambda name: _among("rule for subdevices", name, (LAST, EQUAL, NEVER))),
 ]
 Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
@@ -182,6 +187,9 @@ class Profile(_Part):
     plugins: Plugins = Plugins()
     preemption: bool = _DEFAULT.preemption
     """Whether pods of lower priority may be preempted for a pod that fits nowhere."""
+    subdevices: SubdeviceRule = LAST
+    """Whether `nvidia.com/gpu` may be a time-sliced replica or MIG instance: `last` if no whole card is free for the
+    pod, `equal` like a whole card, `never`. The annotation `berth.dev/gpu-subdevices` of a pod comes first."""
     gang: GangSection = GangSection()
 
     def policy(self) -> Policy:
@@ -191,6 +199,7 @@ class Profile(_Part):
             switched_off=self.plugins.filters.switched_off(),
             card_strategy=self.strategy.cards,
             preemption=self.preemption,
+            subdevices=self.subdevices,
             gang_topology_keys=tuple(self.gang.topology_keys),
             gang_keep_partial=self.gang.keep_partial,
         )

@@ -11,7 +11,7 @@ from berth_api import names
 from berth_client.errors import Unreachable
 from berth_operator.binding.gangs import AGAIN
 from berth_operator.core.decision.policy import Policy
-from tests.builders import NVIDIA, pod, pod_group, relist, whole
+from tests.builders import NVIDIA, device, entry, node, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -556,6 +556,25 @@ async def test_a_new_leader_completes_what_was_left() -> None:
         assert len(api.bound()) == 4
         await asyncio.sleep(2 * TIMEOUT)
     assert api.deletions == []
+
+
+@pytest.mark.parametrize("model", ["NVIDIA A100-SXM4-80GB", "Tesla T4"])
+async def test_a_new_leader_completes_a_gang_with_cards_of_the_model_that_it_has(model: str) -> None:
+    world = World()
+    for name, of_node in (("a100", "NVIDIA A100-SXM4-80GB"), ("t4", "Tesla T4")):
+        world.cluster.put_node(node(name))
+        world.cluster.put_device(device(name, *(entry(minor, model=of_node) for minor in range(4))))
+    where = "t4" if model == "Tesla T4" else "a100"
+    relist(world.groups, [pod_group(minimum=4)])
+    world.api.pods["m0"] = member("m0", on=where, allocated=whole(0))
+    relist(world.pods, [world.api.pods["m0"]])
+    world.submit(*(member(f"m{number}") for number in range(1, 4)))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert api.bound() == {f"m{number}": where for number in range(4)}
+        world.submit(member("later"))
+        await asyncio.sleep(1)
+        assert "later" not in api.bound()
 
 
 async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:

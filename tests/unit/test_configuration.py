@@ -65,6 +65,7 @@ def test_every_field_reaches_the_policy() -> None:
               filters: {disabled: [cordon, taints]}
               scores: {disabled: ["*"], weights: {card-packing: 2.5, taints: 0}}
             preemption: false
+            subdevices: never
             gang: {topologyKeys: [example.com/rack], keepPartial: true}
     """
     assert read(text) == Policy(
@@ -72,6 +73,7 @@ def test_every_field_reaches_the_policy() -> None:
         switched_off=frozenset({"cordon", "taints"}),
         card_strategy="LeastAllocated",
         preemption=False,
+        subdevices="never",
         gang_topology_keys=("example.com/rack",),
         gang_keep_partial=True,
     )
@@ -134,7 +136,10 @@ def test_scheduler_names_that_kubernetes_takes(name: str) -> None:
 
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
-ROOT_FIELDS, PROFILE_FIELDS = "apiVersion, kind, profiles", "gang, plugins, preemption, schedulerName, strategy"
+ROOT_FIELDS, PROFILE_FIELDS = (
+    "apiVersion, kind, profiles",
+    "gang, plugins, preemption, schedulerName, strategy, subdevices",
+)
 FILE_HEAD = "apiVersion: config.berth.dev/v1alpha1\nkind: BerthSchedulerConfiguration\n"
 IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
 
@@ -208,6 +213,11 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
             profile(strategy={"cards": "mostallocated"}),
             f'profiles[0].strategy.cards: "mostallocated" is no strategy for cards; allowed: {CARDS}',
             id="strategy for cards",
+        ),
+        pytest.param(
+            profile(subdevices="first"),
+            'profiles[0].subdevices: "first" is no rule for subdevices; allowed: last, equal, never',
+            id="rule for subdevices",
         ),
         pytest.param(
             profile(strategy={"nodes": None}),
@@ -295,7 +305,19 @@ _ODD = (
     *("!!bool x", "!!int x", "!!timestamp x", "!!binary x", "&x [*x]", "&y {a: *y}"),
     *("{2020-01-01: 1}", "{~: 1}", "? [a]", "<<: {a: 1}"),
 )
-_FIELDS = ["schedulerName", "strategy", "plugins", "preemption", "gang", "nodes", "filters", "scores", "weights", "a"]
+_FIELDS = [
+    "schedulerName",
+    "strategy",
+    "plugins",
+    "preemption",
+    "subdevices",
+    "gang",
+    "nodes",
+    "filters",
+    "scores",
+    "weights",
+    "a",
+]
 _VALUES = st.recursive(
     st.sampled_from(_ODD),
     lambda inner: st.one_of(

@@ -31,16 +31,22 @@ from berth_api.request.kinds import BUILT_IN, Kind, KindError, Kinds
 from berth_api.request.values import (
     AMOUNTS,
     CARD,
+    EQUAL,
     INSTANCE,
+    LAST,
+    NEVER,
     NOTHING,
+    ONLY,
     PLUGIN_UNIT,
     REPLICA,
+    WHOLE_CARD,
     DeviceRequest,
     GpuTopology,
     Joint,
     Part,
     PartitionSpec,
     RequestError,
+    SubdeviceRule,
     Unit,
 )
 
@@ -50,17 +56,22 @@ __all__ = [
     "BUILT_IN",
     "CARD",
     "DCU_GPU",
+    "EQUAL",
     "INSTANCE",
     "LABELS",
+    "LAST",
+    "NEVER",
     "NOTHING",
     "NPU_CORE",
     "NPU_CPU",
     "NPU_DVPP",
     "NVIDIA_GPU",
     "NVIDIA_SHARED",
+    "ONLY",
     "PLUGIN_UNIT",
     "REPLICA",
     "VENDORS",
+    "WHOLE_CARD",
     "DeviceRequest",
     "GpuTopology",
     "Hint",
@@ -71,6 +82,7 @@ __all__ = [
     "Part",
     "PartitionSpec",
     "RequestError",
+    "SubdeviceRule",
     "Unit",
     "is_counted_on_node",
     "is_device",
@@ -95,20 +107,25 @@ def of_pod(
     devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds)
     joint = hints.joint(annotations, (part.type for part in devices.parts), by_type, kinds.names)
     partition, gpu_topology = hints.partition(annotations), topology.of_gpus(annotations)
-    memory = topology.min_memory(annotations)
+    memory, mixed = topology.min_memory(annotations), topology.mixed(annotations)
     gpus = [part for part in devices.parts if part.type == GPU]
+    cards_only = partition is not None or (gpu_topology is not None and gpu_topology.required)
+    rule = topology.subdevices(annotations, cards_only=cards_only or by_type.get(GPU, hints.NO_HINT).is_scoped)
     request = replace(
         devices,
-        parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory) for part in devices.parts),
+        parts=tuple(_refined(part, by_type.get(part.type, hints.NO_HINT), memory, rule) for part in devices.parts),
         joint=joint,
         # Partitions consist of whole cards.
         partition=partition if any(part.whole for part in gpus) else None,
         # A single card has no other card to be connected to.
         topology=gpu_topology if sum(part.count for part in gpus) > 1 else None,
+        mixed=mixed and bool(gpus),
     )
     return interning.intern(request)
 
 
-def _refined(part: Part, hint: hints.Hint, memory: int) -> Part:
+def _refined(part: Part, hint: hints.Hint, memory: int, rule: SubdeviceRule) -> Part:
     part = part if hint == hints.NO_HINT else hint.applied(part)
+    if rule and part.unit == PLUGIN_UNIT:
+        part = replace(part, subdevices=rule)
     return interning.intern(replace(part, min_memory=memory) if memory and part.type == GPU else part)

@@ -31,6 +31,11 @@ class Hint:
     scope: Scope = ""
     exclusive: Exclusive = ""
 
+    @property
+    def is_scoped(self) -> bool:
+        """Return whether all cards must be within one device, PCIe switch or NUMA node."""
+        return self.scope not in ("", "Node")
+
     def applied(self, part: Part) -> Part:
         """Return a part of a request with this hint; GPUs have no virtual functions to allocate."""
         functions = None if part.type == GPU else self.functions

@@ -1,14 +1,16 @@
-"""Berth's own annotations: the connection between a pod's GPUs, and the least memory of each."""
+"""Berth's own annotations: how a pod's GPUs are connected, how alike they are, and the least memory of each."""
 
 from typing import Final, cast, get_args
 
 from berth_api import names, quantity
 from berth_api.request.annotations import Annotations
-from berth_api.request.values import GpuTopology, Level, RequestError
+from berth_api.request.values import EQUAL, LAST, NEVER, ONLY, GpuTopology, Level, RequestError, SubdeviceRule
 
 LEVELS: Final = get_args(Level)
 REQUIRED: Final = "required"
 POLICIES: Final = (REQUIRED, "preferred")
+SUBDEVICE_RULES: Final = (LAST, EQUAL, NEVER, ONLY)
+TRUE: Final = "true"
 
 
 def of_gpus(annotations: Annotations) -> GpuTopology | None:
@@ -27,7 +29,7 @@ def of_gpus(annotations: Annotations) -> GpuTopology | None:
 
 
 def min_memory(annotations: Annotations) -> int:
-    """Return how many bytes of memory each GPU must have in total; 0 without the annotation.
+    """Return how many bytes of memory the pod must get of each GPU; 0 without the annotation.
 
     Raises:
         RequestError: it is not a quantity above 0.
@@ -42,6 +44,32 @@ def min_memory(annotations: Annotations) -> int:
     if memory <= 0:
         raise RequestError(f"annotation {name}: {annotations[name]}; allowed are amounts above 0 such as 20Gi")
     return memory
+
+
+def subdevices(annotations: Annotations, *, cards_only: bool) -> SubdeviceRule:
+    """Return whether `nvidia.com/gpu` may be a replica or MIG instance; empty if the profile decides.
+
+    It is never one if the pod requires a topology or partition of its cards (`cards_only`).
+
+    Raises:
+        RequestError: the value is not allowed, or contradicts the pod's other annotations.
+    """
+    rule = _choice(annotations, names.GPU_SUBDEVICES, SUBDEVICE_RULES)
+    if cards_only and rule == ONLY:
+        raise RequestError(
+            f"annotation {names.GPU_SUBDEVICES}: {ONLY}; the pod's topology, scope or partition is for whole cards, "
+            f"allowed is {NEVER}"
+        )
+    return NEVER if cards_only else cast(SubdeviceRule, rule)
+
+
+def mixed(annotations: Annotations) -> bool:
+    """Return whether the pod accepts GPUs of several models and kinds.
+
+    Raises:
+        RequestError: the value is not allowed.
+    """
+    return _choice(annotations, names.MIXED_GPUS, (TRUE, "false")) == TRUE
 
 
 def _choice(annotations: Annotations, name: str, allowed: tuple[str, ...]) -> str:

@@ -21,6 +21,18 @@ REPLICA: Final = "replica"
 INSTANCE: Final = "instance"
 """`nvidia.com/mig-…`: a MIG instance."""
 
+SubdeviceRule = Literal["", "last", "equal", "never", "only"]
+LAST: Final = "last"
+"""`nvidia.com/gpu` is a replica or MIG instance only where whole cards cannot serve the pod."""
+EQUAL: Final = "equal"
+"""Cards, replicas and instances are equal."""
+NEVER: Final = "never"
+"""`nvidia.com/gpu` is a whole card."""
+ONLY: Final = "only"
+"""`nvidia.com/gpu` is a replica or instance."""
+WHOLE_CARD: Final = ""
+"""The kind of a card that has neither replicas nor instances."""
+
 Level = Literal["nvlink", "pcie", "numa"]
 Scope = Literal["", "Device", "PCIe", "NUMANode", "Node"]
 Exclusive = Literal["", "DeviceLevel", "PCIeLevel"]
@@ -51,7 +63,12 @@ class Part:
     exclusive: Exclusive = ""
     """What no other pod with the same policy may share: the card, or any card of its PCIe switch."""
     min_memory: int = 0
-    """Bytes of memory that each card must have in total."""
+    """Bytes of memory that the pod must get of each card: of the card, the share, the replica or the instance."""
+    subdevices: SubdeviceRule = ""
+    """For a PLUGIN_UNIT, whether it may be a subdevice; empty if the profile decides."""
+    kind: str | None = None
+    """The kind of card that every unit must be of (`Cards.kind`); None for any. No pod requests it: a gang's decision
+    sets it."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -114,6 +131,8 @@ class DeviceRequest:
     joint: Joint | None = None
     partition: PartitionSpec | None = None
     topology: GpuTopology | None = None
+    mixed: bool = False
+    """Whether the GPUs of the pod, and of the members of its gang, may be of several models and kinds."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

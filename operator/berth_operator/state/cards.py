@@ -54,6 +54,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         links=_links(tuple(map(_LINK, device.links))) if device.links else (),
         functions=_functions(device),
         instances=instances,
+        instance_memory=_instance_memory(device, strategy) if instances else (),
         parts=tuple(each.id for each in device.mig.instances) if device.mig else (),
         replica_resource=device.replica_resource,
     )
@@ -101,6 +102,15 @@ def _instances(device: DeviceInfo, strategy: MigStrategy) -> Instances:
     return tuple(
         (_subdevice_id(each, number), name) for number in numbers for each, name in offered if number < each.replicas
     )
+
+
+def _instance_memory(device: DeviceInfo, strategy: MigStrategy) -> Amounts:
+    """Return (resource, bytes of the smallest instance, or of its replicas) of a card in MIG mode."""
+    smallest: dict[str, int] = {}
+    for each in device.mig.instances if device.mig else ():
+        name, memory = _resource(each, strategy), quantity.parse(each.memory) // each.replicas
+        smallest[name] = min(smallest.get(name, memory), memory)
+    return tuple(sorted((sys.intern(name), memory) for name, memory in smallest.items() if name))
 
 
 def _subdevice_id(instance: MigInstance, number: int) -> str:

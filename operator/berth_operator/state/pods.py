@@ -43,6 +43,8 @@ _ANNOTATIONS: Final = (
     names.MIN_GPU_MEMORY,
     names.GPU_TOPOLOGY,
     names.GPU_TOPOLOGY_POLICY,
+    names.GPU_SUBDEVICES,
+    names.MIXED_GPUS,
     names.MODEL_EXACT,
     names.MODEL_GLOBS,
 )
@@ -268,6 +270,7 @@ def charge(
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
+    gang = groups.of_placed(pod)
     return Charge(
         uid=metadata["uid"],
         pod=f"{metadata['namespace']}/{metadata['name']}",
@@ -282,7 +285,8 @@ def charge(
         affinity=affinity.of_placed(pod),
         mounts=mounts.of_pod(pod),
         terminating=bool(metadata.get("deletionTimestamp")),
-        gang=groups.of_placed(pod),
+        gang=gang,
+        alike_key=request_of(pod, kinds).alike_key if gang else None,
         priority=pod["spec"].get("priority") or 0,
         started=_started(pod.get("status") or {}),
     )

@@ -273,8 +273,47 @@ def test_each_gpu_must_be_so_large(text: str, memory: int) -> None:
 
 
 @pytest.mark.parametrize(
+    ("annotations", "rule"),
+    [
+        pytest.param({}, "", id="as the profile has it"),
+        pytest.param({names.GPU_SUBDEVICES: "last"}, "last", id="last"),
+        pytest.param({names.GPU_SUBDEVICES: "equal"}, "equal", id="equal"),
+        pytest.param({names.GPU_SUBDEVICES: "never"}, "never", id="never"),
+        pytest.param({names.GPU_SUBDEVICES: "only"}, "only", id="only"),
+        pytest.param({names.GPU_TOPOLOGY: "numa"}, "never", id="a topology"),
+        pytest.param({names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "preferred"}, "", id="a preference"),
+        pytest.param({names.PARTITION_SPEC: "{}", names.GPU_SUBDEVICES: "last"}, "never", id="a partition"),
+        pytest.param({names.ALLOCATE_HINT: '{"gpu": {"requiredTopologyScope": "PCIe"}}'}, "never", id="a scope"),
+        pytest.param({names.ALLOCATE_HINT: '{"gpu": {"requiredTopologyScope": "Node"}}'}, "", id="the node"),
+    ],
+)
+def test_whether_a_gpu_may_be_a_subdevice(annotations: dict[str, str], rule: str) -> None:
+    assert of_pod({NVIDIA: 1}, annotations, {}).parts[0].subdevices == rule
+    for name in ("nvidia.com/gpu.shared", "nvidia.com/mig-1g.10gb", GPU):
+        assert of_pod({name: 1}, annotations, {}).parts[0].subdevices == ""
+
+
+@pytest.mark.parametrize(("text", "mixed"), [("true", True), ("false", False), (None, False)])
+def test_whether_gpus_may_be_a_mixture(text: str | None, *, mixed: bool) -> None:
+    annotations = {} if text is None else {names.MIXED_GPUS: text}
+    assert of_pod({NVIDIA: 2}, annotations, {}).mixed is mixed
+    assert of_pod({RDMA: 1}, annotations, {}).mixed is False
+
+
+@pytest.mark.parametrize(
     ("annotations", "words"),
     [
+        pytest.param(
+            {names.GPU_SUBDEVICES: "first"},
+            'gpu-subdevices: "first"; allowed are last, equal, never, only',
+            id="rule for subdevices",
+        ),
+        pytest.param({names.MIXED_GPUS: "yes"}, 'mixed-gpus: "yes"; allowed are true, false', id="mixture"),
+        pytest.param(
+            {names.GPU_SUBDEVICES: "only", names.PARTITION_SPEC: "{}"},
+            "gpu-subdevices: only; the pod's topology, scope or partition is for whole cards, allowed is never",
+            id="subdevices in a partition",
+        ),
         pytest.param(
             {names.GPU_TOPOLOGY: "nvswitch"}, 'gpu-topology: "nvswitch"; allowed are nvlink, pcie, numa', id="level"
         ),
@@ -306,6 +345,7 @@ def test_a_constraint_that_means_nothing_is_refused(
 def test_equal_requests_are_one_key_and_different_ones_are_not() -> None:
     hints = [{}, {names.ALLOCATE_HINT: '{"gpu":{"selector":{"matchLabels":{"a":"b"}}}}'}, {names.MIN_GPU_MEMORY: "1Gi"}]
     hints += [{names.PARTITION_SPEC: "{}"}, {names.GPU_TOPOLOGY: "pcie"}, {names.ALLOCATE_HINT: '{"gpu":{}}'}]
+    hints += [{names.GPU_SUBDEVICES: "never"}, {names.MIXED_GPUS: "true"}]
     requests = {of_pod({NVIDIA: 2}, hint, {}) for hint in hints}
     assert len(requests) == len(hints) - 1
     assert requests == {of_pod({NVIDIA: 2}, hint, {}) for hint in hints}

@@ -1,7 +1,8 @@
 """Properties of every request for cards without locality.
 
-Each allocated card is healthy, has the requested type, model, labels and size, and has enough left. A pod waits only if
-there are too few such cards. The properties of requests with locality are in the test modules of their features.
+Each allocated card is healthy, has the requested type, model, labels and size, and has enough left, and all GPUs are of
+one model. A pod waits only if there are too few such cards. The properties of requests with locality are in the test
+modules of their features.
 """
 
 from collections import Counter
@@ -59,7 +60,7 @@ class TypeRequest:
     rack: str = ""
     model: str = ""
     memory: int = 0
-    """The minimum total memory of a card."""
+    """The minimum memory that the pod gets of each card."""
 
     @property
     def hint(self) -> dict[str, Any]:
@@ -73,7 +74,7 @@ class TypeRequest:
 
     def accepts(self, info: CardInfo) -> bool:
         """Return whether the pod accepts a card, whatever is used of it."""
-        large = dict(info.amounts).get("gpu-memory", 0) >= self.memory
+        large = "gpu-memory" not in dict(info.amounts) or self.on(info)["gpu-memory"] >= self.memory
         labelled = not self.rack or ("rack", self.rack) in info.labels
         return info.type == self.kind and info.healthy and large and labelled and self.model in ("", info.model)
 
@@ -212,15 +213,19 @@ def check(node: Node, wanted: Sequence[TypeRequest], given_: Sequence[Grant]) ->
         }
         for type_request in wanted
     }
+    most = {
+        kind: max(Counter(each.model for each in cards.values()).values(), default=0) for kind, cards in able.items()
+    }
     counts = {
         type_request.kind: type_request.count or max(sum(map(type_request.accepts, node.cards)), 1)
         for type_request in wanted
     }
-    assert bool(given_) is all(len(able[kind]) >= count for kind, count in counts.items())
+    assert bool(given_) is all(most[kind] >= count for kind, count in counts.items())
     if not given_:
         return
     assert Counter(each.type for each in given_) == counts
     assert len({each.id for each in given_}) == len(given_)
+    assert len({able["gpu"][each.id].model for each in given_ if each.type == "gpu"}) <= 1
     on = {type_request.kind: type_request.on for type_request in wanted}
     for each in given_:
         info = able[each.type][each.id]

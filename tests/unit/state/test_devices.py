@@ -315,6 +315,31 @@ def test_by_which_name_slices_are_had(name: str) -> None:
     assert only(entry(0, replicas=4, replicaResource=name)).replica_resource == name
 
 
+def test_the_memory_of_instances_is_that_of_the_device() -> None:
+    instances = [
+        {
+            "id": f"MIG-{number}",
+            "profile": profile,
+            "gpuInstance": number,
+            "computeInstance": 0,
+            "memory": memory,
+            **more,
+        }
+        for number, (profile, memory, more) in enumerate(
+            [
+                ("1g.10gb", "9728Mi", {}),
+                ("1g.10gb", "9Gi", {}),
+                ("3g.40gb", "39Gi", {"replicas": 3, "replicaResource": "nvidia.com/mig-3g.40gb.shared"}),
+            ]
+        )
+    ]
+    card = only(entry(0, mig={"enabled": True, "instances": instances}))
+    assert dict(card.instance_memory) == {
+        "nvidia.com/mig-1g.10gb": 9 * 2**30,
+        "nvidia.com/mig-3g.40gb.shared": 13 * 2**30,
+    }
+
+
 def test_each_instance_has_its_name() -> None:
     assert [name for name, _ in only(entry(0, mig=MIG)).instances] == ["MIG-0", "MIG-1", "MIG-2", "MIG-3"]
 

@@ -71,6 +71,23 @@ def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class
     assert first.request == second.request
 
 
+@pytest.mark.parametrize(("name", "text"), [(names.GPU_SUBDEVICES, "never"), (names.MIXED_GPUS, "true")])
+def test_pods_that_accept_different_gpus_are_of_different_classes(name: str, text: str) -> None:
+    first, second = (pods.pending(pod("a", {NVIDIA: "2"}, annotations=each)) for each in ({}, {name: text}))
+    assert first.request != second.request
+
+
+def test_a_bound_member_of_a_gang_has_the_key_that_it_had_while_it_waited() -> None:
+    labels = {names.POD_GROUP_LABEL: "g"}
+    for annotations in ({}, {names.MODEL_GLOBS: "*A100*"}, {names.MIXED_GPUS: "true"}):
+        fields: Raw = {"labels": labels, "annotations": annotations, "nodeSelector": {"pool": "x"}}
+        pending = pods.pending(pod("a", {NVIDIA: "1"}, **fields))
+        charge = pods.charge(pod("a", {NVIDIA: "1"}, on="node", allocated=whole(0), **fields))
+        assert charge.alike_key == pending.request.alike_key
+        assert (charge.alike_key is None) is (names.MIXED_GPUS in annotations)
+    assert pods.charge(pod("a", {NVIDIA: "1"}, on="node", allocated=whole(0))).alike_key is None
+
+
 def test_the_last_message_is_read_from_the_pods_condition() -> None:
     scheduled = {
         "type": "PodScheduled",
@@ -202,6 +219,8 @@ def test_parts_of_cards_cannot_lie_together_with_others(name: str) -> None:
             (names.PARTITION_SPEC, "{}"),
             (names.MIN_GPU_MEMORY, "1Gi"),
             (names.GPU_TOPOLOGY, "nvlink"),
+            (names.GPU_SUBDEVICES, "never"),
+            (names.MIXED_GPUS, "true"),
             (names.ALLOCATE_HINT, '{"rdma": {"vfSelector": {}}}'),
             (names.ALLOCATE_HINT, '{"rdma": {"allocateStrategy": "ApplyForAll"}}'),
             (names.ALLOCATE_HINT, '{"rdma": {"requiredTopologyScope": "PCIe"}}'),

@@ -173,4 +173,5 @@ def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
         members=tuple(each for each in gang.members if each.uid not in placed),
         placed=gang.placed + len(placements),
         nodes=(*gang.nodes, *(each.node for each in placements)),
+        held=(*gang.held, *(each.pod.uid for each in placements)),
     )

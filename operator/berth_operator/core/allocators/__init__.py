@@ -11,7 +11,8 @@ selects an allocator for each part of a request.
 """
 
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from types import ModuleType
 from typing import Final, cast
 
@@ -19,7 +20,7 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.names import GPU
-from berth_api.request import AMOUNTS, INSTANCE, PLUGIN_UNIT, REPLICA, Part, Unit
+from berth_api.request import AMOUNTS, INSTANCE, LAST, PLUGIN_UNIT, REPLICA, Part, SubdeviceRule, Unit
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
@@ -36,6 +37,8 @@ class Allocators:
 
     plugin_allocators: Mapping[str, Allocator]
     """By device type."""
+    subdevices: SubdeviceRule = LAST
+    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
 
     def of(self, part: Part) -> Allocator:
         """Return the allocator that serves a part."""
@@ -43,10 +46,15 @@ class Allocators:
             return allocator
         return cast("Allocator", _OF_GPUS[part.unit] if part.type == GPU else simple)
 
+    def parts(self, request: PodRequest) -> tuple[Part, ...]:
+        """Return the parts of a request with the rule for subdevices that applies to them."""
+        parts = request.devices.parts
+        return parts if self.subdevices == LAST else tuple(_ruled(part, self.subdevices) for part in parts)
+
     def passes(self, fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
         """Return which of the rows can allocate every part of the request now."""
         mask = pick(fleet.present, rows)
-        for part in request.devices.parts:
+        for part in self.parts(request):
             mask = mask & self.of(part).passes(fleet, request, part, rows)
             mask &= pick(fleet.cards[part.type].unknown, rows) == 0
         if bound := joint.bound(request):
@@ -56,7 +64,7 @@ class Allocators:
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""
         mask = np.ones_like(fleet.present)
-        for part in request.devices.parts:
+        for part in self.parts(request):
             mask &= self.of(part).could_pass(fleet, request, part)
         if bound := joint.bound(request):
             mask &= joint.could_pass(fleet, request, bound, plugin_types=self.plugin_allocators)
@@ -64,7 +72,7 @@ class Allocators:
 
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         """Yield reasons for each part, the most important first, each with the rows it is true for."""
-        for part in request.devices.parts:
+        for part in self.parts(request):
             yield from self.of(part).reasons(fleet, request, part, rejected)
         if bound := joint.bound(request):
             yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL, plugin_types=self.plugin_allocators)
@@ -73,6 +81,7 @@ class Allocators:
         """Return the cards for every part of the request, on a row that passes."""
 
         def alone(part: Part, near: Collection[int] = ()) -> tuple[Grant, ...]:
+            part = _ruled(part, self.subdevices)
             return self.of(part).choose(fleet, row, request, part, policy, near=near)
 
         together = joint.parts_of(request)
@@ -80,6 +89,20 @@ class Allocators:
             return tuple(grant for part in request.devices.parts for grant in alone(part))
         grants = joint.choose(fleet, row, request, together, policy, alone=alone, plugin_types=self.plugin_allocators)
         return (*grants, *(grant for part in request.devices.parts if part not in together for grant in alone(part)))
+
+    def preferred(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
+        """Return those of the fitting rows to choose from: those with whole cards, if subdevices come last."""
+        for part in self.parts(request):
+            if part.unit == PLUGIN_UNIT and part.subdevices in ("", LAST) and in_subdevices(fleet, part):
+                with_cards = fits & takes_cards(fleet, request, part)
+                fits = with_cards if with_cards.any() else fits
+        return fits
+
+
+@lru_cache(maxsize=1024)
+def _ruled(part: Part, rule: SubdeviceRule) -> Part:
+    """Return a part with a rule for subdevices, if the rule applies to it and the pod has none."""
+    return part if part.subdevices or part.unit != PLUGIN_UNIT else replace(part, subdevices=rule)
 
 
 BUILT_IN: Final = Allocators({})
@@ -101,6 +124,7 @@ def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows)
     return subdevices.unused(fleet.cards[part.type], subdevices_left(fleet, request, part, rows), rows)
 
 
-def divided(fleet: Fleet, part: Part, rows: Rows) -> Mask:
-    """Return the rows where a part that is `in_subdevices` is allocated as subdevices."""
-    return slices.divided(fleet, rows) if part.unit == PLUGIN_UNIT else np.ones_like(fleet.present[rows])
+def takes_cards(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Return the rows where whole cards can serve a part that is `in_subdevices`."""
+    key = ("whole cards", request.devices, request.model, part)
+    return fleet.column_cache.column(key, lambda rows: gpu.passes(fleet, request, part, rows))

@@ -1,13 +1,13 @@
 """Which cards can serve a part of a request: array expressions over all cards of the fleet."""
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Final
 
 import numpy as np
 
 from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL, REPLICAS
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
-from berth_api.request import AMOUNTS, CARD, Part
+from berth_api.request import AMOUNTS, CARD, INSTANCE, ONLY, PLUGIN_UNIT, Part
 from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, only, pick
 from berth_operator.core.fleet.fleet import Fleet
@@ -34,7 +34,9 @@ def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mas
     cards = fleet.cards[part.type]
     mask = pick(usable, rows) & accepted(fleet, request, part, rows)
     if part.min_memory:
-        mask &= large(cards, part, rows)
+        mask &= large(fleet, part, rows)
+    if part.unit == PLUGIN_UNIT:
+        mask &= undivided(cards, part, rows)
     if part.whole:
         mask &= pick(cards.users, rows) == 0
     elif len(cards.index) > len(cards.counted):
@@ -47,6 +49,16 @@ def _free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, usable: Mas
 def by_kubelet(part: Part) -> bool:
     """Return whether kubelet allocates what the part requests, from the devices that the agent announces."""
     return part.type == GPU and part.unit != AMOUNTS
+
+
+def undivided(cards: Cards, part: Part, rows: Rows) -> Mask | bool:
+    """Return which cards a `nvidia.com/gpu` of the part may be as a whole: those that are not sliced."""
+    if part.subdevices == ONLY or part.kind:
+        return False
+    if REPLICAS not in cards.index:
+        return True
+    mask: Mask = pick(cards.total[cards.index[REPLICAS]], rows) == 0
+    return mask
 
 
 def slices_lost(cards: Cards, part: Part, rows: Rows) -> Mask | None:
@@ -90,25 +102,53 @@ def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
 
 def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     """Return the cards that could serve the part if no pod used them."""
-    mask: Mask = fleet.cards[part.type].healthy & accepted(fleet, request, part) & large_enough(fleet, part)
-    return mask
+    cards = fleet.cards[part.type]
+    mask: Mask = cards.healthy & accepted(fleet, request, part) & large_enough(fleet, part)
+    return mask & undivided(cards, part, ALL) if part.unit == PLUGIN_UNIT else mask
 
 
 def large_enough(fleet: Fleet, part: Part) -> Mask:
     """Return the cards that are large enough for the part, whatever is used of them."""
     cards = fleet.cards[part.type]
-    mask = large(cards, part, ALL)
+    mask = large(fleet, part, ALL)
     for index, amount in needs(cards, part, ALL):
         mask &= cards.total[index] >= amount
     return mask
 
 
-def large(cards: Cards, part: Part, rows: Rows) -> Mask:
-    """Return the cards with at least the total memory that the part requires of each card."""
+def large(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+    """Return the cards of which the pod gets at least the memory that the part requires."""
     if not part.min_memory:
-        return np.ones_like(cards.healthy[rows])
-    large: Mask = cards.total[cards.index[GPU_MEMORY], rows] >= part.min_memory
+        return np.ones_like(fleet.cards[part.type].healthy[rows])
+    large: Mask = unit_memory(fleet, part, rows) >= part.min_memory
     return large
+
+
+def unit_memory(fleet: Fleet, part: Part, rows: Rows) -> Column:
+    """Return the bytes of memory that the pod would get of each GPU: of the card, share, replica or instance."""
+    cards, amounts = fleet.cards[part.type], dict(part.amounts)
+    total = pick(cards.total[cards.index[GPU_MEMORY]], rows)
+    if part.unit == AMOUNTS:
+        if GPU_MEMORY in amounts:
+            return np.full_like(total, min(amounts[GPU_MEMORY], _CAP))
+        return total * min(amounts.get(GPU_MEMORY_RATIO, CARD), CARD) // CARD
+    if part.unit == INSTANCE:
+        return _of_instances(fleet, [name for name, _ in part.amounts], rows)
+    replicas = pick(cards.total[cards.index[REPLICAS]], rows) if REPLICAS in cards.index else 0
+    memory: Column = total // np.maximum(replicas, 1)
+    if part.unit == PLUGIN_UNIT and cards.instances:
+        memory = np.where(pick(cards.instance_memory, rows) > 0, _of_instances(fleet, (), rows), memory)
+    return memory
+
+
+def _of_instances(fleet: Fleet, names: Collection[str], rows: Rows) -> Column:
+    """Return the bytes of each card's smallest instance, of all instances or those of these resources; 0 if none."""
+    table = [
+        min((memory for name, memory in each if not names or name in names), default=0)
+        for each in fleet.intern_table.instance_memory
+    ]
+    memory: Column = np.array(table, np.int64)[pick(fleet.cards[GPU].instance_memory, rows)]
+    return memory
 
 
 def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Mask:

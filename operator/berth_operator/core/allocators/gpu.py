@@ -47,7 +47,7 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Rows) -> Mask:
     """Return the rows where enough of the fitting cards meet the part's locality and partitions."""
     mask = ~shortage.too_few(fits, part)
-    if within := locality.required(request, part):
+    if within := locality.required(fleet, request, part, rows):
         mask &= locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count
     if part.whole and (partitions_only := partitions.bound(fleet, request, part, rows)).any():
         mask &= ~partitions_only | partitions.feasible(fleet, request, part, fits, rows)
@@ -57,7 +57,7 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Row
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for."""
     yield from shortage.of_cards(fleet, request, part, rejected)
-    fits, within = candidates.fitting(fleet, request, part), locality.required(request, part)
+    fits, within = candidates.fitting(fleet, request, part), locality.required(fleet, request, part)
     if within:
         suitable = candidates.suitable(fleet, request, part)
         yield locality.shortage(fleet, part, within, suitable, rejected, state="healthy")
@@ -79,7 +79,8 @@ def _best(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int]
 ) -> Sequence[int]:
     """Return the slots of the best cards of the row."""
-    if not fleet.partitions[row] and not topology.has_topology(fleet, GPU, row):
+    alike = part.count == 1 or not fleet.cards[GPU].mixed[row]
+    if alike and not fleet.partitions[row] and not topology.has_topology(fleet, GPU, row):
         fitting = candidates.slots(fleet, row, request, part)
         cost = costs(fleet, row, part, policy, fitting)
         return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near)
@@ -104,7 +105,7 @@ def slots(
     candidate_set = topology.candidates_of(
         fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards
     )
-    for within in locality.preferred(request, part):
+    for within in locality.preferred(fleet, request, part, only(row)):
         if chosen := _chosen(fleet, row, request, part, replace(candidate_set, within=within, companions=companions)):
             return chosen
     return ()

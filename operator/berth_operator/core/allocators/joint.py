@@ -19,7 +19,7 @@ import numpy as np
 from berth_api.allocation import Grant
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part
-from berth_operator.core.allocators import best_fit, candidates, gpu, grants, regions, simple, slices, switches
+from berth_operator.core.allocators import best_fit, candidates, gpu, grants, regions, simple, switches
 from berth_operator.core.allocators.regions import ANY_NUMBER
 from berth_operator.core.allocators.switches import UNKNOWN_SWITCH
 from berth_operator.core.allocators.topology import Companions
@@ -101,8 +101,6 @@ def _could_serve(fleet: Fleet, request: PodRequest, part: Part, plugin_types: Ty
 def _are_cards(fleet: Fleet, part: Part, rows: Rows, plugin_types: Types) -> Mask:
     """Return the rows where the part is allocated as cards by this module: not subdevices, and no plug-in's devices."""
     cards = np.ones_like(fleet.present[rows])
-    if part.unit == PLUGIN_UNIT and not slices.are_cards(fleet, part):
-        return cards & ~slices.divided(fleet, rows)
     return cards & (part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type not in plugin_types)
 
 

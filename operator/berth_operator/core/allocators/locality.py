@@ -1,4 +1,4 @@
-"""Locality: what any two cards of a part must have in common, such as a NUMA node, a PCIe switch or an NVLink.
+"""Locality: what any two cards of a part must have in common, such as the model, a NUMA node or an NVLink.
 
 Locality divides a node's cards into groups, and any cards of one group can be combined. So whether a node has enough
 cards is a matter of counting, which array expressions do for all nodes at once.
@@ -12,9 +12,10 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
 from berth_operator.core.fleet.cards import NVLINK, Column, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.intern_table import Wiring
 from berth_operator.core.values.request import PodRequest
@@ -23,8 +24,10 @@ LinkScores = npt.NDArray[np.float64]
 
 MAX_CLIQUES: Final = 1024
 """Maximum number of NVLink cliques that are computed for one node; real machines have a few."""
-UNKNOWN_PLACE: Final = {"numa": -1, "pcie": 0}
-"""Column of cards -> the value of a card whose place is not known."""
+UNKNOWN_PLACE: Final = {"model": -1, "kind": -1, "numa": -1, "pcie": 0}
+"""Column of cards -> the value of a card whose place is not known; models and kinds are known."""
+ALIKE: Final = ("model",)
+"""What the cards of a pod have in common unless the pod accepts mixed ones."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,8 +46,12 @@ class Locality:
 
     def __str__(self) -> str:
         """Return the words for a reason: `too few free GPUs …`."""
-        words = {"pcie": "under one PCIe switch", "numa": "on one NUMA node"}
-        phrases = [words[each] for each in self.places]
+        words = {
+            "model": "of one model and kind" if "kind" in self.places else "of one model",
+            "pcie": "under one PCIe switch",
+            "numa": "on one NUMA node",
+        }
+        phrases = [words[each] for each in self.places if each in words]
         phrases += ["with NVLinks among all of them"] if self.linked else []
         return " ".join(["in one device"] if self.alone else phrases)
 
@@ -52,20 +59,28 @@ class Locality:
 ANYWHERE: Final = Locality()
 
 
-def required(request: PodRequest, part: Part) -> Locality:
-    """Return the locality that a part requires."""
+def required(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> Locality:
+    """Return the locality that a part requires on these rows."""
     topology = request.devices.topology
-    return of(part, topology if topology is None or topology.required else None)
+    return of(part, topology if topology is None or topology.required else None, _alike(fleet, request, part, rows))
 
 
-def preferred(request: PodRequest, part: Part) -> tuple[Locality, ...]:
+def preferred(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) -> tuple[Locality, ...]:
     """Return the localities to try in order: with what is only preferred, then, if it differs, what is required."""
-    return tuple(dict.fromkeys((of(part, request.devices.topology), required(request, part))))
+    alike = _alike(fleet, request, part, rows)
+    return tuple(dict.fromkeys((of(part, request.devices.topology, alike), required(fleet, request, part, rows))))
+
+
+def _alike(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> tuple[str, ...]:
+    """Return what GPUs must have in common to be alike; nothing where the cards of each node are alike anyway."""
+    if part.count == 1 or part.type != GPU or request.devices.mixed:
+        return ()
+    return ALIKE if pick(fleet.cards[GPU].mixed, rows).any() else ()
 
 
 @lru_cache(maxsize=1024)
-def of(part: Part, topology: GpuTopology | None) -> Locality:
-    """Return the locality that a part's hint (`scope`) and the pod's topology request."""
+def of(part: Part, topology: GpuTopology | None, alike: tuple[str, ...] = ()) -> Locality:
+    """Return the locality that a part's hint (`scope`) and the pod's topology request, with what makes cards alike."""
     if part.count == 1 and not part.every:
         return ANYWHERE
     level = topology.level if topology else ""
@@ -74,7 +89,7 @@ def of(part: Part, topology: GpuTopology | None) -> Locality:
         "numa": part.scope == "NUMANode" or level == "numa",
     }
     return Locality(
-        places=tuple(name for name, required in places.items() if required),
+        places=(*alike, *(name for name, required in places.items() if required)),
         linked=level == "nvlink",
         alone=part.scope == "Device",
     )

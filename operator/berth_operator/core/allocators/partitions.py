@@ -39,7 +39,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
     """Return the rows with a partition of fitting cards for the part; `fits` has one line for each of the rows."""
     table, minor = fleet.partitions[rows], fleet.cards[GPU].minor[rows]
     places, mask = np.arange(len(fleet.names))[rows], np.zeros(len(fits), np.bool_)
-    within = locality.required(request, part)
+    within = locality.required(fleet, request, part, rows)
     for number in np.unique(table):
         rows_here = np.flatnonzero(table == number)
         for partition in options(fleet.intern_table.tables[number], part.count, request.devices.partition):
@@ -118,6 +118,6 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
             required & ~accepted[number],
         )
     best_only = " with the highest score" if spec.restricted else ""
-    scope = f" {within}" if (within := locality.required(request, part)) else ""
+    scope = f" {within}" if (within := locality.required(fleet, request, part)) else ""
     missing = ~feasible(fleet, request, part, fits)
     yield f"node(s) have no free partition of {part.count} GPUs{best_only}{scope}", required & missing

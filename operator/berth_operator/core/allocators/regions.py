@@ -29,24 +29,31 @@ def of_part(
 
     `mask` has one line for each of the rows; with `more` the part may get more cards than it requests.
     """
-    within = _within(request, part, more=more)
+    within = _within(fleet, request, part, rows, more=more)
     if within.alone:
         if part.count == 1:
             yield mask, 1
         return
     max_switches = 1 if "pcie" in within.places else ANY_NUMBER
-    for place, limit in (
-        _on_nodes(fleet, part, mask, rows, max_switches) if "numa" in within.places else ((mask, max_switches),)
-    ):
-        for linked in _linked(fleet, place, rows) if within.linked else (place,):
-            for group in _partitions(fleet, request, part, linked, rows):
-                yield group, limit
+    for alike in _of_models(fleet, mask, rows) if "model" in within.places else (mask,):
+        for place, limit in (
+            _on_nodes(fleet, part, alike, rows, max_switches) if "numa" in within.places else ((alike, max_switches),)
+        ):
+            for linked in _linked(fleet, place, rows) if within.linked else (place,):
+                for group in _partitions(fleet, request, part, linked, rows):
+                    yield group, limit
 
 
-def _within(request: PodRequest, part: Part, *, more: bool) -> Locality:
+def _within(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, more: bool) -> Locality:
     if part.type == GPU:
-        return locality.required(request, part)
+        return locality.required(fleet, request, part, rows)
     return locality.of(replace(part, count=part.count + 1) if more else part, None)
+
+
+def _of_models(fleet: Fleet, mask: Mask, rows: Rows) -> Iterator[Mask]:
+    model = fleet.cards[GPU].model[rows]
+    for number in np.unique(model[mask]).tolist():
+        yield mask & (model == number)
 
 
 def _on_nodes(fleet: Fleet, part: Part, mask: Mask, rows: Rows, max_switches: int) -> Iterator[tuple[Mask, int]]:

@@ -7,9 +7,10 @@ import numpy as np
 
 from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY, RDMA
-from berth_api.request import Part
+from berth_api.request import PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
@@ -26,6 +27,8 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     yield f"node(s) have too few healthy {label} of model {request.model} {requested}", of_model
     right = healthy & candidates.accepted(fleet, request, part)
     yield f"node(s) have too few healthy {label} that match the pod's device selector {requested}", too_few(right, part)
+    if part.unit == PLUGIN_UNIT:
+        yield divided(part), too_few(right & candidates.undivided(fleet.cards[device_type], part, ALL), part)
     small = too_few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
     yield unknown(device_type), fleet.cards[device_type].unknown > 0
@@ -50,6 +53,11 @@ def unknown(device_type: str) -> str:
     return f"node(s) have pods whose {device_type.upper()} allocation is unknown"
 
 
+def divided(part: Part) -> str:
+    """Return the reason for rows whose GPUs are sliced or in MIG mode, for a part that gets whole ones there."""
+    return f"node(s) have too few GPUs that are neither sliced nor in MIG mode ({part.count} requested)"
+
+
 def kept_by_policy(part: Part) -> str:
     """Return the reason for rows where other pods' exclusive policies block too many devices."""
     return f"node(s) have too few {plural(part.type)} free of an exclusivePolicy ({part.exclusive} requested)"
@@ -63,11 +71,12 @@ def too_few(mask: Mask, part: Part) -> Mask:
 
 def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
     """Return the reason for cards that are too small, with the memory that each of the requested cards could have."""
-    required = max(dict(part.amounts).get(GPU_MEMORY, 0), part.min_memory)
+    required = part.min_memory or dict(part.amounts).get(GPU_MEMORY, 0)
     if part.type != GPU or not required:
         return f"node(s) have {plural(part.type)} that are too small"
     cards = fleet.cards[part.type]
-    memory = np.where(right, cards.total[cards.index[GPU_MEMORY]], 0)
+    total = cards.total[cards.index[GPU_MEMORY]]
+    memory = np.where(right, candidates.unit_memory(fleet, part, ALL) if part.min_memory else total, 0)
     # The smallest of several cards is the limit. Rows with fewer cards than requested have another reason.
     last = min(part.count, memory.shape[1])
     largest = int(np.sort(memory, axis=1)[rows, -last].max(initial=0))

@@ -1,9 +1,10 @@
 """The allocator of GPUs by the device plugin's names `nvidia.com/gpu.shared` and `nvidia.com/gpu`.
 
 A replica is one of the equal time slices of a card. A unit of `nvidia.com/gpu` (PLUGIN_UNIT) is a replica on a sliced
-card, an instance if the MIG strategy is single, and otherwise a card; on nodes where all units are cards, gpu.py does
-the work. Several units of one pod are on different cards if possible, as NVIDIA's plugin distributes them; the policy
-determines whether pods are packed or spread.
+card, an instance if the MIG strategy is single, and otherwise a card, which gpu.py allocates. The units of a pod are of
+one kind unless the pod accepts mixed ones: whole cards where they suffice, else subdevices (`Part.subdevices`). Several
+subdevices of one pod are on different cards if possible, as NVIDIA's plugin distributes them; the policy determines
+whether pods are packed or spread.
 """
 
 from collections.abc import Collection, Iterator
@@ -13,51 +14,65 @@ import numpy as np
 
 from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
-from berth_api.request import NVIDIA_GPU, NVIDIA_SHARED, PLUGIN_UNIT, Part
-from berth_operator.core.allocators import candidates, gpu, grants, subdevices
+from berth_api.request import EQUAL, NEVER, NVIDIA_GPU, NVIDIA_SHARED, PLUGIN_UNIT, Part
+from berth_operator.core.allocators import candidates, gpu, grants, partitions, shortage, subdevices
 from berth_operator.core.fleet.cards import REPLICA_NAMES, Cards, Column, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
-    """Return the rows with enough free units or replicas."""
+    """Return the rows with enough free cards, units or replicas."""
     if are_cards(fleet, part):
         return gpu.passes(fleet, request, part, rows)
-    mask = subdevices.enough(fleet, request, [(part, free(fleet, request, part, rows))], rows)
+    left = _free_subdevices(fleet, request, part, rows)
+    mask = subdevices.enough(fleet, request, [(part, left)], rows)
     if part.unit != PLUGIN_UNIT:
         return mask
-    return np.where(divided(fleet, rows), mask, gpu.passes(fleet, request, part, rows))
+    mask = mask | gpu.passes(fleet, request, part, rows)
+    if request.devices.mixed and part.count > 1:
+        units = left + _free_cards(fleet, request, part, rows)
+        mask |= subdevices.enough(fleet, request, [(part, units)], rows) & left.any(axis=1)
+    return mask
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
-    """Return the rows that would have enough units or replicas if all of them were free."""
+    """Return the rows that would have enough cards, units or replicas if all of them were free."""
     if are_cards(fleet, part):
         return gpu.could_pass(fleet, request, part)
-    offered = _offered(fleet, part) * subdevices.serving(fleet, request, part, ALL)
+    serving = subdevices.serving(fleet, request, part, ALL)
+    offered = _offered_subdevices(fleet, request, part, ALL) * serving
     mask = subdevices.enough(fleet, request, [(part, offered)], ALL)
-    return (
-        mask if part.unit != PLUGIN_UNIT else np.where(divided(fleet, ALL), mask, gpu.could_pass(fleet, request, part))
-    )
+    if part.unit != PLUGIN_UNIT:
+        return mask
+    mask = mask | gpu.could_pass(fleet, request, part)
+    if request.devices.mixed and part.count > 1:
+        units = offered + (_whole(fleet, part) & serving)
+        mask |= subdevices.enough(fleet, request, [(part, units)], ALL) & offered.any(axis=1)
+    return mask
 
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for."""
     if part.unit == PLUGIN_UNIT:
-        cards = ~divided(fleet, ALL)
-        for reason, mask in gpu.reasons(fleet, request, part, rejected & cards):
-            yield reason, mask & cards
-        rejected = rejected & ~cards
+        offered = _offered_subdevices(fleet, request, part, ALL).any(axis=1)
+        sliced = divided(fleet, ALL) & ~offered
+        yield shortage.divided(part), sliced & shortage.too_few(_whole(fleet, part), part)
+        for reason, mask in gpu.reasons(fleet, request, part, rejected & ~offered):
+            yield reason, mask & ~offered
+        rejected = rejected & offered
     if rejected.any():
         yield from ((reason, mask & rejected) for reason, mask in _subdevice_reasons(fleet, request, part, rejected))
 
 
 def _subdevice_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    name, offered = _name(part), _offered(fleet, part)
+    name, offered = _name(part), _offered_subdevices(fleet, request, part, ALL)
     if part.unit != PLUGIN_UNIT:
         yield f"node(s) have no {name}", offered.sum(axis=1) == 0
+    else:
+        offered = offered + _whole(fleet, part)
     available = [(part, free(fleet, request, part, ALL))]
     yield from subdevices.reasons(fleet, request, available, offered, name, rejected=rejected)
 
@@ -65,16 +80,26 @@ def _subdevice_reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: 
 def choose(
     fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int] = ()
 ) -> tuple[Grant, ...]:
-    """Return the units or replicas, one per card before a second one of any card."""
+    """Return whole cards, or the units or replicas, one per card before a second one of any card."""
     rows = np.array([row])
-    if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and not divided(fleet, rows)[0]):
+    if are_cards(fleet, part) or (part.unit == PLUGIN_UNIT and _takes_cards(fleet, request, part, rows)):
         return gpu.choose(fleet, row, request, part, policy, near=near)
     left = free(fleet, request, part, rows)
     order = subdevices.preferred(fleet, row, request, [(part, left)], policy, near=near)
+    if part.subdevices != EQUAL:
+        # Of a pod that accepts several kinds, as many units as possible are cards.
+        order = order[np.argsort(fleet.cards[GPU].kind[row, order] > 0, kind="stable")]
     places = subdevices.in_turns(left[0, order], part.count)
     of_place = {place: _of_card(fleet, row, int(order[place]), part) for place in set(places)}
     chosen = [each for place in places for each in islice(of_place[place], 1)]
     return subdevices.complete(fleet, row, part, chosen)
+
+
+def _takes_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> bool:
+    """Return whether units are allocated as whole cards on a row that passes."""
+    if part.subdevices == EQUAL and divided(fleet, rows)[0] and not partitions.bound(fleet, request, part, rows)[0]:
+        return False
+    return bool(gpu.passes(fleet, request, part, rows)[0])
 
 
 def _of_card(fleet: Fleet, row: int, slot: int, part: Part) -> Iterator[Grant]:
@@ -95,32 +120,59 @@ def are_cards(fleet: Fleet, part: Part) -> bool:
 def divided(fleet: Fleet, rows: Rows) -> Mask:
     """Return the rows where some unit is not a whole card."""
     cards = fleet.cards[GPU]
-    some: Mask = (_sliced(cards, rows) | (_as_slots(fleet, rows) > 0)).sum(axis=1) > 0
+    some: Mask = (_sliced(cards, rows) | (_instances(fleet, rows) > 0)).sum(axis=1) > 0
     return some
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
-    """Return how many free units or replicas each card has."""
+    """Return how many free cards, units or replicas each card has."""
+    left = _free_subdevices(fleet, request, part, rows)
+    return left + _free_cards(fleet, request, part, rows) if part.unit == PLUGIN_UNIT else left
+
+
+def _free_cards(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Return the free cards that are units as a whole."""
+    mask: Mask = candidates.fitting(fleet, request, part, rows) & subdevices.open_to(fleet, request, part, rows)
+    return mask
+
+
+def _free_subdevices(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Return how many free subdevices each card has that the part may get."""
     cards = fleet.cards[GPU]
     counts = np.zeros_like(cards.present[rows], np.int64)
     if REPLICAS in cards.index:
         counts += subdevices.free_replicas(cards, rows) * _called(cards, part, rows)
-    if part.unit == PLUGIN_UNIT:
-        counts += (
-            subdevices.free_instances(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
-        )
-        counts += candidates.fitting(fleet, request, part, rows) & ~_sliced(cards, rows)
-    return counts * subdevices.open_to(fleet, request, part, rows)
+    if part.unit == PLUGIN_UNIT and fleet.mig_single[rows].any():
+        counts += subdevices.free_instances(cards, subdevices.instances(cards), rows) * _are_single(fleet, rows)
+    return counts * (subdevices.open_to(fleet, request, part, rows) & _allowed(fleet, request, part, rows))
 
 
-def _offered(fleet: Fleet, part: Part) -> Column:
-    """Return how many units or replicas each card has, free or not, for any part."""
+def _offered_subdevices(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:
+    """Return how many subdevices each card has, free or not, of which the part may get some."""
     cards = fleet.cards[GPU]
-    counts = subdevices.offered(cards, [REPLICAS], ALL) * _called(cards, part, ALL)
+    counts = subdevices.offered(cards, [REPLICAS], rows) * _called(cards, part, rows)
     if part.unit == PLUGIN_UNIT:
-        counts += _as_slots(fleet, ALL)
-        counts += cards.healthy & ~_sliced(cards, ALL)
-    return counts
+        counts += _instances(fleet, rows)
+    return counts * _allowed(fleet, request, part, rows)
+
+
+def _allowed(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Return the cards of which the part may get subdevices: those of its kind, and none where partitions apply."""
+    cards = fleet.cards[GPU]
+    if part.unit == PLUGIN_UNIT and part.subdevices == NEVER:
+        return np.zeros_like(cards.present[rows])
+    mask = np.ones_like(cards.present[rows])
+    if part.kind is not None:
+        mask &= pick(cards.kind, rows) == fleet.intern_table.kinds.find(part.kind)
+    if part.unit == PLUGIN_UNIT:
+        mask &= ~partitions.bound(fleet, request, part, rows)[:, np.newaxis]
+    return mask
+
+
+def _whole(fleet: Fleet, part: Part) -> Mask:
+    """Return the healthy cards that are units as a whole, free or not."""
+    cards = fleet.cards[GPU]
+    return np.where(candidates.undivided(cards, part, ALL), cards.healthy, np.False_)
 
 
 def _name(part: Part) -> str:
@@ -139,10 +191,13 @@ def _sliced(cards: Cards, rows: Rows) -> Mask:
     return sliced
 
 
-def _as_slots(fleet: Fleet, rows: Rows) -> Column:
+def _instances(fleet: Fleet, rows: Rows) -> Column:
     """Return how many instances of each card are units, which they are if the MIG strategy is single."""
     cards = fleet.cards[GPU]
-    counts: Column = (
-        subdevices.offered(cards, subdevices.instances(cards), rows) * fleet.mig_single[rows][:, np.newaxis]
-    )
+    counts: Column = subdevices.offered(cards, subdevices.instances(cards), rows) * _are_single(fleet, rows)
     return counts
+
+
+def _are_single(fleet: Fleet, rows: Rows) -> Mask:
+    single: Mask = fleet.mig_single[rows][:, np.newaxis]
+    return single

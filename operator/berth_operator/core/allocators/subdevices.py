@@ -13,7 +13,7 @@ import numpy as np
 from berth_api import mig
 from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, text
 from berth_api.names import GPU, GPU_MEMORY
-from berth_api.request import CARD, Part
+from berth_api.request import CARD, INSTANCE, Part
 from berth_operator.core.allocators import candidates, locality, shortage
 from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.fleet.cards import SHARED, Cards, Column, Indices, Mask
@@ -79,7 +79,7 @@ def free_replicas(cards: Cards, rows: Rows) -> Column:
 
 def serving(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Return the cards whose subdevices fit a part, free or not."""
-    mask: Mask = candidates.accepted(fleet, request, part, rows) & candidates.large(fleet.cards[part.type], part, rows)
+    mask: Mask = candidates.accepted(fleet, request, part, rows) & candidates.large(fleet, part, rows)
     return mask
 
 
@@ -95,19 +95,24 @@ def _blocked_by_policy(fleet: Fleet, part: Part, rows: Rows) -> Mask:
     return candidates.blocked_by_policy(cards, part, rows) if part.exclusive else np.zeros_like(cards.present[rows])
 
 
-def within(request: PodRequest, available: Available) -> Locality:
+def within(fleet: Fleet, request: PodRequest, available: Available, rows: Rows) -> Locality:
     """Return what any two cards must have in common if a pod gets subdevices of both.
 
-    Subdevices have no NVLinks: if the pod requires NVLinks, all subdevices must be on one card.
+    Subdevices have no NVLinks: if the pod requires NVLinks, all subdevices must be on one card. Instances are requested
+    by their profile; other subdevices are alike if their cards are of one kind.
     """
     part = replace(available[0][0], count=sum(each.count for each, _ in available))
-    required = locality.required(request, part)
-    return Locality(alone=True) if required.linked or required.alone else required
+    required = locality.required(fleet, request, part, rows)
+    if required.linked or required.alone:
+        return Locality(alone=True)
+    if part.unit == INSTANCE or "model" not in required.places:
+        return required
+    return replace(required, places=("kind", *required.places))
 
 
 def enough(fleet: Fleet, request: PodRequest, available: Available, rows: Rows) -> Mask:
     """Return the rows with enough subdevices for all parts within the pod's locality."""
-    common = within(request, available)
+    common = within(fleet, request, available, rows)
     masks = [together(fleet, common, column, rows) >= part.count for part, column in available]
     mask: Mask = np.logical_and.reduce(masks).any(axis=1)
     return mask
@@ -145,19 +150,25 @@ def preferred(
     *,
     near: Collection[int],
 ) -> Indices:
-    """Return the slots of a row that can serve all parts together, the best first."""
+    """Return the slots of a row that can serve all parts together, the best first.
+
+    Raises:
+        LookupError: no group of cards that can be combined has enough, so the row does not pass the filter.
+    """
     cards, rows = fleet.cards[GPU], np.array([row])
     [left] = fullness(cards, rows)
     # The last key sorts first.
     order: Indices = np.lexsort(
         (cards.minor[row], left if policy.spreads_cards else -left, _not_near(cards, row, near))
     )
-    common = within(request, available)
+    common = within(fleet, request, available, rows)
     if not common:
         return order
     masks = [together(fleet, common, column, rows)[0] >= part.count for part, column in available]
-    [first, *_] = order[np.logical_and.reduce(masks)[order]]
-    [combinable] = _combinable(cards, common, int(first), rows)
+    able = order[np.logical_and.reduce(masks)[order]]
+    if not able.size:
+        raise LookupError(f"node {fleet.names[row]} cannot allocate {available[0][0]}: it does not pass the filter")
+    [combinable] = _combinable(cards, common, int(able[0]), rows)
     chosen: Indices = order[combinable[order]]
     return chosen
 
@@ -243,12 +254,12 @@ def reasons(
     )
     serves = listed * serving(fleet, request, part, ALL)
     memory = text(GPU_MEMORY, part.min_memory)
-    yield f"node(s) have too few {name} on GPUs with {memory} of memory {requested}", _too_few(serves, part)
+    yield f"node(s) have too few {name} with {memory} of memory {requested}", _too_few(serves, part)
     yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
     yield UNLOCATED, _withheld_instances(fleet.cards[GPU])
     yield shortage.kept_by_policy(part), _too_few(serves * ~_blocked_by_policy(fleet, part, ALL), part)
     yield shortage.WITHHELD, _too_few(listed * open_to(fleet, request, part, ALL), part)
-    common = within(request, available)
+    common = within(fleet, request, available, ALL)
     best = int(together(fleet, common, free, ALL)[rejected].max(initial=0))
     scope = f" {common}" if common else ""
     yield (

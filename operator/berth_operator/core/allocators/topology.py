@@ -79,6 +79,8 @@ class Candidates:
     used: tuple[bool, ...]
     numa: tuple[int, ...]
     pcie: tuple[int, ...]
+    model: tuple[int, ...] = ()
+    """Empty on nodes whose cards are alike."""
     companions: Companions | None = None
 
     @property
@@ -91,7 +93,8 @@ class Candidates:
     @property
     def pairs(self) -> Mask:
         """Return whether any two cards may be in one set: shape (cards, cards)."""
-        return locality.pairs(self.within, {"numa": self.numa, "pcie": self.pcie}, self.link_scores)
+        places = {"model": self.model, "numa": self.numa, "pcie": self.pcie}
+        return locality.pairs(self.within, places, self.link_scores)
 
 
 def has_topology(fleet: Fleet, device_type: str, row: int) -> bool:
@@ -122,6 +125,7 @@ def candidates_of(
         used=tuple((users > 0).tolist()),
         numa=tuple(cards.numa[row, slots].tolist()),
         pcie=tuple(pcie.tolist()),
+        model=tuple(cards.model[row, slots].tolist()) if cards.mixed[row] else (),
     )
 
 

@@ -61,6 +61,7 @@ class Placement:
             mounts=self.pod.request.mounts,
             volumes=self.volumes,
             gang=self.pod.gang,
+            alike_key=self.pod.request.alike_key if self.pod.gang else None,
             priority=self.pod.priority,
         )
 
@@ -107,6 +108,8 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) 
         return failure(fleet, pod.request, filters, others=ONLY_NOMINATED if fleet.nominees else "")
     if pod.nominated_node and (on_nominated_node := fits & fleet.named(pod.nominated_node)).any():
         fits = on_nominated_node
+    elif pod.request.devices:
+        fits = policy.preferred(fleet, pod.request, fits)
     row = _best(fleet, pod.request, policy, fits, bias)
     return Placement(
         pod=pod,
@@ -138,6 +141,12 @@ def _depends_on_nominees(request: PodRequest) -> bool:
 
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None) -> int:
+    # argmax returns the lowest of equal rows, so that the same fleet gives the same decision.
+    return int(np.argmax(totals(fleet, request, policy, fits, bias)))
+
+
+def totals(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None = None) -> Floats:
+    """Return the weighted sum of all scores for each row that fits, and -inf for the others."""
     weights = dict(policy.weights)
     total = np.where(fits, 0.0 if bias is None else bias, -np.inf)
     for score in scores.ALL:
@@ -146,8 +155,7 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: F
     for score, weight in (*policy.own_scores, *_of_plugins(policy, request)):
         if (points := score.score(fleet, request, fits)) is not None:
             total += weight * points
-    # argmax returns the lowest of equal rows, so that the same fleet gives the same decision.
-    return int(np.argmax(total))
+    return total
 
 
 def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, float]]:

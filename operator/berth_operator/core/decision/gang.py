@@ -13,12 +13,15 @@ the gang; otherwise to the domain that fits best.
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
+from itertools import chain
+from operator import or_
 from typing import Final
 
 import numpy as np
 
 from berth_api.resources import CPU, MEMORY
-from berth_operator.core.decision import capacity
+from berth_operator.core.decision import alike, capacity
 from berth_operator.core.decision.cycle import Failure, Floats, Placement, decide, failure, feasible
 from berth_operator.core.decision.messages import cut
 from berth_operator.core.decision.policy import Policy
@@ -59,6 +62,8 @@ class Gang:
     """Number of members that have a node, or have succeeded."""
     nodes: tuple[str, ...] = ()
     """Nodes of the members that have one."""
+    held: tuple[str, ...] = ()
+    """UIDs of these members."""
     created: str = ""
     arrived: int = 0
     """Arrival number of the member that came first."""
@@ -156,20 +161,59 @@ def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placeme
 
 
 def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
+    """Try the choices of GPUs: the first that holds all members, or else the one that holds most of them."""
     pods = sorted(gang.members, key=order)
+    outcomes: list[_Outcome] = []
+    for choice in alike.choices(fleet, gang, pods, policy):
+        best = max((each for each in outcomes if each.suffices(gang)), key=_Outcome.number, default=None)
+        if best is not None and choice.is_last:
+            # Whole cards suffice, so subdevices are not needed.
+            return best.of(pods)
+        outcomes.append(_place(fleet, gang, choice, pods, policy))
+        if len(outcomes[-1].placed) == len(pods):
+            return outcomes[-1].of(pods)
+    nearest = max(outcomes, key=lambda each: (each.suffices(gang), each.number()))
+    return nearest.of(pods) if nearest.suffices(gang) else _too_few_alike(fleet, gang, nearest, policy)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Outcome:
+    """What can be placed of a gang with one choice of GPUs."""
+
+    choice: alike.Choice
+    placed: Sequence[Placement] = ()
+    possible: int = 0
+    """How many members can be placed at most, if that is less than needed."""
+    why: Failure
+
+    def number(self) -> int:
+        """Return how many members fit."""
+        return len(self.placed) or self.possible
+
+    def suffices(self, gang: Gang) -> bool:
+        """Return whether enough members are placed."""
+        return len(self.placed) > 0 and len(self.placed) >= gang.needed
+
+    def of(self, pods: Sequence[PendingPod]) -> list[Placement]:
+        """Return the placements of the members as they are, without the choice."""
+        by_uid = {each.uid: each for each in pods}
+        return [replace(each, pod=by_uid[each.pod.uid]) for each in self.placed]
+
+
+def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[PendingPod], policy: Policy) -> _Outcome:
+    """Place as many members as fit, all of them in one topology domain if possible."""
+    pods = choice.applied(members)
     classes = _classes(fleet, pods, policy)
     possible = sum(each.possible for each in classes.values())
     if possible < gang.needed:
-        return _too_few_fit(gang, possible, _why_too_few(fleet, classes, policy))
-    members = [(each, classes[each.request]) for each in pods]
+        return _Outcome(choice=choice, possible=possible, why=_why_too_few(fleet, classes, policy))
+    pairs = [(each, classes[each.request]) for each in pods]
     for rows in _domains(fleet, gang, policy.gang_topology_keys, tuple(classes.values())):
-        placed, _ = _Attempt(fleet, gang, policy, rows).place(members, enough=len(members))
-        if len(placed) == len(members):
-            return placed
-    placed, why = _Attempt(fleet, gang, policy, fleet.present).place(members)
-    if placed and len(placed) >= gang.needed:
-        return placed
-    return _too_few_fit(gang, len(placed), why)
+        placed, why = _Attempt(fleet, gang, policy, rows).place(pairs, enough=len(pairs))
+        if len(placed) == len(pairs):
+            return _Outcome(choice=choice, placed=placed, why=why)
+    placed, why = _Attempt(fleet, gang, policy, fleet.present).place(pairs)
+    return _Outcome(choice=choice, placed=placed, why=why)
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
@@ -203,10 +247,25 @@ def _why_too_few(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Poli
     return replace(why, wakes_on=why.wakes_on | _FREES)
 
 
-def _too_few_fit(gang: Gang, placed: int, why: Failure) -> Failure:
+def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) -> Failure:
+    """Explain why too few members fit, by the choice of GPUs with which most do; all choices wake the gang."""
+    if not nearest.choice.label:
+        return _too_few_fit(gang, nearest.number(), nearest.why)
+    requests = {each.request.alike_key: each.request for each in gang.members}.values()
+    of_any = [failure(fleet, each, policy.filters_of(each), others=OTHERS) for each in requests]
+    whys = (nearest.why, *of_any)
+    why = replace(
+        nearest.why if nearest.number() else of_any[0],
+        wakes_on=reduce(or_, (each.wakes_on for each in whys), _FREES),
+        rejected_by=tuple(dict.fromkeys(chain.from_iterable(each.rejected_by for each in whys))),
+    )
+    return _too_few_fit(gang, nearest.number(), why, f" on {nearest.choice.label}" if nearest.number() else "")
+
+
+def _too_few_fit(gang: Gang, placed: int, why: Failure, where: str = "") -> Failure:
     if not gang.needed:
         return why
-    message = f"{gang.key}: {placed} of the {gang.needed} required members fit; next member: {why.message}"
+    message = f"{gang.key}: {placed} of the {gang.needed} required members fit{where}; next member: {why.message}"
     return replace(why, message=cut(message))
 
 

@@ -15,7 +15,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core.decision import capacity
+from berth_operator.core.decision import alike, capacity
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, feasible
 from berth_operator.core.decision.gang import (
@@ -44,6 +44,8 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 
 AT_ONCE: Final = 32
 """Members of a class that share one search for the best nodes."""
+MAX_COMPARED: Final = 3
+"""Models and kinds of GPUs whose victims are compared; each costs as much as a preemption for one model."""
 MAX_REPRIEVE_DECISIONS: Final = 2048
 """Decisions of members that may be spent to find unnecessary victims; they take about half a second."""
 
@@ -74,11 +76,24 @@ def preempt_gang(
     """
     if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
         return None
-    stage = fleet.copy()
-    for nominee in lower_priority_nominees(stage, gang):
-        stage.withdraw(nominee.uid)
-    members = tuple(replace(each, nominated_node="") for each in gang.members)
-    return _Eviction(stage, replace(gang, members=members), policy, budgets, in_flight).preemption()
+    members = sorted((replace(each, nominated_node="") for each in gang.members), key=order)
+    found: list[GangPreemption] = []
+    for choice in alike.choices(fleet, gang, members, policy):
+        stage = fleet.copy()
+        for nominee in lower_priority_nominees(stage, gang):
+            stage.withdraw(nominee.uid)
+        chosen = replace(gang, members=choice.applied(members))
+        if (preemption := _Eviction(stage, chosen, policy, budgets, in_flight).preemption()) is not None:
+            found.append(preemption)
+            if not preemption.victims or len(found) == MAX_COMPARED:
+                break
+    return min(found, key=_importance, default=None)
+
+
+def _importance(preemption: GangPreemption) -> tuple[int, int]:
+    """Return the key by which the victims for several choices of GPUs are compared; the lowest is best."""
+    priorities = [each.priority for each in preemption.victims]
+    return max(priorities, default=LOWEST_PRIORITY), sum(each + OFFSET for each in priorities)
 
 
 def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]:

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth_api.allocation import Grant
+from berth_api.request import LAST, Part, SubdeviceRule
 from berth_operator.core import filters
 from berth_operator.core.allocators import BUILT_IN, Allocators
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, Chooser, DevicePlugin, Score
 from berth_operator.core.values.request import PodRequest
@@ -65,6 +67,8 @@ class Policy:
     """The card strategy by which the cards of a node are chosen."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
+    subdevices: SubdeviceRule = LAST
+    """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
     gang_topology_keys: tuple[str, ...] = (
         "kubernetes.io/hostname",
         "nvidia.com/gpu.clique",
@@ -88,8 +92,8 @@ class Policy:
             for device_type, plugin in self.plugins.items()
             if plugin.allocator is not None
         }
-        allocators = Allocators(own) if own else BUILT_IN
-        order = filters.order(DeviceFilter(allocators)) if own else filters.ORDER
+        allocators = BUILT_IN if not own and self.subdevices == LAST else Allocators(own, self.subdevices)
+        order = filters.ORDER if allocators is BUILT_IN else filters.order(DeviceFilter(allocators))
         selected = tuple(each for each in order if each.NAME not in self.switched_off)
         object.__setattr__(self, "filters", selected)
         object.__setattr__(self, "unmounted", filters.unmounted(selected))
@@ -101,9 +105,17 @@ class Policy:
         """Return whether the emptiest cards are taken first."""
         return self.card_strategy == "LeastAllocated"
 
+    def rule_of(self, part: Part) -> SubdeviceRule:
+        """Return whether a part for `nvidia.com/gpu` may be subdevices."""
+        return part.subdevices or self.subdevices
+
     def filters_of(self, request: PodRequest) -> tuple[Filter, ...]:
         """Return the filters that may reject a pod."""
         return self.filters if request.mounts else self.unmounted
+
+    def preferred(self, fleet: Fleet, request: PodRequest, fits: Mask) -> Mask:
+        """Return those of the fitting rows among which the scores choose."""
+        return self._allocators.preferred(fleet, request, fits)
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
         """Return the grants for every part of the request on a row that passes every filter."""

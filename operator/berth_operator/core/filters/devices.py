@@ -30,7 +30,7 @@ class DeviceFilter:
         """Return the rows that can allocate every part of the request now."""
         if not request.devices:
             return fleet.present
-        key = (self.NAME, request.devices, request.model)
+        key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
         return fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows))
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:

@@ -36,6 +36,12 @@ class CardColumns:
     """Index in `REPLICA_NAMES` of the resource name by which pods request the card's replicas."""
     model: Numbers
     """By `InternTable.models`."""
+    kind: Numbers
+    """By `InternTable.kinds`; 0 for cards without replicas and instances."""
+    instance_memory: Numbers
+    """By `InternTable.instance_memory`."""
+    mixed: Mask
+    """Whether the node's cards are of several models or kinds: shape (nodes,)."""
     users: Numbers
     numa: npt.NDArray[np.int16]
     pcie: Numbers
@@ -63,10 +69,11 @@ def card_columns(rows: int, resources: int) -> CardColumns:
     columns_ = CardColumns()
     for name in ("present", "healthy", "withheld", "announced"):
         setattr(columns_, name, np.zeros((rows, 1), np.bool_))
-    for name in ("model", "users", "pcie", "labels", "functions", "spare"):
+    for name in ("model", "kind", "instance_memory", "users", "pcie", "labels", "functions", "spare"):
         setattr(columns_, name, np.zeros((rows, 1), np.int32))
     for name in ("wiring", "unknown", "unlocated"):
         setattr(columns_, name, np.zeros(rows, np.int32))
+    columns_.mixed = np.zeros(rows, np.bool_)
     columns_.minor, columns_.numa = np.full((rows, 1), EMPTY, np.int32), np.full((rows, 1), -1, np.int16)
     columns_.replicas_as = np.zeros((rows, 1), np.int8)
     columns_.total, columns_.used = np.zeros((resources, rows, 1), np.int64), np.zeros((resources, rows, 1), np.int64)

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from berth_api import allocation, mig
 from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
-from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
+from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
 from berth_operator.core.fleet import columns
 from berth_operator.core.fleet.card_columns import EMPTY, CardColumns, card_columns, excerpt, grown
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
@@ -153,9 +153,25 @@ class Cards(CardColumns):
     def static_key(self, row: int) -> Hashable:
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
         flags = (self.present, self.healthy, self.withheld, self.announced)
-        columns = (*flags, self.replicas_as, self.model, self.numa, self.pcie, self.labels, self.functions)
+        columns = (
+            *flags,
+            self.replicas_as,
+            self.model,
+            self.kind,
+            self.instance_memory,
+            self.numa,
+            self.pcie,
+            self.labels,
+            self.functions,
+        )
         values = b"".join(each[row].tobytes() for each in columns)
-        return values, self.total[:, row].tobytes(), int(self.wiring[row]), repr(self.instances.get(row))
+        return (
+            values,
+            self.total[:, row].tobytes(),
+            int(self.wiring[row]),
+            bool(self.mixed[row]),
+            repr(self.instances.get(row)),
+        )
 
     def dynamic_key(self, row: int) -> bytes:
         """Return a key of the charges to a row's cards; equal rows have equal keys."""
@@ -206,6 +222,8 @@ class Cards(CardColumns):
             if card.instances:
                 self.instances.setdefault(row, {})[card.minor] = card.instances
             wiring.append((slot, card.minor, card.links))
+        own, here = self._own, self._own.present[row]
+        own.mixed[row] = len({*zip(own.model[row, here].tolist(), own.kind[row, here].tolist(), strict=True)}) > 1
         linked = any(links for _, _, links in wiring)
         self._own.wiring[row] = intern_table.wirings.number(tuple(wiring) if linked else ())
         self.find_spare(row, intern_table)
@@ -228,6 +246,8 @@ class Cards(CardColumns):
         own.healthy[row, slot] = own.announced[row, slot] = card.healthy
         own.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
         own.model[row, slot] = intern_table.models.number(card.model)
+        own.kind[row, slot] = intern_table.kinds.number(_kind(card))
+        own.instance_memory[row, slot] = intern_table.instance_memory.number(card.instance_memory)
         own.numa[row, slot] = card.numa
         own.pcie[row, slot] = intern_table.switches.number(card.pcie)
         own.labels[row, slot] = intern_table.labels.number(card.labels)
@@ -236,7 +256,7 @@ class Cards(CardColumns):
     def clear(self, row: int) -> None:
         """Remove a node's inventory; its charges stay."""
         own = self._own
-        own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = False
+        own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = own.mixed[row] = False
         own.numa[row] = -1
         own.replicas_as[row] = 0
         own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
@@ -381,6 +401,13 @@ class Cards(CardColumns):
             grant = replace(grant, amounts=self.of_replica(row, slot) or whole)
         return self.filled(row, replace(grant, parent=card) if grant.is_subdevice else replace(grant, id=name or card))
 
+    def variant(self, row: int, grant: Grant) -> tuple[int, int] | None:
+        """Return the numbers of the model and kind of which a grant is; None if the Device does not list its card."""
+        slot = self._slot_of(row, grant.minor)
+        if slot is None or not self.present[row, slot]:
+            return None
+        return int(self.model[row, slot]), int(self.kind[row, slot]) if grant.is_subdevice else 0
+
     def equivalence_key(self, row: int, grant: Grant) -> Hashable:
         """Return a key that is equal for grants that can replace each other."""
         current = self.completed(row, grant)
@@ -416,6 +443,14 @@ class Cards(CardColumns):
                 self.grow(self.minor.shape[0], 2 * slot)
             self._own.minor[row, slot] = minor
         return slot
+
+
+def _kind(card: CardInfo) -> str:
+    """Return what a card's subdevices are, in words for messages; empty if it has none."""
+    if card.instances:
+        return ", ".join(sorted({resource for _, resource in card.instances}))
+    replicas = dict(card.amounts).get(REPLICAS, 0)
+    return f"1/{replicas} slices" if replicas else WHOLE_CARD
 
 
 def _of_rows(sparse: Mapping[int, V], rows: Indices) -> dict[int, V]:

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.partitions import Table
+from berth_api.request import WHOLE_CARD
 from berth_api.selectors import Labels, LabelSelector
 from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.copies import with_own
@@ -42,6 +43,10 @@ class Interner(Generic[K]):
         self._values.append(value)
         return self._numbers.setdefault(value, len(self._numbers))
 
+    def find(self, value: K) -> int:
+        """Return a value's number; -1 if it has none."""
+        return self._numbers.get(value, -1)
+
     def copy(self) -> Self:
         """Return one that can grow without this one."""
         return with_own(self, _numbers=self._numbers.copy(), _values=self._values.copy())
@@ -61,6 +66,10 @@ class InternTable:
 
     def __init__(self) -> None:
         self.models: Interner[str] = Interner()
+        self.kinds: Interner[str] = Interner(WHOLE_CARD)
+        """What subdevices cards consist of; equal for cards whose units are alike."""
+        self.instance_memory: Interner[tuple[tuple[str, int], ...]] = Interner(())
+        """(resource, bytes) of the MIG instances of cards."""
         self.switches: Interner[str] = Interner("")
         """PCIe switches; only those of one node can be compared."""
         self.labels: Interner[Labels] = Interner(())

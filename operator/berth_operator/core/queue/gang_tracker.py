@@ -235,6 +235,7 @@ class GangTracker:
             members=tuple(idle),
             placed=entry.placed,
             nodes=tuple(each.charge.node for each in entry.held.values() if each.stays),
+            held=tuple(uid for uid, each in entry.held.items() if each.stays),
             created=entry.group.created if entry.group else min(each.created for each in idle),
             arrived=min(each.arrived for each in idle),
             version=entry.version,

@@ -21,7 +21,7 @@ from berth_api.names import GPU
 from berth_api.request import CARD, INSTANCE, PLUGIN_UNIT, REPLICA, Part
 from berth_api.resources import CPU
 from berth_operator.core import allocators
-from berth_operator.core.allocators import least_waste
+from berth_operator.core.allocators import gpu, least_waste
 from berth_operator.core.fleet.cards import Cards, Column, Mask
 from berth_operator.core.fleet.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
@@ -91,11 +91,16 @@ def _of_all(cards: Cards, part: Part, wasted: Column) -> Column:
 
 
 def _in_subdevices(fleet: Fleet, request: PodRequest, cpu: int, part: Part, rows: Rows) -> Amounts:
-    """Return for each row the waste of a part in subdevices: the remainder of the fullest card that has one free."""
+    """Return for each row the waste of a part in subdevices: the remainder of the fullest card that has one free.
+
+    Where whole cards serve the part, it is theirs.
+    """
     wasted = allocators.subdevices_unused(fleet, request, part, rows).min(axis=1)
     lost: Amounts = wasted + _without_cards(fleet, cpu, rows)
-    whole = _with_cards(fleet, request, cpu, part, rows) if part.unit == PLUGIN_UNIT else lost
-    return np.where(allocators.divided(fleet, part, rows), lost, whole)
+    if part.unit != PLUGIN_UNIT:
+        return lost
+    takes_cards = gpu.passes(fleet, request, part, rows)
+    return np.where(takes_cards, _with_cards(fleet, request, cpu, part, rows), lost)
 
 
 def _taken(fleet: Fleet, part: Part, wasted: Column, rows: Rows) -> int | Column:

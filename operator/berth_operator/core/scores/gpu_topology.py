@@ -27,6 +27,6 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.float64]:
-    within, *_ = locality.preferred(request, part)
+    within, *_ = locality.preferred(fleet, request, part, rows)
     fits = candidates.fitting(fleet, request, part, rows)
     return np.where(locality.max_colocated(fleet, GPU, within, fits, rows) >= part.count, 100.0, 0.0)

@@ -8,7 +8,7 @@ import numpy.typing as npt
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.request import CARD, PLUGIN_UNIT, Part
 from berth_operator.core import allocators
-from berth_operator.core.allocators import candidates
+from berth_operator.core.allocators import candidates, gpu
 from berth_operator.core.fleet.cards import Column
 from berth_operator.core.fleet.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -57,7 +57,7 @@ def _left_by(fleet: Fleet, request: PodRequest, part: Part, rows: Rows, *, empti
     if part.unit != PLUGIN_UNIT:
         return of_subdevices
     of_cards = _left_of_amounts(fleet, request, part, rows, emptiest=emptiest)
-    return np.where(allocators.divided(fleet, part, rows), of_subdevices, of_cards)
+    return np.where(gpu.passes(fleet, request, part, rows), of_cards, of_subdevices)
 
 
 def _left_of_amounts(

@@ -6,7 +6,7 @@ from typing import Final
 from berth_api.allocation import Grant
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.mounts import NO_MOUNTS, NO_POD_VOLUMES, Mounts, PodVolumes
-from berth_operator.core.values.request import HostPort, Membership
+from berth_operator.core.values.request import AlikeKey, HostPort, Membership
 
 NOT_STARTED: Final = 2**62
 """The start time of a pod that has not started."""
@@ -36,6 +36,8 @@ class Charge:
     """What the decision assigned to the pod's claims, kept until the API server shows the same."""
     terminating: bool = False
     gang: Membership | None = None
+    alike_key: AlikeKey | None = field(default=None, compare=False, repr=False)
+    """The pod's `PodRequest.alike_key` if it is a member of a gang; not compared, because it follows from the spec."""
     priority: int = 0
     started: int = field(default=NOT_STARTED, compare=False)
     """Seconds since 1970, as kubelet reports; not compared, because it does not affect what the pod uses."""

@@ -62,6 +62,8 @@ class CardInfo:
     """Virtual functions."""
     instances: tuple[tuple[str, str], ...] = ()
     """(MIG UUID, resource) of each instance that can be allocated."""
+    instance_memory: tuple[tuple[str, int], ...] = ()
+    """(resource, bytes of each instance); of a time-sliced instance, bytes of each of its replicas."""
     parts: tuple[str, ...] = ()
     """MIG UUIDs of all its instances, whether they can be allocated or not."""
     replica_resource: str = ""

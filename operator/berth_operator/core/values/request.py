@@ -73,6 +73,9 @@ class PodImages:
     containers: int = 0
 
 
+AlikeKey = tuple[DeviceRequest, ModelConstraint, tuple[Requirement, ...], tuple[NodeTerm, ...] | None]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodRequest:
     """A pod's class."""
@@ -116,6 +119,16 @@ class PodRequest:
     def __hash__(self) -> int:
         """Return the hash of everything that is compared."""
         return self._hash
+
+    @property
+    def alike_key(self) -> AlikeKey | None:
+        """Return what members of a gang have in common whose GPUs must be alike; None if the pod needs no alike GPUs.
+
+        Members that select different nodes may get different GPUs.
+        """
+        if self.devices.mixed or not any(part.type == names.GPU for part in self.devices.parts):
+            return None
+        return self.devices, self.model, self.node_selector, self.node_affinity
 
     def tolerates(self, taint: Taint) -> bool:
         """Return whether any of the pod's tolerations tolerates the taint."""

@@ -149,10 +149,11 @@ def test_slices_are_had_by_the_name_by_which_kubelet_counts_them(name: str, want
 
 def test_of_cards_under_both_names_each_pod_gets_its_own() -> None:
     made = node(sliced(0, 4, replica_resource=NVIDIA), sliced(1, 4, replica_resource=REPLICAS), card(2))
-    assert ids(made, {NVIDIA: 3}) == ["GPU-0::0", "GPU-2", "GPU-0::1"]
+    assert ids(made, {NVIDIA: 1}) == ["GPU-2"]
+    assert ids(made, {NVIDIA: 3}) == ["GPU-0::0", "GPU-0::1", "GPU-0::2"]
     assert ids(made, {REPLICAS: 2}) == ["GPU-1::0", "GPU-1::1"]
     made.put_device("node", inventory(sliced(0, 4, replica_resource=REPLICAS), sliced(1, 4), card(2)))
-    assert ids(made, {NVIDIA: 3}) == ["GPU-1::0", "GPU-2", "GPU-1::1"]
+    assert ids(made, {NVIDIA: 3}) == ["GPU-1::0", "GPU-1::1", "GPU-1::2"]
     assert ids(made, {REPLICAS: 2}) == ["GPU-0::0", "GPU-1::0"]
 
 
@@ -238,7 +239,10 @@ def test_nodes_with_plain_cards_come_before_those_with_sliced_ones(wanted: dict[
         pytest.param(
             [sliced(0, 2), sliced(1, 2)], False, [], 3, ["GPU-0::0", "GPU-1::0", "GPU-0::1"], id="slices, once more"
         ),
-        pytest.param([sliced(0, 2), card(1)], False, [], 3, ["GPU-0::0", "GPU-1", "GPU-0::1"], id="a slice and a card"),
+        pytest.param([sliced(0, 2), card(1)], False, [], 3, [], id="slices and a card are not alike"),
+        pytest.param([sliced(0, 2), card(1), card(2)], False, [], 2, ["GPU-1", "GPU-2"], id="cards before slices"),
+        pytest.param([sliced(0, 2), card(1)], False, [], 2, ["GPU-0::0", "GPU-0::1"], id="slices if cards are few"),
+        pytest.param([sliced(0, 2), sliced(1, 4)], False, [], 3, ["GPU-1::0", "GPU-1::1", "GPU-1::2"], id="sizes"),
         pytest.param([sliced(0, 2), card(1)], False, [grant(1, core=1)], 3, [], id="a card that is shared is no slot"),
         pytest.param(
             [divided(0, *THREE), divided(1, *THREE)],
@@ -285,29 +289,30 @@ def test_cards_of_other_nodes_are_asked_what_cards_can_answer() -> None:
     wanted = asks({NVIDIA: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"})
     assert ids(made, wanted) == ["GPU-0", "GPU-1"]
     made.remove_device("cards")
-    assert ids(made, wanted) == ["GPU-0::0", "GPU-0::1"]
+    assert ids(made, wanted) == []
+    assert ids(made, asks({REPLICAS: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"})) == ["GPU-0::0", "GPU-0::1"]
 
 
 @pytest.mark.parametrize(
     ("level", "places", "expected", "most"),
     [
         pytest.param(
-            "numa", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "on one NUMA node (at most 6 of 7)", id="numa"
+            "numa", (0, 0, 1), ["GPU-0::0", "GPU-1::0", "GPU-0::1"], "on one NUMA node (at most 6 of 7)", id="numa"
         ),
         pytest.param(
             "numa",
             (0, -1, -1),
-            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
+            ["GPU-0::0", "GPU-0::1", "GPU-0::2"],
             "on one NUMA node (at most 3 of 7)",
             id="unknown places",
         ),
         pytest.param(
-            "pcie", (0, 0, 1), ["MIG-0-0", "MIG-1-0", "MIG-0-1"], "one PCIe switch (at most 6 of 7)", id="pcie"
+            "pcie", (0, 0, 1), ["GPU-0::0", "GPU-1::0", "GPU-0::1"], "one PCIe switch (at most 6 of 7)", id="pcie"
         ),
         pytest.param(
             "nvlink",
             (0, 0, 0),
-            ["MIG-0-0", "MIG-0-1", "MIG-0-2"],
+            ["GPU-0::0", "GPU-0::1", "GPU-0::2"],
             "in one device (at most 3 of 7)",
             id="NVLink: of one card",
         ),
@@ -317,12 +322,14 @@ def test_subdevices_lie_within_the_requested_locality(
     level: str, places: Sequence[int], expected: list[str], most: str
 ) -> None:
     places_: list[Any] = [{"numa": at, "pcie": str(at) if at >= 0 else ""} for at in places]
-    made = node(*(replace(divided(i, *THREE), **each) for i, each in enumerate(places_)), single=True)
+    made = node(*(replace(sliced(i, 3), **each) for i, each in enumerate(places_)))
     required = {names.GPU_TOPOLOGY: level}
-    assert ids(made, asks({NVIDIA: 3}, annotations=required)) == expected
+    assert ids(made, asks({REPLICAS: 3}, annotations=required)) == expected
+    assert ids(made, asks({NVIDIA: 3}, annotations=required)) == []
     preferred = {**required, names.GPU_TOPOLOGY_POLICY: "preferred"}
-    assert ids(made, asks({NVIDIA: 3}, annotations=preferred)) == ["MIG-0-0", "MIG-1-0", "MIG-2-0"]
-    outcome = decide(made, waiting("pod", asks({NVIDIA: 7}, annotations=required)), Policy())
+    for name in (REPLICAS, NVIDIA):
+        assert ids(made, asks({name: 3}, annotations=preferred)) == ["GPU-0::0", "GPU-1::0", "GPU-2::0"]
+    outcome = decide(made, waiting("pod", asks({REPLICAS: 7}, annotations=required)), Policy())
     assert isinstance(outcome, Failure)
     assert most in outcome.message
 
@@ -338,8 +345,7 @@ def hint(**fields: Any) -> dict[str, str]:
         pytest.param(
             hint(selector={"matchLabels": {"x": "y"}}), {1, 2}, "match the pod's device selector", id="selector"
         ),
-        pytest.param({names.MIN_GPU_MEMORY: "40Gi"}, {0, 1}, "GPUs with 40Gi of memory", id="size of the card"),
-        pytest.param(hint(requiredTopologyScope="Device"), {0}, "in one device (at most 2 of ", id="one device"),
+        pytest.param({names.MIN_GPU_MEMORY: "10Gi"}, {0, 1}, "with 10Gi of memory", id="size of the subdevice"),
         pytest.param(hint(exclusivePolicy="DeviceLevel"), {0, 2}, "exclusivePolicy", id="exclusive"),
     ],
 )
@@ -349,7 +355,8 @@ def test_subdevices_are_of_cards_that_the_pod_accepts(
     there = [divided(minor, "1g.10gb", "1g.10gb") if single else sliced(minor, 2) for minor in range(3)]
     labelled = [each if each.minor == 0 else replace(each, labels=(("x", "y"),)) for each in there]
     small = tuple((name, GI if name == "gpu-memory" else amount) for name, amount in labelled[2].amounts)
-    made = node(*labelled[:2], replace(labelled[2], amounts=small), single=single)
+    memory = tuple((name, GI) for name, _ in labelled[2].instance_memory)
+    made = node(*labelled[:2], replace(labelled[2], amounts=small, instance_memory=memory), single=single)
     mate = instance(1, 0) if single else slices(1, 0, of=2)[0]
     alone = "exclusivePolicy" in str(annotations)
     made.charge(charge("mate", *([replace(mate, exclusive="DeviceLevel")] if alone else [])))
@@ -379,7 +386,7 @@ def test_subdevices_are_of_cards_that_the_pod_accepts(
         pytest.param(
             node(sliced(0, 4, replica_resource=REPLICAS)),
             {NVIDIA: 1},
-            "node(s) have too few nvidia.com/gpu (1 requested)",
+            "node(s) have too few GPUs that are neither sliced nor in MIG mode (1 requested)",
             id="slices are no GPUs",
         ),
         pytest.param(
@@ -492,8 +499,9 @@ def subdevices_of(info: CardInfo, held: list[Grant], ways: set[str]) -> Iterator
 
 
 def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) -> bool:
-    """Return whether a node has what a pod requests, by simple counting."""
+    """Return whether a node has what a pod requests, by simple counting: enough of one kind."""
     free: Counter[str] = Counter()
+    units: Counter[tuple[str, str]] = Counter()
     held = on_cards(of)
     for info in (each for each in machine.cards if dict(each.labels)["rack"] in racks):
         here = held.get(info.minor, [])
@@ -504,12 +512,16 @@ def could(of: Fleet, machine: Machine, wanted: dict[str, int], racks: set[str]) 
         shares = ways <= {"shared"} and sum(dict(each.amounts)["gpu-core"] for each in here) <= 50
         free["half"] += info.healthy and shares
         free["whole"] += whole
-        free[NVIDIA] += whole and not is_sliced
+        units[NVIDIA, "whole"] += whole and not is_sliced
         for name in mine:
             if name == REPLICAS:
-                free.update({NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource})
+                kind = str(dict(info.amounts)[REPLICAS])
+                resources = {NVIDIA, REPLICAS} if not info.replica_resource else {info.replica_resource}
+                units.update((each, kind) for each in resources)
             else:
                 free[NVIDIA if machine.single else name] += 1
+    for (name, _), number in units.items():
+        free[name] = max(free[name], number)
     names = {(GPU, 50): "half", (GPU, 100): "whole"}
     return all(free[names.get((name, count), name)] >= (1 if name == GPU else count) for name, count in wanted.items())
 
@@ -560,6 +572,8 @@ def tried(made: Fleet, machine: Machine, pod: PendingPod, policy: Policy, wanted
         others = held.get(each.minor, [])
         assert not each.is_subdevice or each.id not in {other.id for other in others}
         assert {way(other) for other in others} <= {way(each)} - {"whole"}
+    if NVIDIA in wanted or REPLICAS in wanted:
+        assert len({(way(each), each.amounts) for each in outcome.grants}) == 1
     made.charge(outcome.charge)
     made.release(pod.uid)
     assert state(made) == before

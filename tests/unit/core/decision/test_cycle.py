@@ -110,9 +110,8 @@ def test_the_ids_of_the_cards_are_shown() -> None:
 
 
 def test_each_of_two_unequal_cards_is_charged_by_its_own_memory() -> None:
-    placement = place(
-        fleet({"node": (card(0), card(1, memory=T4_BYTES, model=T4))}), waiting("pod", {SHARED: 2, RATIO: 100})
-    )
+    request = asks({SHARED: 2, RATIO: 100}, annotations={names.MIXED_GPUS: "true"})
+    placement = place(fleet({"node": (card(0), card(1, memory=T4_BYTES, model=T4))}), waiting("pod", request))
     assert given_to(placement) == {
         ("gpu", 0): {"gpu-memory": A100_BYTES // 2, "gpu-memory-ratio": 50},
         ("gpu", 1): {"gpu-memory": T4_BYTES // 2, "gpu-memory-ratio": 50},

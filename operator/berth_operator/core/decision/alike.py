@@ -1,0 +1,175 @@
+"""Alike GPUs for a gang: the models and kinds that its members may get, the best first.
+
+Members with equal requests for devices get GPUs of one model and kind, unless they accept mixed ones. A choice names
+these for the whole gang, so that the first member cannot take a model of which there are too few for the others. If
+members already have a node, the others get what those hold.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice, product
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+
+from berth_api.names import GPU
+from berth_api.request import LAST, NEVER, ONLY, PLUGIN_UNIT, REPLICA, Part
+from berth_operator.core.allocators import candidates
+from berth_operator.core.decision import capacity
+from berth_operator.core.decision.cycle import Floats, feasible, totals
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import AlikeKey, PendingPod, PodRequest
+
+if TYPE_CHECKING:
+    from berth_operator.core.decision.gang import Gang
+
+TRIES: Final = 16
+"""Choices for one gang."""
+MAX_COMBINED: Final = 256
+"""Combinations for members with unequal requests among which these are taken."""
+_MAX_OPTIONS: Final = 8
+"""Models and kinds that are considered for members with equal requests."""
+
+Variant = tuple[int, int | None]
+"""Numbers of a model and a kind; the kind is None if the request already determines it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """The GPUs that the members of a gang may get."""
+
+    variants: Mapping[AlikeKey, tuple[str | None, str | None]] = field(default_factory=dict)
+    """`PodRequest.alike_key` -> (model, kind); None for any."""
+    label: str = ""
+    """The models and kinds in words; empty if there is nothing to choose."""
+    is_last: bool = False
+    """Whether it has subdevices although whole cards come first."""
+
+    def applied(self, pods: Sequence[PendingPod]) -> tuple[PendingPod, ...]:
+        """Return the members with requests for these GPUs only."""
+        return tuple(replace(each, request=self._narrowed(each.request)) for each in pods)
+
+    def _narrowed(self, request: PodRequest) -> PodRequest:
+        variant = None if request.alike_key is None else self.variants.get(request.alike_key)
+        return request if variant is None else _narrowed(request, *variant)
+
+
+ANY: Final = Choice()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Option:
+    """One model and kind for members with equal requests."""
+
+    variant: tuple[str | None, str | None]
+    label: str
+    rank: tuple[bool, bool, float, str]
+    """The lowest is best: subdevices that come last, whether too few are free for all, the score, the label."""
+
+
+def choices(fleet: Fleet, gang: "Gang", pods: Sequence[PendingPod], policy: Policy) -> list[Choice]:
+    """Return the choices for a gang, the best first; `pods` are its members, the largest first."""
+    counts = Counter(each.request.alike_key for each in pods)
+    if len(fleet.intern_table.models) * len(fleet.intern_table.kinds) < 2 or set(counts) == {None}:  # noqa: PLR2004
+        return [ANY]
+    samples = {each.request.alike_key: each.request for each in reversed(pods)}
+
+    def of_key(key: AlikeKey, count: int) -> _Members:
+        return _Members(fleet=fleet, policy=policy, request=samples[key], count=count)
+
+    by_key = {
+        key: options
+        for key, count in counts.items()
+        if key is not None and (options := of_key(key, count).options(_held(fleet, gang, key)))
+    }
+    combined = [_combined(list(by_key), each) for each in islice(product(*by_key.values()), MAX_COMBINED)]
+    return sorted(combined, key=lambda each: each.is_last)[:TRIES]
+
+
+def _combined(keys: Sequence[AlikeKey], options: Sequence[_Option]) -> Choice:
+    return Choice(
+        variants={key: each.variant for key, each in zip(keys, options, strict=True)},
+        label=" and ".join(dict.fromkeys(each.label for each in options)),
+        is_last=any(each.rank[0] for each in options),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Members:
+    """Members with equal requests for devices."""
+
+    fleet: Fleet
+    policy: Policy
+    request: PodRequest
+    """The request of the largest."""
+    count: int
+
+    def options(self, held: Sequence[Variant]) -> list[_Option]:
+        """Return the models and kinds that they may get, the best first: those that other members hold, if any do."""
+        part = next(each for each in self.request.devices.parts if each.type == GPU)
+        by_kind = part.unit in (PLUGIN_UNIT, REPLICA)
+        fixed = dict.fromkeys((model, kind if by_kind else None) for model, kind in held)
+        fits = feasible(self.fleet, self.request, self.policy.filters_of(self.request))
+        score = totals(self.fleet, self.request, self.policy, fits) if fits.any() else np.full(len(fits), -np.inf)
+        options = [self._option(part, variant, score) for variant in fixed or self._listed(part)]
+        return (options if fixed else sorted(options, key=lambda each: each.rank))[:_MAX_OPTIONS]
+
+    def _option(self, part: Part, variant: Variant, score: Floats) -> _Option:
+        models, kinds = self.fleet.intern_table.models, self.fleet.intern_table.kinds
+        model, kind = models[variant[0]], None if variant[1] is None else kinds[variant[1]]
+        names = (model if len(models) > 1 else None, kind if len(kinds) > 1 else None)
+        narrowed = _narrowed(self.request, *names)
+        fits = feasible(self.fleet, narrowed, self.policy.filters_of(narrowed))
+        too_few = int(capacity.of_class(self.fleet, narrowed, fits).sum()) < self.count
+        comes_last = bool(kind) and part.unit == PLUGIN_UNIT and self.policy.rule_of(part) == LAST
+        shown = model or "unknown model"
+        label = f"{kind} of {shown}" if kind else shown
+        rank = (comes_last, too_few, -float(score[fits].max(initial=-np.inf)), label)
+        return _Option(variant=names, label=label, rank=rank)
+
+    def _listed(self, part: Part) -> Iterator[Variant]:
+        """Yield the models and kinds of the cards that the pods accept, free or not."""
+        cards, kinds = self.fleet.cards[GPU], self.fleet.intern_table.kinds
+        mask: Mask = cards.present & candidates.accepted(self.fleet, self.request, part)
+        if part.unit not in (PLUGIN_UNIT, REPLICA):
+            yield from ((int(model), None) for model in np.unique(cards.model[mask]))
+            return
+        rule = self.policy.rule_of(part)
+        if part.kind is not None:
+            mask &= cards.kind == kinds.find(part.kind)
+        elif part.unit == REPLICA or rule == ONLY:
+            mask &= cards.kind > 0
+        elif rule == NEVER:
+            mask &= cards.kind == 0
+        for number in np.unique(cards.model[mask].astype(np.int64) * len(kinds) + cards.kind[mask]).tolist():
+            yield divmod(number, len(kinds))
+
+
+def _held(fleet: Fleet, gang: "Gang", key: AlikeKey) -> list[Variant]:
+    """Return the models and kinds that members with a node hold, the most frequent first."""
+    charges = (fleet.charges[uid] for uid in gang.held if uid in fleet.charges)
+    variants = Counter(
+        fleet.cards[GPU].variant(fleet.rows[charge.node], grant)
+        for charge in charges
+        if charge.alike_key == key and charge.node in fleet.rows
+        for grant in charge.grants
+        if grant.type == GPU
+    )
+    return [variant for variant, _ in variants.most_common() if variant is not None]
+
+
+def _narrowed(request: PodRequest, model: str | None, kind: str | None) -> PodRequest:
+    """Return a request for GPUs of one model and kind only."""
+    constraint = request.model
+    if model is not None:
+        name = model.strip().lower()
+        # An empty name is no constraint.
+        constraint = replace(constraint, exact=name) if name else replace(constraint, regex="^$")
+    parts = tuple(
+        replace(part, kind=kind) if kind is not None and part.unit in (PLUGIN_UNIT, REPLICA) else part
+        for part in request.devices.parts
+    )
+    return replace(request, model=constraint, devices=replace(request.devices, parts=parts))

@@ -1,0 +1,511 @@
+"""Alike GPUs: the cards of a pod, and of members of a gang with equal requests, are of one model and one kind."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_api import mig, names
+from berth_api.allocation import REPLICAS, Grant
+from berth_operator.core.advice.simulate import simulate
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import decide_gang
+from berth_operator.core.decision.gang_preemption import preempt_gang
+from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.request import Membership, PendingPod
+from tests.builders import (
+    A100,
+    GI,
+    GPU,
+    NVIDIA,
+    RATIO,
+    SHARED,
+    T4,
+    T4_BYTES,
+    add,
+    asks,
+    card,
+    charge,
+    divided,
+    fleet,
+    gang,
+    grant,
+    inventory,
+    node_info,
+    place,
+    sliced,
+    waiting,
+)
+
+MIG_1G = "nvidia.com/mig-1g.10gb"
+MIXED = {names.MIXED_GPUS: "true"}
+POLICY = Policy()
+GROUP = Membership(group="ns/g")
+
+
+def t4(minor: int = 0, **fields: Any) -> CardInfo:
+    return card(minor, model=T4, memory=T4_BYTES, **fields)
+
+
+def a100s(count: int) -> tuple[CardInfo, ...]:
+    return tuple(card(minor) for minor in range(count))
+
+
+def t4s(count: int) -> tuple[CardInfo, ...]:
+    return tuple(t4(minor) for minor in range(count))
+
+
+def halves(*minors: int) -> tuple[CardInfo, ...]:
+    return tuple(divided(minor, "3g.40gb", "3g.40gb") for minor in minors)
+
+
+def mixture(
+    nodes: Mapping[str, Sequence[CardInfo]], *, single: Sequence[str] = (), labels: Mapping[str, str] | None = None
+) -> Fleet:
+    """Return a fleet; `single` has the nodes with MIG strategy single, `labels` the value of each node's `pool`."""
+    made = Fleet()
+    for name, card_infos in nodes.items():
+        pool = {"pool": labels[name]} if labels else {}
+        add(made, node_info(name, labels=pool), replace(inventory(*card_infos), mig_single=name in single))
+    return made
+
+
+def unit(of: Fleet, node: str, grant_: Grant) -> tuple[str, str]:
+    """Return the model and kind of a grant."""
+    row = of.rows[node]
+    [slot] = [slot for slot in of.cards["gpu"].slots(row) if of.cards["gpu"].minor[row, slot] == grant_.minor]
+    model = of.intern_table.models[int(of.cards["gpu"].model[row, slot])]
+    amounts = dict(grant_.amounts)
+    profiles = [name for name in amounts if mig.is_resource(name)]
+    if profiles:
+        return model, profiles[0]
+    return model, f"1/{100 // amounts['gpu-core']}" if REPLICAS in amounts else "whole"
+
+
+def units(of: Fleet, *placements: Placement) -> Counter[tuple[str, str]]:
+    return Counter(unit(of, each.node, grant_) for each in placements for grant_ in each.grants)
+
+
+def members(count: int, requests: Mapping[str, int], *, first: int = 0, **fields: Any) -> list[PendingPod]:
+    annotations = fields.pop("annotations", None)
+    request = asks(
+        requests, annotations=annotations, **{key: fields.pop(key) for key in ("selector",) if key in fields}
+    )
+    return [waiting(f"m{number}", request, gang=GROUP, **fields) for number in range(first, first + count)]
+
+
+def decided(of: Fleet, *pods: PendingPod, policy: Policy = POLICY, **fields: Any) -> list[Placement]:
+    outcome = decide_gang(of, gang(*pods, **fields), policy)
+    assert not isinstance(outcome, Failure), outcome
+    return outcome
+
+
+# --- whole cards first ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", sorted(CARD_STRATEGIES))
+@pytest.mark.parametrize("subdevice", ["slice", "instance"])
+def test_a_plain_gpu_is_a_whole_card_while_any_node_has_one_free(subdevice: str, strategy: str) -> None:
+    parts = (sliced(0, 2),) if subdevice == "slice" else halves(0)
+    made = mixture({"parts": parts, "busy": a100s(2), "whole": a100s(1)}, single=["parts"])
+    made.charge(charge("busy", grant(0, core=100, ratio=100), node="busy"))
+    policy = Policy(card_strategy=strategy, weights=((("fragmentation", 10.0),) if strategy == "Fragmentation" else ()))
+    placed = [place(made, waiting(str(number), {NVIDIA: 1}), policy) for number in range(4)]
+    assert [each.grants[0].is_subdevice for each in placed] == [False, False, True, True]
+
+
+@pytest.mark.parametrize(
+    ("profile", "annotation", "expected"),
+    [
+        pytest.param("last", None, ["whole", "part"], id="the default"),
+        pytest.param("never", None, ["whole", None], id="never, by the profile"),
+        pytest.param("last", "never", ["whole", None], id="never, by the pod"),
+        pytest.param("never", "last", ["whole", "part"], id="the pod comes first"),
+        pytest.param("equal", None, ["part", "part"], id="equal, by the profile"),
+        pytest.param("last", "equal", ["part", "part"], id="equal, by the pod"),
+        pytest.param("never", "only", ["part", "part"], id="only, by the pod"),
+    ],
+)
+def test_the_profile_and_the_pod_say_whether_a_gpu_may_be_a_slice(
+    profile: Any, annotation: str | None, expected: list[str | None]
+) -> None:
+    made = mixture({"node": (sliced(0, 4), card(1))})
+    made.charge(charge("other", *[_slice(0, 0)]))
+    annotations = {} if annotation is None else {names.GPU_SUBDEVICES: annotation}
+    for number, kind in enumerate(expected):
+        outcome = decide(
+            made, waiting(str(number), asks({NVIDIA: 1}, annotations=annotations)), Policy(subdevices=profile)
+        )
+        if kind is None:
+            assert isinstance(outcome, Failure)
+            assert "too few free GPUs" in outcome.message
+            continue
+        assert isinstance(outcome, Placement)
+        assert outcome.grants[0].is_subdevice is (kind == "part")
+        made.charge(outcome.charge)
+
+
+def _slice(minor: int, number: int, of: int = 4) -> Grant:
+    [grant_] = place(mixture({"node": (sliced(minor, of),)}), waiting("x", {REPLICAS: 1})).grants
+    return replace(grant_, id=f"GPU-{minor}::{number}")
+
+
+@pytest.mark.parametrize("rule", ["last", "equal", "never"])
+def test_an_idle_node_of_slices_alone_takes_a_pod_unless_they_are_refused(rule: Any) -> None:
+    outcome = decide(mixture({"node": (sliced(0, 4),)}), waiting("pod", {NVIDIA: 1}), Policy(subdevices=rule))
+    if rule == "never":
+        assert isinstance(outcome, Failure)
+        assert "too few GPUs that are neither sliced nor in MIG mode (1 requested)" in outcome.message
+    else:
+        assert isinstance(outcome, Placement)
+
+
+def test_a_pod_that_names_slices_gets_them_whatever_the_profile_says() -> None:
+    made = mixture({"node": (sliced(0, 4), card(1)), "mig": halves(0)})
+    for resource in (REPLICAS, "nvidia.com/mig-3g.40gb"):
+        placement = place(made, waiting(resource, {resource: 2}), Policy(subdevices="never"))
+        assert all(each.is_subdevice for each in placement.grants)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        pytest.param({names.PARTITION_SPEC: '{"allocatePolicy": "Restricted"}'}, id="partition"),
+        pytest.param({names.GPU_TOPOLOGY: "nvlink"}, id="NVLink"),
+        pytest.param({names.GPU_TOPOLOGY: "numa"}, id="NUMA node"),
+        pytest.param({names.ALLOCATE_HINT: '{"gpu": {"requiredTopologyScope": "PCIe"}}'}, id="PCIe switch"),
+        pytest.param({names.ALLOCATE_HINT: '{"gpu": {"requiredTopologyScope": "Device"}}'}, id="device"),
+    ],
+)
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("rule", ["last", "equal"])
+def test_partitions_and_topology_scopes_never_take_subdevices(
+    annotations: dict[str, str], rule: Any, count: int, *, single: bool
+) -> None:
+    where: Any = {"numa": 0, "pcie": "s"}
+    parts = [replace(divided(minor, *["1g.10gb"] * 7) if single else sliced(minor, 8), **where) for minor in range(8)]
+    made = mixture({"node": parts}, single=["node"] if single else [])
+    assert isinstance(decide(made, waiting("p", {NVIDIA: count}), Policy(subdevices=rule)), Placement)
+    pod = waiting("p", asks({NVIDIA: count}, annotations=annotations))
+    outcome = decide(made, pod, Policy(subdevices=rule))
+    assert isinstance(outcome, Failure)
+    assert "nor in MIG mode" in outcome.message
+
+
+def test_a_pod_cannot_want_subdevices_only_and_a_topology_of_cards() -> None:
+    with pytest.raises(ValueError, match="gpu-subdevices: only; the pod's topology, scope or partition is for whole"):
+        asks({NVIDIA: 2}, annotations={names.GPU_SUBDEVICES: "only", names.GPU_TOPOLOGY: "numa"})
+
+
+# --- the cards of one pod ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("request_", "fits"),
+    [
+        pytest.param({NVIDIA: 2}, False, id="cards by the plugin's name"),
+        pytest.param({GPU: 200}, False, id="cards by amounts"),
+        pytest.param({SHARED: 2, RATIO: 100}, False, id="shares"),
+        pytest.param({NVIDIA: 1}, True, id="a single card"),
+    ],
+)
+def test_the_cards_of_a_pod_are_of_one_model_unless_it_says_otherwise(request_: dict[str, int], fits: bool) -> None:  # noqa: FBT001
+    made = mixture({"node": (card(0), t4(1))})
+    outcome = decide(made, waiting("pod", asks(request_)), POLICY)
+    assert isinstance(outcome, Placement) is fits
+    if isinstance(outcome, Failure):
+        assert "of one model (at most 1 of 2)" in outcome.message
+    mixed = decide(made, waiting("pod", asks(request_, annotations=MIXED)), POLICY)
+    assert isinstance(mixed, Placement)
+
+
+def test_the_model_of_which_there_are_enough_is_chosen() -> None:
+    made = mixture({"node": (card(0), t4(1), card(2), t4(3), t4(4))})
+    placement = place(made, waiting("pod", {NVIDIA: 3}))
+    assert units(made, placement) == {(T4, "whole"): 3}
+
+
+def test_links_decide_only_among_cards_of_one_model() -> None:
+    linked = (replace(card(0), links=((1, 500),)), replace(t4(1), links=((0, 500),)), card(2), t4(3))
+    made = mixture({"node": linked})
+    placement = place(made, waiting("pod", {NVIDIA: 2}))
+    assert len(units(made, placement)) == 1
+
+
+def test_instances_of_several_profiles_are_of_one_model() -> None:
+    other = replace(divided(1, "1g.10gb", "3g.40gb"), model="NVIDIA H100")
+    made = mixture({"node": (divided(0, "1g.10gb"), other)})
+    placement = place(made, waiting("pod", {MIG_1G: 1, "nvidia.com/mig-3g.40gb": 1}))
+    assert {each.minor for each in placement.grants} == {1}
+    assert isinstance(decide(made, waiting("more", {MIG_1G: 1, "nvidia.com/mig-3g.40gb": 1}), POLICY), Failure)
+
+
+def test_a_pod_that_accepts_a_mixture_gets_cards_first_and_slices_for_the_rest() -> None:
+    made = mixture({"node": (sliced(0, 4), card(1), t4(2))})
+    placement = place(made, waiting("pod", asks({NVIDIA: 3}, annotations=MIXED)))
+    assert sorted(kind for _, kind in units(made, placement)) == ["1/4", "whole", "whole"]
+
+
+# --- memory -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("card_info", "request_", "least", "fits"),
+    [
+        pytest.param(sliced(0, 4), {NVIDIA: 1}, "19Gi", True, id="a slice"),
+        pytest.param(sliced(0, 4), {NVIDIA: 1}, "20Gi", False, id="a slice that is too small"),
+        pytest.param(sliced(0, 4), {REPLICAS: 1}, "20Gi", False, id="a slice by name"),
+        pytest.param(divided(0, "1g.10gb"), {NVIDIA: 1}, "10Gi", True, id="an instance"),
+        pytest.param(divided(0, "1g.10gb"), {NVIDIA: 1}, "11Gi", False, id="an instance that is too small"),
+        pytest.param(divided(0, "1g.10gb"), {MIG_1G: 1}, "11Gi", False, id="an instance by name"),
+        pytest.param(card(0), {GPU: 50}, "39Gi", True, id="a share"),
+        pytest.param(card(0), {GPU: 50}, "40Gi", False, id="a share that is too small"),
+        pytest.param(card(0), {"kubernetes.io/gpu-memory": 10 * GI}, "11Gi", False, id="a share in bytes"),
+        pytest.param(card(0), {GPU: 100}, "79Gi", True, id="a card"),
+    ],
+)
+def test_the_least_memory_is_of_what_the_container_gets(
+    card_info: CardInfo,
+    request_: dict[str, int],
+    least: str,
+    fits: bool,  # noqa: FBT001
+) -> None:
+    single = ["node"] if NVIDIA in request_ else []
+    pod = waiting("pod", asks(request_, annotations={names.MIN_GPU_MEMORY: least}))
+    outcome = decide(mixture({"node": (card_info,)}, single=single), pod, POLICY)
+    assert isinstance(outcome, Placement) is fits
+    if isinstance(outcome, Failure):
+        assert f"{least} of memory" in outcome.message or f"of {least})" in outcome.message
+
+
+# --- gangs ------------------------------------------------------------------------------------------------------
+
+
+def test_all_members_get_the_model_of_which_there_are_enough() -> None:
+    made = mixture({"a100": a100s(8), "more": a100s(8), "parts": halves(*range(4)), "t4": t4s(24)}, single=["parts"])
+    placed = decided(made, *members(20, {NVIDIA: 1}))
+    assert units(made, *placed) == {(T4, "whole"): 20}
+    assert {each.pod.request for each in placed} == {asks({NVIDIA: 1})}
+
+
+def test_a_gang_that_no_model_can_hold_waits_and_shows_which_comes_nearest() -> None:
+    made = mixture({"a100": a100s(8), "more": a100s(8), "parts": halves(*range(2)), "t4": t4s(5)}, single=["parts"])
+    outcome = decide_gang(made, gang(*members(20, {NVIDIA: 1})), POLICY)
+    assert isinstance(outcome, Failure)
+    assert outcome.message.startswith(f"PodGroup ns/g: 16 of the 20 required members fit on {A100}; next member: ")
+    mixed = decided(made, *members(20, {NVIDIA: 1}, annotations=MIXED))
+    assert len(units(made, *mixed)) > 1
+
+
+def test_a_gang_of_which_whole_cards_hold_the_minimum_takes_no_instances() -> None:
+    made = mixture({"a100": a100s(8), "parts": halves(*range(8))}, single=["parts"])
+    assert units(made, *decided(made, *members(12, {NVIDIA: 1}), minimum=6)) == {(A100, "whole"): 8}
+    assert units(made, *decided(made, *members(12, {NVIDIA: 1}))) == {(A100, "nvidia.com/mig-3g.40gb"): 12}
+
+
+def test_a_model_that_holds_all_members_comes_before_one_that_holds_the_minimum() -> None:
+    made = mixture({"a100": a100s(4), "t4": t4s(6)})
+    assert units(made, *decided(made, *members(6, {NVIDIA: 1}), minimum=2)) == {(T4, "whole"): 6}
+
+
+def test_members_that_select_different_nodes_or_request_different_gpus_may_get_different_models() -> None:
+    made = mixture({"a100": a100s(4), "t4": t4s(4)}, labels={"a100": "big", "t4": "small"})
+    big = members(2, {NVIDIA: 2}, selector={"pool": "big"})
+    small = members(2, {NVIDIA: 2}, first=2, selector={"pool": "small"})
+    assert units(made, *decided(made, *big, *small)) == {(A100, "whole"): 4, (T4, "whole"): 4}
+
+
+def test_members_that_differ_only_in_labels_or_cpu_get_the_same_model() -> None:
+    made = mixture({"a100": a100s(1), "t4": t4s(2)})
+    pods = [waiting(f"m{number}", asks({NVIDIA: 1, "cpu": 1000 * (1 + number)}), gang=GROUP) for number in range(2)]
+    assert units(made, *decided(made, *pods)) == {(T4, "whole"): 2}
+
+
+@pytest.mark.parametrize("model", [A100, T4])
+def test_members_that_come_later_get_what_the_others_hold(model: str) -> None:
+    made = mixture({"a100": a100s(3), "t4": t4s(3)})
+    node = {A100: "a100", T4: "t4"}[model]
+    first = waiting("first", asks({NVIDIA: 1}, selector=None), gang=GROUP)
+    made.charge(
+        charge("first", grant(0, core=100, ratio=100), node=node, gang=GROUP, alike_key=first.request.alike_key)
+    )
+    held: dict[str, Any] = {"placed": 1, "nodes": (node,), "held": ("uid-first",)}
+    placed = decided(made, *members(2, {NVIDIA: 1}), minimum=1, **held)
+    assert units(made, *placed) == {(model, "whole"): 2}
+    # None of the other model, even if this one is used up.
+    for each in placed:
+        made.charge(each.charge)
+    outcome = decide_gang(made, gang(*members(1, {NVIDIA: 1}, first=2), minimum=1, **held), POLICY)
+    assert isinstance(outcome, Failure)
+
+
+def test_what_members_with_another_request_hold_does_not_matter() -> None:
+    made = mixture({"a100": a100s(1), "t4": t4s(3)})
+    other = asks({NVIDIA: 1}, selector={"pool": "x"})
+    made.charge(charge("first", grant(0, core=100, ratio=100), node="a100", gang=GROUP, alike_key=other.alike_key))
+    placed = decided(made, *members(2, {NVIDIA: 1}), minimum=3, placed=1, nodes=("a100",), held=("uid-first",))
+    assert units(made, *placed) == {(T4, "whole"): 2}
+
+
+def test_a_gang_preempts_pods_on_alike_cards_only() -> None:
+    made = mixture({"a100": a100s(2), "t4": t4s(3)})
+    for node, count, priority in (("a100", 2, 5), ("t4", 3, 1)):
+        for minor in range(count):
+            name = f"{node}-{minor}"
+            made.charge(charge(name, grant(minor, core=100, ratio=100), node=node, priority=priority))
+    preemption = preempt_gang(made, gang(*members(2, {NVIDIA: 1}, priority=10)), POLICY, Budgets())
+    assert preemption is not None
+    assert {each.node for each in preemption.victims} == {"t4"}
+    assert len(preemption.victims) == 2
+    larger = preempt_gang(made, gang(*members(4, {NVIDIA: 1}, priority=10)), POLICY, Budgets())
+    assert larger is None
+
+
+def test_a_pod_preempts_pods_on_alike_cards_only() -> None:
+    made = mixture({"node": (card(0), t4(1), card(2), t4(3))})
+    for minor, priority in ((0, 1), (1, 2), (2, 9), (3, 3)):
+        made.charge(charge(str(minor), grant(minor, core=100, ratio=100), priority=priority))
+    preemption = preempt(made, waiting("pod", {NVIDIA: 2}, priority=5), POLICY, Budgets())
+    assert preemption is not None
+    assert {each.uid for each in preemption.victims} == {"uid-1", "uid-3"}
+    assert {each.minor for each in preemption.nominee.grants} == {1, 3}
+
+
+def test_a_simulated_gang_stays_on_one_model() -> None:
+    made = mixture({"a100": a100s(2), "t4": t4s(3)})
+    unit_ = gang(*members(3, {NVIDIA: 1}), minimum=1)
+    outcomes = simulate(made, [unit_], {"berth-scheduler": POLICY}).outcomes
+    placements = [each.result for each in outcomes if isinstance(each.result, Placement)]
+    assert units(made, *placements) == {(T4, "whole"): 3}
+
+
+# --- laws -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """Nodes with their cards, and which of them have MIG strategy single."""
+
+    nodes: Mapping[str, tuple[CardInfo, ...]]
+    single: tuple[str, ...]
+
+    def fleet(self) -> Fleet:
+        return mixture(self.nodes, single=self.single)
+
+
+@st.composite
+def worlds(draw: st.DrawFn) -> World:
+    nodes, single = {}, []
+    for number in range(draw(st.integers(1, 3))):
+        name, is_single = f"node-{number}", draw(st.sampled_from([False, False, True]))
+        models = draw(st.sampled_from([(A100,), (T4,), (A100, T4)]))
+        infos = []
+        for minor in range(draw(st.integers(1, 4))):
+            where: Any = {"numa": draw(st.integers(-1, 1)), "pcie": draw(st.sampled_from(["", "s", "t"]))}
+            plain = card(minor)
+            info = draw(
+                st.sampled_from(
+                    [divided(minor, *["1g.10gb"] * draw(st.integers(1, 3)))]
+                    if is_single
+                    else [plain, plain, sliced(minor, 2), sliced(minor, 4), divided(minor, "1g.10gb", "1g.10gb")]
+                )
+            )
+            infos.append(replace(info, model=draw(st.sampled_from(models)), **where))
+        nodes[name] = tuple(infos)
+        single += [name] if is_single else []
+    return World(nodes=nodes, single=tuple(single))
+
+
+Free = dict[str, Counter[tuple[str, str]]]
+"""Node -> how many units of each model and kind are free."""
+
+
+def free_units(world: World, held: Mapping[str, set[str]], resource: str) -> Free:
+    """Return the free units by which a resource can be served; `held` are the ids that pods hold of each node."""
+    free: Free = {}
+    for name, infos in world.nodes.items():
+        counts: Counter[tuple[str, str]] = Counter()
+        for info in infos:
+            replicas = dict(info.amounts).get(REPLICAS, 0)
+            instances = [each for each, _ in info.instances if each not in held[name]]
+            if replicas and resource in (NVIDIA, REPLICAS):
+                counts[info.model, f"1/{replicas}"] += sum(
+                    f"{info.id}::{number}" not in held[name] for number in range(replicas)
+                )
+            elif info.instances and resource == (NVIDIA if name in world.single else MIG_1G):
+                counts[info.model, MIG_1G] += len(instances)
+            elif not replicas and not info.instances and resource == NVIDIA:
+                counts[info.model, "whole"] += info.id not in held[name]
+        free[name] = counts
+    return free
+
+
+def allowed(kind: str, rule: str, resource: str) -> bool:
+    return resource != NVIDIA or rule in ("last", "equal") or (kind == "whole") is (rule == "never")
+
+
+PODS = st.tuples(
+    st.sampled_from([NVIDIA, NVIDIA, NVIDIA, REPLICAS, MIG_1G]),
+    st.integers(1, 3),
+    st.integers(1, 5),
+    st.sampled_from(["last", "last", "equal", "never", "only"]),
+)
+"""(resource, count, members of the gang, rule for subdevices)."""
+
+
+@settings(max_examples=120, deadline=None)
+@given(worlds(), st.lists(PODS, min_size=1, max_size=6), st.sampled_from(sorted(CARD_STRATEGIES)), st.booleans())
+def test_kinds_and_models_are_never_mixed_unasked(
+    world: World,
+    pods: list[tuple[str, int, int, str]],
+    strategy: str,
+    by_profile: bool,  # noqa: FBT001
+) -> None:
+    made, held = world.fleet(), {name: set[str]() for name in world.nodes}
+    for number, (resource, count, size, rule) in enumerate(pods):
+        of_profile: Any = rule if by_profile and rule != "only" else "last"
+        policy = Policy(card_strategy=strategy, subdevices=of_profile)
+        annotations = {} if rule == of_profile else {names.GPU_SUBDEVICES: rule}
+        request = asks({resource: count}, annotations=annotations)
+        pods_ = [waiting(f"{number}-{each}", request, gang=GROUP) for each in range(size)]
+        outcome: Any = decide(made, pods_[0], policy) if size == 1 else decide_gang(made, gang(*pods_), policy)
+        free = free_units(world, held, resource)
+        able: Counter[tuple[str, str]] = Counter()
+        for counts in free.values():
+            able.update({unit_: left // count for unit_, left in counts.items() if allowed(unit_[1], rule, resource)})
+        if isinstance(outcome, Failure):
+            assert all(capacity < size for capacity in able.values()), (able, outcome.message)
+            assert outcome.message
+            continue
+        placements = [outcome] if isinstance(outcome, Placement) else outcome
+        assert len(placements) == size
+        [[unit_, granted]] = units(made, *placements).items()
+        assert granted == count * size
+        assert allowed(unit_[1], rule, resource)
+        if resource == NVIDIA and rule == "last" and unit_[1] != "whole":
+            assert all(capacity < size for (_, kind), capacity in able.items() if kind == "whole")
+        for each in placements:
+            ids = [grant_.id for grant_ in each.grants]
+            assert len(set(ids)) == count
+            assert held[each.node].isdisjoint(ids)
+            held[each.node].update(ids)
+            made.charge(each.charge)
+
+
+def test_a_fleet_of_one_model_is_decided_as_if_alikeness_did_not_exist() -> None:
+    made = fleet({f"node-{number}": a100s(4) for number in range(3)})
+    assert not made.cards["gpu"].mixed.any()
+    mixed = fleet({**{f"node-{number}": a100s(4) for number in range(3)}, "other": (t4(0), card(1))})
+    mixed.charge(charge("busy", *(grant(minor, core=100, ratio=100) for minor in range(2)), node="other"))
+    for number, count in enumerate((2, 1, 4, 3, 1)):
+        pods = [waiting(f"{number}", {NVIDIA: count}) for _ in range(2)]
+        assert place(made, pods[0]).grants == place(mixed, pods[1]).grants
