@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from berth_api import mig, names
 from berth_api.allocation import REPLICAS, Grant
+from berth_api.partitions import Partition
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.decision.budgets import Budgets
-from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.gang_preemption import preempt_gang
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
@@ -27,6 +28,7 @@ from tests.builders import (
     GPU,
     NVIDIA,
     RATIO,
+    RDMA,
     SHARED,
     T4,
     T4_BYTES,
@@ -39,7 +41,9 @@ from tests.builders import (
     gang,
     grant,
     inventory,
+    jointly,
     node_info,
+    other_card,
     place,
     sliced,
     waiting,
@@ -201,6 +205,20 @@ def test_partitions_and_topology_scopes_never_take_subdevices(
     assert "nor in MIG mode" in outcome.message
 
 
+def test_a_node_that_allocates_by_partition_gives_no_subdevices() -> None:
+    made = Fleet()
+    table = ((1, (Partition(minors=(2,)),)),)
+    slices_and_card = inventory(sliced(0, 4), sliced(1, 4), card(2))
+    add(made, node_info("node"), replace(slices_and_card, partitions=table, partitions_only=True))
+    for rule in ("last", "equal"):
+        policy = Policy(subdevices=rule)
+        assert [each.id for each in place(made, waiting("a", {NVIDIA: 1}), policy).grants] == ["GPU-2"]
+        assert isinstance(decide(made, waiting("b", {NVIDIA: 1}), policy), Failure)
+        assert isinstance(decide(made, waiting("c", {NVIDIA: 2}), policy), Failure)
+        assert isinstance(decide(made, waiting("d", {REPLICAS: 2}), policy), Placement)
+        made.release("uid-a")
+
+
 def test_a_pod_cannot_want_subdevices_only_and_a_topology_of_cards() -> None:
     with pytest.raises(ValueError, match="gpu-subdevices: only; the pod's topology, scope or partition is for whole"):
         asks({NVIDIA: 2}, annotations={names.GPU_SUBDEVICES: "only", names.GPU_TOPOLOGY: "numa"})
@@ -253,6 +271,21 @@ def test_a_pod_that_accepts_a_mixture_gets_cards_first_and_slices_for_the_rest()
     made = mixture({"node": (sliced(0, 4), card(1), t4(2))})
     placement = place(made, waiting("pod", asks({NVIDIA: 3}, annotations=MIXED)))
     assert sorted(kind for _, kind in units(made, placement)) == ["1/4", "whole", "whole"]
+
+
+def test_cards_under_the_switches_of_nics_are_of_one_model() -> None:
+    nics = [other_card("rdma", minor, pcie=switch) for minor, switch in enumerate("abc")]
+    cards = [card(0, pcie="a"), t4(1, pcie="b"), t4(2, pcie="c")]
+    made = mixture({"node": (*cards, *nics)})
+    request = asks({NVIDIA: 2, RDMA: 2}, annotations=jointly("gpu", "rdma"))
+    placement = place(made, waiting("pod", request))
+    assert [each.minor for each in placement.grants if each.type == "gpu"] == [1, 2]
+    assert isinstance(decide(made, waiting("more", request), POLICY), Failure)
+    # There are two T4, but only one of them has a NIC under its switch.
+    made = mixture({"node": (*cards[:2], t4(2, pcie="d"), *nics)})
+    outcome = decide(made, waiting("pod", request), POLICY)
+    assert isinstance(outcome, Failure)
+    assert "too few free devices under the same PCIe switches" in outcome.message
 
 
 # --- memory -----------------------------------------------------------------------------------------------------
@@ -462,7 +495,7 @@ PODS = st.tuples(
 """(resource, count, members of the gang, rule for subdevices)."""
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(worlds(), st.lists(PODS, min_size=1, max_size=6), st.sampled_from(sorted(CARD_STRATEGIES)), st.booleans())
 def test_kinds_and_models_are_never_mixed_unasked(
     world: World,
@@ -499,6 +532,81 @@ def test_kinds_and_models_are_never_mixed_unasked(
             assert held[each.node].isdisjoint(ids)
             held[each.node].update(ids)
             made.charge(each.charge)
+
+
+ANNOTATIONS: Sequence[dict[str, str]] = (
+    {},
+    {},
+    MIXED,
+    {names.GPU_TOPOLOGY: "numa"},
+    {names.GPU_TOPOLOGY: "pcie"},
+    {names.GPU_TOPOLOGY: "nvlink"},
+    {names.GPU_TOPOLOGY: "nvlink", names.GPU_TOPOLOGY_POLICY: "preferred"},
+    {names.PARTITION_SPEC: "{}"},
+    {names.PARTITION_SPEC: '{"allocatePolicy": "Restricted"}'},
+    {names.MIN_GPU_MEMORY: "15Gi"},
+    jointly("gpu", "rdma"),
+    jointly("gpu", "rdma", same=False),
+    {**MIXED, **jointly("gpu", "rdma")},
+)
+WANTED: Sequence[dict[str, int]] = (
+    *({NVIDIA: count} for count in (1, 2, 3)),
+    {GPU: 200},
+    {SHARED: 2, RATIO: 60},
+    {REPLICAS: 2},
+    {MIG_1G: 2},
+    {NVIDIA: 2, RDMA: 1},
+    {GPU: 200, RDMA: 100},
+    {REPLICAS: 2, RDMA: 1},
+)
+
+
+@settings(max_examples=90, deadline=None)
+@given(
+    worlds(),
+    st.lists(st.tuples(st.sampled_from(WANTED), st.sampled_from(ANNOTATIONS)), min_size=1, max_size=8),
+    st.sampled_from(sorted(CARD_STRATEGIES)),
+    st.sampled_from(["last", "equal", "never"]),
+    st.booleans(),
+)
+def test_what_passes_can_be_allocated_and_is_alike(
+    world: World,
+    pods: list[tuple[dict[str, int], dict[str, str]]],
+    strategy: str,
+    rule: Any,
+    by_partition: bool,  # noqa: FBT001
+) -> None:
+    nics = tuple(other_card("rdma", minor, pcie=switch) for minor, switch in enumerate(("s", "t", "")))
+    made = Fleet()
+    for name, infos in world.nodes.items():
+        linked = [replace(each, links=((each.minor + 1, 500),)) if each.minor % 2 == 0 else each for each in infos]
+        table = (
+            (1, tuple(Partition(minors=(each.minor,)) for each in infos)),
+            (2, (Partition(minors=(0, 1)), Partition(minors=(2, 3), score=2), Partition(minors=(1, 2)))),
+        )
+        of_node = replace(inventory(*linked, *nics), mig_single=name in world.single)
+        if by_partition:
+            of_node = replace(of_node, partitions=table, partitions_only=True)
+        add(made, node_info(name), of_node)
+    policy = Policy(card_strategy=strategy, subdevices=rule)
+    for number, (amounts, annotations) in enumerate(pods):
+        request = asks(amounts, annotations=annotations)
+        outcome = decide(made, waiting(str(number), request), policy)
+        if isinstance(outcome, Failure):
+            assert outcome.reasons
+            assert not feasible(made, request, policy.filters_of(request)).any()
+            continue
+        gpus = [each for each in outcome.grants if each.type == "gpu"]
+        assert len(gpus) == sum(part.count for part in request.devices.parts if part.type == "gpu")
+        kinds = units(made, replace(outcome, grants=tuple(gpus)))
+        topology = request.devices.topology
+        scoped = names.PARTITION_SPEC in annotations or (topology is not None and topology.required)
+        if NVIDIA in amounts and (rule == "never" or scoped or by_partition):
+            assert not any(each.is_subdevice for each in gpus)
+        if not request.devices.mixed:
+            assert len({model for model, _ in kinds}) == 1
+            assert SHARED in amounts or len(kinds) == 1
+        made.charge(outcome.charge)
 
 
 def test_a_fleet_of_one_model_is_decided_as_if_alikeness_did_not_exist() -> None:
