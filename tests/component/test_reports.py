@@ -188,7 +188,7 @@ async def test_an_unchanged_reason_is_never_written_twice() -> None:
 async def test_a_reason_that_the_pod_already_has_is_not_written_after_a_restart() -> None:
     world = World()
     world.cluster.put_node(pod_free_node())
-    reported = condition("PodScheduled", "False", message=NO_DEVICE)
+    reported = condition("PodScheduled", "False", reason="Unschedulable", message=NO_DEVICE)
     world.submit(pod("a", {NVIDIA: "1"}, status={"conditions": [reported]}))
     async with world.running() as api:
         await asyncio.sleep(30)

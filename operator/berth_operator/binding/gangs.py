@@ -21,12 +21,11 @@ from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.core.decision.cycle import Failure, Placement
-from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.gang import Gang, decide_gang, not_ready
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -195,7 +194,7 @@ class GangKeeper:
             self._cluster.gangs.gather(gang)
         for lack, pods in gang_tracker.unready(now):
             for pod in pods:
-                self._reporter.unschedulable(pod, Failure(message=lack, wakes_on=Change(0)))
+                self._reporter.unschedulable(pod, not_ready(lack))
 
     def _abort_overdue(self) -> None:
         for gang in self._cluster.gang_tracker.overdue(self._cluster.clock()):

@@ -15,6 +15,7 @@ from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
 from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 
@@ -44,15 +45,15 @@ class Reporter:
     # --- pods that wait ---------------------------------------------------------------------------------------
 
     def unschedulable(self, pod: PendingPod, failure: Failure) -> None:
-        """Report that a pod fits nowhere."""
-        reason = Reason(message=failure.message, condition="Unschedulable", event="FailedScheduling")
+        """Report that a pod fits nowhere, or cannot be decided."""
+        reason = Reason(message=failure.message, condition=failure.condition, event="FailedScheduling")
         self._waiting.waits(pod, reason)
 
     def refused(self, pod: PendingPod, why: str) -> None:
         """Report that the API server refused a pod's Binding."""
         # A proxy may refuse without a message, but records are compared by their message.
         message = why or "the Binding was refused without a reason"
-        self._waiting.waits(pod, Reason(message=message, condition="SchedulerError", event="FailedBinding"))
+        self._waiting.waits(pod, Reason(message=message, condition=SCHEDULER_ERROR, event="FailedBinding"))
 
     def nominated_node_changed(self, pod: PendingPod) -> None:
         """Report a pod's nominated node, or that it has none any more."""

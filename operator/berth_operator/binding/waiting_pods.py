@@ -101,6 +101,8 @@ class _Record:
     pod: PendingPod
     written: str
     """The message of the condition; empty while there is none."""
+    written_reason: str
+    """The reason of the condition."""
     generation: int
     """The pod's generation when the condition was written."""
     reason: Reason | None = None
@@ -130,7 +132,8 @@ class _Record:
         """Return whether the condition does not state the reason."""
         if self.reason is None:
             return False
-        return self.reason.message != self.written or self.pod.generation != self.generation
+        written = self.written_reason, self.written, self.generation
+        return (self.reason.condition, self.reason.message, self.pod.generation) != written
 
     def due(self) -> float:
         """Return when the next write may be sent; infinity if there is none."""
@@ -148,7 +151,7 @@ class _Record:
     def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
         """Set the pod's current reason."""
         differed, self.pod = self.differs, pod
-        if self.reason is None or self.reason.message != reason.message:
+        if self.reason != reason:
             self.reason, self.changed_at = reason, now
         if self.differs and not differed:
             self.differs_since = now
@@ -212,7 +215,9 @@ class WaitingPods:
 
     def _record(self, pod: PendingPod) -> _Record:
         if (record := self._records.get(pod.uid)) is None:
-            record = self._records[pod.uid] = _Record(pod=pod, written=pod.last_message, generation=pod.generation)
+            record = self._records[pod.uid] = _Record(
+                pod=pod, written=pod.last_message, written_reason=pod.last_reason, generation=pod.generation
+            )
         return record
 
     # --- when -------------------------------------------------------------------------------------------------
@@ -291,7 +296,8 @@ class WaitingPods:
         if record.nominated_node == nominated_node:
             record.nominated_node = None
         if reason is not None and "conditions" in status:
-            record.written, record.generation = reason.message, pod.generation
+            record.written, record.written_reason = reason.message, reason.condition
+            record.generation = pod.generation
             # A reason that changed during the write counts as different from now on.
             record.reported_at = record.differs_since = self._clock()
 

@@ -99,6 +99,7 @@ def is_gated(pod: Object) -> bool:
 def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
     """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]
+    last_reason, last_message = _last_condition(pod)
     try:
         request.mistakes.check_names(metadata.get("annotations") or {}, metadata.get("labels") or {})
         pod_request, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
@@ -120,7 +121,8 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
             len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()
         ),
         generation=metadata.get("generation") or 0,
-        last_message=_last_message(pod),
+        last_message=last_message,
+        last_reason=last_reason,
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
@@ -229,14 +231,13 @@ def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest)
         yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"
 
 
-def _last_message(pod: Object) -> str:
-    """Return the message of the PodScheduled condition; empty if scheduling gates caused it."""
+def _last_condition(pod: Object) -> tuple[str, str]:
+    """Return reason and message of the PodScheduled condition; both are empty if scheduling gates caused it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
-            if condition.get("reason") == "SchedulingGated":
-                return ""
-            return str(condition.get("message") or "")
-    return ""
+            reason = str(condition.get("reason") or "")
+            return ("", "") if reason == "SchedulingGated" else (reason, str(condition.get("message") or ""))
+    return "", ""
 
 
 # --- bound pods ---------------------------------------------------------------------------------------------

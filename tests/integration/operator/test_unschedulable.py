@@ -35,6 +35,24 @@ def test_reasons_are_counted(shared: World) -> None:
     assert (event["type"], event["reason"], event["message"]) == ("Warning", "FailedScheduling", shared.message("p"))
 
 
+def test_autoscalers_see_unschedulable_only_where_a_node_could_help(shared: World) -> None:
+    shared.pod("too-large", {"nvidia.com/gpu": "64"})
+    shared.pod("invalid", {K + "gpu": "150"})
+    shared.pod("unsupported", {"cpu": "1"}, resourceClaims=[{"name": "gpu", "resourceClaimName": "none"}])
+    shared.pod("alone", {"cpu": "1"}, labels={"scheduling.x-k8s.io/pod-group": "none"})
+
+    reasons = {}
+    for name in ("too-large", "invalid", "unsupported", "alone"):
+        shared.waits(name)
+        reasons[name] = words.condition(shared.arena.get("pods", name), "PodScheduled")["reason"]
+    assert reasons == {
+        "too-large": "Unschedulable",
+        "invalid": "InvalidRequest",
+        "unsupported": "NotSupported",
+        "alone": "PodGroupNotReady",
+    }
+
+
 def test_largest_card_is_reported(shared: World) -> None:
     shared.nodes(profile="t4", gpus=2)
 

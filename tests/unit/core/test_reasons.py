@@ -3,9 +3,10 @@
 import pytest
 
 from berth_operator.core.allocators import shortage, subdevices
-from berth_operator.core.decision import cycle, gang, preemption
+from berth_operator.core.decision import cycle, gang, messages, preemption
 from berth_operator.core.decision.messages import CUT, MAX_MESSAGE, cut, fit_error
 from berth_operator.core.filters import (
+    OF_REQUEST,
     cordon,
     declared_features,
     existing_anti_affinity,
@@ -64,6 +65,9 @@ KUBE_SCHEDULER = [
     (preemption.NO_VICTIMS, "No preemption victims found for incoming pod"),
     (preemption.NEVER, "not eligible due to preemptionPolicy=Never."),
     (preemption.TERMINATING, "not eligible due to a terminating pod on the nominated node."),
+    # The condition PodScheduled=False
+    (messages.UNSCHEDULABLE, "Unschedulable"),
+    (messages.SCHEDULER_ERROR, "SchedulerError"),
 ]
 """Our texts, and those of kube-scheduler 1.36 by its plugins."""
 
@@ -77,6 +81,11 @@ OWN = [
         subdevices.UNLOCATED,
         "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)",
     ),
+    # The condition PodScheduled=False
+    (messages.INVALID_REQUEST, "InvalidRequest"),
+    (messages.POD_GROUP_NOT_READY, "PodGroupNotReady"),
+    (OF_REQUEST["supported"], "NotSupported"),
+    (OF_REQUEST["injected"], "NotInjected"),
 ]
 """Constant reasons of Berth alone; those with values are pinned where they are tested."""
 

@@ -16,9 +16,16 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_operator.core import scores
-from berth_operator.core.decision.messages import cut, fit_error, invalid_request
+from berth_operator.core.decision.messages import (
+    INVALID_REQUEST,
+    SCHEDULER_ERROR,
+    UNSCHEDULABLE,
+    cut,
+    fit_error,
+    invalid_request,
+)
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import OF_POD, Filter, node_affinity, unresolvable
+from berth_operator.core.filters import OF_POD, OF_REQUEST, Filter, node_affinity, unresolvable
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -73,6 +80,8 @@ class Failure:
     reasons: tuple[tuple[str, int], ...] = ()
     """(reason, number of nodes); a node that lacks several resources counts for each of them."""
     message: str
+    condition: str = UNSCHEDULABLE
+    """The reason of the condition PodScheduled=False; `Unschedulable` only if another node could help."""
     wakes_on: Change
     unresolvable: int = 0
     """Number of nodes where evictions cannot help (UnschedulableAndUnresolvable)."""
@@ -89,7 +98,7 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = 
     scores; -inf excludes a row.
     """
     if pod.error:
-        return Failure(message=invalid_request(pod.error), wakes_on=Change(0))
+        return Failure(message=invalid_request(pod.error), condition=INVALID_REQUEST, wakes_on=Change(0))
     if not fleet.nominees:
         return _decide(fleet, pod, policy, bias)
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
@@ -206,8 +215,13 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
+    condition = UNSCHEDULABLE
+    if (refusing_filter := refusing(fleet, request, filters)) is not None:
+        [of_pod] = refusing_filter.explain(fleet, request, fleet.present)
+        condition = OF_REQUEST[refusing_filter.NAME]
     return Failure(
         reasons=reasons,
+        condition=condition,
         message=_message(int(fleet.present.sum()), counts, of_pod, request.devices.hint),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
@@ -216,9 +230,15 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
     )
 
 
+def refusing(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Filter | None:
+    """Return the first filter that a new node could not pass either, even if there is no node yet."""
+    of_request = (each for each in filters if each.NAME in OF_REQUEST)
+    return next((each for each in of_request if each.passes(fleet, request) is not fleet.present), None)
+
+
 def plugin_failure(error: PluginFailedError) -> Failure:
     """Return the failure of a pod that could not be decided because a plug-in failed; no event wakes it."""
-    return Failure(message=cut(str(error)), wakes_on=Change(0))
+    return Failure(message=cut(str(error)), condition=SCHEDULER_ERROR, wakes_on=Change(0))
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, hint: str) -> str:

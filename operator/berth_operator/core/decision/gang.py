@@ -22,8 +22,8 @@ import numpy as np
 
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision import alike, capacity
-from berth_operator.core.decision.cycle import Failure, Floats, Placement, decide, failure, feasible
-from berth_operator.core.decision.messages import cut
+from berth_operator.core.decision.cycle import Failure, Floats, Placement, decide, failure, feasible, refusing
+from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -142,7 +142,7 @@ _Members = Sequence[tuple[PendingPod, Class]]
 def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
     """Place at least the needed members, and the others if they fit; the Fleet is left as it was."""
     if len(gang.members) < gang.needed:
-        return Failure(message=too_few(gang.key, gang.placed + len(gang.members), gang.minimum), wakes_on=Change(0))
+        return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
     with fleet.without(lower_priority_nominees(fleet, gang)):
         return _decide_gang(fleet, gang, policy)
 
@@ -237,12 +237,21 @@ def too_few(key: str, have: int, minimum: int) -> str:
     return f"{key}: waiting for members: {have} of {minimum}"
 
 
+def not_ready(problem: str) -> Failure:
+    """Return the failure of the members of a gang that cannot be decided; its tracker wakes it."""
+    return Failure(message=problem, condition=POD_GROUP_NOT_READY, wakes_on=Change(0))
+
+
 # --- why not --------------------------------------------------------------------------------------------------
 
 
 def _why_too_few(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
     """Explain why too few members fit, without placing any."""
-    scarce = next(each for each in classes.values() if each.possible < each.count)
+    scarce = min(
+        (each for each in classes.values() if each.possible < each.count),
+        # A member that no new node could take either decides whether autoscalers may add nodes.
+        key=lambda each: refusing(fleet, each.request, policy.filters_of(each.request)) is None,
+    )
     why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS)
     return replace(why, wakes_on=why.wakes_on | _FREES)
 

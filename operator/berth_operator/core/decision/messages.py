@@ -13,13 +13,23 @@ MAX_MESSAGE: Final = 1024
 CUT: Final = " ..."
 NO_NODES: Final = "no nodes available to schedule pods"
 
+# Reasons of the condition PodScheduled=False. Karpenter and cluster-autoscaler add nodes for `Unschedulable` alone.
+UNSCHEDULABLE: Final = "Unschedulable"
+"""kube-scheduler's reason for a pod that fits on no node; another node could help."""
+SCHEDULER_ERROR: Final = "SchedulerError"
+"""kube-scheduler's reason for a pod that could not be decided or bound because of an error."""
+INVALID_REQUEST: Final = "InvalidRequest"
+"""A resource, annotation or label of the pod is invalid."""
+POD_GROUP_NOT_READY: Final = "PodGroupNotReady"
+"""The pod's group has too few members, does not exist or is invalid."""
+
 
 def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
     """Return why a pod fits on none of `nodes` nodes: the reasons, sorted as text, each with its number of nodes.
 
     A reason that lies in the pod alone (`of_pod`) has no number, like that of a PreFilter plugin.
     """
-    if not nodes:
+    if not nodes and not of_pod:
         return NO_NODES
     reasons = of_pod or ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{nodes} nodes are available: {reasons}."

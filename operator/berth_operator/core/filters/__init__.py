@@ -129,6 +129,12 @@ def _names(*filters: object) -> frozenset[str]:
 OF_POD: Final = _names(supported, injected, volume_claims)
 """Names of the filters that reject all nodes or none, because of the pod alone (kube-scheduler's PreFilter)."""
 
+OF_REQUEST: Final[Mapping[str, str]] = {supported.NAME: "NotSupported", injected.NAME: "NotInjected"}
+"""Names of the filters that a new node cannot pass either, each with the reason of the condition PodScheduled=False.
+
+Not volume-claims, whose reason in kube-scheduler is `Unschedulable`: autoscalers check claims themselves.
+"""
+
 LOCAL: Final = _names(resources, DeviceFilter)
 """Names of the filters that read only the free resources and devices of a node, so only its own pods matter."""
 

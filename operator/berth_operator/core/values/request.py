@@ -176,6 +176,8 @@ class PendingPod:
     """`metadata.generation`; 0 if the API server is too old to set it."""
     last_message: str = ""
     """The message of the pod's current PodScheduled condition."""
+    last_reason: str = ""
+    """The reason of that condition."""
     gang: Membership | None = None
     preempts: bool = True
     """Whether pods of lower priority may be preempted for this pod."""

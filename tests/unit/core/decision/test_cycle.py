@@ -283,7 +283,8 @@ def test_what_the_user_may_have_meant_is_suggested() -> None:
 
 def test_an_invalid_request_is_reported_and_never_woken() -> None:
     failure = fails(fleet(), waiting("pod", PodRequest(), error="gpu: 150; allowed are …"))
-    assert failure == Failure(message="invalid request: gpu: 150; allowed are …", wakes_on=Change(0))
+    message = "invalid request: gpu: 150; allowed are …"
+    assert failure == Failure(message=message, condition="InvalidRequest", wakes_on=Change(0))
 
 
 @pytest.mark.parametrize(
