@@ -2,7 +2,7 @@
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,10 @@ class ModelError(ValueError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConstraint:
-    """Constraints on the full model name of a card, not case-sensitive; an empty field accepts all models."""
+    """Constraints on the full model name of a card, not case-sensitive; an empty field accepts all models.
+
+    Each is kept as the user wrote it, for messages.
+    """
 
     exact: str = ""
     """`nvidia-gpu-scheduler/gpu.model`."""
@@ -36,10 +39,22 @@ class ModelConstraint:
         """Return whether a card of this model passes."""
         name = model.strip().lower()
         return (
-            (not self.exact or self.exact == name)
+            (not self.exact or self.exact.lower() == name)
             and (not self.regex or re.search(self.regex, name, re.IGNORECASE) is not None)
-            and (not self.globs or any(fnmatch.fnmatchcase(name, glob) for glob in self.globs))
+            and (not self.globs or any(fnmatch.fnmatchcase(name, glob.lower()) for glob in self.globs))
         )
+
+    def hint(self, models: Collection[str]) -> str:
+        """Return what to write instead, if a whole name is given that is only a part of one of these models."""
+        if any(map(self.accepts, models)):
+            return ""
+        if self.exact and any(self.exact.lower() in each.lower() for each in models):
+            return f'{names.MODEL_EXACT} is the whole name; for a part of it use {names.MODEL_GLOBS}: "*{self.exact}*"'
+        for glob in self.globs:
+            wider = f"*{glob.strip('*')}*"
+            if any(fnmatch.fnmatchcase(each.lower(), wider.lower()) for each in models):
+                return f'"{glob}" must match the whole name; for a part of it use "{wider}"'
+        return ""
 
 
 ANY_MODEL: Final = ModelConstraint()
@@ -52,9 +67,9 @@ def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelCo
         ModelError: a pattern is not valid.
     """
     return ModelConstraint(
-        exact=_bounded(annotations, names.MODEL_EXACT).lower(),
+        exact=_bounded(annotations, names.MODEL_EXACT),
         regex=_regex(_bounded(labels, names.MODEL_REGEX)),
-        globs=_globs(_bounded(annotations, names.MODEL_GLOBS).lower(), present=names.MODEL_GLOBS in annotations),
+        globs=_globs(_bounded(annotations, names.MODEL_GLOBS), present=names.MODEL_GLOBS in annotations),
     )
 
 

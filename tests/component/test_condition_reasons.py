@@ -1,7 +1,6 @@
 """Reasons of PodScheduled=False: `Unschedulable`, for which autoscalers add nodes, only if a node could help."""
 
 import asyncio
-from typing import Any
 
 import pytest
 
@@ -110,8 +109,8 @@ async def test_errors_have_kube_schedulers_reason(fault: str) -> None:
 async def test_a_condition_of_another_reason_is_replaced_though_its_message_stands(known: str, patches: int) -> None:
     world = World()
     text = f"{INVALID}; allowed are 1 to 100 (part of a card) or multiples of 100"
-    fields: dict[str, Any] = {"status": {"conditions": [condition("PodScheduled", "False", reason=known, message=text)]}}
-    world.submit(pod("a", {GPU: "150"}, **fields))
+    shown = condition("PodScheduled", "False", reason=known, message=text)
+    world.submit(pod("a", {GPU: "150"}, status={"conditions": [shown]}))
     async with world.running() as api:
         await asyncio.sleep(30)
     assert len(api.patches) == patches

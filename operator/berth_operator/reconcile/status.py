@@ -20,6 +20,7 @@ OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
 BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
 """The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
+MAX_TIME: Final = 40
 MAX_ID: Final = 160
 SLICES: Final = 7
 """Compute slices of a GPU, for a card whose MIG instances are no longer reported."""
@@ -163,13 +164,19 @@ def _ready(view: NodeView) -> _Verdict:
             names.READY,
             "Unknown",
             "AgentNotHeard",
-            "the node's Lease is not renewed; its devices are not allocated",
+            f"{_renewal(view)}; its devices are not allocated",
         )
     if view.node is None:
         return names.READY, "False", "NodeMissing", "there is no Node of this name, or it is not selected"
     if (driver := _shown(view, names.DRIVER_LOADED)) is not None and driver.status == "False":
         return names.READY, "False", driver.reason, driver.message
     return names.READY, "True", "AgentHeard", "the node's Lease is renewed"
+
+
+def _renewal(view: NodeView) -> str:
+    """Return since when the agent has been silent: a time, because each new text is written."""
+    # An agent that is not heard does not change the time.
+    return f"the node's Lease is not renewed{f' since {view.last_renewal[:MAX_TIME]}' if view.last_renewal else ''}"
 
 
 def _shown(view: NodeView, condition_type: str) -> Condition | None:

@@ -68,6 +68,11 @@ class Heartbeats:
         if (beat := self._beats.get(node)) is not None:
             beat.renew_time = ""
 
+    def last_renewal(self, node: str) -> str:
+        """Return the time in the node's Lease, by its agent's clock; empty if there is none."""
+        beat = self._beats.get(node)
+        return beat.renew_time or "" if beat is not None else ""
+
     def alive(self, node: str, now: float) -> bool:
         """Return whether the node's agent is alive, so that its devices may be allocated."""
         beat = self._beats.get(node)

@@ -7,6 +7,7 @@ import structlog
 
 from berth_api import names
 from berth_api.request import Kinds
+from berth_client import times
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.verdict import Change
@@ -84,6 +85,7 @@ class NodeCache:
         if is_new:
             self._fleet.put_device(record.name, record.inventory)
             self._fleet.set_fresh(record.name, fresh=self.is_alive(record.name))
+            self._fleet.set_heard(record.name, self._heard(record.name))
         if is_new or (known is not None and known.agent_report is not record.agent_report):
             self._allocations.apply_report(record, known)
         if is_new:
@@ -120,7 +122,14 @@ class NodeCache:
     def check_alive(self, name: str) -> None:
         """Update a node's freshness by the clock."""
         row, alive = self._fleet.rows.get(name), self.is_alive(name)
-        if row is None or name not in self.devices or bool(self._fleet.fresh[row]) == alive:
+        if row is None or name not in self.devices:
+            return
+        # Only of silent agents: the others renew their Leases all the time.
+        is_news = not alive and self._fleet.set_heard(name, self._heard(name))
+        if bool(self._fleet.fresh[row]) == alive:
+            if is_news:
+                self._waker.record_change()
+                self._changed(name)
             return
         self._waker.record_change()
         self._fleet.set_fresh(name, fresh=alive)
@@ -156,9 +165,17 @@ class NodeCache:
             device=self.devices.get(name),
             ours=self.is_ours(name),
             alive=self.is_alive(name),
+            last_renewal=self._heartbeats.last_renewal(name),
             charges=tuple(self._fleet.on_node(name)),
             kinds=self._kinds,
         )
+
+    def _heard(self, name: str) -> int:
+        """Return when a node's agent renewed its Lease last, in seconds since 1970; 0 if that is not known."""
+        try:
+            return int(times.parse(self._heartbeats.last_renewal(name)).timestamp())
+        except ValueError:
+            return 0
 
     def _changed(self, name: str) -> None:
         self._listener.status_changed(StatusKind.NODE, name)

@@ -34,6 +34,8 @@ class NodeView:
     ours: bool
     """Whether this instance may write the Device: other instances' Devices have no Node that we watch."""
     alive: bool
+    last_renewal: str = ""
+    """The time in the Lease of its agent; empty if there is none."""
     charges: tuple[Charge, ...]
     kinds: Kinds = BUILT_IN
 

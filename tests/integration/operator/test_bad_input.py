@@ -287,7 +287,7 @@ PODS = [
         "model-unknown",
         "nvidia-gpu-scheduler/gpu.model",
         "Voodoo 2",
-        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs of model voodoo 2",
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs of model Voodoo 2 (1 requested; models: ",
     ),
     labelled(
         "priority-word", "genius/priority", "high", 'invalid request: label genius/priority: "high" is not a whole'

@@ -22,13 +22,20 @@ def test_silent_agent_stops_new_pods_and_no_others(world: World) -> None:
     world.pod("runs", HALF)
     before = world.bound("runs")
     world.wait_allocated(node, "0.5")
+    lease_path = f"{words.LEASES}/{node}"
+    world.wait(lambda: world.api.exists(lease_path), what="the Lease")
 
     agent.kill()
 
     condition = world.wait_ready(node, "Unknown", deadline=STALE_WITHIN)
     assert condition["reason"] == "AgentNotHeard"
     world.pod("p", HALF)
-    assert world.waits("p") == "0/1 nodes are available: 1 node(s) have a Device that is not ready."
+    renewed = world.api.get(lease_path)["spec"]["renewTime"]
+    assert condition["message"] == f"the node's Lease is not renewed since {renewed}; its devices are not allocated"
+    assert world.waits("p") == (
+        "0/1 nodes are available: 1 node(s) have a Device that is not ready "
+        f"(agent silent since {renewed.partition('.')[0]}Z)."
+    )
     # A pod without device requests does not depend on the agent.
     world.pod("plain", {"cpu": "1"})
     world.bound("plain")

@@ -60,6 +60,26 @@ def test_a_bad_constraint_is_named(source: dict[str, str], words: str) -> None:
     assert words in str(caught.value)
 
 
+WHOLE = f'{names.MODEL_EXACT} is the whole name; for a part of it use {names.MODEL_GLOBS}: "*a100*"'
+OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
+
+
+@pytest.mark.parametrize(
+    ("constraint", "hint"),
+    [
+        pytest.param(read(exact="a100"), WHOLE, id="a part for the whole name"),
+        pytest.param(read(globs="A100*"), OF_PART.format("A100*", "*A100*"), id="a glob of a part"),
+        pytest.param(read(globs="H100, T4"), OF_PART.format("T4", "*T4*"), id="the second glob"),
+        pytest.param(read(exact="H100"), "", id="no model has it"),
+        pytest.param(read(globs="*H100*"), "", id="no model matches"),
+        pytest.param(read(exact=T4), "", id="a model that there is"),
+        pytest.param(read(regex="^A100"), "", id="a regular expression"),
+    ],
+)
+def test_a_part_of_a_name_gets_a_hint(constraint: ModelConstraint, hint: str) -> None:
+    assert constraint.hint([A100, T4]) == hint
+
+
 def test_no_constraint_is_false() -> None:
     assert not read()
     assert read(regex="x")
@@ -68,13 +88,13 @@ def test_no_constraint_is_false() -> None:
 @pytest.mark.parametrize(
     ("constraint", "text"),
     [
-        pytest.param(read(exact="A"), "a", id="exact"),
+        pytest.param(read(exact="A"), "A", id="exact"),
         pytest.param(read(regex="B"), "B", id="regex"),
-        pytest.param(read(globs="C*, D*"), "c* or d*", id="globs"),
-        pytest.param(read("A", "B", "C"), "a and B and c", id="all"),
+        pytest.param(read(globs="C*, D*"), "C* or D*", id="globs"),
+        pytest.param(read("A", "B", "C"), "A and B and C", id="all"),
     ],
 )
-def test_a_constraint_is_shown(constraint: ModelConstraint, text: str) -> None:
+def test_a_constraint_is_shown_as_it_was_written(constraint: ModelConstraint, text: str) -> None:
     assert str(constraint) == text
 
 

@@ -274,6 +274,14 @@ def test_ready(of: NodeView, expected: tuple[str, str]) -> None:
     assert reported_condition(of, "Ready")[:2] == expected
 
 
+def test_a_silent_agent_is_shown_with_its_last_renewal() -> None:
+    silent = replace(view(gpu(0), alive=False), last_renewal="2026-01-02T03:04:05.000000Z")
+    _, _, message = reported_condition(silent, "Ready")
+    assert message == (
+        "the node's Lease is not renewed since 2026-01-02T03:04:05.000000Z; its devices are not allocated"
+    )
+
+
 def test_the_drivers_own_words_are_passed_on() -> None:
     of = view(
         conditions=[condition("DriverLoaded", "False", reason="NoDriver", message="libnvidia-ml.so.1 is missing")]

@@ -590,6 +590,33 @@ def test_a_stale_agents_cards_are_not_handed_out_until_it_is_heard_again() -> No
     world.placed()
 
 
+def test_since_when_an_agent_is_silent_is_the_time_in_its_lease_and_does_not_change_by_itself() -> None:
+    world = World()
+    world.cluster.put_lease(lease(renewed="2026-01-02T03:04:05.678901Z"))
+    world.now += 100.0
+    world.cluster.node_cache.check_alive("node")
+    world.pods.apply("ADDED", HALF)
+    failure = world.decided()[0]
+    assert isinstance(failure, Failure)
+    assert "not ready (agent silent since 2026-01-02T03:04:05Z)." in failure.message
+    version, marked = world.cluster.version, len(world.dirty)
+    for _ in range(100):
+        world.now += 1.0
+        world.cluster.node_cache.check_alive("node")
+    assert (world.cluster.version, len(world.dirty)) == (version, marked)
+
+
+def test_a_lease_of_before_the_start_shows_since_when_the_agent_is_silent() -> None:
+    world = World()
+    world.cluster.node_cache.remove_device("node")
+    world.cluster.put_device(device("node", entry(0), conditions=[condition("Ready", "Unknown")]))
+    marked = len(world.dirty)
+    world.cluster.put_lease(lease(renewed="2026-01-02T03:04:05.678901Z"))
+    assert not fresh(world)
+    assert len(world.dirty) == marked + 1
+    assert world.cluster.node_cache.view("node").last_renewal == "2026-01-02T03:04:05.678901Z"
+
+
 def test_nothing_changes_nothing_is_marked() -> None:
     world = World()
     world.cluster.node_cache.check_alive("node")
@@ -792,4 +819,4 @@ def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> No
     world.cluster.put_bound(bound)
     typical = world.cluster.fleet.workload.typical
     assert typical.cpu_per_card == pytest.approx(4000)
-    assert [each.globs for each in typical.constraints] == [("*a100*",)]
+    assert [each.globs for each in typical.constraints] == [("*A100*",)]

@@ -60,7 +60,7 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
         ("k", "Exists", ""),
         ("", "Equal", ""),
     ]
-    assert request.model.exact == A100.lower()
+    assert request.model.exact == A100
     assert [(each.container, each.first, each.end) for each in request.shares] == [("main", 0, 1)]
     assert request.unsupported == ()
 

@@ -9,10 +9,11 @@ from itertools import islice
 
 import numpy as np
 
+from berth_api import listing
 from berth_api.allocation import Grant
 from berth_api.request import INSTANCE, Part
 from berth_operator.core.allocators import subdevices
-from berth_operator.core.fleet.cards import Column, Mask
+from berth_operator.core.fleet.cards import Cards, Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import AllocationPolicy
@@ -34,10 +35,19 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> It
     """Yield the possible reasons, each with the rows it is true for."""
     cards, name = fleet.cards[part.type], _profile(part)
     offered = subdevices.offered(cards, [name], ALL)
-    yield f"node(s) have no {name}", offered.sum(axis=1) == 0
+    yield _none(fleet, cards, offered, name), offered.sum(axis=1) == 0
     yield f"node(s) use MIG strategy single (instances are nvidia.com/gpu and not {name})", fleet.mig_single
     own_first = sorted(_available(fleet, request, ALL), key=lambda each: each[0] != part)
     yield from subdevices.reasons(fleet, request, own_first, offered, name, rejected=rejected)
+
+
+def _none(fleet: Fleet, cards: Cards, offered: Column, name: str) -> str:
+    """Return the reason of nodes without a profile; if no node has it, with the profiles that nodes offer."""
+    if offered.any():
+        return f"node(s) have no {name}"
+    totals = ((each, cards.total[cards.index[each]][~fleet.mig_single]) for each in subdevices.instances(cards))
+    profiles = listing.first_of(sorted(each for each, total in totals if total.any()))
+    return f"node(s) have no {name}" + (f" (offered: {profiles})" if profiles else "")
 
 
 def free(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Column:

@@ -5,6 +5,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api import listing
 from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY, RDMA
 from berth_api.request import PLUGIN_UNIT, Part
@@ -23,8 +24,9 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
     device_type, label, requested = part.type, plural(part.type), f"({part.count} requested)"
     healthy = fleet.cards[device_type].healthy
     yield f"node(s) have too few healthy {label} {requested}", too_few(healthy, part)
-    of_model = too_few(healthy & candidates.of_model(fleet, request, part), part)
-    yield f"node(s) have too few healthy {label} of model {request.model} {requested}", of_model
+    if request.model:
+        wrong = too_few(healthy & candidates.of_model(fleet, request, part), part)
+        yield f"node(s) have too few healthy {label} {of_model(fleet, request, part)}", wrong
     right = healthy & candidates.accepted(fleet, request, part)
     yield f"node(s) have too few healthy {label} that match the pod's device selector {requested}", too_few(right, part)
     if part.unit == PLUGIN_UNIT:
@@ -41,6 +43,16 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
         yield WITHHELD, too_few(left, part)
     if part.exclusive:
         yield kept_by_policy(part), too_few(candidates.fitting(fleet, request, part), part)
+
+
+def of_model(fleet: Fleet, request: PodRequest, part: Part) -> str:
+    """Return the end of a reason: the models that the pod accepts and those that there are, and what to write."""
+    cards = fleet.cards[part.type]
+    numbers = np.flatnonzero(np.bincount(cards.model[cards.present]))
+    models = sorted(filter(None, (fleet.intern_table.models[number] for number in numbers.tolist())))
+    there = f"models: {listing.first_of(models)}" if models else "no GPU has a model"
+    details = filter(None, (f"{part.count} requested", there, request.model.hint(models)))
+    return f"of model {request.model} ({'; '.join(details)})"
 
 
 def plural(device_type: str) -> str:

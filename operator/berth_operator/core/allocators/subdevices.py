@@ -243,10 +243,10 @@ def reasons(
     part, free = available[0]
     requested = f"({part.count} requested)"
     yield f"node(s) have too few {name} {requested}", _too_few(listed, part)
-    yield (
-        f"node(s) have too few {name} on GPUs of model {request.model} {requested}",
-        _too_few(listed * candidates.of_model(fleet, request, part), part),
-    )
+    if request.model:
+        of_model = shortage.of_model(fleet, request, part)
+        wrong = _too_few(listed * candidates.of_model(fleet, request, part), part)
+        yield f"node(s) have too few {name} on GPUs {of_model}", wrong
     accepted = listed * candidates.accepted(fleet, request, part)
     yield (
         f"node(s) have too few {name} on GPUs that match the pod's device selector {requested}",

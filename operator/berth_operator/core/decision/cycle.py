@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import Grant
+from berth_api.request import is_device, nearest
 from berth_operator.core import scores
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
@@ -222,7 +223,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
     return Failure(
         reasons=reasons,
         condition=condition,
-        message=_message(int(fleet.present.sum()), counts, of_pod, request.devices.hint),
+        message=_message(int(fleet.present.sum()), counts, of_pod, _hint(fleet, request)),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
         filters=tuple(filters),
@@ -239,6 +240,17 @@ def refusing(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Fi
 def plugin_failure(error: PluginFailedError) -> Failure:
     """Return the failure of a pod that could not be decided because a plug-in failed; no event wakes it."""
     return Failure(message=cut(str(error)), condition=SCHEDULER_ERROR, wakes_on=Change(0))
+
+
+def _hint(fleet: Fleet, request: PodRequest) -> str:
+    """Return what the user may have meant; empty for most pods."""
+    # Resources such as cpu have no slash, and those of devices are known even if no node has any.
+    extended = [name for name, _ in request.resources if "/" in name and not is_device(name, fleet.kinds)]
+    offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
+    unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
+    if not unknown or not offered:
+        return request.devices.hint
+    return " ".join(filter(None, (request.devices.hint, nearest.hint(unknown, offered, fleet.kinds))))
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, hint: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Final
 
 from berth_operator.core import allocators
@@ -57,10 +58,21 @@ class DeviceFilter:
 
     def _reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         yield "node(s) have no Device", ~fleet.has_device
-        yield "node(s) have a Device that is not ready", ~fleet.fresh
+        yield _not_ready(fleet, rejected & fleet.has_device & ~fleet.fresh), ~fleet.fresh
         if vendor := request.devices.vendor:
             yield f"node(s) have no {vendor} devices", ~fleet.of_vendor(vendor)
         yield from self._allocators.reasons(fleet, request, rejected)
+
+
+def _not_ready(fleet: Fleet, rows: Mask) -> str:
+    """Return the reason of rows whose agents are silent: one text for all, which time alone does not change."""
+    reason, heard = "node(s) have a Device that is not ready", fleet.heard[rows]
+    known = heard[heard > 0]
+    if not known.size:
+        return reason
+    since = datetime.fromtimestamp(int(known.min()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    many = heard.min() < heard.max()
+    return f"{reason} ({'agents' if many else 'agent'} silent since {since}{' or later' if many else ''})"
 
 
 BUILT_IN: Final = DeviceFilter(allocators.BUILT_IN)

@@ -126,6 +126,12 @@ class Fleet(NodeColumns):
             self.column_cache.alter(row)
             self._own.fresh[row] = fresh
 
+    def set_heard(self, name: str, heard: int) -> bool:
+        """Set when the agent of a known node was last heard, for reasons; return whether that has changed."""
+        row = self.rows[name]
+        before, self._own.heard[row] = int(self.heard[row]), heard
+        return before != heard
+
     # --- devices ----------------------------------------------------------------------------------------------
 
     def put_device(self, name: str, inventory: DeviceInventory) -> None:
@@ -465,7 +471,7 @@ class Fleet(NodeColumns):
         self.names[row] = name
         self.volumes.enter(row, name)
         # Nothing is allocated until the lifecycle controller has seen that the agent is alive.
-        self._own.fresh[row] = False
+        self._own.fresh[row], self._own.heard[row] = False, 0
         return row
 
     def _drop_if_empty(self, name: str) -> None:

@@ -17,6 +17,8 @@ class NodeColumns:
     has_device: Mask
     fresh: Mask
     """Rows whose agent is alive."""
+    heard: npt.NDArray[np.int64]
+    """When the agent of a row that is not fresh was last heard, in seconds since 1970; 0 if that is not known."""
     vendor: npt.NDArray[np.int32]
     """The number of the Device's vendor."""
     partitions: npt.NDArray[np.int32]
@@ -43,6 +45,7 @@ def node_columns(rows: int, resources: int) -> NodeColumns:
     masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh")
     for name in (*masks, "partitions_only", "mig_single", "node_partitions_only", "device_decides"):
         setattr(columns, name, np.zeros(rows, np.bool_))
+    columns.heard = np.zeros(rows, np.int64)
     columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
     columns.allocatable = np.zeros((resources, rows), np.int64)
     columns.requested = np.zeros((resources, rows), np.int64)

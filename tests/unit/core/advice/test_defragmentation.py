@@ -19,6 +19,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
+from berth_operator.core.values.verdict import Change
 from tests.builders import GPU, NVIDIA, add, asks, cards, charge, grant, inventory, node_info, waiting
 from tests.unit.core.decision.test_what_if import plain
 
@@ -206,7 +207,8 @@ def test_a_pod_that_fits_needs_no_moves() -> None:
 
 def test_an_invalid_pod_is_reported() -> None:
     advice = scattered().advise(waiting("wrong", error="no sense"))
-    assert advice == Advice(result=Failure(message="invalid request: no sense", wakes_on=advice.result.wakes_on))  # type: ignore[union-attr]
+    invalid = Failure(message="invalid request: no sense", condition="InvalidRequest", wakes_on=Change(0))
+    assert advice == Advice(result=invalid)
 
 
 def test_pods_that_already_terminate_need_no_move() -> None:

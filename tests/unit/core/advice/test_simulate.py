@@ -87,7 +87,10 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
         pytest.param([waiting("a", HALF), waiting("b", HALF)], {"a": "n 0", "b": "n 0"}, id="shares pack"),
         pytest.param(
             [waiting("a", asks(ONE, model=of_pod({names.MODEL_GLOBS: "*H100*"}, {})))],
-            {"a": "0/1 nodes are available: 1 node(s) have too few healthy GPUs of model *h100* (1 requested)."},
+            {
+                "a": "0/1 nodes are available: 1 node(s) have too few healthy GPUs of model *H100* "
+                f"(1 requested; models: {A100})."
+            },
             id="none fits",
         ),
         pytest.param(

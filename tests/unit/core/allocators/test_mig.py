@@ -17,6 +17,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
 from tests.builders import (
+    A100,
     A100_BYTES,
     GPU,
     NVIDIA,
@@ -352,7 +353,7 @@ def test_why_there_is_no_instance(
 def test_a_model_that_is_not_accepted_has_no_instances() -> None:
     made = holding([divided(0, *SEVEN)])
     reason = why(made, {MIG_1G: 1}, model=of_pod({"berth.dev/gpu-model": "*H100*"}, {}))
-    assert reason == f"node(s) have too few {MIG_1G} on GPUs of model *h100* (1 requested)"
+    assert reason == f"node(s) have too few {MIG_1G} on GPUs of model *H100* (1 requested; models: {A100})"
 
 
 def test_under_strategy_single_there_are_no_profiles() -> None:

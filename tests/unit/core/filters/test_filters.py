@@ -593,7 +593,10 @@ DEVICE_CASES = [
     ),
     pytest.param(ANY_A100, with_(card()), "", id="model"),
     pytest.param(
-        NOT_A100, with_(card()), "node(s) have too few healthy GPUs of model *h100* (1 requested)", id="another model"
+        NOT_A100,
+        with_(card()),
+        f"node(s) have too few healthy GPUs of model {NOT_A100.model} (1 requested; models: {A100})",
+        id="another model",
     ),
     pytest.param(asks({MEMORY: 80 * 10**9}), with_(card()), "", id="by memory"),
     pytest.param(

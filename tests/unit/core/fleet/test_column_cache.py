@@ -265,8 +265,8 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
 
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
-UNREAD = {"ready", "unreachable", "cordoned", "node_partitions_only", "device_decides"}
-"""Columns that no cached column reads: filters read the first three directly; `partitions_only` includes the others."""
+UNREAD = {"ready", "unreachable", "cordoned", "heard", "node_partitions_only", "device_decides"}
+"""Columns that no cached column reads: filters read the first four directly; `partitions_only` includes the others."""
 
 
 def fingerprint(made: Fleet) -> tuple[object, bytes]:

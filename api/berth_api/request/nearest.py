@@ -1,0 +1,54 @@
+"""What a user may have meant by the name of a resource that no node has."""
+
+from collections.abc import Collection, Iterable
+from difflib import get_close_matches
+from typing import Final
+
+from berth_api import listing, names
+from berth_api.request.amounts import VENDORS
+from berth_api.request.kinds import Kinds
+
+ALIKE: Final = 0.92
+"""The similarity, by difflib, of whole names that may be meant for each other."""
+ALIKE_HERE: Final = 0.7
+"""The same for the part behind the slash, if the domain is one of those whose devices Berth allocates."""
+MAX_KNOWN: Final = 512
+"""Names that are compared with a name."""
+_PREFIXED: Final = (
+    names.GPU_MEMORY,
+    names.GPU_MEMORY_RATIO,
+    names.GPU_CORE,
+    names.GPU_SHARED,
+    names.GPU,
+    names.RDMA,
+    names.FPGA,
+)
+_BUILT_IN: Final = (
+    *(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in _PREFIXED),
+    *VENDORS,
+)
+
+
+def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
+    """Return all resources that no node has, with the nearest known names; empty if none has one."""
+    own = [name for kind in kinds.added for name in kind.resources]
+    # The first of equally near names is meant: the prefix of Kubernetes, and no name that only some nodes have.
+    known = list(dict.fromkeys((*_BUILT_IN, *own, *offered)))[:MAX_KNOWN]
+    meant = {name: nearest(name, known) for name in sorted(unknown)}
+    if not any(meant.values()):
+        return ""
+    return "no node has " + listing.first_of(
+        f"{name} (did you mean {near}?)" if near else name for name, near in meant.items()
+    )
+
+
+def nearest(name: str, known: Collection[str]) -> str:
+    """Return the known name that is nearest to an unknown one; empty if none is near."""
+    if alike := get_close_matches(name, known, n=1, cutoff=ALIKE):
+        return alike[0]
+    domain, _, own = name.partition("/")
+    if domain not in {each.partition("/")[0] for each in _BUILT_IN}:
+        return ""
+    by_own = {each.partition("/")[2]: each for each in reversed(list(known))}
+    alike = get_close_matches(own, by_own, n=1, cutoff=ALIKE_HERE)
+    return by_own[alike[0]] if alike else ""
