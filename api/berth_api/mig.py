@@ -4,6 +4,8 @@ import re
 from typing import Final
 
 PREFIX: Final = "nvidia.com/mig-"
+_SHARED: Final = ".shared"
+"""What ends the resource of replicas of instances."""
 _PROFILE: Final = re.compile(
     r"(?P<part>[1-9]c\.)?(?P<slices>[1-9])g\.(?P<memory>[1-9][0-9]{0,3})gb([.+-][a-z0-9]{1,8}){0,3}"
 )
@@ -28,6 +30,12 @@ def is_part(profile: str) -> bool:
 def resource(profile: str) -> str:
     """Return the resource of a profile; a resource name cannot contain a `+`."""
     return PREFIX + profile.replace("+", ".")
+
+
+def profile(name: str) -> str:
+    """Return the driver's name of the profile of a resource: `1g.10gb+me` of `nvidia.com/mig-1g.10gb.me.shared`."""
+    slices, unit, attributes = name.removeprefix(PREFIX).removesuffix(_SHARED).partition("gb")
+    return slices + unit + attributes.replace(".", "+", 1)
 
 
 def slices(name: str) -> int:

@@ -14,7 +14,7 @@ from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
 from berth_operator.binding.waiting_pods import CHECK_SECONDS, MAX_HOLD, MAX_RETRY, QUIET, RATE, SERIES, SETTLE
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
-from tests.builders import NVIDIA, Raw, condition, grant, node, pod, waiting
+from tests.builders import NVIDIA, Raw, condition, node, pod, waiting
 from tests.component.world import LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -41,7 +41,7 @@ async def test_a_bound_pod_gets_one_event_that_names_its_cards() -> None:
         await asyncio.sleep(30)
     ((at, event),) = api.events
     assert at < 10
-    assert event["note"] == "Successfully assigned ns/a to node with gpu 0, gpu 1"
+    assert event["note"] == "Successfully assigned ns/a to node with GPU 0; GPU 1"
     assert (event["type"], event["reason"], event["action"]) == ("Normal", "Scheduled", "Binding")
     assert (event["reportingController"], event["reportingInstance"]) == ("berth-scheduler", "me")
     assert event["regarding"] == {"apiVersion": "v1", "kind": "Pod", "namespace": "ns", "name": "a", "uid": "uid-a"}
@@ -143,9 +143,8 @@ async def test_each_mistake_in_the_configuration_is_reported_once_on_our_own_pod
 async def test_a_long_note_is_cut_to_what_an_event_holds() -> None:
     world = World()
     world.api.pods["b"] = pod("b")
-    grants = tuple(grant(minor, ratio=100) for minor in range(256))
     async with world.running() as api:
-        world.reporter.scheduled(Placement(pod=waiting("a"), node="node", grants=grants))
+        world.reporter.scheduled(Placement(pod=waiting("a"), node="node"), "GPU" * 1000)
         world.reporter.unschedulable(waiting("b"), failure("é" * 1000))
         await asyncio.sleep(1)
     notes = {event["regarding"]["name"]: event["note"] for _, event in api.events}

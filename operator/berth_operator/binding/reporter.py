@@ -65,12 +65,11 @@ class Reporter:
 
     # --- Events that are recorded once ------------------------------------------------------------------------
 
-    def scheduled(self, placement: Placement) -> None:
-        """Report that a pod was bound."""
+    def scheduled(self, placement: Placement, devices: str = "") -> None:
+        """Report that a pod was bound; `devices` is the text of its devices."""
         pod = placement.pod
         self.dismiss(pod.uid)
-        cards = ", ".join(f"{each.type} {each.minor}" for each in placement.grants)
-        note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {cards}" if cards else "")
+        note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {devices}" if devices else "")
         self._events.put(
             Event(
                 subject=Subject.of(pod),

@@ -16,6 +16,7 @@ from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.review import Review
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
+from berth_operator.core.decision import assigned
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.policy import Policy
@@ -256,7 +257,7 @@ class Scheduler:
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.BindOutcome.BOUND:
             self._cluster.placements.finish_binding(placement.pod.uid)
-            self._reporter.scheduled(placement)
+            self._reporter.scheduled(placement, assigned.devices(self._cluster.fleet, placement))
         else:
             self._handle_binding_error(placement, outcome, why)
 

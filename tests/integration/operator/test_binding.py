@@ -1,5 +1,6 @@
 """A bound pod's annotations record what it got: node, cards, amounts, each container's view, the term."""
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -173,6 +174,7 @@ def test_every_bound_pod_gets_one_scheduled_event(shared: World) -> None:
         assert event["message"].startswith(
             f"Successfully assigned {shared.arena.namespace}/{name} to {shared.arena.id}"
         )
+        assert re.search(r" with GPU [0-7] \(core 50, memory 40Gi\)$", event["message"])
 
 
 def test_no_card_is_given_twice(shared: World) -> None:

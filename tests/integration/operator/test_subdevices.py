@@ -76,6 +76,10 @@ def test_a_gpu_is_what_the_device_offers_as_one(shared: World) -> None:
         (0, f"{cards[0]}::1", {**quarter, SLICES: "1"}),
     ]
     assert seen(slices) == cards
+    [event] = shared.wait(lambda: shared.events("slices", "Scheduled"), what="the Event")
+    assert event["message"].endswith(" with GPU 0, replica 1 of 4; GPU 1, replica 1 of 4; GPU 0, replica 2 of 4")
+    [event] = shared.wait(lambda: shared.events("instance", "Scheduled"), what="the Event")
+    assert event["message"].endswith(" with GPU 0, MIG 3g.40gb")
     [held] = given(instance)
     assert held[1:] == (shared.shown(single)["spec"]["devices"][0]["mig"]["instances"][0]["id"], {MIG_3G: "1"})
     shared.wait_allocated(sliced, "0.75")

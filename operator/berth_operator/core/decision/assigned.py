@@ -1,0 +1,34 @@
+"""The devices of a placement in words, for its Event: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
+
+import numpy as np
+
+from berth_api import device_text, mig
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.fleet.cards import Cards
+from berth_operator.core.fleet.fleet import Fleet
+
+
+def devices(fleet: Fleet, placement: Placement) -> str:
+    """Return the placement's devices, with the share or subdevice of each; empty if it has none."""
+    row = fleet.rows.get(placement.node)
+    return device_text.joined(_device(fleet.cards[grant.type], row, grant) for grant in placement.grants)
+
+
+def _device(cards: Cards, row: int | None, grant: Grant) -> str:
+    resource = next((name for name, _ in grant.amounts if mig.is_resource(name)), "")
+    profile = mig.profile(resource) if resource else ""
+    replicas = 0 if row is None or REPLICA_MARK not in grant.id else _replicas(cards, row, grant)
+    name = device_text.of_device(grant.type, grant.minor, grant.id, profile=profile, replicas=replicas)
+    share = device_text.of_share(grant)
+    return f"{name} ({share})" if share else name
+
+
+def _replicas(cards: Cards, row: int, grant: Grant) -> int:
+    """Return how many replicas the card or instance of a replica has; 0 if the Device no longer lists it."""
+    instances = cards.instances.get(row, {}).get(grant.minor, ())
+    if of_instance := sum(name.startswith(grant.visible + REPLICA_MARK) for name, _ in instances):
+        return of_instance
+    if REPLICAS not in cards.index:
+        return 0
+    return int(cards.total[cards.index[REPLICAS], row][cards.minor[row] == grant.minor].sum(dtype=np.int64))
