@@ -39,6 +39,8 @@ def _column(name: str, kind: str, path: str, **extra: object) -> Schema:
     return {"name": name, "type": kind, "jsonPath": path, **extra}
 
 
+WIDE: Final = 1
+"""The priority of columns that only `kubectl get -o wide` shows."""
 _READY: Final = '.status.conditions[?(@.type=="Ready")].status'
 _CONSISTENT: Final = '.status.conditions[?(@.type=="Consistent")].status'
 _AGE: Final = _column("Age", "date", ".metadata.creationTimestamp")
@@ -49,12 +51,17 @@ _DEVICE_COLUMNS: Final = [
     _column("Allocated", "string", ".status.allocated"),
     _column("Model", "string", ".status.model"),
     _column("Others", "string", ".status.others"),
-    _column("Driver", "string", ".spec.driverVersion"),
+    _column("Memory", "string", ".status.memory", priority=WIDE),
+    _column("Driver", "string", ".spec.driverVersion", priority=WIDE),
     _AGE,
 ]
 _GPUPOD_COLUMNS: Final = [
     _column("Node", "string", ".spec.nodeName"),
+    _column("Devices", "string", ".spec.devices"),
+    _column("Memory", "string", ".spec.memory"),
+    _column("Core", "integer", ".spec.core"),
     _column("Consistent", "string", _CONSISTENT),
+    _column("IDs", "string", ".spec.ids", priority=WIDE),
     _AGE,
 ]
 _LEADER_LEASE_COLUMNS: Final = [

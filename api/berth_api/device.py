@@ -59,11 +59,17 @@ class Condition(Model):
     """One condition, as metav1.Condition; conditions are a map by type."""
 
     type: Annotated[str, Field(max_length=63)]
+    """What the condition is about; docs/protocol.md and docs/agent.md list the types."""
     status: Literal["True", "False", "Unknown"]
+    """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]
+    """Why, in one word for programs."""
     message: Annotated[str, Field(max_length=4096)] = ""
+    """Why, in a sentence for people."""
     last_transition_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})]
+    """When the status last changed."""
     observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """The `metadata.generation` that the condition is about."""
 
 
 class Topology(Model):
@@ -96,14 +102,18 @@ class VirtualFunction(Model):
     """One SR-IOV virtual function of a device."""
 
     minor: Annotated[int, Field(ge=-1, le=65535)]
+    """Number of the function on its device; -1 if it has none."""
     bus_id: Annotated[str, Field(alias="busID", max_length=64)] = ""
+    """PCI address, `0000:1f:00.2`."""
 
 
 class VirtualFunctionGroup(Model):
     """Virtual functions with the same labels."""
 
     labels: Labels = Field(default_factory=dict)
+    """Labels for the `vfSelector` of device hints."""
     vfs: Annotated[list[VirtualFunction], Field(max_length=256)] = Field(default_factory=list)
+    """The functions; each is allocated to one pod."""
 
 
 class MigInstance(Model):
@@ -114,8 +124,11 @@ class MigInstance(Model):
     profile: Annotated[str, Field(max_length=63)]
     """`1g.10gb`, `1g.10gb+me`."""
     gpu_instance: Annotated[int, Field(ge=0, le=255)]
+    """Id of the GPU instance on its card, as `nvidia-smi mig -lgi` shows it."""
     compute_instance: Annotated[int, Field(ge=0, le=255)]
+    """Id of the compute instance in its GPU instance, as `nvidia-smi mig -lci` shows it."""
     memory: Quantity
+    """Memory of the instance."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
     """Number of time-sliced replicas of the instance; 1 if it is not time-sliced."""
     replica_resource: Annotated[str, Field(max_length=63)] = ""
@@ -126,13 +139,16 @@ class Mig(Model):
     """MIG state of a card that supports MIG."""
 
     enabled: bool = False
+    """Whether the card is in MIG mode now."""
     instances: Annotated[list[MigInstance], Field(max_length=MAX_INSTANCES)] = Field(default_factory=list)
+    """The instances that exist on the card."""
 
 
 class DeviceInfo(Model):
     """One card."""
 
     type: DeviceType
+    """`gpu`, `rdma`, `fpga`, or a type of a plug-in."""
     minor: Annotated[int, Field(ge=0, le=65535)]
     """Number of the card on its node; with the type it is the key of the card."""
     id: Annotated[str, Field(min_length=1, max_length=128)]
@@ -140,15 +156,18 @@ class DeviceInfo(Model):
     module_id: Annotated[int, Field(alias="moduleID", ge=-1, le=65535)] = -1
     """Position on the baseboard; -1 if the driver does not report it."""
     health: bool = False
+    """Whether the agent found no fault; an unhealthy card is not allocated. The conditions name the fault."""
     model: Text = ""
     """Full name as the driver reports it: `NVIDIA A100-SXM4-80GB`."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """Capacity of the whole card: `kubernetes.io/gpu-core: 100`, `…/gpu-memory: 80Gi`, `…/gpu-memory-ratio: 100`."""
     topology: Topology | None = None
     links: Annotated[list[Link], Field(max_length=64)] = Field(default_factory=list)
+    """How the card is connected to the others of its node."""
     labels: Labels = Field(default_factory=dict)
     """Labels for the selectors of device hints."""
     vf_groups: Annotated[list[VirtualFunctionGroup], Field(max_length=16)] = Field(default_factory=list)
+    """SR-IOV virtual functions of a NIC or FPGA, grouped by their labels."""
     mig: Mig | None = None
     """Only on cards that support MIG."""
     replicas: Annotated[int, Field(ge=1, le=100)] = 1
@@ -156,12 +175,14 @@ class DeviceInfo(Model):
     replica_resource: Literal["", "nvidia.com/gpu", "nvidia.com/gpu.shared"] = ""
     """The resource by which kubelet counts the replicas; empty if it is not known: then pods may request either."""
     conditions: Annotated[list[Condition], Field(max_length=8)] = Field(default_factory=list)
+    """Faults of the card and what clears them."""
 
 
 class DeviceSpec(Model):
     """What the agent of the node has read."""
 
     driver_version: Text = ""
+    """Version of the GPU driver: `570.124.06`."""
     cuda_version: Text = ""
     """Newest CUDA version that the driver supports: `12.8`."""
     mig_strategy: MigStrategy = "mixed"
@@ -170,56 +191,74 @@ class DeviceSpec(Model):
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
     """The boot in which the devices were read. Faults are not carried over to another boot."""
     devices: Annotated[list[DeviceInfo], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """The cards of the node, of all types."""
 
 
 class Holder(Model):
     """A pod that holds a card or a share of it."""
 
     namespace: Name
+    """Namespace of the pod."""
     name: Name
+    """Name of the pod."""
     uid: Annotated[str, Field(max_length=64)]
+    """UID of the pod."""
     id: Annotated[str, Field(max_length=160)] | None = None
     """Id of the instance or replica that the pod holds; absent if it holds the card or a share of it."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
+    """How much of the card the pod is charged for, in the units of `spec.devices[].resources`."""
 
 
 class DeviceUse(Model):
     """What is allocated and free on one card, as the operator accounts it."""
 
     type: DeviceType
+    """Type of the card, as in the spec."""
     minor: Annotated[int, Field(ge=-MAX_DEVICES, le=65535)]
     """-1, -2 and so on stand for cards that pods hold but that the spec no longer lists."""
     id: Annotated[str, Field(max_length=160)] | None = None
     """Id of a card that the spec no longer lists."""
     free: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
+    """What is not allocated, in the units of `spec.devices[].resources`; of a card in MIG mode, its instances."""
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
+    """The pods that are charged for the card, for a share of it or for a part."""
 
 
 class HeldDevice(Model):
     """One device that a container holds."""
 
     type: DeviceType
+    """Type of the device, as in the Device."""
     minor: Annotated[int, Field(ge=0, le=65535)]
     """Minor of the card, also for an instance or replica."""
     id: Annotated[str, Field(min_length=1, max_length=128)]
+    """UUID of the card or instance; `<UUID>::<n>` for a replica."""
 
 
 class HeldByContainer(Model):
     """What a container holds as kubelet reports it, whether or not its Pod object still exists."""
 
     pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
+    """UID of the pod."""
     namespace: Name
+    """Namespace of the pod."""
     pod: Name
+    """Name of the pod."""
     container: Annotated[str, Field(min_length=1, max_length=63)]
+    """Name of the container."""
     devices: Annotated[list[HeldDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """What kubelet gave the container."""
 
 
 class ForeignUse(Model):
     """Processes on a card that do not belong to a pod."""
 
     type: DeviceType
+    """Type of the card."""
     minor: Annotated[int, Field(ge=0, le=65535)]
+    """Minor of the card."""
     processes: Annotated[int, Field(ge=1)]
+    """Number of the processes."""
     memory: Quantity = 0
     """Memory of the card that they use; 0 if the driver does not report it."""
 
@@ -228,16 +267,21 @@ class DeviceStatus(Model):
     """Written by the operator; the agent writes its own conditions and the fields from `held` to `foreign`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
+    """The `metadata.generation` from which the operator computed the status."""
     gpus: Annotated[int, Field(ge=0)] = 0
+    """GPUs in the spec, healthy or not."""
     healthy: Annotated[int, Field(ge=0)] = 0
     """GPUs that can be allocated, or could be if they were free."""
     allocated: Annotated[str, Field(max_length=16)] = "0"
     """Allocated GPUs; half a card counts as 0.5."""
     model: LongText = ""
     """Model of the GPUs; several models are joined by commas."""
+    memory: LongText = ""
+    """Memory of each GPU, `80Gi`; several sizes are joined by commas."""
     others: LongText = ""
     """For each other type of device, how many pods hold and how many there are: `npu 2/4`."""
     devices: Annotated[list[DeviceUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """What is allocated and free on each card."""
     held: Annotated[list[HeldByContainer], Field(max_length=MAX_HELD)] = Field(default_factory=list)
     """Written by the agent. Devices of a deleted pod stay allocated while they are listed here."""
     boot_id: Annotated[str, Field(alias="bootID", max_length=64)] = ""
@@ -250,6 +294,7 @@ class DeviceStatus(Model):
     foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: cards that processes outside Kubernetes use."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
+    """`Ready`, `Valid` and `Accounted` by the operator, others by the agent."""
 
 
 class Device(Model):

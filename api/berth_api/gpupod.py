@@ -1,4 +1,4 @@
-"""The GpuPod object: the devices that the containers of a pod hold, as kubelet reports them.
+"""The GpuPod object: the GPUs of a pod, as kubelet reports them, or as Berth allocated them where kubelet knows none.
 
 Namespaced, with the name of its Pod and owned by it. The agent of the node writes the spec, the operator the status.
 """
@@ -7,28 +7,46 @@ from typing import Annotated
 
 from pydantic import Field
 
-from berth_api.device import Condition, HeldDevice, Model, Name
+from berth_api.device import Condition, HeldDevice, LongText, Model, Name
 
 
 class ContainerDevices(Model):
     """The devices of one container."""
 
     name: Annotated[str, Field(min_length=1, max_length=63)]
+    """Name of the container."""
     devices: Annotated[list[HeldDevice], Field(max_length=256)] = []
+    """What kubelet gave the container."""
 
 
 class GpuPodSpec(Model):
-    """What kubelet gave."""
+    """What the pod has."""
 
     node_name: Name
+    """The pod's node."""
     pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
+    """UID of the pod."""
     containers: Annotated[list[ContainerDevices], Field(max_length=64)] = []
+    """What kubelet gave each container; the pod is charged for it."""
+    allocated: Annotated[list[HeldDevice], Field(max_length=256)] = []
+    """The GPUs of a pod that kubelet gives none, as its allocation names them: shares, and cards by
+    `kubernetes.io/gpu`. Only shown: the pod is charged for its allocation."""
+    devices: LongText = ""
+    """The pod's GPUs in words: `GPU 0; GPU 1, MIG 3g.40gb, replica 2 of 4`."""
+    ids: LongText = ""
+    """The ids of the pod's GPUs, instances and replicas."""
+    memory: Annotated[str, Field(max_length=32)] = ""
+    """Memory of GPUs that the pod may use, of all its GPUs together: `40Gi`; empty if it is not known."""
+    core: Annotated[int, Field(ge=0)] | None = None
+    """Hundredths of cores of a GPU that the pod may use, of all its GPUs together; absent for MIG instances, and if
+    the pod requests none."""
 
 
 class GpuPodStatus(Model):
     """Whether the devices agree with the allocation of the pod."""
 
     conditions: Annotated[list[Condition], Field(max_length=16)] = []
+    """`Consistent`, of pods that kubelet gave devices."""
 
 
 class GpuPod(Model):

@@ -35,8 +35,11 @@ class PodGroupStatus(Model):
     scheduled: Count = 0
     """Members that are bound and have not ended."""
     running: Count = 0
+    """Members whose containers have started."""
     succeeded: Count = 0
+    """Members that have succeeded."""
     failed: Count = 0
+    """Members that have failed."""
     schedule_start_time: Annotated[str, Field(json_schema_extra={"format": "date-time"})] | None = None
     """When the group first had enough members."""
 

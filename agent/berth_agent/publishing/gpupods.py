@@ -80,7 +80,7 @@ def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:
             "labels": {names.NODE_LABEL: label_value(spec.node_name)},
             "ownerReferences": [owner],
         },
-        "spec": spec.model_dump(by_alias=True, exclude_unset=True),
+        "spec": spec.model_dump(by_alias=True, exclude_unset=True, exclude_none=True),
     }
 
 

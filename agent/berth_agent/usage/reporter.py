@@ -22,6 +22,7 @@ from berth_agent.kubelet.podresources import PodResources
 from berth_agent.publishing.gpupods import GpuPods, Key
 from berth_agent.readings import NodeUse, Process, Reading
 from berth_agent.usage import processes, use
+from berth_agent.usage.summary import Summaries
 from berth_api.gpupod import GpuPodSpec
 from berth_api.names import GPU
 from berth_client.client import ApiClient
@@ -50,6 +51,7 @@ class UsageReporter:
         self._processes: Mapping[int, tuple[Process, ...]] = {}
         self._minors: Mapping[str, int] = {}
         """Of the GPUs that the node has now, by their ids."""
+        self._summaries = Summaries()
         self._use: NodeUse | None = None
         self._has_seen = False
         self._is_due = False
@@ -63,6 +65,7 @@ class UsageReporter:
         mirror.units = mirror.units.joined(Units.of(reading.spec))
         self._processes = reading.processes
         self._minors = {device.id: device.minor for device in reading.spec.devices if device.type == GPU}
+        self._summaries = Summaries.of(reading.spec)
         self._has_seen = self._is_due = True
 
     def with_use(self, reading: Reading) -> Reading:
@@ -117,8 +120,11 @@ class UsageReporter:
 
     def _wanted(self) -> Mapping[Key, GpuPodSpec]:
         mirror = self.admission.mirror
-        uids = [pod.uid for pod in mirror.pods]
-        return use.gpu_pods(mirror.holdings(), mirror.units, node=self._settings.node_name, uids=uids)
+        node, uids = self._settings.node_name, [pod.uid for pod in mirror.pods]
+        return {
+            **use.allocated_pods(mirror.pods, mirror.units, self._summaries, node=node),
+            **use.gpu_pods(mirror.holdings(), mirror.units, self._summaries, node=node, uids=uids),
+        }
 
     async def _resync(self) -> None:
         if time.monotonic() < self._resync_at:

@@ -1,14 +1,20 @@
 """What is published of a node's use, computed from what containers hold; pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from typing import Final
 
 from berth_agent.kubelet.admission.mirror import Holding
+from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.units import Units
-from berth_api.device import MAX_HELD, HeldByContainer, HeldDevice
+from berth_agent.usage.summary import Summaries
+from berth_api.allocation import Grant
+from berth_api.device import MAX_DEVICES, MAX_HELD, HeldByContainer, HeldDevice
 from berth_api.gpupod import ContainerDevices, GpuPodSpec
 
 GPU: Final = "gpu"
+MAX_ID: Final = 128
+"""Characters of an id; only an invalid allocation has more."""
 
 
 def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ...]:
@@ -30,18 +36,45 @@ def held(holdings: Iterable[Holding], units: Units) -> tuple[HeldByContainer, ..
 
 
 def gpu_pods(
-    holdings: Iterable[Holding], units: Units, *, node: str, uids: Iterable[str]
+    holdings: Iterable[Holding], units: Units, summaries: Summaries, *, node: str, uids: Iterable[str]
 ) -> Mapping[tuple[str, str], GpuPodSpec]:
-    """Return the GpuPods of the pods with these UIDs, by namespace and name."""
+    """Return the GpuPods of the pods with these UIDs that kubelet gave devices, by namespace and name."""
     existing = frozenset(uids)
-    specs: dict[tuple[str, str], GpuPodSpec] = {}
+    containers: defaultdict[tuple[str, str, str], list[ContainerDevices]] = defaultdict(list)
     for holding in holdings:
         devices = _devices(holding, units)
         if holding.uid in existing and devices:
-            spec = GpuPodSpec(node_name=node, pod_uid=holding.uid, containers=[])
-            spec = specs.setdefault((holding.namespace, holding.pod), spec)
-            spec.containers.append(ContainerDevices(name=holding.container, devices=devices))
-    return specs
+            key = holding.namespace, holding.pod, holding.uid
+            containers[key].append(ContainerDevices(name=holding.container, devices=devices))
+    return {
+        (namespace, pod): GpuPodSpec(
+            node_name=node, pod_uid=uid, containers=listed, **summaries.of_devices(d for c in listed for d in c.devices)
+        )
+        for (namespace, pod, uid), listed in containers.items()
+    }
+
+
+def allocated_pods(
+    pods: Iterable[Pod], units: Units, summaries: Summaries, *, node: str
+) -> Mapping[tuple[str, str], GpuPodSpec]:
+    """Return the GpuPods of the pods whose GPUs kubelet does not know, by namespace and name, until they end."""
+    return {
+        (pod.namespace, pod.name): GpuPodSpec(
+            node_name=node,
+            pod_uid=pod.uid,
+            containers=[],
+            allocated=[_allocated(grant, units) for grant in pod.grants[:MAX_DEVICES]],
+            **summaries.of_grants(pod.grants),
+        )
+        for pod in pods
+        if pod.grants and not pod.uses_plugin and not pod.ended
+    }
+
+
+def _allocated(grant: Grant, units: Units) -> HeldDevice:
+    """Return a device of an allocation, with the minor that it has now."""
+    minor = units.minor(grant.id)
+    return HeldDevice(type=GPU, minor=grant.minor if minor is None else minor, id=grant.id[:MAX_ID])
 
 
 def _devices(holding: Holding, units: Units) -> list[HeldDevice]:

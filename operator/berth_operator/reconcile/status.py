@@ -7,7 +7,7 @@ from typing import Any, Final
 from berth_api import allocation, keys, mig, names
 from berth_api.allocation import Grant
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
-from berth_api.names import GPU, GPU_MEMORY_RATIO
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_operator.core.fleet.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
@@ -36,6 +36,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
         healthy=sum(card.healthy or bool(card.instances) for card in gpus),
         allocated=_allocated(view),
         model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
+        memory=_memory(gpus),
         others=_others(view),
         devices=_uses(view),
         conditions=[_condition(view, now, each) for each in (_ready(view), _valid(view), _accounted(view))],
@@ -58,6 +59,12 @@ def body(name: str, status: DeviceStatus) -> dict[str, Any]:
         "metadata": {"name": name},
         "status": status.model_dump(by_alias=True, exclude_none=True, exclude=set(BY_AGENT)),
     }
+
+
+def _memory(gpus: Iterable[CardInfo]) -> str:
+    """Return the memory of each GPU, every size once."""
+    sizes = (dict(card.amounts).get(GPU_MEMORY, 0) for card in gpus)
+    return ", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, each) for each in sizes if each))[:MAX_TEXT]
 
 
 def _allocated(view: NodeView) -> str:

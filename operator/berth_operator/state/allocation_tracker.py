@@ -137,12 +137,15 @@ class AllocationTracker:
         return sorted(self._reports.gpu_pod_names())
 
     def consistency(self, record: GpuPodRecord) -> Consistency | None:
-        """Return whether a pod holds what it was allocated; None if the pod is not known."""
-        known = self._fleet.charges.get(record.actual.uid)
-        if known is None or (known.pod, known.node) != (record.actual.pod, record.actual.node):
+        """Return whether a pod holds what it was allocated; None if that, or the pod, is not known.
+
+        Kubelet gives pods with shares no devices; their GpuPods only show their allocation.
+        """
+        actual, known = record.actual, self._fleet.charges.get(record.actual.uid)
+        if not actual.devices or known is None or (known.pod, known.node) != (actual.pod, actual.node):
             return None
         promised = self._promised_of(known)
-        if difference := kubelet_allocation.difference(promised, record.actual):
+        if difference := kubelet_allocation.difference(promised, actual):
             return "False", DRIFTED, difference
         return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
 

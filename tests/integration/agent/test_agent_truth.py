@@ -159,6 +159,37 @@ def test_cards_of_shares_are_withheld_but_never_what_kubelet_gave(
     arena.wait(lambda: status(arena, node).get("withheld") == [], deadline=SOON, what="no withheld card")
 
 
+def test_kubectl_shows_who_holds_which_card_shares_included(
+    arena: Arena, begin: Start, resources: PodResourcesServer
+) -> None:
+    (node,) = arena.nodes(1)
+    begin(node)
+    half = f'{{"gpu": [{{"minor": 1, "id": "{IDS[1]}", "resources": {{"kubernetes.io/gpu-core": "50"'
+    half += ', "kubernetes.io/gpu-memory": "20Gi", "kubernetes.io/gpu-memory-ratio": "25"}}]}'
+    for name in ("half", "other"):
+        arena.create([arena.pod(name, annotations={names.ALLOCATED: half}, nodeName=node)])
+    bound(arena, node, "whole")
+    resources.given = {(arena.namespace, "whole", "main"): {GPU: [IDS[2]]}}
+
+    def rows() -> list[list[str]]:
+        table = arena.cluster.kubectl("get", "gpupods", "-n", arena.namespace, "-o", "wide")
+        return [line.split() for line in table.splitlines()]
+
+    arena.wait(lambda: len(rows()) == 4, deadline=START, what="three GpuPods")
+    assert rows()[0] == ["NAME", "NODE", "DEVICES", "MEMORY", "CORE", "CONSISTENT", "IDS", "AGE"]
+    assert [row[:-1] for row in rows()[1:]] == [
+        ["half", node, "GPU", "1", "20Gi", "50", IDS[1]],
+        ["other", node, "GPU", "1", "20Gi", "50", IDS[1]],
+        ["whole", node, "GPU", "2", "80Gi", "100", IDS[2]],
+    ]
+    assert arena.get("gpupods", "half")["spec"]["containers"] == []
+
+    # A share ends with its pod, even if the Pod stays.
+    arena.merge("pods", "half", {"status": {"phase": "Succeeded"}}, subresource="status")
+    arena.delete("pods", "other", grace_seconds=0)
+    arena.wait(lambda: [row[0] for row in rows()[1:]] == ["whole"], deadline=SOON, what="the end of both shares")
+
+
 def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: Arena, begin: Start, proc: Path) -> None:
     (node,) = arena.nodes(1)
     process(proc, 10, "/user.slice")

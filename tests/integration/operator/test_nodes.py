@@ -98,6 +98,12 @@ def test_device_shows_what_is_taken_and_free(shared: World) -> None:
     assert "holders" not in uses[1] or not uses[1]["holders"]
     printed = shared.arena.cluster.kubectl("get", "devices", node, "--no-headers").split()
     assert printed[:5] == [node, "True", "2", "2", "0.75"]
+    header, wide = shared.arena.cluster.kubectl("get", "devices", node, "-o", "wide").splitlines()
+    assert header.split()[-3:-1] == ["MEMORY", "DRIVER"]
+    assert wide.split()[-3:-1] == ["80Gi", shared.shown(node)["spec"]["driverVersion"]]
+    explained = shared.arena.cluster.kubectl("explain", "devices.status")
+    assert "Memory of each GPU" in explained
+    assert "<no description>" not in explained
 
 
 def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: World) -> None:

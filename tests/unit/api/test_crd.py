@@ -68,6 +68,22 @@ def test_a_part_has_only_what_a_structural_schema_may_have(node: Schema) -> None
     assert "type" in node or node.get("x-kubernetes-int-or-string")
 
 
+def fields(node: Schema, path: str) -> Iterator[tuple[str, Schema]]:
+    for name, child in node.get("properties", {}).items():
+        yield f"{path}.{name}", child
+        yield from fields(child, f"{path}.{name}")
+    for inner in (node.get("items"), node.get("additionalProperties")):
+        if inner:
+            yield from fields(inner, f"{path}[]")
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_kubectl_explain_describes_every_field(name: str) -> None:
+    described = dict(fields(schema_of(DEFINITIONS[name]), name))
+    assert described
+    assert {path for path, field in described.items() if not field.get("description")} == set()
+
+
 @pytest.mark.parametrize("node", NODES)
 def test_a_part_is_bounded(node: Schema) -> None:
     kind = node.get("type")
@@ -137,9 +153,19 @@ def test_a_definition_serves_one_version(definition: Schema) -> None:
 
 def test_devices_are_printed_as_documented() -> None:
     (version,) = DEFINITIONS["devices.berth.dev.yaml"]["spec"]["versions"]
-    shown = [additionalPrinterColumn["name"] for additionalPrinterColumn in version["additionalPrinterColumns"]]
-    assert shown == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Others", "Driver", "Age"]
+    columns = version["additionalPrinterColumns"]
+    narrow = [column["name"] for column in columns if not column.get("priority")]
+    wide = [column["name"] for column in columns if column.get("priority") == crd.WIDE]
+    assert narrow == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Others", "Age"]
+    assert wide == ["Memory", "Driver"]
     assert DEFINITIONS["devices.berth.dev.yaml"]["spec"]["names"]["shortNames"] == ["dev"]
+
+
+def test_gpu_pods_show_their_devices_and_share() -> None:
+    (version,) = DEFINITIONS["gpupods.berth.dev.yaml"]["spec"]["versions"]
+    columns = {column["name"]: column.get("priority", 0) for column in version["additionalPrinterColumns"]}
+    assert list(columns) == ["Node", "Devices", "Memory", "Core", "Consistent", "IDs", "Age"]
+    assert [name for name, priority in columns.items() if priority] == ["IDs"]
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

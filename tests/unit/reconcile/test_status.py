@@ -282,6 +282,19 @@ def test_a_silent_agent_is_shown_with_its_last_renewal() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("sizes", "text"),
+    [
+        pytest.param([], "", id="no cards"),
+        pytest.param(["80Gi", "80Gi"], "80Gi", id="equal cards"),
+        pytest.param(["80Gi", "16Gi", "80Gi"], "80Gi, 16Gi", id="two sizes"),
+    ],
+)
+def test_the_memory_of_each_gpu_is_shown(sizes: list[str], text: str) -> None:
+    gpus = (gpu(minor, resources={MEMORY: size}) for minor, size in enumerate(sizes))
+    assert expected_status(view(*gpus)).memory == text
+
+
 def test_the_drivers_own_words_are_passed_on() -> None:
     of = view(
         conditions=[condition("DriverLoaded", "False", reason="NoDriver", message="libnvidia-ml.so.1 is missing")]

@@ -433,9 +433,7 @@ def test_a_report_that_cannot_be_parsed_is_reported() -> None:
         pytest.param([add(bound("p", 0)), give("p", "GPU-0")], ("True", "AsAllocated"), id="as allocated"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-1")], ("False", "Drifted"), id="another"),
         pytest.param([add(foreign_pod("p")), give("p", "GPU-1")], ("True", "NothingAllocated"), id="nothing allocated"),
-        pytest.param(
-            [add(pod("p", {GPU: "50"}, on="node", allocated=half(0))), give("p")], ("True", "AsAllocated"), id="a share"
-        ),
+        pytest.param([add(pod("p", {GPU: "50"}, on="node", allocated=half(0))), give("p")], ("", ""), id="a share"),
         pytest.param([give("p", "GPU-1")], ("", ""), id="an unknown pod"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-1", of="uid-old")], ("", ""), id="its predecessor"),
     ],
@@ -447,6 +445,17 @@ def test_a_gpu_pod_says_whether_it_is_consistent(events: list[Event], expected: 
             event(world)
         assert world.consistency("p") == expected
         assert "ns/p" in world.recorder.names(StatusKind.GPU_POD)
+
+
+def test_a_gpu_pod_that_shows_an_allocation_is_no_report_of_kubelet() -> None:
+    world = World()
+    add(pod("p", {GPU: "50"}, on="node", allocated=half(0)))(world)
+    shown = gpu_pod("p", containers={})
+    shown["spec"] |= {"allocated": [{"type": "gpu", "minor": 1, "id": "GPU-1"}], "devices": "GPU 1"}
+    world.gpu_pods.apply("ADDED", shown)
+    assert world.used() == [50, 0, 0, 0]
+    assert world.cluster.allocations.drifted == {}
+    assert world.consistency("p") == ("", "")
 
 
 def test_a_drift_begins_and_ends() -> None:

@@ -1,9 +1,17 @@
 """What is published of pods' devices."""
 
+from typing import Any
+
+import pytest
+
+from berth_agent.kubelet.admission import pods
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.publishing.gpupods import body
 from berth_agent.usage import use
+from berth_agent.usage.summary import Summaries
+from berth_api.device import DeviceSpec
+from berth_api.gpupod import GpuPodSpec
 
 UNITS = Units(
     minors={"GPU-a": 3, "GPU-b": 4, "MIG-c": 4}, cards=frozenset({"GPU-a", "GPU-b"}), parents={"MIG-c": "GPU-b"}
@@ -48,7 +56,7 @@ def test_the_order_does_not_matter() -> None:
 
 def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
     listed = [holding("a", "x", "GPU-a"), holding("a", "w", "GPU-b"), holding("gone", "x", "MIG-c")]
-    specs = use.gpu_pods(listed, UNITS, node="n", uids=["uid-a"])
+    specs = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
     assert list(specs) == [("ns", "a")]
     gpupod = body(("ns", "a"), specs["ns", "a"])
     assert gpupod == {
@@ -67,5 +75,111 @@ def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
                 {"name": "x", "devices": [{"type": "gpu", "minor": 3, "id": "GPU-a"}]},
                 {"name": "w", "devices": [{"type": "gpu", "minor": 4, "id": "GPU-b"}]},
             ],
+            "devices": "GPU 3; GPU 4",
+            "ids": "GPU-a, GPU-b",
+            "memory": "",
         },
     }
+
+
+# --- devices and shares, for `kubectl get gpupods` --------------------------------------------------------------
+
+
+def card(minor: int, **fields: Any) -> dict[str, Any]:
+    resources = {"koordinator.sh/gpu-memory": "80Gi"}
+    return {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "resources": resources, **fields}
+
+
+INSTANCE = {"id": "MIG-2", "profile": "3g.40gb", "gpuInstance": 1, "computeInstance": 0, "memory": "40Gi"}
+TWICE = {"enabled": True, "instances": [{**INSTANCE, "replicas": 2}]}
+SPEC = DeviceSpec.model_validate({"devices": [card(0), card(1, replicas=4), card(2, mig=TWICE)]})
+NODE = Units.of(SPEC)
+
+
+def summary(spec: GpuPodSpec) -> tuple[str, str, int | None, str]:
+    return spec.devices, spec.memory, spec.core, spec.ids
+
+
+@pytest.mark.parametrize(
+    ("ids", "expected"),
+    [
+        pytest.param(["GPU-0"], ("GPU 0", "80Gi", 100, "GPU-0"), id="a card"),
+        pytest.param(["GPU-1::3"], ("GPU 1, replica 4 of 4", "20Gi", 25, "GPU-1::3"), id="a slice"),
+        pytest.param(["MIG-2::0"], ("GPU 2, MIG 3g.40gb, replica 1 of 2", "20Gi", None, "MIG-2::0"), id="an instance"),
+        pytest.param(
+            ["GPU-0", "GPU-1::0"],
+            ("GPU 0; GPU 1, replica 1 of 4", "100Gi", 125, "GPU-0, GPU-1::0"),
+            id="the sum of several",
+        ),
+    ],
+)
+def test_what_kubelet_gave_is_shown_in_words(ids: list[str], expected: tuple[str, str, int | None, str]) -> None:
+    listed = [holding("a", "init", *ids), holding("a", "main", *ids)]
+    specs = use.gpu_pods(listed, NODE, Summaries.of(SPEC), node="n", uids=["uid-a"])
+    assert summary(specs["ns", "a"]) == expected
+    assert specs["ns", "a"].allocated == []
+
+
+def test_of_a_card_that_is_gone_no_share_is_shown() -> None:
+    units = NODE.joined(Units(minors={"GPU-old": 7}, cards=frozenset({"GPU-old"})))
+    specs = use.gpu_pods([holding("a", "x", "GPU-0", "GPU-old")], units, Summaries.of(SPEC), node="n", uids=["uid-a"])
+    assert summary(specs["ns", "a"]) == ("GPU 0; GPU 7", "", 100, "GPU-0, GPU-old")
+
+
+def shared(allocated: str, limits: dict[str, str] | None = None, phase: str = "Running") -> pods.Pod:
+    return pods.of_object(
+        {
+            "metadata": {
+                "uid": "uid-a",
+                "namespace": "ns",
+                "name": "a",
+                "annotations": {"scheduling.koordinator.sh/device-allocated": allocated},
+            },
+            "spec": {"containers": [{"name": "main", "resources": {"limits": limits or {}}}]},
+            "status": {"phase": phase},
+        }
+    )
+
+
+HALF = '{"gpu": [{"minor": 9, "id": "GPU-0", "resources": {"kubernetes.io/gpu-core": "50", "kubernetes.io/%s"}}]}'
+NIC = '{"rdma": [{"minor": 0, "id": "r", "resources": {"kubernetes.io/rdma": "1"}}]}'
+BY_MEMORY, BY_RATIO = HALF % 'gpu-memory": "20Gi', HALF % 'gpu-memory-ratio": "25'
+
+
+@pytest.mark.parametrize("allocated", [BY_MEMORY, BY_RATIO])
+def test_a_pod_with_a_share_has_a_gpu_pod_that_is_no_report_of_kubelet(allocated: str) -> None:
+    specs = use.allocated_pods([shared(allocated)], NODE, Summaries.of(SPEC), node="n")
+    assert body(("ns", "a"), specs["ns", "a"])["spec"] == {
+        "nodeName": "n",
+        "podUID": "uid-a",
+        "containers": [],
+        "allocated": [{"type": "gpu", "minor": 0, "id": "GPU-0"}],
+        "devices": "GPU 0",
+        "ids": "GPU-0",
+        "memory": "20Gi",
+        "core": 50,
+    }
+
+
+@pytest.mark.parametrize(
+    "pod",
+    [
+        pytest.param(shared(BY_MEMORY, phase="Succeeded"), id="it ended"),
+        pytest.param(shared(BY_MEMORY, {"nvidia.com/gpu": "1"}), id="kubelet gives it devices"),
+        pytest.param(shared("{}"), id="no devices"),
+        pytest.param(shared(NIC), id="a NIC"),
+    ],
+)
+def test_other_pods_have_no_gpu_pod_of_their_allocation(pod: pods.Pod) -> None:
+    assert use.allocated_pods([pod], NODE, Summaries.of(SPEC), node="n") == {}
+
+
+def test_an_absurd_allocation_still_fits_the_definition() -> None:
+    entries = ",".join(
+        f'{{"minor": {minor}, "id": "{"x" * 200}{minor}", "resources": {{"kubernetes.io/gpu-core": "9Ei"}}}}'
+        for minor in range(256)
+    )
+    specs = use.allocated_pods([shared(f'{{"gpu": [{entries}]}}')], NODE, Summaries.of(SPEC), node="n")
+    spec = specs["ns", "a"].model_dump(by_alias=True)
+    assert GpuPodSpec.model_validate(spec) == specs["ns", "a"]
+    assert spec["core"] < 2**31

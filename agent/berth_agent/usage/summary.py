@@ -1,0 +1,114 @@
+"""What `kubectl get gpupods` shows of a pod's GPUs: in words, and how much of them the pod may use; pure."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final, Self, TypedDict
+
+from berth_api import device_text, listing, quantity
+from berth_api.allocation import Grant, short, visible
+from berth_api.device import DeviceInfo, DeviceSpec, HeldDevice, MigInstance
+from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+
+MAX_TEXT: Final = 1024
+"""Characters of a text, as the definition of the GpuPod allows."""
+MAX_CORE: Final = 2**31 - 1
+"""More than all GPUs of a node; only an invalid allocation has more."""
+
+
+class Shown(TypedDict):
+    """The fields of a GpuPod that sum up its devices."""
+
+    devices: str
+    ids: str
+    memory: str
+    core: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """A card or instance, and its time-sliced replicas."""
+
+    minor: int
+    memory: int
+    """Bytes of all replicas."""
+    core: int | None
+    """Hundredths of all replicas; None for an instance."""
+    replicas: int = 1
+    profile: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summaries:
+    """Sums up devices of one node, as its last reading found them."""
+
+    units: Mapping[str, _Unit] = field(default_factory=dict)
+    """By id of the card or instance."""
+
+    @classmethod
+    def of(cls, spec: DeviceSpec) -> Self:
+        """Return the summaries of a Device."""
+        gpus = [card for card in spec.devices if card.type == GPU]
+        units = {card.id: _of_card(card) for card in gpus}
+        for card in gpus:
+            units |= {each.id: _of_instance(card, each) for each in (card.mig.instances if card.mig else ())}
+        return cls(units=units)
+
+    def of_devices(self, devices: Iterable[HeldDevice]) -> Shown:
+        """Sum up devices that kubelet gave; containers of a pod may have the same one."""
+        held = list({device.id: device for device in devices}.values())
+        units = [self.units.get(visible(device.id)) for device in held]
+        known = [unit for unit in units if unit is not None]
+        return _shown(
+            (self._text(device.minor, device.id) for device in held),
+            (device.id for device in held),
+            # Of a device that is gone it is not known how much it was.
+            sum(unit.memory // unit.replicas for unit in known) if len(known) == len(units) else 0,
+            [None if unit is None or unit.core is None else unit.core // unit.replicas for unit in units],
+        )
+
+    def of_grants(self, grants: Iterable[Grant]) -> Shown:
+        """Sum up an allocation."""
+        grants = list(grants)
+        amounts = [dict(grant.amounts) for grant in grants]
+        memory = [self._memory(grant.id, each) for grant, each in zip(grants, amounts, strict=True)]
+        return _shown(
+            (self._text(grant.minor, grant.id) for grant in grants),
+            (grant.id for grant in grants),
+            sum(memory) if all(memory) else 0,
+            [each.get(GPU_CORE) for each in amounts],
+        )
+
+    def _text(self, minor: int, name: str) -> str:
+        unit = self.units.get(visible(name))
+        if unit is None:
+            return device_text.of_device(GPU, minor, name)
+        replicas = unit.replicas if unit.replicas > 1 else 0
+        return device_text.of_device(GPU, unit.minor, name, profile=unit.profile, replicas=replicas)
+
+    def _memory(self, name: str, amounts: Mapping[str, int]) -> int:
+        """Return the bytes of a grant; 0 if they are not known."""
+        if GPU_MEMORY in amounts:
+            return amounts[GPU_MEMORY]
+        unit = self.units.get(visible(name))
+        return amounts.get(GPU_MEMORY_RATIO, 0) * unit.memory // device_text.CARD if unit else 0
+
+
+def _of_card(card: DeviceInfo) -> _Unit:
+    amounts = {short(name): amount for name, amount in card.resources.items()}
+    memory = quantity.parse(amounts.get(GPU_MEMORY, 0))
+    return _Unit(minor=card.minor, memory=memory, core=device_text.CARD, replicas=card.replicas)
+
+
+def _of_instance(card: DeviceInfo, instance: MigInstance) -> _Unit:
+    memory = quantity.parse(instance.memory)
+    return _Unit(minor=card.minor, memory=memory, core=None, replicas=instance.replicas, profile=instance.profile)
+
+
+def _shown(texts: Iterable[str], ids: Iterable[str], memory: int, cores: Iterable[int | None]) -> Shown:
+    known = [core for core in cores if core is not None]
+    return Shown(
+        devices=device_text.joined(texts)[:MAX_TEXT],
+        ids=listing.first_of(ids, device_text.SHOWN)[:MAX_TEXT],
+        memory=quantity.format_bytes(memory) if memory else "",
+        core=min(sum(known), MAX_CORE) if known else None,
+    )
