@@ -46,12 +46,21 @@ class GpuPods:
         Raises:
             CallError: not all of it is done; the next call does the rest.
         """
+        refused: CallError | None = None
         for key, spec in wanted.items():
             if key not in self._known or self._known[key][0] != spec:
-                await self._apply(key, spec)
+                try:
+                    await self._apply(key, spec)
+                except CallError as error:
+                    if not error.is_refused:
+                        raise
+                    # A pod whose namespace is being deleted must not delay what others hold or have released.
+                    refused = error
         for key in self._known.keys() - wanted.keys():
             await self._delete(key)
             del self._known[key]
+        if refused is not None:
+            raise refused
 
     async def _delete(self, key: Key) -> None:
         """Delete a GpuPod; one that is gone, or has another UID, is not ours any more."""
