@@ -348,7 +348,7 @@ def container(name: str = "main", requests: Mapping[str, Any] | None = None, **f
 
 
 def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: Any) -> Raw:
-    """Return a waiting Pod; `on=` binds it, other fields go into the spec.
+    """Return a waiting Pod; `on=` binds it, `bare=True` leaves out the injected variable, others go into the spec.
 
     `allocated=` adds the allocation annotation, as Berth's Bindings do; `claims=` adds it as written by the pod's
     author.
@@ -367,11 +367,12 @@ def pod(name: str = "pod", requests: Mapping[str, Any] | None = None, **fields: 
         "creationTimestamp": fields.pop("created", "2026-01-01T00:00:00Z"),
         **fields.pop("metadata", {}),
     }
-    status = fields.pop("status", {})
+    status, bare = fields.pop("status", {}), fields.pop("bare", False)
     if (on := fields.pop("on", None)) is not None:
         fields["nodeName"] = on
     spec = {"containers": [container(requests=requests)], **fields}
-    return injection.injected({"metadata": metadata, "spec": spec, "status": status})
+    made = {"metadata": metadata, "spec": spec, "status": status}
+    return made if bare else injection.injected(made)
 
 
 def _text(allocation: Any) -> str:

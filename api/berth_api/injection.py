@@ -1,14 +1,17 @@
 """The environment variable by which a container sees only its own GPUs.
 
-Kubelet knows and passes on the devices of pods that request `nvidia.com/*`. The containers of all other pods get a
-variable that NVIDIA's container runtime reads. The downward API sets it to the annotation that the Binding writes; a
-container that requests no GPU sees none, whatever its image says. The variable is injected when a pod is created, by
-the API server (`manifests/base/injection.yaml` has the same rules in CEL) or by our webhook.
+Kubelet passes on the devices of containers that request `nvidia.com/*`: they keep what the device plugin sets. Every
+other container of a pod gets a variable that NVIDIA's container runtime reads. If the container requests GPUs, the
+downward API sets it to the annotation that the Binding writes; otherwise the container sees no GPU, whatever its image
+says. The variable is injected when a pod is created, by the API server (`manifests/base/injection.yaml` has the same
+rules in CEL) or by our webhook.
 
-An ephemeral container sees what its target container sees, and nothing if it has no target.
+An ephemeral container sees what its target container sees by this variable, and nothing otherwise: kubelet gives an
+ephemeral container no device.
 """
 
-from collections.abc import Collection, Iterator, Mapping
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -31,6 +34,7 @@ EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
 _NOTHING: Final = (None, "0")
 """How the API server writes an amount of zero."""
+_ANNOTATION: Final = re.compile(r"metadata\.annotations\['(.+)'\]")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,19 +45,22 @@ class Place:
     number: int
     """Index in the list of its kind."""
     container: Object
-    entry: Object
-    """The entry of the variable in the list `env`."""
+    entry: Object | None
+    """The entry of the variable in the list `env`; None if the container must not set it, since kubelet does."""
 
     @property
     def env(self) -> list[Object]:
         """Return the container's variables with this one first, because others may refer to it."""
-        return [self.entry, *(variable for variable in self.container.get("env") or () if not is_variable(variable))]
+        others = [variable for variable in self.container.get("env") or () if not is_variable(variable)]
+        return others if self.entry is None else [self.entry, *others]
 
     @property
     def is_filled(self) -> bool:
         """Return whether the container has the variable; of several entries the last one counts."""
-        entries = [entry for entry in self.container.get("env") or () if is_variable(entry)]
-        return bool(entries) and _source(entries[-1]) == _source(self.entry)
+        last = _last_entry(self.container)
+        if last is None or self.entry is None:
+            return last is None and self.entry is None
+        return _source(last) == _source(self.entry)
 
 
 def is_variable(entry: object) -> bool:
@@ -62,22 +69,23 @@ def is_variable(entry: object) -> bool:
 
 
 def places(spec: Object, labels: Mapping[str, str]) -> Iterator[Place]:
-    """Yield the containers of a pod that need the variable: all or none of them."""
-    if seeing := _seeing(spec, labels):
-        for kind in _KINDS:
-            for number, container in enumerate(spec.get(kind) or ()):
-                entry = _entry(container.get("name", ""), seeing)
-                yield Place(kind=kind, number=number, container=container, entry=entry)
+    """Yield all containers of a pod, each with the entry that it must have."""
+    seeing = _seeing(spec, labels)
+    for kind in _KINDS:
+        for number, container in enumerate(spec.get(kind) or ()):
+            name = container.get("name", "")
+            entry = None if name not in seeing and requests_of_plugin(container) else _entry(name, seeing)
+            yield Place(kind=kind, number=number, container=container, entry=entry)
 
 
 def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Iterator[Place]:
     """Yield the ephemeral containers that an update adds to a pod; existing ones cannot be changed."""
     existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
-    if seeing := _seeing(spec, labels):
-        for number, container in enumerate(spec.get(EPHEMERAL) or ()):
-            if container["name"] not in existing:
-                entry = _entry(container.get("targetContainerName", ""), seeing)
-                yield Place(kind=EPHEMERAL, number=number, container=container, entry=entry)
+    seeing = _seeing(spec, labels)
+    for number, container in enumerate(spec.get(EPHEMERAL) or ()):
+        if container["name"] not in existing:
+            entry = _entry(container.get("targetContainerName", ""), seeing)
+            yield Place(kind=EPHEMERAL, number=number, container=container, entry=entry)
 
 
 def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
@@ -85,13 +93,28 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
     labelled = any(label in labels for label in request.LABELS)
     for kind in _KINDS:
         for number, container in enumerate(spec.get(kind) or ()):
-            if labelled or _requests_devices(container):
+            if labelled or requests_any(container, RESOURCES.__contains__):
                 yield kind, number, container
 
 
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
-    """Return the names of the containers that would not see exactly their own GPUs."""
+    """Return the names of the containers that would not see exactly their own GPUs; none if no container requests any.
+
+    A pod that requests no GPU may have been created before all pods were injected.
+    """
+    if next(asking(spec, labels), None) is None:
+        return ()
     return tuple(place.container.get("name", "") for place in places(spec, labels) if not place.is_filled)
+
+
+def annotations_read(spec: Object) -> frozenset[str] | None:
+    """Return the annotations from which the containers read which cards they see; empty if they see none.
+
+    Only Berth's operator can write these annotations. None if a container may see cards for another reason: its
+    variable is missing or has another source, so that its image decides, or it is privileged.
+    """
+    keys = [_annotation_read(container) for kind in (*_KINDS, EPHEMERAL) for container in spec.get(kind) or ()]
+    return None if None in keys else frozenset(key for key in keys if key)
 
 
 def injected(pod: Object) -> dict[str, Any]:
@@ -117,18 +140,28 @@ def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
     return copied
 
 
-def _filled(pod: Object, lacking_places: Iterator[Place]) -> dict[str, Any]:
-    changed = ((place.kind, place.number, {**place.container, "env": place.env}) for place in lacking_places)
+def requests_any(container: Object, is_wanted: Callable[[str], bool]) -> bool:
+    """Return whether a container requests any amount but zero of a resource whose name is wanted."""
+    requests = (container.get("resources") or {}).get("requests") or {}
+    return any(amount not in _NOTHING for name, amount in requests.items() if is_wanted(name))
+
+
+def requests_of_plugin(container: Object) -> bool:
+    """Return whether NVIDIA's device plugin serves a container; the plugin decides what it sees."""
+    return requests_any(container, lambda name: name.startswith(names.NVIDIA_PREFIX))
+
+
+def _filled(pod: Object, all_places: Iterator[Place]) -> dict[str, Any]:
+    changed = (
+        (place.kind, place.number, {**place.container, "env": place.env})
+        for place in all_places
+        if place.entry is not None or _last_entry(place.container) is not None
+    )
     return {**pod, "spec": with_containers(pod["spec"], changed)}
 
 
 def _seeing(spec: Object, labels: Mapping[str, str]) -> frozenset[str]:
     return frozenset(container.get("name", "") for _, _, container in asking(spec, labels))
-
-
-def _requests_devices(container: Object) -> bool:
-    requests = (container.get("resources") or {}).get("requests") or {}
-    return any(requests.get(name) not in _NOTHING for name in RESOURCES & requests.keys())
 
 
 def _entry(container: str, seeing: Collection[str]) -> Object:
@@ -140,6 +173,23 @@ def _entry(container: str, seeing: Collection[str]) -> Object:
 
 
 _VOID: Final = {"name": VARIABLE, "value": NO_DEVICES}
+
+
+def _last_entry(container: Object) -> Object | None:
+    """Return the entry of the variable in a container's `env` that counts, the last one; None if it has none."""
+    return next((entry for entry in reversed(container.get("env") or ()) if is_variable(entry)), None)
+
+
+def _annotation_read(container: Object) -> str | None:
+    """Return the annotation with the cards that a container sees, empty if it sees none; None if it may see others."""
+    entry = _last_entry(container)
+    if entry is None or (container.get("securityContext") or {}).get("privileged"):
+        return None
+    value, path = _source(entry)
+    if value == NO_DEVICES:
+        return ""
+    found = _ANNOTATION.fullmatch(path)
+    return found[1] if found and found[1].endswith(names.VISIBLE_SUFFIX) else None
 
 
 def _source(entry: Object) -> tuple[str, str]:

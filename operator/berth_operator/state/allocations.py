@@ -5,6 +5,9 @@ our Binding wrote the allocation: the API server allows no other account to set 
 Pods of other schedulers lack it; their allocations are trusted if their scheduler is in `trusted_schedulers`, because
 the same policy allows only the accounts that it lists to write allocations.
 
+A pod whose allocation is not known holds no GPU if its containers read which cards they see from annotations that only
+our Binding writes, and the pod has none of them.
+
 A trusted allocation only selects the devices. Their number, and the amounts on each GPU, come from the pod's requests,
 which are immutable.
 """
@@ -13,7 +16,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import allocation, names, request
+from berth_api import allocation, injection, names, request
 from berth_api.allocation import Grant
 from berth_api.names import FPGA, GPU, RDMA
 from berth_api.request import INSTANCE, PLUGIN_UNIT, REPLICA, Kinds, Part, RequestError
@@ -33,11 +36,13 @@ class Requested:
     types: tuple[str, ...] = ()
     gpus: tuple[Part, ...] | None = None
     """None if only the allocation has the amounts: the pod requests by labels, which can change later."""
+    reads: frozenset[str] | None = None
+    """The annotations that decide which GPUs the pod sees; None if something else may decide that."""
     least: tuple[tuple[str, int], ...] = ()
     """(type, hundredths) of NICs and FPGAs, as a minimum: hints, which are annotations, can increase the request."""
 
 
-def requested(total: Mapping[str, int], kinds: Kinds) -> Requested:
+def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested:
     """Return what a pod with these total resource requests asks of each device type."""
     built_in = {name: amount for name, amount in total.items() if request.is_device(name)}
     simple = {allocation.short(name): amount for name, amount in built_in.items() if allocation.short(name) in _SIMPLE}
@@ -46,6 +51,8 @@ def requested(total: Mapping[str, int], kinds: Kinds) -> Requested:
     return Requested(
         types=(*([GPU] if gpus else []), *(device_type for device_type in _SIMPLE if device_type in simple), *added),
         gpus=_parts(gpus),
+        # A device plugin gives devices to kubelet, whatever the containers read.
+        reads=injection.annotations_read(spec) if gpus.keys() <= injection.RESOURCES else None,
         least=tuple(simple.items()),
     )
 
@@ -62,17 +69,18 @@ def of_pod(pod: Object, requested: Requested, trusted: Collection[str]) -> Belie
     """Return the grants of a bound pod's allocation, and the types for which it is unknown.
 
     A requested type is unknown if its allocation is missing, cannot be read, was written by an untrusted scheduler or
-    names too few devices: the pod may then hold any device of that type. Types that are not requested are ignored.
+    names too few devices: the pod may then hold any device of that type, unless it sees none. Types that are not
+    requested are ignored.
     """
     annotations = pod["metadata"].get("annotations") or {}
-    expected = requested if requested.types else _by_label(annotations, pod["metadata"].get("labels") or {})
+    expected = requested if requested.types else _without_resources(annotations)
     text = annotations.get(names.ALLOCATED)
     if text is None or not expected.types or not _is_trusted(pod, annotations, trusted):
-        return (), expected.types
+        return (), _unknown(expected, annotations)
     try:
         claims = allocation.parse(text)
     except allocation.AllocationError:
-        return (), expected.types
+        return (), _unknown(expected, annotations)
     return _believed(claims, expected)
 
 
@@ -80,10 +88,19 @@ def _is_trusted(pod: Object, annotations: Mapping[str, str], trusted: Collection
     return names.EPOCH in annotations or pod["spec"].get("schedulerName") in trusted
 
 
-def _by_label(annotations: Mapping[str, str], labels: Mapping[str, str]) -> Requested:
-    """Return what a pod without device requests asks by labels; devices that Berth allocated stay allocated."""
+def _unknown(expected: Requested, annotations: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the types of which a pod without a known allocation may hold any device."""
+    sees_none = expected.reads is not None and expected.reads.isdisjoint(annotations)
+    return tuple(device_type for device_type in expected.types if not (sees_none and device_type == GPU))
+
+
+def _without_resources(annotations: Mapping[str, str]) -> Requested:
+    """Return what a pod without device requests asked by labels, which our Binding then recorded as an allocation.
+
+    The labels themselves do not count: they can be put on any pod at any time.
+    """
     has_allocation = names.EPOCH in annotations and names.ALLOCATED in annotations
-    return Requested(types=(GPU,)) if has_allocation or any(name in labels for name in request.LABELS) else Requested()
+    return Requested(types=(GPU,)) if has_allocation else Requested()
 
 
 def _believed(claims: Sequence[Grant], expected: Requested) -> Believed:

@@ -322,6 +322,6 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
         resources=_counted_on_node(total, kinds),
         nonzero_requested=nonzero_requested.of_pod(spec, status),
         plugin_requests=_plugin_requests(total, kinds),
-        devices=allocations.requested(total, kinds),
+        devices=allocations.requested(total, kinds, spec),
         ports=ports.of_pod(spec),
     )

@@ -75,9 +75,18 @@ def test_pods_that_request_devices_see_what_they_get(arena: Arena, requests: dic
     ("containers", "expected"),
     [
         pytest.param([container("main", {NVIDIA: "1"}, PLAIN)], {"main": [PLAIN]}, id="kubelet's"),
-        pytest.param([container("main", {}, LITERAL)], {"main": [LITERAL]}, id="asks for nothing"),
-        pytest.param([container("main", {GPU: "0"}, LITERAL)], {"main": [LITERAL]}, id="asks for none"),
-        pytest.param([container("main", {RDMA: "100"}, LITERAL)], {"main": [LITERAL]}, id="NICs alone"),
+        pytest.param([container("main", {NVIDIA: "1"})], {"main": []}, id="kubelet's, without variables"),
+        pytest.param(
+            [container("main", {NVIDIA: "1"}, LITERAL, PLAIN)], {"main": [PLAIN]}, id="kubelet's value counts"
+        ),
+        pytest.param(
+            [container("main", {NVIDIA: "1"}), container("b")], {"main": [], "b": [VOID]}, id="next to kubelet's"
+        ),
+        pytest.param([container("main", {}, LITERAL)], {"main": [VOID]}, id="asks for nothing"),
+        pytest.param([container("main")], {"main": [VOID]}, id="asks for nothing, without variables"),
+        pytest.param([container("main", {GPU: "0"}, LITERAL)], {"main": [VOID]}, id="asks for none"),
+        pytest.param([container("main", {NVIDIA: "0"}, LITERAL)], {"main": [VOID]}, id="asks for none of kubelet's"),
+        pytest.param([container("main", {RDMA: "100"}, LITERAL)], {"main": [VOID]}, id="NICs alone"),
         pytest.param([container("main", HALF, LITERAL)], {"main": [seen("main")]}, id="a literal is replaced"),
         pytest.param([container("main", HALF, seen("main"))], {"main": [seen("main")]}, id="all well"),
         pytest.param([container("main", HALF, seen("other"))], {"main": [seen("main")]}, id="another's annotation"),
@@ -110,8 +119,9 @@ def test_by_label_all_containers_see_all(arena: Arena) -> None:
 
 
 def test_pods_of_other_schedulers_are_left_alone(arena: Arena) -> None:
-    result = admitted(arena, pod(arena, container("main", HALF, LITERAL), schedulerName="default-scheduler"))
-    assert envs(result) == {"main": [LITERAL]}
+    for requests, scheduler in ((HALF, "volcano"), ({}, "default-scheduler"), ({NVIDIA: "1"}, "default-scheduler")):
+        result = admitted(arena, pod(arena, container("main", requests, LITERAL), schedulerName=scheduler))
+        assert envs(result) == {"main": [LITERAL]}
 
 
 def test_a_name_of_full_length_makes_a_key(arena: Arena) -> None:
@@ -162,14 +172,20 @@ def test_by_label_an_ephemeral_container_sees_what_any_target_sees(arena: Arena)
     assert debugged(arena, "labelled", debugger("d1", "a"), debugger("d2")) == {"d1": [seen("a")], "d2": [VOID]}
 
 
-@pytest.mark.parametrize(
-    ("name", "fields"),
-    [("kubelets", {"requests": {NVIDIA: "1"}}), ("others", {"requests": HALF, "schedulerName": "default-scheduler"})],
-)
-def test_ephemeral_containers_of_other_pods_are_left_alone(arena: Arena, name: str, fields: dict[str, Any]) -> None:
-    requests, spec = fields["requests"], {key: value for key, value in fields.items() if key != "requests"}
-    arena.create([arena.pod(name, containers=[container("main", requests)], **spec)])
-    assert debugged(arena, name, debugger("d1", "main", LITERAL)) == {"d1": [LITERAL]}
+@pytest.mark.parametrize(("name", "requests"), [("kubelets", {NVIDIA: "1"}), ("nothing", {})])
+def test_an_ephemeral_container_of_a_pod_without_shares_sees_nothing(
+    arena: Arena, name: str, requests: dict[str, str]
+) -> None:
+    arena.create([arena.pod(name, containers=[container("main", requests)])])
+    assert debugged(arena, name, debugger("d1", "main", LITERAL)) == {"d1": [VOID]}
+
+
+def test_ephemeral_containers_of_other_pods_are_left_alone(arena: Arena) -> None:
+    arena.create([arena.pod("others", containers=[container("main", HALF)], schedulerName="volcano")])
+    # As if it had been created before pods were routed: requests for devices are in the old and the new pod.
+    arena.create([arena.pod("default", containers=[container("main")], schedulerName="default-scheduler")])
+    for name in ("others", "default"):
+        assert debugged(arena, name, debugger("d1", "main", LITERAL)) == {"d1": [LITERAL]}
 
 
 def test_an_ephemeral_container_that_was_there_before_the_policy_stays(arena: Arena) -> None:
@@ -181,7 +197,9 @@ def test_an_ephemeral_container_that_was_there_before_the_policy_stays(arena: Ar
 
 ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, MAKES, seen("c0"), seen("c1")])
 AMOUNTS = st.dictionaries(
-    st.sampled_from([*sorted(injection.RESOURCES), RDMA, "cpu"]), st.sampled_from(["0", "1", "50", "1Gi"]), max_size=2
+    st.sampled_from([*sorted(injection.RESOURCES), RDMA, "cpu", NVIDIA]),
+    st.sampled_from(["0", "1", "50", "1Gi"]),
+    max_size=2,
 )
 LABELS: st.SearchStrategy[dict[str, str]] = st.sampled_from(
     [{}, {}, {"genius/gpu-number": "1"}, {"genius/gpu-model": "A100"}]
@@ -204,7 +222,7 @@ def pods(draw: st.DrawFn) -> Manifest:
 @given(drawn=pods())
 def test_python_says_the_same(arena: Arena, drawn: Manifest) -> None:
     labels, spec = drawn["labels"], {kind: drawn[kind] for kind in ("initContainers", "containers")}
-    as_sent = admitted(arena, arena.pod(labels=labels, schedulerName="default-scheduler", **spec))
+    as_sent = admitted(arena, arena.pod(labels=labels, schedulerName="volcano", **spec))
     by_policy = admitted(arena, arena.pod(labels=labels, **spec))
     assert envs(injection.injected(as_sent)) == envs(by_policy)
     assert patch(by_policy, injection.injected(by_policy)) == []

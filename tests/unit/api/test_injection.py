@@ -67,12 +67,66 @@ def test_which_containers_lack_it(manifest: Raw, expected: tuple[str, ...]) -> N
     assert lacking(manifest) == expected
 
 
+def variables(manifest: Raw) -> dict[str, list[Raw] | None]:
+    spec = injection.injected(manifest)["spec"]
+    return {each["name"]: each.get("env") for each in (*spec.get("initContainers", ()), *spec["containers"])}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        pytest.param(bare(container("a")), {"a": [VOID]}, id="nothing"),
+        pytest.param(bare(container("a", {GPU: "0"}, env=[LITERAL])), {"a": [VOID]}, id="no GPUs, in so many words"),
+        pytest.param(bare(container("a", {RDMA: "1"}, env=[PLAIN])), {"a": [VOID, PLAIN]}, id="NICs alone"),
+        pytest.param(bare(container("a", {NVIDIA: "1"})), {"a": None}, id="kubelet's"),
+        pytest.param(bare(container("a", {NVIDIA: "1"}, env=[PLAIN])), {"a": [PLAIN]}, id="kubelet's, others stay"),
+        pytest.param(
+            bare(container("a", {NVIDIA: "1"}, env=[LITERAL, PLAIN])), {"a": [PLAIN]}, id="kubelet's, removed"
+        ),
+        pytest.param(bare(container("a", {NVIDIA: "0"}, env=[LITERAL])), {"a": [VOID]}, id="none of kubelet's"),
+        pytest.param(
+            bare(container("a", {NVIDIA: "1"}), initContainers=[container("i")]),
+            {"i": [VOID], "a": None},
+            id="next to kubelet's",
+        ),
+    ],
+)
+def test_a_container_that_was_given_no_device_sees_none(manifest: Raw, expected: dict[str, list[Raw] | None]) -> None:
+    assert variables(manifest) == expected
+    assert lacking(manifest) == ()
+
+
+# --- which cards a bound pod sees -----------------------------------------------------------------------------------
+
+FORGED = {"name": VARIABLE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.annotations['mine']"}}}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        pytest.param(bare(container("a", env=[VOID])), set(), id="void"),
+        pytest.param(bare(container("a", env=[seen("a")])), {"a.devices.berth.dev/visible"}, id="the annotation"),
+        pytest.param(bare(container("a", env=[LITERAL, VOID])), set(), id="the last one counts"),
+        pytest.param(bare(container("a", env=[VOID, LITERAL])), None, id="a literal"),
+        pytest.param(bare(container("a")), None, id="the image decides"),
+        pytest.param(bare(container("a", env=[FORGED])), None, id="an annotation that anybody may write"),
+        pytest.param(bare(container("a", env=[VOID]), container("b")), None, id="one of two"),
+        pytest.param(bare(container("a", env=[VOID]), initContainers=[container("b")]), None, id="an init container"),
+        pytest.param(bare(container("a", env=[VOID]), ephemeralContainers=[container("b")]), None, id="ephemeral"),
+        pytest.param(bare(container("a", env=[VOID], securityContext={"privileged": True})), None, id="privileged"),
+        pytest.param(bare(container("a", env=[VOID], securityContext={"privileged": False})), set(), id="unprivileged"),
+    ],
+)
+def test_which_annotations_decide_what_a_pod_sees(manifest: Raw, expected: set[str] | None) -> None:
+    assert injection.annotations_read(manifest["spec"]) == expected
+
+
 ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, seen("c0"), seen("c1")])
 
 
 @st.composite
 def manifests(draw: st.DrawFn) -> Raw:
-    amounts = st.sampled_from([{}, HALF, {RDMA: "1"}, {GPU: "0"}, {"koordinator.sh/gpu-core": "5"}])
+    amounts = st.sampled_from([{}, HALF, {RDMA: "1"}, {GPU: "0"}, {NVIDIA: "1"}, {"koordinator.sh/gpu-core": "5"}])
     containers = [
         container(f"c{number}", draw(amounts), **draw(st.sampled_from([{}, {"env": draw(st.lists(ENTRIES))}])))
         for number in range(draw(st.integers(1, 5)))
@@ -118,8 +172,8 @@ def debugger(name: str, target: str = "", *env: Raw) -> Raw:
             [[seen("a")], [seen("b")], [VOID]],
             id="labels",
         ),
-        pytest.param([container("a", {NVIDIA: "1"}), container("b")], {}, [[LITERAL], [], []], id="kubelet's"),
-        pytest.param([container("a"), container("b")], {}, [[LITERAL], [], []], id="no GPUs"),
+        pytest.param([container("a", {NVIDIA: "1"}), container("b")], {}, [[VOID], [VOID], [VOID]], id="kubelet's"),
+        pytest.param([container("a"), container("b")], {}, [[VOID], [VOID], [VOID]], id="no GPUs"),
     ],
 )
 def test_an_ephemeral_container_sees_what_its_target_sees(

@@ -106,7 +106,7 @@ async def test_devices_of_plug_ins_are_shown_with_their_holders() -> None:
 @pytest.mark.parametrize(("trusted", "unknown"), [((), {"gpu": ["ns/p"]}), (("koord-scheduler",), {})])
 async def test_allocations_of_another_scheduler_count_as_for_a_leader(trusted: Collection[str], unknown: Any) -> None:
     replica = Replica(trusted=trusted)
-    theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler")
+    theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler", bare=True)
     replica.pods = [theirs]
     assert summary_of(await replica.listed.whole(), "a")["unaccounted"] == unknown
 

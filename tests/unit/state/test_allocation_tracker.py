@@ -230,7 +230,7 @@ def test_a_pod_that_kubelet_may_still_report_is_not_reported_at_once() -> None:
     world = World()
     for name in ("slow", "soon"):
         add(foreign_pod(name))(world)
-    add(pod("share", {GPU: "50"}, on="node"))(world)
+    add(pod("share", {GPU: "50"}, on="node", bare=True))(world)
     world.cluster.unknown_allocations.report()
     assert [charge.pod for charge in world.recorder.unknown] == ["ns/share"]
     give("soon", "GPU-1")(world)

@@ -34,7 +34,7 @@ HALF = claim(0, core=50, ratio=50, memory="40Gi")
 
 def charged(requests: Raw, claims: Any, *, ours: bool = True, trusted: tuple[str, ...] = (), **fields: Any) -> Charge:
     """Return the charge of a bound pod; its allocation is from one of Berth's Bindings, or claimed by its author."""
-    how = {"allocated" if ours else "claims": claims}
+    how = {"allocated" if ours else "claims": claims, "bare": True}
     return pods.charge(pod("a", requests, on="node", **how, **fields), trusted=trusted)
 
 
@@ -69,6 +69,29 @@ def test_an_allocation_counts_with_our_binding_or_of_a_trusted_scheduler(
 def test_a_label_is_no_mark() -> None:
     charge = charged({NVIDIA: "1"}, {"gpu": [CARD]}, ours=False, labels={names.FENCED_BY: "berth-operator"})
     assert (charge.grants, charge.unknown) == ((), ("gpu",))
+
+
+VISIBLE = f"main{names.VISIBLE_SUFFIX}"
+
+
+@pytest.mark.parametrize(
+    ("requests", "fields", "unknown"),
+    [
+        pytest.param({GPU: "50"}, {}, (), id="a share"),
+        pytest.param({MEMORY: "8Gi"}, {"schedulerName": "default-scheduler"}, (), id="another scheduler"),
+        pytest.param({GPU: "50"}, {"claims": {"gpu": [HALF]}}, (), id="with an allocation of its author"),
+        pytest.param({GPU: "50"}, {"claims": "{"}, (), id="with one that cannot be read"),
+        pytest.param({GPU: "50", RDMA: "50"}, {}, ("rdma",), id="NICs are not seen by a variable"),
+        pytest.param({GPU: "50"}, {"bare": True}, ("gpu",), id="its image decides"),
+        pytest.param({GPU: "50"}, {"annotations": {VISIBLE: "GPU-0"}}, ("gpu",), id="a card is named"),
+        pytest.param({NVIDIA: "1"}, {}, ("gpu",), id="kubelet's"),
+        pytest.param({"amd.com/gpu": "1"}, {}, ("gpu",), id="of another vendor"),
+    ],
+)
+def test_a_pod_without_an_allocation_that_sees_no_card_blocks_none(
+    requests: Raw, fields: Raw, unknown: tuple[str, ...]
+) -> None:
+    assert pods.charge(pod("a", requests, on="node", **fields)).unknown == unknown
 
 
 # --- which types, and how many ----------------------------------------------------------------------------------

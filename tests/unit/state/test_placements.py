@@ -326,7 +326,7 @@ def test_what_a_removed_pods_containers_still_hold_stays_charged() -> None:
 )
 def test_an_unknown_allocation_is_reported_once_unless_it_ends(steps: tuple[Step, ...], reported: list[str]) -> None:
     world = World()
-    world.cluster.put_bound(pod("a", {GPU: "50"}, on="node"))
+    world.cluster.put_bound(pod("a", {GPU: "50"}, on="node", bare=True))
     for step in steps:
         step(world)
     world.cluster.unknown_allocations.report()

@@ -245,6 +245,9 @@ def test_a_pod_is_not_to_be_scheduled(raw: Raw, *, gated: bool) -> None:
     assert pods.is_gated(raw) is gated
 
 
+VOID = {"name": VARIABLE, "value": "void"}
+
+
 def test_unread_fields_are_dropped() -> None:
     plain, literal = {"name": "PLAIN", "value": "1"}, {"name": VARIABLE, "value": "all"}
     raw = pod("a", metadata={"managedFields": [1]}, initContainers=[container("i", env=[plain])])
@@ -253,7 +256,7 @@ def test_unread_fields_are_dropped() -> None:
     assert "managedFields" not in kept["metadata"]
     assert set(kept["spec"]["containers"][0]) == {"name", "resources", "ports", "env"}
     assert kept["spec"]["containers"][0]["env"] == [literal]
-    assert set(kept["spec"]["initContainers"][0]) == {"name", "resources"}
+    assert kept["spec"]["initContainers"][0] == {"name": "i", "resources": {"requests": {}}, "env": [VOID]}
 
 
 # --- charges ----------------------------------------------------------------------------------------------------
@@ -280,9 +283,10 @@ OURS = {names.EPOCH: "3"}
     ("annotations", "labels", "claims", "held"),
     [
         pytest.param(OURS, {names.GENIUS_NUMBER: "1"}, whole(0), (1, ()), id="by label"),
-        pytest.param({}, {names.GENIUS_NUMBER: "1"}, whole(0), (0, ("gpu",)), id="by label, and said by itself"),
-        pytest.param({}, {names.GENIUS_MEMORY_EACH: "1"}, None, (0, ("gpu",)), id="by label, without a type"),
-        pytest.param({}, {names.GENIUS_NUMBER: "x"}, "x", (0, ("gpu",)), id="nothing of it can be read"),
+        pytest.param({}, {names.GENIUS_NUMBER: "1"}, whole(0), (0, ()), id="another bound it, with an allocation"),
+        pytest.param({}, {names.GENIUS_MEMORY_EACH: "1"}, None, (0, ()), id="another bound it"),
+        pytest.param({}, {names.GENIUS_NUMBER: "x"}, "x", (0, ()), id="another bound it, nothing can be read"),
+        pytest.param(OURS, {names.GENIUS_NUMBER: "1"}, None, (0, ()), id="the label came after our Binding"),
         pytest.param({}, {names.GENIUS_PRIORITY: "1"}, whole(0), (0, ()), id="priority asks for nothing"),
         pytest.param(OURS, {}, whole(0, 1), (2, ()), id="the label was taken away, the cards were not"),
         pytest.param(OURS, {}, "x", (0, ("gpu",)), id="we gave it some"),
@@ -292,7 +296,7 @@ OURS = {names.EPOCH: "3"}
 def test_what_a_pod_holds_that_asks_by_label(
     annotations: Raw, labels: Raw, claims: Any, held: tuple[int, tuple[str, ...]]
 ) -> None:
-    charge = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, claims=claims))
+    charge = pods.charge(pod("a", on="node", annotations=annotations, labels=labels, claims=claims, bare=True))
     assert (len(charge.grants), charge.unknown) == held
 
 
@@ -343,7 +347,7 @@ def test_a_malformed_allocation_of_a_pod_that_asks_for_nothing_blocks_nothing(te
     ],
 )
 def test_a_type_without_an_allocation_is_unknown(requests: Raw, allocated: Any, unknown: tuple[str, ...]) -> None:
-    assert pods.charge(pod("a", requests, on="node", allocated=allocated)).unknown == unknown
+    assert pods.charge(pod("a", requests, on="node", allocated=allocated, bare=True)).unknown == unknown
 
 
 def test_absurd_requests_of_a_bound_pod_are_cut_off() -> None:
