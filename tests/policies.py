@@ -33,6 +33,6 @@ def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:
     document["metadata"]["name"] += f"-{arena.id}"
     if "policyName" in document["spec"]:
         document["spec"]["policyName"] += f"-{arena.id}"
-        own = {"matchLabels": {"kubernetes.io/metadata.name": arena.namespace}}
-        document["spec"]["matchResources"] = {**document["spec"].get("matchResources", {}), "namespaceSelector": own}
+        matched = document["spec"].setdefault("matchResources", {}).setdefault("namespaceSelector", {})
+        matched["matchLabels"] = {"kubernetes.io/metadata.name": arena.namespace}
     return document

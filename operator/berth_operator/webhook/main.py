@@ -21,8 +21,9 @@ from berth_client.credentials import CredentialsError
 from berth_operator import device_plugins, listening
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.plugins import kinds_of
+from berth_operator.webhook import review
 from berth_operator.webhook.certificates import MUTATING, VALIDATING, Files, Shared, Source
-from berth_operator.webhook.mutations import Mutations
+from berth_operator.webhook.mutations import Mutations, Routing
 from berth_operator.webhook.server import Server
 from berth_operator.webhook.validation import Validation
 
@@ -30,9 +31,9 @@ NAME: Final = "berth-operator webhook"
 
 
 class WebhookSettings(BaseSettings):
-    """The webhook that validates pods, and adds the variable by which they see their devices; docs/operations.md.
+    """The webhook that routes pods to Berth, injects the variable by which they see devices, and validates requests.
 
-    `--version` prints the version.
+    docs/operations.md describes it. `--version` prints the version.
     """
 
     model_config = SettingsConfigDict(
@@ -78,7 +79,7 @@ class WebhookSettings(BaseSettings):
     """Name of the ValidatingWebhookConfiguration to write the certificate to, if there is one."""
 
     scheduler_names: str = names.SCHEDULER
-    """Scheduler names of the profiles, joined by commas: pods of these are validated."""
+    """Scheduler names of the profiles, joined by commas: pods of these are validated, pods without one get the first."""
 
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
@@ -140,7 +141,8 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
 
 async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
     mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
-    server = Server(source=source, period=settings.period, mutations=mutations, validation=validation)
+    routing = Routing(scheduler=validation.schedulers[0])
+    server = Server(source=source, period=settings.period, responders=review.responders(mutations, routing, validation))
     await server.serve(str(settings.address), settings.port)
 
 

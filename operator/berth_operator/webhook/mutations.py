@@ -5,11 +5,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import injection, request
+from berth_api import injection, request, routing
 from berth_api.injection import Object, labels_of
 from berth_operator.webhook import hami
 
-_OF_POD: Final = ("volumes", "nodeSelector", "runtimeClassName")
+_OF_POD: Final = ("schedulerName", "volumes", "nodeSelector", "runtimeClassName")
 _OF_CONTAINER: Final = ("env", "volumeMounts")
 _LISTS: Final = ("initContainers", "containers", injection.EPHEMERAL)
 _GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidia[.]com/(gpu|mig-)")
@@ -36,6 +36,18 @@ class Mutations:
         mutated: Object = injection.injected(pod)
         mutated = hami.limited(mutated) if self.hami_core else mutated
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The mutation that routes pods to Berth; the API server sends only pods of namespaces that have not opted out."""
+
+    scheduler: str
+    """The scheduler name of routed pods."""
+
+    def made_of(self, pod: Object, _before: Object | None) -> Object:
+        """Return the pod, routed if it requests Berth's devices and names no scheduler."""
+        return routing.routed(pod, self.scheduler)
 
 
 def with_runtime(pod: Object, name: str) -> Object:

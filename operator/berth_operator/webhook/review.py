@@ -1,22 +1,44 @@
 """AdmissionReviews: the API server's requests and our responses."""
 
 import base64
+import functools
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import orjson
 
-from berth_operator.webhook.mutations import Mutations, patch
+from berth_api.injection import Object
+from berth_operator.webhook.mutations import Mutations, Routing, patch
 from berth_operator.webhook.validation import Validation, Verdict
 
 VERSION: Final = "admission.k8s.io/v1"
+
+Responder = Callable[[bytes], dict[str, Any]]
+"""Returns the response to the body of an AdmissionReview; raises ReviewError."""
 
 
 class ReviewError(ValueError):
     """A request is not a valid AdmissionReview of a pod; the text says why."""
 
 
-def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
+class Mutator(Protocol):
+    """What makes the mutated pod of one kind of request."""
+
+    def made_of(self, pod: Object, before: Object | None, /) -> Object:
+        """Return the mutated pod; `before` is the pod before an update, None for a new pod."""
+
+
+def responders(mutations: Mutations, routing: Routing, validation: Validation) -> Mapping[str, Responder]:
+    """Return for each path of the webhook what answers the requests."""
+    return {
+        "/inject": functools.partial(answer, mutator=mutations),
+        "/route": functools.partial(answer, mutator=routing),
+        "/validate": functools.partial(validated, validation=validation),
+    }
+
+
+def answer(body: bytes, mutator: Mutator) -> dict[str, Any]:
     """Return the response to an AdmissionReview: the pod is allowed, with a patch.
 
     Raises:
@@ -26,7 +48,7 @@ def answer(body: bytes, mutations: Mutations) -> dict[str, Any]:
         review = orjson.loads(body)
         request = review["request"]
         uid, pod = request["uid"], request["object"]
-        operations = patch(pod, mutations.made_of(pod, request.get("oldObject")))
+        operations = patch(pod, mutator.made_of(pod, request.get("oldObject")))
     except orjson.JSONDecodeError as error:
         raise ReviewError(f"not JSON: {error}") from error
     except ValueError as error:

@@ -4,21 +4,17 @@ import asyncio
 import functools
 import ssl
 import tempfile
-from collections.abc import Callable
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from aiohttp import web
 
 from berth_client.errors import CallError
 from berth_operator.webhook.certificates import CertificateError, Source
-from berth_operator.webhook.mutations import Mutations
-from berth_operator.webhook.review import ReviewError, answer, validated
-from berth_operator.webhook.validation import Validation
+from berth_operator.webhook.review import Responder, ReviewError
 
-PATH: Final = "/inject"
-VALIDATE: Final = "/validate"
 HEALTH: Final = "/healthz"
 SETTLE: Final = 2.0
 """Seconds from writing a new bundle to serving its certificate: each API server reads the bundle by its own watch."""
@@ -31,8 +27,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Server:
     """Answers the API server, and checks for another certificate every `period` seconds."""
 
-    def __init__(self, *, source: Source, period: float, mutations: Mutations, validation: Validation) -> None:
-        self._source, self._period, self._mutations, self._validation = source, period, mutations, validation
+    def __init__(self, *, source: Source, period: float, responders: Mapping[str, Responder]) -> None:
+        self._source, self._period, self._responders = source, period, responders
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._loaded = b""
@@ -43,7 +39,7 @@ class Server:
             await self._renew()
             if not self._loaded:
                 await asyncio.sleep(self._period)
-        runner = web.AppRunner(application(self._mutations, self._validation), access_log=None, shutdown_timeout=1.0)
+        runner = web.AppRunner(application(self._responders), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
             await web.TCPSite(runner, address, port, ssl_context=self._tls).start()
@@ -79,18 +75,18 @@ def _load(tls: ssl.SSLContext, pem: bytes) -> None:
         tls.load_cert_chain(file)
 
 
-def application(mutations: Mutations, validation: Validation) -> web.Application:
+def application(responders: Mapping[str, Responder]) -> web.Application:
     """Return the aiohttp application."""
     served = web.Application(client_max_size=MAX_BYTES)
-    served.router.add_post(PATH, functools.partial(_reviewed, lambda body: answer(body, mutations)))
-    served.router.add_post(VALIDATE, functools.partial(_reviewed, lambda body: validated(body, validation)))
+    for path, responder in responders.items():
+        served.router.add_post(path, functools.partial(_respond, responder))
     served.router.add_get(HEALTH, _health)
     return served
 
 
-async def _reviewed(respond: Callable[[bytes], dict[str, Any]], request: web.Request) -> web.Response:
+async def _respond(responder: Responder, request: web.Request) -> web.Response:
     try:
-        return web.json_response(respond(await request.read()))
+        return web.json_response(responder(await request.read()))
     except ReviewError as error:
         return web.json_response({"message": str(error)}, status=web.HTTPBadRequest.status_code)
 

@@ -13,7 +13,7 @@ from berth_api import injection
 from berth_operator.core.values import limits
 from berth_operator.webhook import review
 from berth_operator.webhook.mutations import Mutations
-from devcluster import Arena
+from devcluster import Arena, waiting
 from devcluster.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, SHARED
 
@@ -43,7 +43,7 @@ def admitted(arena: Arena, manifest: Manifest) -> Manifest:
 
 def answered(arena: Arena, manifest: Manifest) -> Manifest:
     """Return the pod from the webhook, which gets what the API server sends: a pod with defaults."""
-    spec = manifest["spec"] | {"schedulerName": "default-scheduler"}
+    spec = manifest["spec"] | {"schedulerName": "volcano"}
     sent = admitted(arena, manifest | {"spec": spec})
     document = orjson.dumps({"request": {"uid": "u", "object": sent}})
     response = review.answer(document, Mutations(hami_core=True, runtime_class="nvidia"))["response"]
@@ -123,6 +123,35 @@ def test_others_get_no_library(
     pod = asks(arena, admit, requests, labels)
     assert not any(limits.is_limit(each) for each in main(pod).get("env", ()))
     assert "nodeSelector" not in pod["spec"]
+
+
+def test_pods_that_are_yet_to_be_routed_get_the_same(arena: Arena) -> None:
+    requests = {GPU: "50"}
+    named = arena.pod(labels=HAMI, limits=requests, requests=requests, automountServiceAccountToken=False)
+    unnamed = arena.pod(
+        labels=HAMI, limits=requests, requests=requests, automountServiceAccountToken=False, schedulerName=""
+    )
+    expected = admitted(arena, named)["spec"]
+    assert expected["runtimeClassName"] == "nvidia"
+    assert {**admitted(arena, unnamed)["spec"], "schedulerName": arena.scheduler_name} == expected
+
+
+def test_pods_that_opted_out_of_routing_are_left_alone(arena: Arena) -> None:
+    """A webhook may name another scheduler for them, which knows nothing of the variable."""
+    unnamed = arena.pod(labels=HAMI, limits={GPU: "50"}, requests={GPU: "50"}, schedulerName="")
+    label: Manifest = {"metadata": {"labels": {"berth.dev/routing": "disabled"}}}
+    arena.merge("namespaces", arena.namespace, label)
+    try:
+        waiting.until(lambda: "env" not in main(admitted(arena, unnamed)), what="the namespace to have opted out")
+        spec = admitted(arena, unnamed)["spec"]
+        named = asks(arena, functools.partial(admitted, arena), {GPU: "50"}, HAMI)
+    finally:
+        label["metadata"]["labels"] = {"berth.dev/routing": None}
+        arena.merge("namespaces", arena.namespace, label)
+        waiting.until(lambda: "env" in main(admitted(arena, unnamed)), what="the namespace to be routed again")
+    assert spec.keys().isdisjoint({"runtimeClassName", "nodeSelector"})
+    assert named["spec"]["runtimeClassName"] == "nvidia"
+    assert "env" in main(named)
 
 
 def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena, admit: Admit) -> None:

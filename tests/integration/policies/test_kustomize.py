@@ -16,6 +16,10 @@ from devcluster.api import Manifest
 ROOT = Path(__file__).parents[3]
 MANIFESTS = ROOT / "manifests"
 ALONE = "MutatingAdmissionPolicy/berth-injection"
+ROUTING = "MutatingAdmissionPolicy/berth-routing"
+ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
+REFUSAL = "ValidatingAdmissionPolicy/berth-unscheduled"
+HOOKS = "MutatingWebhookConfiguration/berth-injection"
 
 Build = Callable[..., dict[str, Manifest]]
 
@@ -39,9 +43,9 @@ def build(cluster: Cluster, tmp_path: Path) -> Build:  # noqa: ARG001 - so that 
     return put_together
 
 
-def test_the_base_injects_by_the_policy(build: Build) -> None:
+def test_the_base_injects_and_routes_by_policies(build: Build) -> None:
     built = build()
-    assert ALONE in built
+    assert {ALONE, ROUTING, REFUSAL} <= built.keys()
     assert "MutatingWebhookConfiguration/berth-injection" not in built
 
 
@@ -63,7 +67,9 @@ def test_validation_comes_without_injection_by_the_webhook(build: Build) -> None
 
 
 def test_the_webhook_that_injects_validates_too(build: Build) -> None:
-    assert build("validation").keys() - build("webhook").keys() == {ALONE, ALONE.replace("Policy", "PolicyBinding")}
+    assert build("validation").keys() - build("webhook").keys() == {
+        *(ALONE, ALONE.replace("Policy", "PolicyBinding"), ROUTING, ROUTING_BINDING)
+    }
 
 
 def test_webhook_and_policy_validate_the_same_objects(build: Build) -> None:
@@ -80,6 +86,22 @@ def test_webhook_and_policy_validate_the_same_objects(build: Build) -> None:
     assert {name for rule in covered for name in rule["resources"]} == {
         name for rule in hook["rules"] for name in rule["resources"]
     }
+
+
+@pytest.mark.parametrize("components", [(), ("webhook",)], ids=["policies", "webhook"])
+def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, components: tuple[str, ...]) -> None:
+    before, after = build(*components), build(*components, "no-routing")
+    assert before.keys() - after.keys() == (set() if components else {ROUTING, ROUTING_BINDING})
+    assert REFUSAL in after
+    hooks = [each["name"] for each in after.get(HOOKS, {}).get("webhooks", ())]
+    assert hooks == (["injection.berth.dev"] if components else [])
+
+
+def test_without_routing_no_policy_takes_pods_of_the_default_scheduler(build: Build) -> None:
+    built = build("hami-core", "runtime-class", "no-routing")
+    policies = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
+    conditions = [policy["matchConditions"][-1]["expression"] for policy in policies]
+    assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 3
 
 
 def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
@@ -101,7 +123,10 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     assert container["args"] == ["webhook", "--hami-core", "--runtime-class=nvidia"]
 
 
-@pytest.mark.parametrize("components", [("webhook",), ("validation",), ("hami-core", "runtime-class", "debug-api")])
+@pytest.mark.parametrize(
+    "components",
+    [("webhook",), ("validation",), ("hami-core", "runtime-class", "debug-api"), ("webhook", "no-routing")],
+)
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
     api, built = arena.cluster.api, build(*components)
     for name in ("berth-system", "berth-node-lease"):
@@ -114,10 +139,29 @@ def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: 
 
 
 def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
-    [hook] = build("webhook")["MutatingWebhookConfiguration/berth-injection"]["webhooks"]
-    policy = build()[ALONE]["spec"]
-    assert hook["matchConditions"] == policy["matchConditions"]
-    assert [{**each, "scope": "Namespaced"} for each in policy["matchConstraints"]["resourceRules"]] == hook["rules"]
+    base = build()
+    routing, injection = build("webhook")[HOOKS]["webhooks"]
+    for hook, name in ((routing, ROUTING), (injection, ALONE)):
+        rules = base[name]["spec"]["matchConstraints"]["resourceRules"]
+        assert [{**each, "scope": "Namespaced"} for each in rules] == hook["rules"]
+    assert routing["matchConditions"] == base[ROUTING]["spec"]["matchConditions"]
+    [opt_out] = base[ROUTING_BINDING]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
+    assert opt_out in routing["namespaceSelector"]["matchExpressions"]
+    # Webhooks are called in order, so this one need not take pods that are yet to be routed.
+    [of_berth] = injection["matchConditions"]
+    expected = of_berth["expression"].replace("]", ', "default-scheduler"]')
+    assert base[ALONE]["spec"]["matchConditions"][0] == {**of_berth, "expression": expected}
+
+
+def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -> None:
+    """They run in no fixed order, so each must take these pods before they are routed, too."""
+    built = build("hami-core", "runtime-class")
+    policies = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
+    routed = built[ROUTING]["spec"]["matchConditions"][1]
+    assert len(policies) == 4
+    for policy in policies:
+        assert routed in policy["matchConditions"]
+        assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
 
 
 def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -> None:

@@ -34,9 +34,11 @@ class Hook:
 
     def configure(self) -> None:
         shipped = next(yaml.safe_load_all(COMPONENT.read_text()))
-        [hook] = shipped["webhooks"]
-        hook["clientConfig"] = {"url": f"https://127.0.0.1:{self.port}/inject"}
-        hook["matchConditions"][0]["expression"] = f'object.spec.schedulerName in ["{self.arena.scheduler_name}"]'
+        for hook in shipped["webhooks"]:
+            hook["clientConfig"] = {"url": f"https://127.0.0.1:{self.port}{hook['clientConfig']['service']['path']}"}
+            hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": self.arena.namespace}
+            condition = hook["matchConditions"][0]
+            condition["expression"] = condition["expression"].replace("berth-scheduler", self.arena.scheduler_name)
         self.api.post(
             "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
             {**shipped, "metadata": {"name": self.name}},
@@ -44,6 +46,7 @@ class Hook:
 
     def start(self, **flags: Any) -> Process:
         own = {"host": "127.0.0.1", "address": "127.0.0.1", "port": self.port, "period": 0.2}
+        own["scheduler_name"] = self.arena.scheduler_name
         return self.processes.webhook(**{**own, "namespace": self.arena.namespace, "configuration": self.name, **flags})
 
     def admitted(self, **fields: Any) -> Manifest:
@@ -87,7 +90,7 @@ def hook(arena: Arena, tmp_path: Path) -> Iterator[Hook]:
 def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
     with pytest.raises(ApiError, match="failed calling webhook"):
         hook.admitted()
-    assert "env" not in hook.admitted(scheduler_name="default-scheduler")["spec"]["containers"][0]
+    assert "env" not in hook.admitted(scheduler_name="volcano")["spec"]["containers"][0]
     hook.start()
     hook.until_injecting()
     pod = hook.admitted(containers=[{"name": "a", "image": "none", "resources": {"limits": HALF}}, SIDE])
@@ -95,6 +98,21 @@ def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
     a, side = pod["spec"]["containers"]
     assert a["env"][0]["valueFrom"]["fieldRef"]["fieldPath"] == path
     assert side["env"] == [{"name": injection.VARIABLE, "value": "void"}, PLAIN]
+
+
+def test_it_routes_pods_that_name_no_scheduler_and_injects_them(hook: Hook) -> None:
+    hook.start()
+    hook.until_injecting()
+    pod = hook.admitted(scheduler_name="default-scheduler")
+    assert pod["spec"]["schedulerName"] == hook.arena.scheduler_name
+    assert injection.lacking(pod["spec"], {}) == ()
+    hook.arena.merge("namespaces", hook.arena.namespace, {"metadata": {"labels": {"berth.dev/routing": "disabled"}}})
+
+    def opted_out() -> bool:
+        return bool(hook.admitted(scheduler_name="default-scheduler")["spec"]["schedulerName"] == "default-scheduler")
+
+    waiting.until(opted_out, what="the namespace to have opted out")
+    assert hook.injects()
 
 
 def test_it_injects_into_ephemeral_containers(hook: Hook) -> None:
@@ -158,7 +176,8 @@ def test_a_certificate_comes_from_files_and_is_read_again(hook: Hook, tmp_path: 
         tmp_path.joinpath("tls.crt").write_bytes(pair.certificate)
         tmp_path.joinpath("tls.key").write_bytes(pair.key)
         bundle = base64.b64encode(pair.certificate).decode()
-        body = {"webhooks": [{"name": "injection.berth.dev", "clientConfig": {"caBundle": bundle}}]}
+        webhooks = ("routing.berth.dev", "injection.berth.dev")
+        body = {"webhooks": [{"name": each, "clientConfig": {"caBundle": bundle}} for each in webhooks]}
         path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{hook.name}"
         strategic = "application/strategic-merge-patch+json"
         hook.api.request("PATCH", path, body=body, content_type=strategic)

@@ -1,0 +1,93 @@
+"""Routing and injection after restarts of the API server, which runs mutating policies in another order each time.
+
+On a cluster of its own, with the policies as they are shipped, for all namespaces.
+"""
+
+import contextlib
+import functools
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from berth_api import injection
+from berth_operator.core.values import limits
+from devcluster import Cluster, DevclusterError, components, state, waiting
+from devcluster.api import ApiError, Manifest
+from tests.builders import GPU
+
+MANIFESTS = Path(__file__).parents[3] / "manifests"
+FILES = (
+    "base/injection.yaml",
+    "base/routing.yaml",
+    "components/hami-core/policy.yaml",
+    "components/runtime-class/policy.yaml",
+)
+RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
+"""How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""
+PODS = 20
+SERVER = "kube-apiserver"
+LABELS = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
+
+
+@pytest.fixture(scope="module")
+def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with Cluster(folder=tmp_path_factory.mktemp("cluster")) as running:
+        running.api.post("/apis/node.k8s.io/v1/runtimeclasses", {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
+        for file in FILES:
+            for document in yaml.safe_load_all((MANIFESTS / file).read_text()):
+                running.api.apply(document)
+        yield running
+
+
+def restart(cluster: Cluster) -> None:
+    """Restart the API server with the same command line, and wait until it serves the policies."""
+    saved = state.read(cluster.folder)
+    assert saved is not None
+    pid = saved.processes[SERVER]
+    command = Path(f"/proc/{pid}/cmdline").read_text().rstrip("\0").split("\0")
+    os.kill(pid, signal.SIGKILL)
+
+    def runs_again() -> bool:
+        with contextlib.suppress(DevclusterError):  # it has not ended yet
+            return bool(cluster.run(SERVER, command, environment=components.ENVIRONMENT))
+        return False
+
+    waiting.until(runs_again, what="the API server to end and to be started again")
+    cluster.api.close()
+    waiting.until(functools.partial(is_routed, cluster), what="the policies to be in force", deadline=60)
+
+
+def is_routed(cluster: Cluster) -> bool:
+    with contextlib.suppress(OSError, ApiError):
+        return bool(admitted(cluster, 0)["spec"]["schedulerName"] == "berth-scheduler")
+    return False
+
+
+def admitted(cluster: Cluster, number: int) -> Manifest:
+    resources = {"limits": {GPU: "50"}}
+    containers = [{"name": "main", "image": "none", "resources": resources}, {"name": "side", "image": "none"}]
+    metadata = {"name": f"p{number}", "labels": LABELS}
+    pod = {"metadata": metadata, "spec": {"containers": containers}}
+    return cluster.api.request("POST", "/api/v1/namespaces/default/pods", body=pod, query={"dryRun": "All"})
+
+
+@pytest.mark.timeout(120 + 60 * RESTARTS)
+def test_all_pods_that_are_routed_are_injected_after_any_restart(own_cluster: Cluster) -> None:
+    port = int(own_cluster.server.rpartition(":")[2])
+    with socket.socket() as holder:
+        # So that the kernel gives the port to no other process between two servers.
+        holder.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        holder.bind((components.LOOPBACK, port))
+        for _ in range(RESTARTS):
+            restart(own_cluster)
+            for number in range(PODS):
+                spec = admitted(own_cluster, number)["spec"]
+                assert spec["schedulerName"] == "berth-scheduler"
+                assert injection.lacking(spec, {}) == ()
+                assert spec["runtimeClassName"] == "nvidia"
+                assert [limits.is_limit(each) for each in spec["containers"][0]["env"]].count(True) == 1

@@ -1,0 +1,45 @@
+"""Which pods are routed; tests/integration/policies compares this with the API server's policy."""
+
+from typing import Any
+
+import pytest
+
+from berth_api import routing
+from tests.builders import FPGA, GPU, NVIDIA, RDMA, Raw, container
+
+NUMBER = "genius/gpu-number"
+
+
+def made(*requests: Raw, labels: Raw | None = None, **spec: Any) -> Raw:
+    containers = [container(f"c{number}", each) for number, each in enumerate(requests)]
+    spec = {"schedulerName": "default-scheduler", "containers": containers, **spec}
+    return {"metadata": {"labels": labels}, "spec": spec}
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(made({GPU: "50"}), True, id="a share"),
+        pytest.param(made({"koordinator.sh/gpu-memory-ratio": "5"}), True, id="koordinator"),
+        pytest.param(made({"kubernetes.io/gpu.shared": "2"}), True, id="spread"),
+        pytest.param(made({RDMA: "1"}), True, id="a NIC"),
+        pytest.param(made({FPGA: "1"}), True, id="an FPGA"),
+        pytest.param(made({}, {GPU: "50"}), True, id="the second container"),
+        pytest.param(made({}, initContainers=[container("i", {GPU: "50"})]), True, id="an init container"),
+        pytest.param(made({}, labels={NUMBER: "1"}), True, id="by label"),
+        pytest.param(made({GPU: "50", NVIDIA: "1"}), True, id="both, which Berth refuses"),
+        pytest.param(made({NVIDIA: "1"}, labels={NUMBER: "1"}), False, id="kubelet's, with a label"),
+        pytest.param(made({NVIDIA: "1"}), False, id="kubelet's"),
+        pytest.param(made({GPU: "0"}), False, id="none"),
+        pytest.param(made({"cpu": "1"}, labels={"genius/priority": "1"}), False, id="no device"),
+        pytest.param(made({"kubernetes.io/gpus": "1"}), False, id="another resource"),
+        pytest.param(made({"example.com/gpu": "1"}), False, id="another prefix"),
+        pytest.param(made({GPU: "50"}, schedulerName="volcano"), False, id="another scheduler is named"),
+        pytest.param(made({GPU: "50"}, schedulerName="berth-scheduler"), False, id="Berth is named"),
+        pytest.param(made({GPU: "50"}, nodeName="node"), False, id="names its node"),
+    ],
+)
+def test_which_pods_are_routed(pod: Raw, *, expected: bool) -> None:
+    assert routing.is_routed(pod) is expected
+    after = routing.routed(pod, "berth")["spec"]["schedulerName"]
+    assert after == ("berth" if expected else pod["spec"]["schedulerName"])
