@@ -49,6 +49,7 @@ _DEVICE_COLUMNS: Final = [
     _column("GPUs", "integer", ".status.gpus"),
     _column("Healthy", "integer", ".status.healthy"),
     _column("Allocated", "string", ".status.allocated"),
+    _column("Blocked", "integer", ".status.blocked"),
     _column("Model", "string", ".status.model"),
     _column("Others", "string", ".status.others"),
     _column("Memory", "string", ".status.memory", priority=WIDE),

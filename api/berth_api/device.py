@@ -219,7 +219,10 @@ class DeviceUse(Model):
     id: Annotated[str, Field(max_length=160)] | None = None
     """Id of a card that the spec no longer lists."""
     free: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
-    """What is not allocated, in the units of `spec.devices[].resources`; of a card in MIG mode, its instances."""
+    """What can be allocated of it now, in the units of `spec.devices[].resources`; of a card in MIG mode, its instances.
+
+    Nothing if it is unhealthy or blocked, or if the node's Lease is not renewed.
+    """
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
     """The pods that are charged for the card, for a share of it or for a part."""
 
@@ -272,6 +275,8 @@ class DeviceStatus(Model):
     """GPUs in the spec, healthy or not."""
     healthy: Annotated[int, Field(ge=0)] = 0
     """GPUs that can be allocated, or could be if they were free."""
+    blocked: Annotated[int, Field(ge=0)] = 0
+    """Healthy GPUs of which nothing is allocated now, because a pod may hold any of them: `Accounted` names the pod."""
     allocated: Annotated[str, Field(max_length=16)] = "0"
     """Allocated GPUs; half a card counts as 0.5."""
     model: LongText = ""

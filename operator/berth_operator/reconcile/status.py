@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
 from berth_api import allocation, keys, mig, names
@@ -15,6 +16,8 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.views import NodeView
 
+_Key = tuple[str, int]
+"""(type, minor) of a card."""
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
 """The conditions that the operator writes; the agent writes others."""
 BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
@@ -30,15 +33,17 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
     """Return the status that the Device should show; `now` returns the time for conditions that change."""
     assert view.device is not None  # noqa: S101 - the caller looked
     gpus = [card for card in view.device.inventory.cards if card.type == GPU]
+    blocked = _blocked(view)
     return DeviceStatus(
         observed_generation=view.device.generation,
         gpus=len(gpus),
-        healthy=sum(card.healthy or bool(card.instances) for card in gpus),
+        healthy=sum(map(_is_usable, gpus)),
+        blocked=sum(_is_usable(card) and (card.type, card.minor) in blocked for card in gpus),
         allocated=_allocated(view),
         model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
         memory=_memory(gpus),
         others=_others(view),
-        devices=_uses(view),
+        devices=_uses(view, blocked),
         conditions=[_condition(view, now, each) for each in (_ready(view), _valid(view), _accounted(view))],
     )
 
@@ -65,6 +70,23 @@ def _memory(gpus: Iterable[CardInfo]) -> str:
     """Return the memory of each GPU, every size once."""
     sizes = (dict(card.amounts).get(GPU_MEMORY, 0) for card in gpus)
     return ", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, each) for each in sizes if each))[:MAX_TEXT]
+
+
+def _is_usable(card: CardInfo) -> bool:
+    """Return whether the card, or instances of it, can be allocated if they are free."""
+    return card.healthy or bool(card.instances)
+
+
+def _blocked(view: NodeView) -> AbstractSet[_Key]:
+    """Return the cards of which nothing is allocated because a pod may hold any card, or MIG device, of the node."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    unknown = {device_type for charge in view.charges for device_type in charge.unknown}
+    unlocated = any(is_unlocated(grant) for charge in view.charges for grant in charge.grants)
+    return {
+        (card.type, card.minor)
+        for card in view.device.inventory.cards
+        if card.type in unknown or (unlocated and card.instances)
+    }
 
 
 def _allocated(view: NodeView) -> str:
@@ -98,17 +120,20 @@ def _others(view: NodeView) -> str:
     ]
 
 
-def _uses(view: NodeView) -> list[DeviceUse]:
+def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
     assert view.device is not None  # noqa: S101 - the caller looked
-    totals = {(card.type, card.minor): _totals(card) for card in view.device.inventory.cards}
-    holders: dict[tuple[str, int], list[tuple[Charge, Grant]]] = {}
+    cards = {(card.type, card.minor): card for card in view.device.inventory.cards}
+    totals = {key: _totals(card) for key, card in cards.items()}
+    is_served = view.alive and view.node is not None
+    open_ = {key for key, card in cards.items() if is_served and _is_usable(card) and key not in blocked}
+    holders: dict[_Key, list[tuple[Charge, Grant]]] = {}
     shown = shown_minors(grant for charge in view.charges for grant in charge.grants)
     for charge in sorted(view.charges, key=lambda each: each.pod):
         for grant in charge.grants:
             holders.setdefault((grant.type, shown[grant.type, grant.minor]), []).append((charge, grant))
     # Existing cards first: annotations may name more cards than `MAX_DEVICES`.
     keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
-    return [_use(key, totals.get(key, {}), holders.get(key, [])) for key in keys]
+    return [_use(key, totals.get(key, {}), holders.get(key, []), is_open=key in open_) for key in keys]
 
 
 def _totals(card: CardInfo) -> dict[str, int]:
@@ -117,14 +142,14 @@ def _totals(card: CardInfo) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if mig.is_resource(name)} if card.instances else amounts
 
 
-def _use(key: tuple[str, int], total: dict[str, int], held: list[tuple[Charge, Grant]]) -> DeviceUse:
+def _use(key: _Key, total: dict[str, int], held: list[tuple[Charge, Grant]], *, is_open: bool) -> DeviceUse:
     device_type, minor = key
     counted, taken = _shown_amounts(device_type, total), Counter[str]()
     # The agent itself reports what processes outside Kubernetes use, in `foreign`.
     pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
     for _, grant in held:
         taken.update(dict(grant.amounts))
-    free = {name: max(0, all_of_it - taken[name]) for name, all_of_it in counted.items()}
+    free = {name: max(0, all_of_it - taken[name]) if is_open else 0 for name, all_of_it in counted.items()}
     return DeviceUse.model_validate(
         {
             "type": device_type,

@@ -10,6 +10,7 @@ from tests.integration.operator.world import World
 
 K = "kubernetes.io/"
 HALF = {K + "gpu": "50"}
+VISIBLE = "NVIDIA_VISIBLE_DEVICES"
 
 
 def test_state_is_rebuilt_from_annotations(world: World) -> None:
@@ -119,6 +120,44 @@ def test_bound_pod_without_a_readable_allocation_blocks_the_cards(shared: World,
 
     shared.bound("p", deadline=words.PROMPT)
     shared.wait_condition(node, "Accounted", "True")
+
+
+def test_only_pods_that_may_see_cards_block_them_and_the_device_shows_it(shared: World) -> None:
+    [node] = shared.nodes(gpus=2)
+    options = {"nodeName": node, "scheduler_name": "default-scheduler"}
+    reads = {"fieldRef": {"fieldPath": "metadata.annotations['main.devices.berth.dev/visible']"}}
+    for name, entry in (("void", {"value": "void"}), ("reads", {"valueFrom": reads})):
+        container = {
+            "name": "main",
+            "image": "none",
+            "resources": {"limits": HALF},
+            "env": [{"name": VISIBLE, **entry}],
+        }
+        shared.pod(name, {}, containers=[container], **options)
+    shared.pod("cpu", {"cpu": "1"}, **options)
+    shared.arena.merge("pods", "cpu", {"metadata": {"labels": {"genius/gpu-number": "8"}}})
+    shared.pod("p", HALF)
+    shared.bound("p")
+    shared.wait_condition(node, "Accounted", "True")
+    assert columns(shared, node) == {"HEALTHY": "2", "BLOCKED": "0", "ALLOCATED": "0.5"}
+
+    shared.pod("sees", HALF, **options)
+
+    assert shared.wait_condition(node, "Accounted", "False").endswith(f"{shared.arena.namespace}/sees")
+    assert columns(shared, node) == {"HEALTHY": "2", "BLOCKED": "2", "ALLOCATED": "0.5"}
+    cards = shared.shown(node)["status"]["devices"]
+    assert [each["free"][K + "gpu-core"] for each in cards if each["type"] == "gpu"] == ["0", "0"]
+    shared.remove("sees")
+    shared.wait_condition(node, "Accounted", "True")
+    cards = shared.shown(node)["status"]["devices"]
+    assert sorted(each["free"][K + "gpu-core"] for each in cards if each["type"] == "gpu") == ["100", "50"]
+
+
+def columns(world: World, node: str) -> dict[str, str]:
+    """Return what `kubectl get devices` prints of a node's cards."""
+    heads, values = (line.split() for line in world.arena.cluster.kubectl("get", "device", node).splitlines())
+    shown = dict(zip(heads, values, strict=False))
+    return {head: shown[head] for head in ("HEALTHY", "BLOCKED", "ALLOCATED")}
 
 
 def test_allocation_that_is_mended_frees_the_other_cards(shared: World) -> None:

@@ -156,7 +156,7 @@ def test_devices_are_printed_as_documented() -> None:
     columns = version["additionalPrinterColumns"]
     narrow = [column["name"] for column in columns if not column.get("priority")]
     wide = [column["name"] for column in columns if column.get("priority") == crd.WIDE]
-    assert narrow == ["Ready", "GPUs", "Healthy", "Allocated", "Model", "Others", "Age"]
+    assert narrow == ["Ready", "GPUs", "Healthy", "Allocated", "Blocked", "Model", "Others", "Age"]
     assert wide == ["Memory", "Driver"]
     assert DEFINITIONS["devices.berth.dev.yaml"]["spec"]["names"]["shortNames"] == ["dev"]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.allocation import Grant
+from berth_api.allocation import MAX_MINOR, Grant
 from berth_api.device import DeviceStatus
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
@@ -104,6 +104,38 @@ def test_gpus_are_counted_and_those_that_can_be_handed_out() -> None:
     shown = expected_status(view(gpu(0), gpu(1, health=False), gpu(2, mig={"enabled": True}), nic, generation=5))
     assert (shown.gpus, shown.healthy, shown.observed_generation) == (3, 1, 5)
     assert expected_status(view(gpu(0), gpu(1, mig=MIG), gpu(2, mig={"enabled": True}))).healthy == 2
+
+
+ANY = (charge("any", unknown=("gpu",)),)
+
+
+@pytest.mark.parametrize(
+    ("of", "blocked", "free"),
+    [
+        pytest.param(view(gpu(0), gpu(1, health=False)), 0, ["100", "0"], id="nothing blocked, one failed"),
+        pytest.param(view(gpu(0), gpu(1, health=False), charges=ANY), 1, ["0", "0"], id="any card"),
+        pytest.param(view(gpu(0), charges=(*ANY, charge("a", grant(0, **HALF)))), 1, ["0"], id="a share is held"),
+        pytest.param(view(gpu(0), charges=(charge("any", unknown=("rdma",)),)), 0, ["100"], id="any NIC"),
+        pytest.param(view(gpu(0), alive=False), 0, ["0"], id="agent not heard"),
+        pytest.param(view(gpu(0), has_node=False), 0, ["0"], id="no node"),
+    ],
+)
+def test_blocked_cards_are_counted_and_nothing_of_them_is_free(of: NodeView, blocked: int, free: list[str]) -> None:
+    shown = expected_status(of)
+    assert (shown.blocked, [use.free[CORE] for use in shown.devices]) == (blocked, free)
+
+
+def test_a_lost_instance_of_an_unknown_card_blocks_the_cards_in_mig_mode() -> None:
+    lost = charge("lost", replace(instance(0, 9), minor=MAX_MINOR + 1, parent=""))
+    shown = expected_status(view(gpu(0, mig=MIG), gpu(1), charges=(lost,)))
+    assert shown.blocked == 1
+    assert [sorted(set(use.free.values())) for use in shown.devices if use.minor >= 0] == [["0"], ["100", "8Gi"]]
+
+
+def test_any_nic_blocks_nics() -> None:
+    nic = entry(0, type="rdma", id="N", resources={})
+    shown = expected_status(view(gpu(0), nic, charges=(charge("any", unknown=("rdma",)),)))
+    assert (shown.blocked, shown.devices[1].free) == (0, {"kubernetes.io/rdma": "0"})
 
 
 @pytest.mark.parametrize(
