@@ -17,10 +17,10 @@ from devcluster.api import ApiError
 
 Manifest = dict[str, Any]
 
-FITTING: Final = ("whole", "two-cards", "half", "by-memory", "by-model", "no-gpu")
+FITTING: Final = ("whole", "two-cards", "half", "by-memory", "by-model", "no-gpu", "unnamed-scheduler")
 """The files of `manifests/examples` whose pods must be bound."""
-INJECTED: Final = "half"
-"""One of them that must be injected."""
+ROUTED: Final = "unnamed-scheduler"
+"""One of them that names no scheduler, and must be routed to Berth and injected."""
 WAITING: Final = "waits"
 """The pod that must wait."""
 PODS: Final = "/api/v1/namespaces/default/pods"
@@ -79,7 +79,9 @@ def _story(berth: Installation) -> str:
 def _apply_examples(berth: Installation) -> set[str]:
     """Apply the pods, and return the names of those that fit."""
     # A new policy takes a second.
-    berth.until(lambda: berth.injects(EXAMPLES / f"{INJECTED}.yaml"), what="the policy that injects to be in force")
+    berth.until(
+        lambda: berth.routes(EXAMPLES / f"{ROUTED}.yaml"), what="the policies that route and inject to be in force"
+    )
     berth.apply(EXAMPLES / f"{WAITING}.yaml")
     pods = [pod for name in FITTING for pod in berth.apply(EXAMPLES / f"{name}.yaml")]
     return {pod["metadata"]["name"] for pod in pods}
@@ -114,6 +116,8 @@ def _check(berth: Installation, expected: set[str], *, quiet: bool = False) -> s
         raise DemoError(f"the audit found {len(faults)} faults\n{berth.logs()}")
     if (bound := _bound(berth)) != expected:
         raise DemoError(f"bound are {sorted(bound)}, but should be {sorted(expected)}\n{berth.logs()}")
+    if not any(_grants(pod) for pod in map(Pod.read, pods) if pod.name == f"default/{ROUTED}"):
+        raise DemoError(f"pod {ROUTED} is bound without its share\n{berth.logs()}")
     cards = {(pod.node, grant.type, grant.minor) for pod in map(Pod.read, pods) for grant in _grants(pod)}
     return f"demo: {len(bound)} pods bound, {len(cards)} devices allocated, {len(faults)} conflicts"
 

@@ -13,15 +13,17 @@ import yaml
 
 from demo import nvml
 from devcluster import Cluster, state, waiting
+from devcluster.api import ApiError
 
 T = TypeVar("T")
 Manifest = dict[str, Any]
 
 ROOT: Final = Path(__file__).parent.parent
 EXAMPLES: Final = ROOT / "manifests" / "examples"
-BASE: Final = ("namespace", "operator-rbac", "agent-rbac", "fence", "injection")
+BASE: Final = ("namespace", "operator-rbac", "agent-rbac", "fence", "injection", "routing")
 """What an installation applies before its two programs; these run here as processes instead."""
 NAMESPACE: Final = "berth-system"
+SCHEDULER: Final = "berth-scheduler"
 
 NVML_NODE: Final = "node-0"
 FLEET: Final = {
@@ -88,12 +90,15 @@ class Installation:
         operator = self._account("berth-operator")
         self._start(OPERATOR, "berth_operator", [*quiet, *GRACE, f"--kubeconfig={operator}"])
 
-    def injects(self, file: Path) -> bool:
-        """Return whether the API server would inject a variable into the first pod of a file."""
+    def routes(self, file: Path) -> bool:
+        """Return whether the API server would route the first pod of a file to Berth and inject a variable into it."""
         pod = next(yaml.safe_load_all(file.read_text()))
         path = self.cluster.api.resource("pods").path(namespace="default")
-        created = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
-        return "env" in created["spec"]["containers"][0]
+        try:
+            spec = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})["spec"]
+        except ApiError:  # the policy that refuses pods is in force before the one that routes them
+            return False
+        return spec["schedulerName"] == SCHEDULER and "env" in spec["containers"][0]
 
     def apply(self, file: Path) -> list[Manifest]:
         """Apply a YAML file as administrator and return its objects."""

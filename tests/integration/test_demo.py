@@ -23,4 +23,4 @@ def test_make_demo_ends_well() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
-    assert re.fullmatch(r"demo: 7 pods bound, [1-9]\d* devices allocated, 0 conflicts", last)
+    assert re.fullmatch(r"demo: 8 pods bound, [1-9]\d* devices allocated, 0 conflicts", last)
