@@ -219,7 +219,7 @@ class DeviceUse(Model):
     id: Annotated[str, Field(max_length=160)] | None = None
     """Id of a card that the spec no longer lists."""
     free: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
-    """What can be allocated of it now, in the units of `spec.devices[].resources`; of a card in MIG mode, its instances.
+    """What can be allocated of it now, in units of `spec.devices[].resources`; of a card in MIG mode, its instances.
 
     Nothing if it is unhealthy or blocked, or if the node's Lease is not renewed.
     """

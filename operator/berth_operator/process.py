@@ -45,6 +45,10 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
     running = asyncio.current_task()
     assert running is not None  # noqa: S101 - a coroutine runs in a task
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, running.cancel)
+    return await _until_the_end(_elect_and_work(settings, configuration, plugins))
+
+
+async def _elect_and_work(settings: Settings, configuration: Configuration, plugins: Plugins) -> None:
     async with contextlib.AsyncExitStack() as stack:
         # A client of its own, so that renewals never queue behind a thousand binds.
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
@@ -52,7 +56,7 @@ async def operate(settings: Settings, configuration: Configuration, plugins: Plu
         await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
         election = _election(settings, lease_client)
         await stack.enter_async_context(_running(election))
-        return await _until_the_end(_work(settings, configuration, plugins, election))
+        await _work(settings, configuration, plugins, election)
 
 
 def _election(settings: Settings, client: KubeClient) -> LeaderElection:

@@ -183,7 +183,7 @@ class Shared:
             raise CertificateError(f"there is none of {', '.join(paths)}; apply manifests/components/validation")
 
     async def _write(self, bundle: str, path: str) -> bool:
-        """Write the bundle to all webhooks of a configuration, unless it is there already; return whether there is one."""
+        """Write the bundle to all webhooks of a configuration, unless it is there; return whether there is one."""
         current = await self._read(path)
         webhooks = current.get("webhooks") or ()
         if any(each["clientConfig"].get("caBundle") != bundle for each in webhooks):

@@ -79,7 +79,7 @@ class WebhookSettings(BaseSettings):
     """Name of the ValidatingWebhookConfiguration to write the certificate to, if there is one."""
 
     scheduler_names: str = names.SCHEDULER
-    """Scheduler names of the profiles, joined by commas: pods of these are validated, pods without one get the first."""
+    """Scheduler names of the profiles, joined by commas: their pods are validated; routed pods get the first name."""
 
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""

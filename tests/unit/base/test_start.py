@@ -1,10 +1,11 @@
 """How programs start: a mistake is one line and status 2, whichever program it is."""
 
 import os
+import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -236,3 +237,31 @@ def test_a_kubeconfig_that_is_missing_is_one_line_after_the_first(
     [started] = [line for line in ended.stdout.splitlines() if '"event": "started"' in line]
     assert f'"version": "{metadata.version("berth-operator")}"' in started
     assert str(missing) in started
+
+
+@pytest.mark.parametrize(
+    "command", [["berth_operator", *QUIET], ["berth_agent", "--node-name=a"]], ids=lambda each: each[0]
+)
+def test_a_start_that_waits_for_the_api_server_can_be_ended(command: Sequence[str], tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        kubeconfig = tmp_path / "kubeconfig"
+        kubeconfig.write_text(KUBECONFIG.format(port=silent.getsockname()[1]))
+        program = subprocess.Popen(
+            [sys.executable, "-m", *command, f"--kubeconfig={kubeconfig}"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        with silent.accept()[0]:
+            program.send_signal(signal.SIGTERM)
+            out, error = program.communicate(timeout=30)
+    assert (program.returncode, error, b"exception" in out) == (0, b"", False)
+
+
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+clusters: [{{name: c, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{token: t}}}}]
+contexts: [{{name: x, context: {{cluster: c, user: u}}}}]
+current-context: x
+"""
