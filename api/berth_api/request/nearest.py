@@ -1,17 +1,14 @@
 """What a user may have meant by the name of a resource that no node has."""
 
 from collections.abc import Collection, Iterable
-from difflib import get_close_matches
 from typing import Final
 
-from berth_api import listing, names
+from berth_api import listing, names, spelling
 from berth_api.request.amounts import VENDORS
 from berth_api.request.kinds import Kinds
 
 ALIKE: Final = 0.92
-"""The similarity, by difflib, of whole names that may be meant for each other."""
-ALIKE_HERE: Final = 0.7
-"""The same for the part behind the slash, if the domain is one of those whose devices Berth allocates."""
+"""The least similarity of whole names; of the part behind the slash less is enough, if Berth allocates such devices."""
 MAX_KNOWN: Final = 512
 """Names that are compared with a name."""
 _PREFIXED: Final = (
@@ -44,11 +41,11 @@ def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
 
 def nearest(name: str, known: Collection[str]) -> str:
     """Return the known name that is nearest to an unknown one; empty if none is near."""
-    if alike := get_close_matches(name, known, n=1, cutoff=ALIKE):
-        return alike[0]
+    if alike := spelling.closest(name, known, ALIKE):
+        return alike
     domain, _, own = name.partition("/")
     if domain not in {each.partition("/")[0] for each in _BUILT_IN}:
         return ""
     by_own = {each.partition("/")[2]: each for each in reversed(list(known))}
-    alike = get_close_matches(own, by_own, n=1, cutoff=ALIKE_HERE)
-    return by_own[alike[0]] if alike else ""
+    alike = spelling.closest(own, by_own)
+    return by_own.get(alike, "")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import injection, names, request, resources, spelling
+from berth_api import names, request, resources, routing, spelling
 from berth_api.request import BUILT_IN, Kinds
 from berth_operator.core.decision.messages import invalid_request
 from berth_operator.core.filters import supported
@@ -18,7 +18,6 @@ from berth_operator.state import pods
 
 Object = Mapping[str, Any]
 
-DEFAULT_SCHEDULER: Final = "default-scheduler"
 _POD: Final = "Pod"
 _TEMPLATE: Final = ("spec", "template")
 _TEMPLATES: Final = {
@@ -29,10 +28,6 @@ _TEMPLATES: Final = {
     "CronJob": ("spec", "jobTemplate", *_TEMPLATE),
 }
 """Kind -> the fields that lead to its pod template."""
-_ROUTED: Final = injection.RESOURCES | {
-    prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in (names.RDMA, names.FPGA)
-}
-"""Resources whose pods may get our scheduler name when they are created."""
 _OWN: Final = f"{names.GROUP}/"
 
 
@@ -80,8 +75,7 @@ class Validation:
 
     def _is_ours(self, pod: Object, *, is_template: bool) -> bool:
         """Return whether our scheduler reads the pod; pods of a template may be routed to it when they are created."""
-        name = _scheduler(pod)
-        return name in self.schedulers or (is_template and name == DEFAULT_SCHEDULER and _asks_for_devices(pod))
+        return _scheduler(pod) in self.schedulers or (is_template and routing.is_routed(pod))
 
     def _of_others(self, pod: Object) -> Iterator[str]:
         """Yield what looks as if the pod of another scheduler was meant for ours."""
@@ -118,20 +112,7 @@ def _pod(template: Object, owner: Object, namespace: str) -> dict[str, Any]:
 
 
 def _scheduler(pod: Object) -> str:
-    return pod["spec"].get("schedulerName") or DEFAULT_SCHEDULER
-
-
-def _asks_for_devices(pod: Object) -> bool:
-    if not injection.labels_of(pod).keys().isdisjoint(request.LABELS):
-        return True
-    spec = pod["spec"]
-    requests = ((each.get("resources") or {}).get("requests") or {} for each in _containers(spec))
-    return any(not _ROUTED.isdisjoint(each) for each in requests)
-
-
-def _containers(spec: Object) -> Iterator[Object]:
-    yield from spec["initContainers"]
-    yield from spec["containers"]
+    return pod["spec"].get("schedulerName") or routing.DEFAULT
 
 
 def _doubts(pod: Object, parsed: PendingPod) -> Iterator[str]:
