@@ -46,7 +46,7 @@ class Hook:
 
     def start(self, **flags: Any) -> Process:
         own = {"host": "127.0.0.1", "address": "127.0.0.1", "port": self.port, "period": 0.2}
-        own["scheduler_name"] = self.arena.scheduler_name
+        own["scheduler_names"] = self.arena.scheduler_name
         return self.processes.webhook(**{**own, "namespace": self.arena.namespace, "configuration": self.name, **flags})
 
     def admitted(self, **fields: Any) -> Manifest:
