@@ -237,7 +237,8 @@ class App:
         self._pods.follow(self._configuration.policies, tasks)
         with _without_collector():
             await self._synced()
-        log.info("first lists read", **{name: reflector.listed for name, reflector in self._watches().items()})
+        objects = {name: reflector.listed for name, reflector in self._watches().items()}
+        log.info("first lists read", objects=objects)
         self._read.set()
         tasks.create_task(controller.run(self._cluster))
         tasks.create_task(self._scheduler.run())

@@ -10,7 +10,7 @@ from typing import Any
 
 Raw = dict[str, Any]
 
-MARK = "berth.dev/differential"
+MARK = "example.com/differential"
 """Label of all objects that a scenario creates; they are deleted with it."""
 PLENTY = {"cpu": "64", "memory": "512Gi", "pods": "110", "ephemeral-storage": "1Ti"}
 

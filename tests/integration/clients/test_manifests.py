@@ -136,7 +136,7 @@ def test_what_a_component_patches_is_there(name: str, file: str) -> None:
         assert isinstance(element, list if last == "-" else dict)
 
 
-@pytest.mark.parametrize("file", ["operator.yaml", "agent.yaml", "../components/webhook/webhook.yaml"])
+@pytest.mark.parametrize("file", ["operator.yaml", "agent.yaml", "../components/validation/server.yaml"])
 def test_a_service_sets_no_variable_of_a_program(file: str) -> None:
     """With links, the Service berth-webhook would set BERTH_WEBHOOK_PORT, a setting, to tcp://10.0.0.1:443."""
     [spec] = [each["spec"]["template"]["spec"] for each in manifests(file) if "template" in each.get("spec", {})]

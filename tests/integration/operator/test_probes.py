@@ -27,8 +27,9 @@ def test_replicas_answer_probes_leading_or_not(world: World) -> None:
         lines = [json.loads(line) for line in replica.text().splitlines()]
         assert (lines[0]["event"], lines[0]["settings"]["lease"]) == ("started", world.arena.lease_name)
         [read] = [line for line in lines if line["event"] == "first lists read"]
-        assert (read["nodes"], read[f"pods of {world.arena.scheduler_name}"]) == (2, 0)
-        assert read["devices"] >= 0
+        objects = read["objects"]
+        assert (objects["nodes"], objects[f"pods of {world.arena.scheduler_name}"]) == (2, 0)
+        assert objects["devices"] >= 0
 
 
 def _health(port: int) -> str:

@@ -27,8 +27,8 @@ T = TypeVar("T")
 POLL: Final = 0.03
 START: Final = 30.0
 """Longest time in seconds for a process to start on a busy machine."""
-PROMPT: Final = 5.0
-"""Longest time in seconds until freed capacity is used."""
+PROMPT: Final = 20.0
+"""Longest time in seconds until freed capacity is used: a pod that was tried often backs off for up to 10 s."""
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE: Final = "devices.berth.dev/visible"

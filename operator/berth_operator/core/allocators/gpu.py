@@ -57,8 +57,8 @@ def _enough(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Row
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for."""
     yield from shortage.of_cards(fleet, request, part, rejected)
-    fits, within = candidates.fitting(fleet, request, part), locality.required(fleet, request, part)
-    if within:
+    fits = candidates.fitting(fleet, request, part)
+    if within := locality.required(fleet, request, part, np.flatnonzero(rejected)):
         suitable = candidates.suitable(fleet, request, part)
         yield locality.shortage(fleet, part, within, suitable, rejected, state="healthy")
         yield locality.shortage(fleet, part, within, fits, rejected, state="free")

@@ -118,6 +118,6 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
             required & ~accepted[number],
         )
     best_only = " with the highest score" if spec.restricted else ""
-    scope = f" {within}" if (within := locality.required(fleet, request, part)) else ""
-    missing = ~feasible(fleet, request, part, fits)
-    yield f"node(s) have no free partition of {part.count} GPUs{best_only}{scope}", required & missing
+    missing = required & ~feasible(fleet, request, part, fits)
+    scope = f" {within}" if (within := locality.required(fleet, request, part, np.flatnonzero(missing))) else ""
+    yield f"node(s) have no free partition of {part.count} GPUs{best_only}{scope}", missing

@@ -246,6 +246,14 @@ def test_the_cards_of_a_pod_are_of_one_model_unless_it_says_otherwise(request_: 
     assert isinstance(mixed, Placement)
 
 
+def test_a_reason_names_models_only_on_nodes_with_several() -> None:
+    made = mixture({"several": (card(0), t4(1)), "one": a100s(2)}, labels={"several": "a", "one": "b"})
+    request = asks({NVIDIA: 2}, annotations={names.GPU_TOPOLOGY: "nvlink"}, selector={"pool": "b"})
+    outcome = decide(made, waiting("pod", request), POLICY)
+    assert isinstance(outcome, Failure)
+    assert "1 node(s) have too few healthy GPUs with NVLinks among all of them (at most 1 of 2)" in outcome.message
+
+
 def test_the_model_of_which_there_are_enough_is_chosen() -> None:
     made = mixture({"node": (card(0), t4(1), card(2), t4(3), t4(4))})
     placement = place(made, waiting("pod", {NVIDIA: 3}))
