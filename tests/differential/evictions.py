@@ -19,7 +19,7 @@ from devcluster import Arena, waiting
 
 Raw = dict[str, Any]
 
-SCENARIO: Final = "berth.dev/scenario"
+SCENARIO: Final = "example.com/scenario"
 UNPLAYED: Final = {"kwok.x-k8s.io/node": "none"}
 PRIORITIES: Final = (-5, 0, 5, 10)
 ABOVE: Final = 100

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 Raw = dict[str, Any]
 
-FINALIZER: Final = "berth.dev/differential"
+FINALIZER: Final = "example.com/differential"
 """Keeps deleted pods of the scene terminating."""
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"

@@ -12,7 +12,7 @@ from typing import Any, Final
 from tests.differential import draft as drafts
 from tests.differential.draft import Draft, Raw, name_of
 
-SCENARIO: Final = "berth.dev/preference"
+SCENARIO: Final = "example.com/preference"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 HOSTNAME: Final = "kubernetes.io/hostname"
 ZONE: Final = "topology.kubernetes.io/zone"
