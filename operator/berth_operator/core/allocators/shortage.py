@@ -29,8 +29,8 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
         yield f"node(s) have too few healthy {label} {of_model(fleet, request, part)}", wrong
     right = healthy & candidates.accepted(fleet, request, part)
     yield f"node(s) have too few healthy {label} that match the pod's device selector {requested}", too_few(right, part)
-    if part.unit == PLUGIN_UNIT:
-        yield divided(part), too_few(right & candidates.undivided(fleet.cards[device_type], part, ALL), part)
+    if part.unit == PLUGIN_UNIT and (whole := candidates.undivided(fleet.cards[device_type], part, ALL)) is not True:
+        yield divided(part), too_few(right & whole, part)
     small = too_few(candidates.suitable(fleet, request, part), part)
     yield _too_small(fleet, part, right, small & rejected), small
     yield unknown(device_type), fleet.cards[device_type].unknown > 0

@@ -56,6 +56,9 @@ def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
 
 def reasons(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for."""
+    if are_cards(fleet, part):
+        yield from gpu.reasons(fleet, request, part, rejected)
+        return
     if part.unit == PLUGIN_UNIT:
         offered = _offered_subdevices(fleet, request, part, ALL).any(axis=1)
         sliced = divided(fleet, ALL) & ~offered
