@@ -99,6 +99,8 @@ SubdeviceRule = Annotated[
 Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
 SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
+SchedulerNames = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")]
+"""Scheduler names, joined by commas."""
 
 
 class _Part(BaseModel):

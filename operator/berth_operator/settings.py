@@ -17,7 +17,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from berth_api import names
 from berth_base.logs import Form, Level
 from berth_operator import configuration
-from berth_operator.configuration import SCHEDULER_NAME, Configuration
+from berth_operator.configuration import SCHEDULER_NAME, Configuration, SchedulerNames
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
 
@@ -58,7 +58,7 @@ class Settings(BaseSettings):
     """BerthSchedulerConfiguration file, reloaded when it changes (docs/configuration.md); without one each of
     `scheduler_names` has a default profile."""
 
-    scheduler_names: Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")] = names.SCHEDULER
+    scheduler_names: SchedulerNames = names.SCHEDULER
     """The `schedulerName`s of the pods to schedule, separated by commas; not allowed with `config`, whose profiles name
     them."""
 

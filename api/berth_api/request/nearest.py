@@ -27,15 +27,19 @@ _BUILT_IN: Final = (
 
 
 def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
-    """Return all resources that no node has, with the nearest known names; empty if none has one."""
+    """Return the resources that no node has, with the nearest known names; empty if none of those listed has one.
+
+    Only as many as a message lists are compared: a pod may request thousands of names.
+    """
     own = [name for kind in kinds.added for name in kind.resources]
     # The first of equally near names is meant: the prefix of Kubernetes, and no name that only some nodes have.
     known = list(dict.fromkeys((*_BUILT_IN, *own, *offered)))[:MAX_KNOWN]
-    meant = {name: nearest(name, known) for name in sorted(unknown)}
-    if not any(meant.values()):
+    listed = sorted(unknown)
+    meant = {name: near for name in listed[: listing.SHOWN] if (near := nearest(name, known))}
+    if not meant:
         return ""
     return "no node has " + listing.first_of(
-        f"{name} (did you mean {near}?)" if near else name for name, near in meant.items()
+        f"{name} (did you mean {meant[name]}?)" if name in meant else name for name in listed
     )
 
 

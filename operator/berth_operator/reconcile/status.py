@@ -1,7 +1,7 @@
 """The status of a Device: conditions, and what is held and free on each card."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
     """Return the status that the Device should show; `now` returns the time for conditions that change."""
     assert view.device is not None  # noqa: S101 - the caller looked
     gpus = [card for card in view.device.inventory.cards if card.type == GPU]
-    blocked = _blocked(view)
+    blocked = _blocked(view.device.inventory.cards, view.charges)
     return DeviceStatus(
         observed_generation=view.device.generation,
         gpus=len(gpus),
@@ -77,16 +77,11 @@ def _is_usable(card: CardInfo) -> bool:
     return card.healthy or bool(card.instances)
 
 
-def _blocked(view: NodeView) -> AbstractSet[_Key]:
+def _blocked(cards: Iterable[CardInfo], charges: Sequence[Charge]) -> AbstractSet[_Key]:
     """Return the cards of which nothing is allocated because a pod may hold any card, or MIG device, of the node."""
-    assert view.device is not None  # noqa: S101 - the caller looked
-    unknown = {device_type for charge in view.charges for device_type in charge.unknown}
-    unlocated = any(is_unlocated(grant) for charge in view.charges for grant in charge.grants)
-    return {
-        (card.type, card.minor)
-        for card in view.device.inventory.cards
-        if card.type in unknown or (unlocated and card.instances)
-    }
+    unknown = {device_type for charge in charges for device_type in charge.unknown}
+    unlocated = any(is_unlocated(grant) for charge in charges for grant in charge.grants)
+    return {(card.type, card.minor) for card in cards if card.type in unknown or (unlocated and card.instances)}
 
 
 def _allocated(view: NodeView) -> str:

@@ -20,6 +20,7 @@ from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
 from berth_operator import device_plugins, listening
 from berth_operator.clients.kube import KubeClient
+from berth_operator.configuration import SchedulerNames
 from berth_operator.core.plugins import kinds_of
 from berth_operator.webhook import review
 from berth_operator.webhook.certificates import MUTATING, VALIDATING, Files, Shared, Source
@@ -78,7 +79,7 @@ class WebhookSettings(BaseSettings):
     validating_configuration: str = "berth-validation"
     """Name of the ValidatingWebhookConfiguration to write the certificate to, if there is one."""
 
-    scheduler_names: str = names.SCHEDULER
+    scheduler_names: SchedulerNames = names.SCHEDULER
     """Scheduler names of the profiles, joined by commas: their pods are validated; routed pods get the first name."""
 
     runtime_class: str = ""
@@ -111,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
         listening.check_free(f"--port {settings.port}", str(settings.address), settings.port)
         logs.configure(form=settings.log_format, level=settings.log_level)
         logs.started(settings, os.environ)
-        schedulers = tuple(filter(None, settings.scheduler_names.split(",")))
+        schedulers = tuple(settings.scheduler_names.split(","))
         kinds = kinds_of(device_plugins.installed())
         asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
     except (StartError, CredentialsError, PluginError) as error:

@@ -137,7 +137,8 @@ def test_a_mirror_pod_of_a_node_is_shown(arena: Arena) -> None:
         create("system:masters")
 
 
-def test_a_namespace_that_opts_out_is_told_what_to_write(arena: Arena, opted_out: None) -> None:  # noqa: ARG001
+@pytest.mark.usefixtures("opted_out")
+def test_a_namespace_that_opts_out_is_told_what_to_write(arena: Arena) -> None:
     message = refusal(arena, forgetful(arena, {**HALF, RDMA: "1"}))
     for part in (
         'spec.schedulerName: "default-scheduler" (also if it is not set) allocates no device for ',

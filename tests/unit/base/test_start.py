@@ -15,6 +15,7 @@ from berth_agent.configuration.settings import Settings as AgentSettings
 from berth_base import start
 from berth_base.start import StartError
 from berth_operator import listening
+from berth_operator.configuration import SCHEDULER_NAME
 from berth_operator.settings import Settings
 from berth_operator.webhook.main import WebhookSettings
 
@@ -76,6 +77,12 @@ def taken() -> Iterator[int]:
         ),
         pytest.param(Settings, ["--zzz"], "unrecognized arguments: --zzz", id="unknown"),
         pytest.param(Settings, ["--lease"], "argument --lease: expected one argument", id="no value"),
+        pytest.param(
+            WebhookSettings,
+            ["--scheduler-names=a,"],
+            f"--scheduler-names a,: String should match pattern '^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$'",
+            id="webhook's scheduler names",
+        ),
         pytest.param(
             WebhookSettings, ["--prot=1"], "unrecognized arguments: --prot=1; did you mean --port?", id="webhook"
         ),

@@ -127,6 +127,11 @@ def test_since_when_the_agent_has_been_silent(heard: list[int], end: str) -> Non
             id="a name that nodes have",
         ),
         pytest.param({"example.com/wand": 1}, "", id="nothing near"),
+        pytest.param(
+            {**{f"example.com/a-{number}": 1 for number in range(listing.SHOWN)}, "nvidia.com/gpus": 1},
+            "",
+            id="near, but not among those that are listed and compared",
+        ),
         pytest.param({"example.com/licence": 9}, "", id="known, but too few"),
         pytest.param({"cpu": 1_000_000}, "", id="no extended resource"),
     ],

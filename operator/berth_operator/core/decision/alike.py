@@ -73,7 +73,7 @@ class _Option:
 def choices(fleet: Fleet, gang: "Gang", pods: Sequence[PendingPod], policy: Policy) -> list[Choice]:
     """Return the choices for a gang, the best first; `pods` are its members, the largest first."""
     counts = Counter(each.request.alike_key for each in pods)
-    if len(fleet.intern_table.models) * len(fleet.intern_table.kinds) < 2 or set(counts) == {None}:  # noqa: PLR2004
+    if len(fleet.intern_table.models) * len(fleet.intern_table.kinds) <= 1 or set(counts) == {None}:
         return [ANY]
     samples = {each.request.alike_key: each.request for each in reversed(pods)}
 

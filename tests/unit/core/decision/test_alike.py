@@ -236,7 +236,7 @@ def test_a_pod_cannot_want_subdevices_only_and_a_topology_of_cards() -> None:
         pytest.param({NVIDIA: 1}, True, id="a single card"),
     ],
 )
-def test_the_cards_of_a_pod_are_of_one_model_unless_it_says_otherwise(request_: dict[str, int], fits: bool) -> None:  # noqa: FBT001
+def test_the_cards_of_a_pod_are_of_one_model_unless_it_says_otherwise(request_: dict[str, int], *, fits: bool) -> None:
     made = mixture({"node": (card(0), t4(1))})
     outcome = decide(made, waiting("pod", asks(request_)), POLICY)
     assert isinstance(outcome, Placement) is fits
@@ -318,7 +318,8 @@ def test_the_least_memory_is_of_what_the_container_gets(
     card_info: CardInfo,
     request_: dict[str, int],
     least: str,
-    fits: bool,  # noqa: FBT001
+    *,
+    fits: bool,
 ) -> None:
     single = ["node"] if NVIDIA in request_ else []
     pod = waiting("pod", asks(request_, annotations={names.MIN_GPU_MEMORY: least}))
