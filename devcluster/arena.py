@@ -23,6 +23,7 @@ Names = list[str]
 LABEL: Final = "berth.dev/arena"
 RBAC: Final = "rbac.authorization.k8s.io"
 TOKEN_SECONDS: Final = 3600
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 
 
 class Arena:
@@ -99,12 +100,18 @@ class Arena:
         scheduler_name: str | None = None,
         **spec: object,
     ) -> Manifest:
-        """Return the manifest of a pod with one container; `spec` overrides fields of the pod's spec."""
+        """Return the manifest of a pod with one container; `spec` overrides fields of the pod's spec.
+
+        The cluster's kube-scheduler knows no arenas, so a pod of its own selects our nodes.
+        """
         container = {
             "name": "main",
             "image": "none",
             "resources": {"requests": dict(requests or {}), "limits": dict(limits or {})},
         }
+        fields = {"schedulerName": scheduler_name or self.scheduler_name, "containers": [container], **spec}
+        if fields["schedulerName"] == DEFAULT_SCHEDULER:
+            fields.setdefault("nodeSelector", self.labels)
         return {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -114,11 +121,7 @@ class Arena:
                 "labels": dict(labels or {}),
                 "annotations": dict(annotations or {}),
             },
-            "spec": {
-                "schedulerName": scheduler_name or self.scheduler_name,
-                "containers": [container],
-                **spec,
-            },
+            "spec": fields,
         }
 
     def apply(self, manifests: str | Manifest | Iterable[Manifest]) -> Manifests:
