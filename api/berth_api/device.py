@@ -161,6 +161,14 @@ class DeviceInfo(Model):
     """Full name as the driver reports it: `NVIDIA A100-SXM4-80GB`."""
     resources: Annotated[dict[str, Quantity], Field(max_length=32)] = Field(default_factory=dict)
     """Capacity of the whole card: `kubernetes.io/gpu-core: 100`, `…/gpu-memory: 80Gi`, `…/gpu-memory-ratio: 100`."""
+    multiprocessors: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Number of streaming multiprocessors of a GPU; absent if it is not known."""
+    memory_bandwidth: Quantity | None = None
+    """Peak bandwidth of the GPU's memory in bytes per second: `2039040M`; absent if it is not known."""
+    encoders: Annotated[int, Field(ge=0, le=255)] | None = None
+    """Number of video encoders (NVENC) of a GPU, of which some models have none; absent if it is not known."""
+    decoders: Annotated[int, Field(ge=0, le=255)] | None = None
+    """Number of video decoders (NVDEC) of a GPU; absent if it is not known."""
     topology: Topology | None = None
     links: Annotated[list[Link], Field(max_length=64)] = Field(default_factory=list)
     """How the card is connected to the others of its node."""
