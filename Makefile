@@ -34,12 +34,16 @@ binaries: setup ## build the cluster's programs once per user (about 8 minutes, 
 node-binaries: binaries ## build also what a real node runs, where there can be one (4 minutes, then cached)
 	@$(BIN)/python -m devcluster build --real-node > /dev/null
 
+.PHONY: test-binaries
+test-binaries: node-binaries ## build also the Prometheus that tests use (2 minutes, then cached)
+	@$(BIN)/python -m devcluster build prometheus promtool > /dev/null
+
 .PHONY: demo
 demo: binaries ## run the main job on a real control plane and audit the result
 	@$(BIN)/python -m demo
 
 .PHONY: test
-test: node-binaries ## run every test that needs no GPU: WORKERS=4
+test: test-binaries ## run every test that needs no GPU: WORKERS=4
 	@$(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
 
 .PHONY: node-e2e

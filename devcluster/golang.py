@@ -24,9 +24,11 @@ def command(*, at_least: versions.Version) -> Path:
     return go
 
 
-def build(*, go: Path, module: Path, package: str, ldflags: str, target: Path, cgo: bool = False) -> None:
+def build(
+    *, go: Path, module: Path, package: str, ldflags: str, target: Path, cgo: bool = False, tags: str = ""
+) -> None:
     """Build one main package of a module into the file `target`; with `cgo`, also its parts in C."""
-    flags = ["-mod=readonly", "-trimpath", "-ldflags", ldflags, "-o", str(target)]
+    flags = ["-mod=readonly", "-trimpath", "-tags", tags, "-ldflags", ldflags, "-o", str(target)]
     # A workspace or another toolchain of the user's must not change what is built.
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
     if cgo:

@@ -10,6 +10,7 @@ import pytest
 
 from devcluster import Arena, Cluster, programs, real_node
 from tests import shared_cluster
+from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
 
 # The duration of an example depends more on the machine than on the code.
@@ -20,6 +21,8 @@ CLUSTERS = {"cluster", "own_cluster"}
 """Fixtures that start a cluster."""
 REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""
+MONITORING = {"prometheus", "promtool"}
+"""Fixtures of tests with a real Prometheus."""
 WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
 """Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
 TESTS = Path(__file__).parent
@@ -51,6 +54,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     needed = programs.CLUSTER if used & CLUSTERS else ()
     if used & REAL_NODES and not real_node.obstacle():
         needed = (*needed, *programs.REAL_NODE)
+    if used & MONITORING:
+        needed = (*needed, *programs.MONITORING)
     if needed and not session.config.option.collectonly:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
@@ -92,3 +97,16 @@ def arena(cluster: Cluster, tmp_path: Path) -> Iterator[Arena]:
     own.open()
     yield own
     own.close()
+
+
+@pytest.fixture
+def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
+    """Start a Prometheus that scrapes nothing yet."""
+    with Prometheus(folder=tmp_path / "prometheus") as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def promtool() -> Path:
+    """Return where promtool is."""
+    return programs.ensure(programs.MONITORING)["promtool"]

@@ -24,6 +24,7 @@ require (
         pytest.param("Client Version: v1.36.3\nKustomize Version: v5.8.1\n", (1, 36, 3), id="kubectl"),
         pytest.param("etcd Version: 3.6.16\nGit SHA: Not provided\n", (3, 6, 16), id="etcd"),
         pytest.param("kwok version v0.8.0 go1.26.8 (linux/amd64)\n", (0, 8, 0), id="kwok"),
+        pytest.param("prometheus, version 3.13.5 (branch: , revision: unknown)\n", (3, 13, 5), id="prometheus"),
         pytest.param("go version go1.27 linux/amd64\n", (1, 27, 0), id="go-without-patch"),
         pytest.param("error: unknown flag\n", None, id="none"),
     ],
@@ -64,3 +65,12 @@ def test_kubernetes_programs_are_stamped_with_the_pinned_version() -> None:
     assert f"-X {stamp}.gitVersion=v{major}.{minor}.{patch}" in flags
     assert flags.endswith(f"-X {stamp}.gitMajor={major} -X {stamp}.gitMinor={minor}")
     assert programs.PROGRAMS["etcd"].ldflags == "-s -w"
+
+
+def test_prometheus_has_the_version_of_its_release_not_of_its_module() -> None:
+    program = programs.PROGRAMS["promtool"]
+    required = versions.required((program.folder / "go.mod").read_text(), program.pin)
+
+    assert required == (0, 300 + program.version[1], program.version[2])
+    assert program.version[0] == 3
+    assert program.ldflags.endswith(f"version.Version={versions.text(program.version)}")
