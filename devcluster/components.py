@@ -13,13 +13,16 @@ from typing import Any, Final
 
 import yaml
 
+from devcluster import front_proxy
+
 LOOPBACK: Final = "127.0.0.1"
 STAGES: Final = Path(__file__).parent / "stages.yaml"
 FAKE_NODE: Final = {"kwok.x-k8s.io/node": "fake"}
 """The annotation of nodes that kwok plays; it leaves all others alone."""
 
-CERTIFICATE: Final = "certs/apiserver.crt"
-KEY: Final = "certs/apiserver.key"
+CERTIFICATES: Final = "certs"
+CERTIFICATE: Final = f"{CERTIFICATES}/apiserver.crt"
+KEY: Final = f"{CERTIFICATES}/apiserver.key"
 TOKENS: Final = "tokens.csv"
 KUBECONFIG: Final = "kubeconfig"
 CONTROL_PLANE: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok")
@@ -101,12 +104,20 @@ def _apiserver(control_plane: ControlPlane) -> list[str]:
         # Without these two it wants an address of this machine that other machines can reach.
         f"--advertise-address={LOOPBACK}",
         "--endpoint-reconciler-type=none",
-        "--cert-dir=certs",
+        f"--cert-dir={CERTIFICATES}",
         "--service-cluster-ip-range=10.0.0.0/24",
         "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={KEY}",
         f"--service-account-key-file={KEY}",
         f"--token-auth-file={TOKENS}",
+        # For aggregated API servers, under the names that kubeadm uses.
+        f"--requestheader-client-ca-file={CERTIFICATES}/{front_proxy.AUTHORITY}",
+        f"--requestheader-allowed-names={front_proxy.NAME}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
+        f"--proxy-client-cert-file={CERTIFICATES}/{front_proxy.CERTIFICATE}",
+        f"--proxy-client-key-file={CERTIFICATES}/{front_proxy.KEY}",
         "--authorization-mode=Node,RBAC",
         "--allow-privileged=true",
         "--profiling=false",

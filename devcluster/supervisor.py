@@ -26,7 +26,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TextIO
 
-from devcluster import children, components, state
+from devcluster import children, components, front_proxy, state
 from devcluster.api import Api
 from devcluster.errors import DevclusterError
 from devcluster.real_node import cgroups
@@ -99,6 +99,7 @@ class Supervisor:
             )
             self._server = control_plane.server
             state.write_private(Path(components.TOKENS), f'{token},admin,admin,"system:masters"\n')
+            front_proxy.write(Path(components.CERTIFICATES))
             self._start_component(control_plane, "etcd", lambda: _listens(etcd_port))
             self._start_component(control_plane, "kube-apiserver", lambda: _answers_ready(control_plane.server, token))
         api = Api(server=control_plane.server, token=token, ca=Path(components.CERTIFICATE).read_text())
