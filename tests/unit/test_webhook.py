@@ -12,7 +12,8 @@ from cryptography import x509
 
 from berth_api import injection, names
 from berth_api.request import Kind, Kinds
-from berth_operator.webhook import certificates, review
+from berth_operator.serving import certificates
+from berth_operator.webhook import review
 from berth_operator.webhook.mutations import Mutations, patch
 from berth_operator.webhook.validation import Validation, Verdict
 from tests.builders import GPU, Raw, container, pod

@@ -25,6 +25,7 @@ from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.debug_api.access import UNAUTHORIZED, Guard, RefusedError
 from berth_operator.debug_api.snapshots import Listed, Live, Snapshots, UnreadError
+from berth_operator.serving.reviews import Reviews
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
 
@@ -56,7 +57,7 @@ async def run(
     if not settings.debug_port:
         return
     address = str(settings.debug_address)
-    guard = Guard(api=api, clock=cluster.clock) if needs_guard(address) else None
+    guard = Guard(Reviews(api=api, clock=cluster.clock)) if needs_guard(address) else None
     live, listed = Live(cluster), Listed(api=api, cluster=cluster, knows_nodes=knows_nodes)
     served = DebugApi(snapshots=lambda: live if knows_pods() else listed, guard=guard)
     await served.serve(address, settings.debug_port, settings.debug_certificate, settings.debug_key)

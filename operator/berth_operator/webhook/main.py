@@ -22,8 +22,9 @@ from berth_operator import device_plugins, listening
 from berth_operator.clients.kube import KubeClient
 from berth_operator.configuration import SchedulerNames
 from berth_operator.core.plugins import kinds_of
+from berth_operator.serving.certificates import Files, Shared, Source, Webhooks
+from berth_operator.serving.tls import ServedCertificate
 from berth_operator.webhook import review
-from berth_operator.webhook.certificates import MUTATING, VALIDATING, Files, Shared, Source
 from berth_operator.webhook.mutations import Mutations, Routing
 from berth_operator.webhook.server import Server
 from berth_operator.webhook.validation import Validation
@@ -143,7 +144,8 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
 async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
     mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
     routing = Routing(scheduler=validation.schedulers[0])
-    server = Server(source=source, period=settings.period, responders=review.responders(mutations, routing, validation))
+    certificate = ServedCertificate(source=source, period=settings.period)
+    server = Server(certificate=certificate, responders=review.responders(mutations, routing, validation))
     await server.serve(str(settings.address), settings.port)
 
 
@@ -152,7 +154,11 @@ def _shared(settings: WebhookSettings, client: KubeClient) -> Shared:
         api=client,
         namespace=settings.namespace,
         secret=settings.secret,
-        configurations={MUTATING: settings.configuration, VALIDATING: settings.validating_configuration},
+        trusting=(
+            Webhooks("mutatingwebhookconfigurations", settings.configuration),
+            Webhooks("validatingwebhookconfigurations", settings.validating_configuration),
+        ),
+        component="validation",
         host=settings.host,
         lifetime=timedelta(seconds=settings.lifetime),
     )

@@ -1,23 +1,16 @@
 """Serve the webhook over TLS, with the current certificate."""
 
-import asyncio
 import functools
-import ssl
-import tempfile
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Final
 
 import structlog
 from aiohttp import web
 
-from berth_client.errors import CallError
-from berth_operator.webhook.certificates import CertificateError, Source
+from berth_operator.serving.tls import ServedCertificate
 from berth_operator.webhook.review import Responder, ReviewError
 
 HEALTH: Final = "/healthz"
-SETTLE: Final = 2.0
-"""Seconds from writing a new bundle to serving its certificate: each API server reads the bundle by its own watch."""
 MAX_BYTES: Final = 8 * 2**20
 """Bytes of a request at most; a pod in it has 1.5 MiB at most."""
 
@@ -25,54 +18,22 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Server:
-    """Answers the API server, and checks for another certificate every `period` seconds."""
+    """Answers the API server."""
 
-    def __init__(self, *, source: Source, period: float, responders: Mapping[str, Responder]) -> None:
-        self._source, self._period, self._responders = source, period, responders
-        self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        self._loaded = b""
+    def __init__(self, *, certificate: ServedCertificate, responders: Mapping[str, Responder]) -> None:
+        self._certificate, self._responders = certificate, responders
 
     async def serve(self, address: str, port: int) -> None:
         """Wait for a certificate, then serve until cancelled."""
-        while not self._loaded:
-            await self._renew()
-            if not self._loaded:
-                await asyncio.sleep(self._period)
+        await self._certificate.load()
         runner = web.AppRunner(application(self._responders), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            await web.TCPSite(runner, address, port, ssl_context=self._tls).start()
+            await web.TCPSite(runner, address, port, ssl_context=self._certificate.tls).start()
             log.info("webhook served", address=address, port=port)
-            while True:
-                await asyncio.sleep(self._period)
-                await self._renew()
+            await self._certificate.keep()
         finally:
             await runner.cleanup()
-
-    async def _renew(self) -> None:
-        """Load the current certificate for new connections; a failure is logged and retried after the period."""
-        try:
-            current = await self._source.current()
-            if current == self._loaded:
-                return
-            if self._loaded:
-                await asyncio.sleep(SETTLE)
-            _load(self._tls, current)
-        except (CallError, CertificateError, ssl.SSLError) as error:
-            log.warning("certificate not renewed", error=str(error), again_in=self._period)
-            return
-        self._loaded = current
-        log.info("certificate in use")
-
-
-def _load(tls: ssl.SSLContext, pem: bytes) -> None:
-    """Load a certificate for new connections; `ssl` accepts only files."""
-    with tempfile.TemporaryDirectory() as folder:
-        file = Path(folder) / "tls.pem"
-        file.touch(mode=0o600)
-        file.write_bytes(pem)
-        tls.load_cert_chain(file)
 
 
 def application(responders: Mapping[str, Responder]) -> web.Application:

@@ -6,8 +6,9 @@ from typing import Any
 import pytest
 
 from berth_client.errors import ApiError
-from berth_operator.debug_api import access
 from berth_operator.debug_api.access import Guard, RefusedError
+from berth_operator.serving import reviews
+from berth_operator.serving.reviews import Reviews
 
 PATH = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 READER = {"username": "reader", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}}
@@ -32,7 +33,7 @@ class Api:
         self.at_once -= 1
         if self.fault is not None:
             raise self.fault
-        if path == access.TOKEN_REVIEWS:
+        if path == reviews.TOKEN_REVIEWS:
             user = self.known.get(body["spec"]["token"])
             return {"status": {"authenticated": True, "user": user} if user else {"user": {}}}
         return {"status": {"allowed": body["spec"]["user"] in self.allowed}}
@@ -43,7 +44,8 @@ class Gate:
 
     def __init__(self) -> None:
         self.api, self.now = Api(), 0.0
-        self.guard = Guard(api=self.api, clock=lambda: self.now)
+        self.reviews = Reviews(api=self.api, clock=lambda: self.now)
+        self.guard = Guard(self.reviews)
 
     async def answer(self, authorization: str, path: str = PATH) -> int:
         try:
@@ -77,8 +79,8 @@ async def test_the_api_server_is_asked_about_the_very_user_and_path() -> None:
     attributes = {"nonResourceAttributes": {"path": "/debug/a", "verb": "get"}}
     user = {"user": "reader", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}}
     assert gate.api.requests == [
-        (access.TOKEN_REVIEWS, {"token": "good"}),
-        (access.ACCESS_REVIEWS, {**user, **attributes}),
+        (reviews.TOKEN_REVIEWS, {"token": "good"}),
+        (reviews.ACCESS_REVIEWS, {**user, **attributes}),
     ]
 
 
@@ -86,10 +88,10 @@ async def test_the_api_server_is_asked_about_the_very_user_and_path() -> None:
 async def test_an_answer_is_kept_for_a_while(token: str, questions: int) -> None:
     gate = Gate()
     first = await gate.answer(f"Bearer {token}")
-    gate.now = access.KEPT_SECONDS - 0.1
+    gate.now = reviews.KEPT_SECONDS - 0.1
     assert await gate.answer(f"Bearer {token}") == first
     assert len(gate.api.requests) == questions
-    gate.now = access.KEPT_SECONDS
+    gate.now = reviews.KEPT_SECONDS
     gate.api.known, gate.api.allowed = {}, set()
     assert await gate.answer(f"Bearer {token}") == 401
 
@@ -104,12 +106,10 @@ async def test_what_is_allowed_on_one_path_says_nothing_of_another() -> None:
 
 async def test_foreign_pods_cost_little_however_many_they_are() -> None:
     gate = Gate()
-    answers = await asyncio.gather(
-        *(gate.answer(f"Bearer {number}") for number in range(access.MAX_CACHED_TOKENS + 10))
-    )
+    answers = await asyncio.gather(*(gate.answer(f"Bearer {number}") for number in range(reviews.MAX_CACHED + 10)))
     assert set(answers) == {401}
-    assert gate.api.most_at_once <= access.AT_ONCE
-    assert len(gate.guard._kept) <= access.MAX_CACHED_TOKENS
+    assert gate.api.most_at_once <= reviews.AT_ONCE
+    assert len(gate.reviews._users._kept) <= reviews.MAX_CACHED
 
 
 async def test_without_an_answer_no_one_is_admitted() -> None:

@@ -1,19 +1,19 @@
-"""The webhook's certificate: from files that cert-manager or another program renews, or our own, shared in a Secret.
+"""A server's certificate: from files that cert-manager or another program renews, or our own, shared in a Secret.
 
-Our own certificate is self-signed, and is written to the webhook configurations (`caBundle`) so that the API server
-trusts it. All replicas serve the certificate in the Secret. It is renewed when a third of its lifetime is left. The
-previous certificate stays trusted until the next renewal, because some replicas may still serve it and some API servers
-may not have read the new bundle yet.
+Our own certificate is self-signed, and is written to the objects that make the API server call us (`caBundle` of
+webhook configurations and APIServices) so that the API server trusts it. All replicas serve the certificate in the
+Secret. It is renewed when a third of its lifetime is left. The previous certificate stays trusted until the next
+renewal, because some replicas may still serve it and some API servers may not have read the new bundle yet.
 """
 
 import base64
 import ipaddress
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -23,15 +23,15 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from berth_client.client import STRATEGIC
 from berth_client.errors import ApiError
+from berth_client.objects import Object
 from berth_operator.clients.kube import KubeClient
 
 SKEW: Final = timedelta(minutes=5)
 """How far the clocks of API servers may be behind ours."""
 TRIES: Final = 5
 """Attempts to renew the certificate while other replicas renew it, too."""
-MUTATING: Final = "mutatingwebhookconfigurations"
-VALIDATING: Final = "validatingwebhookconfigurations"
-_GROUP: Final = "/apis/admissionregistration.k8s.io/v1"
+_ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+_API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
 
 
 class Source(Protocol):
@@ -64,6 +64,53 @@ class Files:
             raise CertificateError(str(error)) from error
 
 
+class Trusting(Protocol):
+    """An object that has the bundle by which the API server trusts us."""
+
+    @property
+    def path(self) -> str:
+        """Return its path on the API server."""
+
+    def change(self, current: Object, bundle: str) -> Object | None:
+        """Return a strategic merge patch that sets the bundle; None if it is set."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhooks:
+    """All webhooks of a configuration."""
+
+    kind: Literal["mutatingwebhookconfigurations", "validatingwebhookconfigurations"]
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Return the configuration's path."""
+        return f"{_ADMISSION}/{self.kind}/{self.name}"
+
+    def change(self, current: Object, bundle: str) -> Object | None:
+        """Return a patch of all webhooks; None if all of them have the bundle."""
+        webhooks = current.get("webhooks") or ()
+        if all(each["clientConfig"].get("caBundle") == bundle for each in webhooks):
+            return None
+        return {"webhooks": [{"name": each["name"], "clientConfig": {"caBundle": bundle}} for each in webhooks]}
+
+
+@dataclass(frozen=True, slots=True)
+class ApiService:
+    """An APIService, by which the API server passes on requests."""
+
+    name: str
+
+    @property
+    def path(self) -> str:
+        """Return its path."""
+        return f"{_API_SERVICES}/{self.name}"
+
+    def change(self, current: Object, bundle: str) -> Object | None:
+        """Return a patch; None if it has the bundle."""
+        return None if current["spec"].get("caBundle") == bundle else {"spec": {"caBundle": bundle}}
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
     """A certificate and its key, as PEM."""
@@ -84,7 +131,7 @@ class Pair:
 def issue(host: str, now: datetime, lifetime: timedelta) -> Pair:
     """Return a new self-signed certificate for a host name or address."""
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berth-webhook")])
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berth")])
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
@@ -121,18 +168,20 @@ class Shared:
     api: KubeClient
     namespace: str
     secret: str
-    configurations: Mapping[str, str]
-    """Kind of webhook configuration, in the plural -> name of the one that must trust it. At least one exists."""
+    trusting: Sequence[Trusting]
+    """The objects that get the bundle. At least one exists."""
+    component: str
+    """The folder in `manifests/components` that has them."""
     host: str
-    """Host name or address by which the API server calls the webhook."""
+    """Host name or address by which the API server calls us."""
     lifetime: timedelta
     now: Callable[[], datetime] = _utc
 
     async def current(self) -> bytes:
-        """Return the certificate, renewed if due, after writing it to the webhook configurations.
+        """Return the certificate, renewed if due, after writing it to the objects that must trust it.
 
         Raises:
-            CertificateError: there is no configuration, or other replicas changed the Secret at each attempt.
+            CertificateError: there is no such object, or other replicas changed the Secret at each attempt.
             ApiError: the API server refused a request.
             Unreachable: the API server did not answer.
         """
@@ -177,18 +226,16 @@ class Shared:
         return renewed
 
     async def _trust(self, bundle: str) -> None:
-        """Write the bundle to the webhook configurations that are installed."""
-        paths = [f"{_GROUP}/{kind}/{name}" for kind, name in self.configurations.items()]
-        if not any([await self._write(bundle, path) for path in paths]):
-            raise CertificateError(f"there is none of {', '.join(paths)}; apply manifests/components/validation")
+        """Write the bundle to the objects that are installed."""
+        if not any([await self._write(bundle, each) for each in self.trusting]):
+            paths = ", ".join(each.path for each in self.trusting)
+            raise CertificateError(f"there is none of {paths}; apply manifests/components/{self.component}")
 
-    async def _write(self, bundle: str, path: str) -> bool:
-        """Write the bundle to all webhooks of a configuration, unless it is there; return whether there is one."""
-        current = await self._read(path)
-        webhooks = current.get("webhooks") or ()
-        if any(each["clientConfig"].get("caBundle") != bundle for each in webhooks):
-            body = {"webhooks": [{"name": each["name"], "clientConfig": {"caBundle": bundle}} for each in webhooks]}
-            await self.api.request("PATCH", path, body=body, content_type=STRATEGIC)
+    async def _write(self, bundle: str, trusting: Trusting) -> bool:
+        """Write the bundle to an object, unless it is there; return whether the object exists."""
+        current = await self._read(trusting.path)
+        if current and (body := trusting.change(current, bundle)) is not None:
+            await self.api.request("PATCH", trusting.path, body=body, content_type=STRATEGIC)
         return bool(current)
 
     @property
