@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from berth_api.device import Condition, HeldDevice, LongText, Model, Name
+from berth_api.device import Condition, HeldDevice, LongText, Model, Name, Text
 
 
 class ContainerDevices(Model):
@@ -17,6 +17,19 @@ class ContainerDevices(Model):
     """Name of the container."""
     devices: Annotated[list[HeldDevice], Field(max_length=256)] = []
     """What kubelet gave the container."""
+
+
+class HeldCard(Model):
+    """A GPU of which the pod holds all or a part, as the Device describes it."""
+
+    minor: Annotated[int, Field(ge=0, le=65535)]
+    """Number of the card on its node; devices on the card have the same."""
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    """UUID of the card."""
+    model: Text = ""
+    """Full name as the driver reports it: `NVIDIA A100-SXM4-80GB`."""
+    bus_id: Annotated[str, Field(alias="busID", max_length=64)] = ""
+    """PCI address, `0000:3b:00.0`."""
 
 
 class GpuPodSpec(Model):
@@ -31,6 +44,8 @@ class GpuPodSpec(Model):
     allocated: Annotated[list[HeldDevice], Field(max_length=256)] = []
     """The GPUs of a pod that kubelet gives none, as its allocation names them: shares, and cards by
     `kubernetes.io/gpu`. Only shown: the pod is charged for its allocation."""
+    cards: Annotated[list[HeldCard], Field(max_length=256)] = []
+    """The GPUs on which these devices are, as far as the node has them."""
     devices: LongText = ""
     """The pod's GPUs in words: `GPU 0; GPU 1, MIG 3g.40gb, replica 2 of 4`."""
     ids: LongText = ""

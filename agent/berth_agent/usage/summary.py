@@ -6,7 +6,8 @@ from typing import Final, Self, TypedDict
 
 from berth_api import device_text, listing, quantity
 from berth_api.allocation import Grant, short, visible
-from berth_api.device import DeviceInfo, DeviceSpec, HeldDevice, MigInstance
+from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec, HeldDevice, MigInstance
+from berth_api.gpupod import HeldCard
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 
 MAX_TEXT: Final = 1024
@@ -18,6 +19,7 @@ MAX_CORE: Final = 2**31 - 1
 class Shown(TypedDict):
     """The fields of a GpuPod that sum up its devices."""
 
+    cards: list[HeldCard]
     devices: str
     ids: str
     memory: str
@@ -28,7 +30,7 @@ class Shown(TypedDict):
 class _Unit:
     """A card or instance, and its time-sliced replicas."""
 
-    minor: int
+    card: HeldCard
     memory: int
     """Bytes of all replicas."""
     core: int | None
@@ -59,6 +61,7 @@ class Summaries:
         units = [self.units.get(visible(device.id)) for device in held]
         known = [unit for unit in units if unit is not None]
         return _shown(
+            units,
             (self._text(device.minor, device.id) for device in held),
             (device.id for device in held),
             # Of a device that is gone it is not known how much it was.
@@ -72,6 +75,7 @@ class Summaries:
         amounts = [dict(grant.amounts) for grant in grants]
         memory = [self._memory(grant.id, each) for grant, each in zip(grants, amounts, strict=True)]
         return _shown(
+            (self.units.get(visible(grant.id)) for grant in grants),
             (self._text(grant.minor, grant.id) for grant in grants),
             (grant.id for grant in grants),
             sum(memory) if all(memory) else 0,
@@ -83,7 +87,7 @@ class Summaries:
         if unit is None:
             return device_text.of_device(GPU, minor, name)
         replicas = unit.replicas if unit.replicas > 1 else 0
-        return device_text.of_device(GPU, unit.minor, name, profile=unit.profile, replicas=replicas)
+        return device_text.of_device(GPU, unit.card.minor, name, profile=unit.profile, replicas=replicas)
 
     def _memory(self, name: str, amounts: Mapping[str, int]) -> int:
         """Return the bytes of a grant; 0 if they are not known."""
@@ -93,20 +97,29 @@ class Summaries:
         return amounts.get(GPU_MEMORY_RATIO, 0) * unit.memory // device_text.CARD if unit else 0
 
 
+def _held(card: DeviceInfo) -> HeldCard:
+    bus_id = card.topology.bus_id if card.topology else ""
+    return HeldCard(minor=card.minor, id=card.id, model=card.model, bus_id=bus_id)
+
+
 def _of_card(card: DeviceInfo) -> _Unit:
     amounts = {short(name): amount for name, amount in card.resources.items()}
     memory = quantity.parse(amounts.get(GPU_MEMORY, 0))
-    return _Unit(minor=card.minor, memory=memory, core=device_text.CARD, replicas=card.replicas)
+    return _Unit(card=_held(card), memory=memory, core=device_text.CARD, replicas=card.replicas)
 
 
 def _of_instance(card: DeviceInfo, instance: MigInstance) -> _Unit:
     memory = quantity.parse(instance.memory)
-    return _Unit(minor=card.minor, memory=memory, core=None, replicas=instance.replicas, profile=instance.profile)
+    return _Unit(card=_held(card), memory=memory, core=None, replicas=instance.replicas, profile=instance.profile)
 
 
-def _shown(texts: Iterable[str], ids: Iterable[str], memory: int, cores: Iterable[int | None]) -> Shown:
+def _shown(
+    units: Iterable[_Unit | None], texts: Iterable[str], ids: Iterable[str], memory: int, cores: Iterable[int | None]
+) -> Shown:
     known = [core for core in cores if core is not None]
+    cards = {unit.card.minor: unit.card for unit in units if unit is not None}
     return Shown(
+        cards=[cards[minor] for minor in sorted(cards)][:MAX_DEVICES],
         devices=device_text.joined(texts)[:MAX_TEXT],
         ids=listing.first_of(ids, device_text.SHOWN)[:MAX_TEXT],
         memory=quantity.format_bytes(memory) if memory else "",

@@ -75,6 +75,7 @@ def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
                 {"name": "x", "devices": [{"type": "gpu", "minor": 3, "id": "GPU-a"}]},
                 {"name": "w", "devices": [{"type": "gpu", "minor": 4, "id": "GPU-b"}]},
             ],
+            "cards": [],
             "devices": "GPU 3; GPU 4",
             "ids": "GPU-a, GPU-b",
             "memory": "",
@@ -120,6 +121,18 @@ def test_what_kubelet_gave_is_shown_in_words(ids: list[str], expected: tuple[str
     assert specs["ns", "a"].allocated == []
 
 
+def test_the_cards_of_devices_are_described_once_each() -> None:
+    place = {"model": "NVIDIA A100", "topology": {"busID": "0000:3b:00.0"}}
+    spec = DeviceSpec.model_validate({"devices": [card(0), card(1, replicas=4, **place), card(2, mig=TWICE)]})
+    listed = [holding("a", "x", "MIG-2::0", "MIG-2::1"), holding("a", "y", "GPU-1::3", "GPU-old")]
+    units = Units.of(spec).joined(Units(minors={"GPU-old": 0}, cards=frozenset({"GPU-old"})))
+    specs = use.gpu_pods(listed, units, Summaries.of(spec), node="n", uids=["uid-a"])
+    assert [each.model_dump(by_alias=True) for each in specs["ns", "a"].cards] == [
+        {"minor": 1, "id": "GPU-1", "model": "NVIDIA A100", "busID": "0000:3b:00.0"},
+        {"minor": 2, "id": "GPU-2", "model": "", "busID": ""},
+    ]
+
+
 def test_of_a_card_that_is_gone_no_share_is_shown() -> None:
     units = NODE.joined(Units(minors={"GPU-old": 7}, cards=frozenset({"GPU-old"})))
     specs = use.gpu_pods([holding("a", "x", "GPU-0", "GPU-old")], units, Summaries.of(SPEC), node="n", uids=["uid-a"])
@@ -154,6 +167,7 @@ def test_a_pod_with_a_share_has_a_gpu_pod_that_is_no_report_of_kubelet(allocated
         "podUID": "uid-a",
         "containers": [],
         "allocated": [{"type": "gpu", "minor": 0, "id": "GPU-0"}],
+        "cards": [{"minor": 0, "id": "GPU-0", "model": "", "busID": ""}],
         "devices": "GPU 0",
         "ids": "GPU-0",
         "memory": "20Gi",
