@@ -9,6 +9,7 @@ import contextlib
 import gc
 import time
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 import structlog
@@ -31,6 +32,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values.verdict import ANY
 from berth_operator.debug_api import server as debug_server
+from berth_operator.extender.service import ExtenderService, Leader
 from berth_operator.handlers.marks import Marks
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
@@ -73,6 +75,7 @@ class App:
         self._settings, self._client, self._election = settings, client, election
         self._plugins = plugins
         self._configuration = configuration.with_plugins(plugins)
+        self._default_policy = replace(settings.default_policy, plugins=plugins)
         self._file = (
             None
             if settings.config is None
@@ -88,6 +91,7 @@ class App:
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
         self._gangs, self._evictor, self._drift = self._make_keepers()
+        self._extender = self._make_extender()
         self._memo = Memo(
             settings=settings,
             problem=self._problem,
@@ -158,6 +162,20 @@ class App:
         )
         return gangs, evictor, drift
 
+    def _make_extender(self) -> ExtenderService:
+        leader = Leader(
+            cluster=self._cluster,
+            binds=self._scheduler,
+            reporter=self._reporter,
+            policy=self._policy_or_default,
+            term=self._term,
+        )
+        return ExtenderService(settings=self._settings, client=self._client, leader=leader)
+
+    def _policy_or_default(self, name: str) -> Policy:
+        """Return the policy of a scheduler name; the default policy if it has no profile."""
+        return self._configuration.policies.get(name, self._default_policy)
+
     def _policy(self, name: str) -> Policy:
         """Return the policy of a scheduler name in the current configuration."""
         return self._configuration.policies[name]
@@ -184,6 +202,7 @@ class App:
                 for reflector in self._reflectors.values():
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._serve())
+                tasks.create_task(self._extender.serve())
                 term = await self._election.acquired()
                 tasks.create_task(self._lose(term))
                 await self._fenced(term)
@@ -234,7 +253,8 @@ class App:
 
     async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
         self._tasks = tasks
-        self._pods.follow(self._configuration.policies, tasks)
+        self._pods.follow(_scheduled(self._settings, self._configuration), tasks)
+        self._extender.follow(tasks)
         with _without_collector():
             await self._synced()
         objects = {name: reflector.listed for name, reflector in self._watches().items()}
@@ -249,17 +269,19 @@ class App:
         tasks.create_task(confirmation.run(self._cluster, self._client))
         await self._memo.lead()
         self._leading = True
+        self._extender.lead(tasks)
         counters.LEADING.set(1)
         log.info("leading", term=term)
 
     def _use(self, configuration: Configuration) -> None:
         """Use another configuration from now on."""
         self._configuration = configuration.with_plugins(self._plugins)
-        self._cluster.gangs.set_schedulers(configuration.policies)
+        schedulers = _scheduled(self._settings, configuration)
+        self._cluster.gangs.set_schedulers(schedulers)
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
         if self._tasks is not None:
-            self._pods.follow(configuration.policies, self._tasks)
+            self._pods.follow(schedulers, self._tasks)
             # Under another policy any pod may fit.
             self._cluster.waker.changed(ANY)
 
@@ -292,7 +314,7 @@ class App:
             log.warning("not synced yet, nothing is decided", waiting=list(waiting))
 
     def _watches(self) -> dict[str, Reflector]:
-        return {**self._reflectors, **self._pods.reflectors}
+        return {**self._reflectors, **self._pods.reflectors, **self._extender.reflectors}
 
     async def _kopf_failed(self) -> None:
         await self._failed
@@ -332,8 +354,13 @@ def _cluster(
         charges_foreign=settings.charge_foreign,
         trusted_schedulers=settings.trusted,
     )
-    cluster.gangs.set_schedulers(configuration.policies)
+    cluster.gangs.set_schedulers(_scheduled(settings, configuration))
     return cluster
+
+
+def _scheduled(settings: Settings, configuration: Configuration) -> frozenset[str]:
+    """Return the scheduler names whose pods Berth schedules itself, without the extender."""
+    return frozenset(configuration.policies) - settings.extended
 
 
 @contextlib.contextmanager

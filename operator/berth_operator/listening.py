@@ -26,7 +26,13 @@ def check(settings: Settings) -> None:
     if settings.debug_port:
         check_free(f"--debug-port {settings.debug_port}", str(settings.debug_address), settings.debug_port)
         if settings.debug_certificate:
-            _check_certificate(settings.debug_certificate, settings.debug_key)
+            _check_certificate("debug", settings.debug_certificate, settings.debug_key)
+    if settings.extender_port:
+        check_free(f"--extender-port {settings.extender_port}", str(settings.extender_address), settings.extender_port)
+        if settings.extender_certificate:
+            _check_certificate("extender", settings.extender_certificate, settings.extender_key)
+        if settings.extender_client_ca:
+            _check_authorities(settings.extender_client_ca)
 
 
 def check_free(option: str, address: str, port: int) -> None:
@@ -45,9 +51,16 @@ def check_free(option: str, address: str, port: int) -> None:
         raise StartError(f"{option} on {address}: {(error.strerror or str(error)).lower()}") from error
 
 
-def _check_certificate(certificate: Path, key: Path | None) -> None:
+def _check_certificate(of: str, certificate: Path, key: Path | None) -> None:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
     except OSError as error:
-        files = f"--debug-certificate {certificate}" + (f" with --debug-key {key}" if key else "")
+        files = f"--{of}-certificate {certificate}" + (f" with --{of}-key {key}" if key else "")
         raise StartError(f"{files}: {(error.strerror or str(error)).lower()}") from error
+
+
+def _check_authorities(file: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(file)
+    except OSError as error:
+        raise StartError(f"--extender-client-ca {file}: {(error.strerror or str(error)).lower()}") from error

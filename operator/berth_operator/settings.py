@@ -5,9 +5,9 @@ without affecting each other.
 """
 
 import socket
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, ip_address
 from pathlib import Path
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -15,6 +15,7 @@ from pydantic import AfterValidator, Field, IPvAnyAddress, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
+from berth_api.routing import DEFAULT
 from berth_base.logs import Form, Level
 from berth_operator import configuration
 from berth_operator.configuration import SCHEDULER_NAME, Configuration, SchedulerNames
@@ -139,6 +140,47 @@ class Settings(BaseSettings):
     debug_key: Path | None = None
     """PEM file with the certificate's key; by default in the certificate's file."""
 
+    extender_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the HTTP extender for kube-scheduler (docs/extender.md); 0 to serve none."""
+
+    extender_address: IPvAnyAddress = IPv4Address("127.0.0.1")
+    """Address on which the extender listens. On any address except loopback it requires a certificate of its own and
+    certificates of its clients."""
+
+    extender_certificate: Path | None = None
+    """PEM file with the extender's certificate chain; without one it uses plain HTTP."""
+
+    extender_key: Path | None = None
+    """PEM file with the certificate's key; by default in the certificate's file."""
+
+    extender_client_ca: Path | None = None
+    """PEM file with the authorities of client certificates; clients without such a certificate are refused."""
+
+    extender_clients: str = ""
+    """Common names of client certificates that may call the extender, separated by commas; empty for all that the
+    client authorities have signed."""
+
+    extender_schedulers: SchedulerNames = DEFAULT
+    """The `schedulerName`s of the pods that the extender takes, separated by commas. A profile of such a name in
+    `config` applies to the extender alone."""
+
+    extender_nodes: Annotated[int, Field(ge=1, le=16)] = 1
+    """The most nodes that filter answers. All but the best are kept only until another pod needs them."""
+
+    extender_timeout: Annotated[float, Field(gt=0, le=300)] = 5.0
+    """Seconds of kube-scheduler's `httpTimeout`; a bind is answered within 80 % of it."""
+
+    extender_score: Literal["policy", "free-cards"] = "policy"
+    """What prioritize scores nodes by: the profile's policy, or like nvidia-gpu-scheduler the number of free GPUs of
+    the requested model."""
+
+    extender_service: Annotated[str, Field(pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$")] = ""
+    """Service without a selector (namespace/name) whose EndpointSlice the leader writes, so that it reaches the leader
+    alone; empty for none."""
+
+    pod_ip: str = ""
+    """The address of the operator's own pod, for the EndpointSlice."""
+
     log_format: Form = "json"
     """Log lines as key=value or as JSON."""
 
@@ -172,6 +214,34 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_extender(self) -> Self:
+        """Check that only kube-scheduler can call the extender, and that no pod has two schedulers."""
+        if not self.extender_port:
+            return self
+        if not self.extender_address.is_loopback and not (self.extender_certificate and self.extender_client_ca):
+            raise ValueError(
+                f"--extender-address {self.extender_address}: other machines can reach it, so --extender-certificate "
+                "and --extender-client-ca are required"
+            )
+        if self.extender_client_ca and not self.extender_certificate:
+            raise ValueError("--extender-client-ca requires --extender-certificate: clients authenticate in TLS")
+        if self.extender_clients and not self.extender_client_ca:
+            raise ValueError("--extender-clients requires --extender-client-ca, which checks the certificates")
+        if self.extender_service:
+            _check_address(self.pod_ip)
+        if self.config is None and (both := self.extended & {*self.scheduler_names.split(",")}):
+            raise ValueError(
+                f"--extender-schedulers {', '.join(sorted(both))}: Berth schedules these pods itself; remove them here "
+                "or from --scheduler-names"
+            )
+        return self
+
+    @property
+    def extended(self) -> frozenset[str]:
+        """Return the scheduler names whose pods the extender takes; empty if there is no extender."""
+        return frozenset(self.extender_schedulers.split(",")) if self.extender_port else frozenset()
+
     @property
     def trusted(self) -> frozenset[str]:
         """Return the other schedulers whose allocations are trusted."""
@@ -185,8 +255,21 @@ class Settings(BaseSettings):
         """
         if self.config is not None:
             return configuration.load(self.config)
-        policy = Policy(switched_off=frozenset() if self.require_injection else frozenset({injected.NAME}))
-        return Configuration(policies=dict.fromkeys(self.scheduler_names.split(","), policy))
+        return Configuration(policies=dict.fromkeys(self.scheduler_names.split(","), self.default_policy))
+
+    @property
+    def default_policy(self) -> Policy:
+        """Return the policy of scheduler names without a profile."""
+        return Policy(switched_off=frozenset() if self.require_injection else frozenset({injected.NAME}))
+
+
+def _check_address(text: str) -> None:
+    try:
+        ip_address(text)
+    except ValueError as error:
+        raise ValueError(
+            f'--pod-ip "{text}": --extender-service requires the address of the operator\'s pod'
+        ) from error
 
 
 def _identity(pod: str) -> str:

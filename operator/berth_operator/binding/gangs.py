@@ -77,7 +77,8 @@ class GangBinder:
 
     def schedule(self, gang: Gang, term: int) -> None:
         """Decide a gang, assume the placements of its members and start to bind them."""
-        outcome = decide_gang(self._cluster.fleet, gang, self._policy(gang.members[0].scheduler))
+        policy = self._policy(gang.members[0].scheduler)
+        outcome = self._cluster.spares.decide(lambda: decide_gang(self._cluster.fleet, gang, policy))
         counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
             gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)

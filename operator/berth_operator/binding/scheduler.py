@@ -157,7 +157,7 @@ class Scheduler:
     def _schedule_pod(self, pod: PendingPod, term: int) -> bool:
         """Decide one pod, assume the placement and start to bind it; return whether a bind was started."""
         parked = self._cluster.queue.parked_failure(pod)
-        outcome = parked or decide(self._cluster.fleet, pod, self._policy(pod.scheduler))
+        outcome = parked or self._decide(pod)
         counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
         if isinstance(outcome, Failure):
             if parked is None:
@@ -174,6 +174,10 @@ class Scheduler:
             return False
         self._assume_and_bind(outcome, body, term)
         return True
+
+    def _decide(self, pod: PendingPod) -> Placement | Failure:
+        policy = self._policy(pod.scheduler)
+        return self._cluster.spares.decide(lambda: decide(self._cluster.fleet, pod, policy))
 
     def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Assume a placement and start to bind it."""

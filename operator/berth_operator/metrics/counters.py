@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from prometheus_client import Counter, Gauge
+from prometheus_client import Counter, Gauge, Histogram
 
 DECISIONS: Final = Counter("berth_decisions_total", "Pods decided, by result", ["result"])
 BINDS: Final = Counter("berth_binds_total", "Bindings answered, by outcome", ["outcome"])
@@ -25,3 +25,13 @@ WAITING_FOR_FENCE: Final = Gauge(
     "berth_waiting_for_fence", "1 while this replica is elected and waits for the API server to load the fence"
 )
 LEADING: Final = Gauge("berth_leading", "1 while this replica leads")
+EXTENDER_CALLS: Final = Counter(
+    "berth_extender_calls_total", "Calls of the extender, by verb and result", ["verb", "result"]
+)
+EXTENDER_SECONDS: Final = Histogram(
+    "berth_extender_call_seconds",
+    "Time from a read request of the extender to its answer, by verb",
+    ["verb"],
+    buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
+)
+EXTENDER_RESERVATIONS: Final = Gauge("berth_extender_reservations", "Pods for which the extender has reserved a node")

@@ -5,6 +5,7 @@ on parts above it in this list:
 
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others.
+* `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `NodeCache` has Nodes, Devices and the agents' Leases.
@@ -30,6 +31,7 @@ from berth_operator.state.node_cache import NodeCache
 from berth_operator.state.nominator import Nominator
 from berth_operator.state.pending_pods import PendingPods
 from berth_operator.state.placements import Placements
+from berth_operator.state.spares import Spares
 from berth_operator.state.unknown_allocations import UnknownAllocations
 from berth_operator.state.views import GpuPodView, StatusKind, View
 from berth_operator.state.waker import Waker
@@ -83,6 +85,7 @@ class Cluster:
         self.nominator = Nominator(
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=listener
         )
+        self.spares = Spares(fleet=self.fleet, waker=waker)
         self.gangs = Gangs(
             gang_tracker=self.gang_tracker,
             queue=self.queue,

@@ -8,6 +8,7 @@ and binds concurrently.
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -100,13 +101,31 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = 
     """
     if pod.error:
         return Failure(message=invalid_request(pod.error), condition=INVALID_REQUEST, wakes_on=Change(0))
+    with _above_nominees(fleet, pod):
+        others = ONLY_NOMINATED if fleet.nominees else ""
+        placement = _place(fleet, pod, policy, bias)
+        return placement or failure(fleet, pod.request, policy.filters_of(pod.request), others=others)
+
+
+def place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = None) -> Placement | None:
+    """Decide like `decide`, without the cost of reasons: return None if no row fits or the request is invalid."""
+    if pod.error:
+        return None
+    with _above_nominees(fleet, pod):
+        return _place(fleet, pod, policy, bias)
+
+
+@contextmanager
+def _above_nominees(fleet: Fleet, pod: PendingPod) -> Iterator[None]:
+    """Return a context without the nominees that the pod may ignore."""
     if not fleet.nominees:
-        return _decide(fleet, pod, policy, bias)
+        yield
+        return
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        return _decide(fleet, pod, policy, bias)
+        yield
 
 
-def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | Failure:
+def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | None:
     filters = policy.filters_of(pod.request)
     fits = feasible(fleet, pod.request, filters)
     if fleet.nominees and _depends_on_nominees(pod.request):
@@ -115,7 +134,7 @@ def _decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) 
     if bias is not None:
         fits = fits & (bias > -np.inf)
     if not fits.any():
-        return failure(fleet, pod.request, filters, others=ONLY_NOMINATED if fleet.nominees else "")
+        return None
     if pod.nominated_node and (on_nominated_node := fits & fleet.named(pod.nominated_node)).any():
         fits = on_nominated_node
     elif pod.request.devices:

@@ -14,7 +14,7 @@ sets of victims (docs/decisions/0008-preemption.md). Pods that are already leavi
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
@@ -105,6 +105,43 @@ def ranked_rows(
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _potential_victims(fleet, pod, policy, in_flight)
         return _Search(fleet, pod, policy, lower, budgets).ranked() if lower.any() else np.zeros(0, np.intp)
+
+
+def more_victims(
+    fleet: Fleet,
+    pod: PendingPod,
+    policy: Policy,
+    budgets: Budgets,
+    proposed: Mapping[str, Collection[str]],
+    *,
+    in_flight: Collection[str] = frozenset(),
+) -> dict[str, list[Charge]]:
+    """Return for each node with proposed victims (UIDs) which other pods have to go as well, so that a pod fits there.
+
+    Nodes where the pod does not fit even without all pods of lower priority are left out.
+    """
+    with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
+        passes = cycle.feasible(fleet, pod.request, [each for each in policy.filters if each not in policy.local])
+        rows = np.array(
+            [row for name in proposed if (row := fleet.rows.get(name)) is not None and passes[row]], np.intp
+        )
+        uids = {uid for uids in proposed.values() for uid in uids}
+        lower = _preemptible_below(fleet, pod.priority, set(in_flight) - uids)
+        lower &= np.isin(fleet.placed_pods.current(fleet).rows, rows)
+        search = _Search(fleet, pod, policy, lower, budgets, proposed=uids, rows=rows)
+        return search.victims_by_node()
+
+
+def violations(fleet: Fleet, victims: Sequence[Charge], budgets: Budgets) -> int:
+    """Return how many of the victims on one node violate a PodDisruptionBudget."""
+    allowed = Counter({budget: budget.allowed for victim in victims for budget in budgets.counting(victim)})
+    allowed.subtract(budgets.spent(fleet))
+    violating = 0
+    for victim in victims:
+        protecting = budgets.counting(victim)
+        violating += any(allowed[budget] <= 0 for budget in protecting)
+        allowed.subtract(protecting)
+    return violating
 
 
 def _potential_victims(
@@ -308,18 +345,35 @@ def _nominee(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) 
 class _Search:
     """Searches the best victims for one pod; places index the candidate rows, and pods index the placed pods."""
 
-    def __init__(self, fleet: Fleet, pod: PendingPod, policy: Policy, lower: Mask, budgets: Budgets) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        pod: PendingPod,
+        policy: Policy,
+        lower: Mask,
+        budgets: Budgets,
+        *,
+        proposed: Collection[str] = (),
+        rows: Indices | None = None,
+    ) -> None:
+        """Create a search.
+
+        `lower` are the pods that may be victims. `proposed` are UIDs of pods among them that are victims in any case.
+        `rows` are candidates even without such pods.
+        """
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
         self._filters = policy.filters_of(pod.request)
         self._placed = placed = fleet.placed_pods.current(fleet)
         candidates = np.zeros(len(fleet.names), np.bool_)
         candidates[placed.rows[lower]] = True
+        if rows is not None:
+            candidates[rows] = True
         self._rows = np.flatnonzero(candidates)
         self._place = (np.cumsum(candidates) - 1)[placed.rows]
         self._sorts_by = self._place.astype(np.min_scalar_type(len(self._rows)))
         """The same in a smaller integer type, which sorts ten times as fast."""
         leaving = placed.terminating.copy()
-        leaving[fleet.placed_pods.numbers_of(fleet.leaving)] = True
+        leaving[fleet.placed_pods.numbers_of([*fleet.leaving, *proposed])] = True
         self._going = np.flatnonzero(lower & leaving)
         self._base = WhatIf(fleet, self._rows, placed)
         """All places without the pods that are already leaving."""
@@ -339,6 +393,14 @@ class _Search:
         """Return the rows where the pod would fit, the best first."""
         fits, victims = self._reprieve_all()
         return self._rows[self._order(victims, fits)]
+
+    def victims_by_node(self) -> dict[str, list[Charge]]:
+        """Return each node where the pod would fit, with its victims without those that go in any case."""
+        fits, victims = self._reprieve_all()
+        by_node: dict[str, list[Charge]] = {self._fleet.names[row]: [] for row in self._rows[fits].tolist()}
+        for pod in self._by_importance(np.flatnonzero(victims)).tolist():
+            by_node[self._placed.charges[pod].node].append(self._placed.charges[pod])
+        return by_node
 
     def best(self) -> Preemption | None:
         """Return the best node with its victims."""
@@ -504,9 +566,11 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
     """Release pods within the context, and charge them again at its end."""
     for charge in charges:
         fleet.release(charge.uid)
-    yield
-    for charge in charges:
-        fleet.charge(charge)
+    try:
+        yield
+    finally:
+        for charge in charges:
+            fleet.charge(charge)
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:

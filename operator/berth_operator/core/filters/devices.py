@@ -41,14 +41,19 @@ class DeviceFilter:
     def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
         """Count the rows by the first requirement that they do not meet."""
         counts: Counter[str] = Counter()
+        for reason, rows in self.reasons(fleet, request, rejected):
+            counts[reason] += int(rows.sum())
+        return +counts
+
+    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+        """Yield the first requirements that rows do not meet, each with its rows; no row is yielded twice."""
         left = rejected.copy()
         for reason, missing in self._reasons(fleet, request, rejected):
-            counts[reason] += int((left & missing).sum())
+            yield reason, left & missing
             left &= ~missing
             # Stop early: computing a later reason costs as much as the first.
             if not left.any():
                 break
-        return +counts
 
     def _fits(self, fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
         mask = pick(fleet.has_device, rows) & pick(fleet.fresh, rows)

@@ -1,0 +1,1 @@
+"""The HTTP extender: Berth decides and binds for the pods of kube-scheduler that request devices."""
