@@ -207,10 +207,15 @@ class Preemptor:
         nominees = [nominee for nominee in self._cluster.fleet.nominees.values() if nominee.node == node]
         for nominee in nominees:
             if nominee.priority < priority and nominee.uid in self._cluster.fleet.nominees:
-                self._requeue(self._cluster.pending[nominee.uid])
+                self._withdraw(nominee.uid)
 
-    def _requeue(self, pod: PendingPod) -> None:
-        if pod.gang is None:
+    def _withdraw(self, uid: str) -> None:
+        """Withdraw the nomination of a pod, and queue it again."""
+        pod = self._cluster.pending.get(uid)
+        if pod is None:
+            # A pod of kube-scheduler, which decides it again.
+            self._cluster.nominator.release(uid)
+        elif pod.gang is None:
             self._cluster.queue.put(self.withdraw_nomination(pod))
         else:
             self._cluster.nominator.withdraw_gang(pod.gang)

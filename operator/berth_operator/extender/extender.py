@@ -21,7 +21,7 @@ from berth_operator.core.decision import assigned, cycle, extender
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.messages import cut, invalid_request
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import more_victims, released, violations
+from berth_operator.core.decision.preemption import more_victims, nominated_fit, released, violations
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
@@ -136,6 +136,7 @@ class Extender:
             more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
         if placement is None:
             self.reservations.release(pod.uid)
+            self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, pod.nominated_node))
             reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
             return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
         self.reservations.hold(placement, more)
@@ -185,7 +186,7 @@ class Extender:
             return {}
         policy, in_flight = self._policy(pod), self._cluster.placements.in_flight()
         try:
-            with self._without_reservation(pod.uid):
+            with self._without_reservation(pod.uid), self._fleet.without(self._cluster.spares.charges()):
                 more = more_victims(self._fleet, pod, policy, self._cluster.budgets, args.victims, in_flight=in_flight)
         except PluginFailedError as error:
             log.warning("no victims chosen", pod=pod.key, why=str(error))

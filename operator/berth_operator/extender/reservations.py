@@ -14,6 +14,8 @@ from typing import Final
 import structlog
 
 from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -49,6 +51,8 @@ class Reservations:
         """Create the store; `is_waiting` returns whether a watch shows the pod (UID) without a node."""
         self._cluster, self._is_waiting = cluster, is_waiting
         self._by_uid: dict[str, Reservation] = {}
+        self._nominated: dict[str, float] = {}
+        """UID of a pod for which devices of its nominated node are kept -> since when."""
         self._rejected: dict[str, Counter[str]] = {}
         """UID of a pod -> node -> how often kube-scheduler did not take it after our answer."""
 
@@ -87,9 +91,19 @@ class Reservations:
             if former is not None:
                 self._cluster.placements.forget(uid)
             self._cluster.placements.assume(placement)
+        self._nominated.pop(uid, None)  # assumed in its place
         self._by_uid[uid] = Reservation(placement, self._cluster.clock())
         self._cluster.spares.keep(uid, spares)
         counters.EXTENDER_RESERVATIONS.set(len(self._by_uid))
+
+    def nominate(self, pod: PendingPod, charge: Charge | None) -> None:
+        """Keep what a pod will use of its nominated node once its victims are gone, or nothing for None."""
+        if charge is None or len(self._nominated) >= MAX_RESERVATIONS:
+            self._nominated.pop(pod.uid, None)
+            self._cluster.nominator.release(pod.uid)
+        else:
+            self._nominated[pod.uid] = self._cluster.clock()
+            self._cluster.nominator.nominate(pod, charge)
 
     def end(self, uid: str) -> None:
         """End a pod's reservation, if it has one; its placement stays assumed."""
@@ -110,6 +124,8 @@ class Reservations:
         """Handle that a pod no longer waits: it was deleted, or bound by whomever."""
         self.release(uid)
         self._rejected.pop(uid, None)
+        if self._nominated.pop(uid, None) is not None:
+            self._cluster.nominator.release(uid)
 
     async def run(self) -> None:
         """End overdue reservations until cancelled."""
@@ -119,8 +135,8 @@ class Reservations:
 
     def _release_overdue(self) -> None:
         now = self._cluster.clock()
-        for uid, reservation in list(self._by_uid.items()):
-            limit = MAX_SECONDS if self._is_waiting(uid) else UNSEEN_SECONDS
-            if now - reservation.at > limit:
-                log.warning("reservation ended", pod=reservation.placement.pod.key, seconds=limit)
+        since = {uid: each.at for uid, each in self._by_uid.items()} | self._nominated
+        for uid, at in since.items():
+            if now - at > (MAX_SECONDS if self._is_waiting(uid) else UNSEEN_SECONDS):
+                log.warning("reservation ended", uid=uid, seconds=round(now - at))
                 self.pod_gone(uid)

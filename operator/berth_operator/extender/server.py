@@ -9,7 +9,6 @@ import asyncio
 import ssl
 import time
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -27,21 +26,6 @@ JSON: Final = "application/json"
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-def tls_context(certificate: Path, key: Path | None, client_ca: Path | None) -> ssl.SSLContext:
-    """Return a context with our certificate that requires client certificates of `client_ca`, if there is one.
-
-    Raises:
-        OSError: a file cannot be used.
-    """
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.load_cert_chain(certificate, key)
-    if client_ca is not None:
-        context.load_verify_locations(client_ca)
-        context.verify_mode = ssl.CERT_REQUIRED
-    return context
 
 
 class Server:

@@ -12,7 +12,8 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.core.decision.policy import Policy
 from berth_operator.extender import endpoints
 from berth_operator.extender.extender import Binds, Extender, Options
-from berth_operator.extender.server import Server, tls_context
+from berth_operator.extender.server import Server
+from berth_operator.extender.tls import Files, Tls
 from berth_operator.extender.waiting import WaitingPods
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
@@ -55,10 +56,12 @@ class ExtenderService:
         settings = self._settings
         if not settings.extender_port:
             return
-        tls = None
-        if settings.extender_certificate is not None:
-            tls = tls_context(settings.extender_certificate, settings.extender_key, settings.extender_client_ca)
-        await self._server.serve(str(settings.extender_address), settings.extender_port, tls)
+        tls = _tls(settings)
+        async with asyncio.TaskGroup() as tasks:
+            if tls is not None:
+                tasks.create_task(tls.run())
+            context = None if tls is None else tls.context
+            await self._server.serve(str(settings.extender_address), settings.extender_port, context)
 
     def follow(self, tasks: asyncio.TaskGroup) -> None:
         """Start to watch the pods that wait for a node."""
@@ -101,3 +104,12 @@ def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: W
             lease=settings.lease,
         ),
     )
+
+
+def _tls(settings: Settings) -> Tls | None:
+    if settings.extender_certificate is None:
+        return None
+    files = Files(
+        certificate=settings.extender_certificate, key=settings.extender_key, client_ca=settings.extender_client_ca
+    )
+    return Tls(files)
