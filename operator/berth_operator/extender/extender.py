@@ -28,7 +28,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.extender import protocol
 from berth_operator.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs, Victims
-from berth_operator.extender.reservations import FullError, Reservations
+from berth_operator.extender.reservations import MAX_RESERVATIONS, FullError, Reservations
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
@@ -74,6 +74,8 @@ class Options:
     """Seconds after which kube-scheduler gives up a call."""
     lease: str = "berth-operator"
     """The LeaderLease whose fence the Bindings have to pass."""
+    reservations: int = MAX_RESERVATIONS
+    """The most pods that have a reservation."""
 
 
 class BindError(Exception):
@@ -97,7 +99,7 @@ class Extender:
     ) -> None:
         self._cluster, self._fleet, self._binds, self._pods = cluster, cluster.fleet, binds, pods
         self._reporter, self._policy_of, self._term, self._options = reporter, policy, term, options
-        self.reservations = Reservations(cluster=cluster, is_waiting=is_waiting)
+        self.reservations = Reservations(cluster=cluster, is_waiting=is_waiting, limit=options.reservations)
         self._binding: set[str] = set()
         """UIDs of pods whose Binding is in flight."""
 

@@ -47,9 +47,9 @@ class Reservation:
 class Reservations:
     """The reservations of one term."""
 
-    def __init__(self, *, cluster: Cluster, is_waiting: Callable[[str], bool]) -> None:
+    def __init__(self, *, cluster: Cluster, is_waiting: Callable[[str], bool], limit: int = MAX_RESERVATIONS) -> None:
         """Create the store; `is_waiting` returns whether a watch shows the pod (UID) without a node."""
-        self._cluster, self._is_waiting = cluster, is_waiting
+        self._cluster, self._is_waiting, self._limit = cluster, is_waiting, limit
         self._by_uid: dict[str, Reservation] = {}
         self._nominated: dict[str, float] = {}
         """UID of a pod for which devices of its nominated node are kept -> since when."""
@@ -81,8 +81,8 @@ class Reservations:
         Raises:
             FullError: there are too many.
         """
-        if uid not in self._by_uid and len(self._by_uid) >= MAX_RESERVATIONS:
-            raise FullError(f"Berth holds {MAX_RESERVATIONS} reservations of pods that are not bound; try again later")
+        if uid not in self._by_uid and len(self._by_uid) >= self._limit:
+            raise FullError(f"Berth holds {self._limit} reservations of pods that are not bound; try again later")
 
     def hold(self, placement: Placement, spares: Sequence[Placement] = ()) -> None:
         """Reserve a placement in place of the pod's former one, and spares for it."""
@@ -98,7 +98,7 @@ class Reservations:
 
     def nominate(self, pod: PendingPod, charge: Charge | None) -> None:
         """Keep what a pod will use of its nominated node once its victims are gone, or nothing for None."""
-        if charge is None or len(self._nominated) >= MAX_RESERVATIONS:
+        if charge is None or len(self._nominated) >= self._limit:
             self._nominated.pop(pod.uid, None)
             self._cluster.nominator.release(pod.uid)
         else:
