@@ -227,8 +227,9 @@ class World:
         policy: Policy = DEFAULT,
         schedulers: Sequence[str] | None = None,
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
+        api: Api | None = None,
     ) -> None:
-        self.api = Api()
+        self.api = api or Api()
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
         self.fleet = CountingFleet(kinds=kinds_of(plugins))
