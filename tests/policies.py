@@ -1,14 +1,32 @@
 """The shipped admission policies under other names, for the pods and accounts of one arena."""
 
-from collections.abc import Mapping
+import json
+import os
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from devcluster import Arena
+from devcluster import Arena, programs
 
-BASE = Path(__file__).parent.parent / "manifests/base"
+MANIFESTS = Path(__file__).parent.parent / "manifests"
+BASE = MANIFESTS / "base"
+
+
+def built(folder: Path, *components: str, patches: Sequence[Any] = ()) -> list[dict[str, Any]]:
+    """Return what kubectl makes of the base, components and patches; it writes to the folder."""
+    # kustomize accepts no absolute path.
+    body = {
+        "resources": [os.path.relpath(BASE, folder)],
+        "components": [os.path.relpath(MANIFESTS / "components" / each, folder) for each in components],
+        "patches": list(patches),
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(body))
+    command: list[str | Path] = [programs.ensure(["kubectl"])["kubectl"], "kustomize", folder]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
 
 
 def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
@@ -16,17 +34,22 @@ def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None
 
     This does not limit Nodes, Devices and other objects without a namespace. `variables` replace expressions by name.
     """
-    text = (BASE / file).read_text()
-    for shipped, own in (
-        ("system:serviceaccount:berth-system:", f"system:serviceaccount:{arena.namespace}:"),
-        ('"berth-scheduler"', f'"{arena.scheduler_name}"'),
-        ("berth-node-lease", arena.namespace),
-    ):
-        text = text.replace(shipped, own)
-    objects = [_confined(each, arena) for each in yaml.safe_load_all(text)]
+    objects = confined(yaml.safe_load_all((BASE / file).read_text()), arena)
     for variable in (variable for each in objects for variable in each["spec"].get("variables", ())):
         variable["expression"] = (variables or {}).get(variable["name"], variable["expression"])
     return objects
+
+
+def confined(policies: Iterable[dict[str, Any]], arena: Arena) -> list[dict[str, Any]]:
+    """Return shipped policies and their bindings, limited to the arena's scheduler name and namespace."""
+    text = json.dumps(list(policies))
+    for shipped, own in (
+        ("system:serviceaccount:berth-system:", f"system:serviceaccount:{arena.namespace}:"),
+        (r"\"berth-scheduler\"", rf"\"{arena.scheduler_name}\""),
+        ("berth-node-lease", arena.namespace),
+    ):
+        text = text.replace(shipped, own)
+    return [_confined(each, arena) for each in json.loads(text)]
 
 
 def _confined(document: dict[str, Any], arena: Arena) -> dict[str, Any]:

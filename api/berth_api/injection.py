@@ -32,7 +32,7 @@ RESOURCES: Final = frozenset(
 """A container that requests one of these sees GPUs that kubelet does not know."""
 EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
-_NOTHING: Final = (None, "0")
+NOTHING: Final = (None, "0")
 """How the API server writes an amount of zero."""
 _ANNOTATION: Final = re.compile(r"metadata\.annotations\['(.+)'\]")
 
@@ -91,10 +91,9 @@ def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Ite
 def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
     """Yield the containers that must see GPUs that kubelet does not know."""
     labelled = any(label in labels for label in request.LABELS)
-    for kind in _KINDS:
-        for number, container in enumerate(spec.get(kind) or ()):
-            if labelled or requests_any(container, RESOURCES.__contains__):
-                yield kind, number, container
+    for kind, number, container in all_containers(spec):
+        if labelled or requests_any(container, RESOURCES.__contains__):
+            yield kind, number, container
 
 
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
@@ -132,6 +131,13 @@ def labels_of(pod: Object) -> Mapping[str, str]:
     return pod["metadata"].get("labels") or {}
 
 
+def all_containers(spec: Object) -> Iterator[Put]:
+    """Yield the init containers and containers of a pod."""
+    for kind in _KINDS:
+        for number, container in enumerate(spec.get(kind) or ()):
+            yield kind, number, container
+
+
 def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
     """Return a spec with these containers replaced."""
     copied = {**spec, **{kind: list(spec[kind]) for kind in (*_KINDS, EPHEMERAL) if spec.get(kind)}}
@@ -143,7 +149,7 @@ def with_containers(spec: Object, changed: Iterator[Put]) -> dict[str, Any]:
 def requests_any(container: Object, is_wanted: Callable[[str], bool]) -> bool:
     """Return whether a container requests any amount but zero of a resource whose name is wanted."""
     requests = (container.get("resources") or {}).get("requests") or {}
-    return any(amount not in _NOTHING for name, amount in requests.items() if is_wanted(name))
+    return any(amount not in NOTHING for name, amount in requests.items() if is_wanted(name))
 
 
 def requests_of_plugin(container: Object) -> bool:

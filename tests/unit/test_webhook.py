@@ -14,7 +14,7 @@ from berth_api import injection, names
 from berth_api.request import Kind, Kinds
 from berth_operator.serving import certificates
 from berth_operator.webhook import review
-from berth_operator.webhook.mutations import Mutations, patch
+from berth_operator.webhook.mutations import Mutations, Routing, patch
 from berth_operator.webhook.validation import Validation, Verdict
 from tests.builders import GPU, Raw, container, pod
 
@@ -38,6 +38,18 @@ def test_a_pod_that_lacks_the_variable_is_patched() -> None:
 def test_others_pass_as_they_are() -> None:
     assert review.answer(admission_review(pod("a", {"cpu": "1"})), NONE)["response"] == {"uid": "u", "allowed": True}
     assert review.answer(admission_review(pod("a", {GPU: "50"})), NONE)["response"] == {"uid": "u", "allowed": True}
+
+
+def test_the_devices_of_pods_of_kube_scheduler_are_renamed() -> None:
+    bare = pod("a", schedulerName="default-scheduler")
+    bare["spec"]["containers"] = [{"name": "main", "resources": {"requests": {GPU: "50"}, "limits": {GPU: "100"}}}]
+    rewrite = review.responders(NONE, Routing(scheduler="berth-scheduler"), Validation())["/rewrite"]
+    resources = {"requests": {"koordinator.sh/gpu": "50"}, "limits": {"koordinator.sh/gpu": "50"}}
+    assert orjson.loads(base64.b64decode(rewrite(admission_review(bare))["response"]["patch"])) == [
+        {"op": "add", "path": "/spec/containers/0/resources", "value": resources}
+    ]
+    for other in ({**bare["spec"], "schedulerName": "volcano"}, {**bare["spec"], "nodeName": "n"}):
+        assert "patch" not in rewrite(admission_review({**bare, "spec": other}))["response"]
 
 
 @pytest.mark.parametrize(

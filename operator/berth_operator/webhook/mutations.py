@@ -5,12 +5,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import injection, request, routing
+from berth_api import injection, request, rewriting, routing
 from berth_api.injection import Object, labels_of
 from berth_operator.webhook import hami
 
 _OF_POD: Final = ("schedulerName", "volumes", "nodeSelector", "runtimeClassName")
-_OF_CONTAINER: Final = ("env", "volumeMounts")
+_OF_CONTAINER: Final = ("env", "volumeMounts", "resources")
 _LISTS: Final = ("initContainers", "containers", injection.EPHEMERAL)
 _GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidia[.]com/(gpu|mig-)")
 """Names of resources that need NVIDIA's runtime."""
@@ -48,6 +48,15 @@ class Routing:
     def made_of(self, pod: Object, _before: Object | None) -> Object:
         """Return the pod, routed if it requests Berth's devices and names no scheduler."""
         return routing.routed(pod, self.scheduler)
+
+
+class Rewriting:
+    """The mutation for pods that kube-scheduler places with our extender."""
+
+    @staticmethod
+    def made_of(pod: Object, _before: Object | None) -> Object:
+        """Return the pod with the names of devices that kube-scheduler passes to the extender."""
+        return rewriting.rewritten(pod)
 
 
 def with_runtime(pod: Object, name: str) -> Object:

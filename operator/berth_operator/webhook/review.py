@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from berth_api.injection import Object
-from berth_operator.webhook.mutations import Mutations, Routing, patch
+from berth_operator.webhook.mutations import Mutations, Rewriting, Routing, patch
 from berth_operator.webhook.validation import Validation, Verdict
 
 VERSION: Final = "admission.k8s.io/v1"
@@ -34,6 +34,7 @@ def responders(mutations: Mutations, routing: Routing, validation: Validation) -
     return {
         "/inject": functools.partial(answer, mutator=mutations),
         "/route": functools.partial(answer, mutator=routing),
+        "/rewrite": functools.partial(answer, mutator=Rewriting()),
         "/validate": functools.partial(validated, validation=validation),
     }
 

@@ -1,5 +1,6 @@
 """The shipped policies, in force for the arena of one module."""
 
+import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -8,6 +9,8 @@ from devcluster import Arena, Cluster, waiting
 from devcluster.api import Manifest
 from tests import policies
 
+ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-unscheduled)"
+"""The policies that change or refuse new pods for a scheduler's sake, and their bindings."""
 ACTIVE_SECONDS = 30.0
 """Longest time in seconds until policies are in force: the API server reads them once a second, slower if busy."""
 
@@ -19,6 +22,21 @@ def arena(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     own.open()
     yield own
     own.close()
+
+
+@pytest.fixture(scope="module")
+def enforce_built(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., None]]:
+    """Apply the policies about pods that kubectl makes of the base and components, without waiting for them."""
+    applied: list[Manifest] = []
+
+    def apply(*components: str) -> None:
+        documents = policies.built(tmp_path_factory.mktemp("built"), *components)
+        about_pods = [each for each in documents if re.match(ABOUT_PODS, f"{each['kind']}/{each['metadata']['name']}")]
+        applied.extend(arena.apply(policies.confined(about_pods, arena)))
+
+    yield apply
+    for document in applied:
+        arena.cluster.api.delete(arena.cluster.api.path_of(document))
 
 
 @pytest.fixture(scope="module")

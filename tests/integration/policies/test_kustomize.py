@@ -1,8 +1,6 @@
 """Base and components as kubectl combines them, and as the API server accepts them."""
 
-import os
 import re
-import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -10,11 +8,11 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster, programs
+from devcluster import Arena, Cluster
 from devcluster.api import Manifest
+from tests import policies
 
 ROOT = Path(__file__).parents[3]
-MANIFESTS = ROOT / "manifests"
 ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
@@ -26,18 +24,8 @@ Build = Callable[..., dict[str, Manifest]]
 
 @pytest.fixture
 def build(cluster: Cluster, tmp_path: Path) -> Build:  # noqa: ARG001 - so that its programs are built
-    kubectl = programs.ensure(["kubectl"])["kubectl"]
-
     def put_together(*components: str, patches: Sequence[Any] = ()) -> dict[str, Manifest]:
-        # kustomize accepts no absolute path.
-        body = {
-            "resources": [os.path.relpath(MANIFESTS / "base", tmp_path)],
-            "components": [os.path.relpath(MANIFESTS / "components" / each, tmp_path) for each in components],
-            "patches": list(patches),
-        }
-        (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(body))
-        done = subprocess.run([kubectl, "kustomize", tmp_path], capture_output=True, text=True, check=True)
-        documents = yaml.safe_load_all(done.stdout)
+        documents = policies.built(tmp_path, *components, patches=patches)
         return {f"{each['kind']}/{each['metadata']['name']}": each for each in documents}
 
     return put_together
@@ -99,8 +87,8 @@ def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, c
 
 def test_without_routing_no_policy_takes_pods_of_the_default_scheduler(build: Build) -> None:
     built = build("hami-core", "runtime-class", "no-routing")
-    policies = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
-    conditions = [policy["matchConditions"][-1]["expression"] for policy in policies]
+    mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
+    conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating]
     assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 3
 
 
@@ -125,7 +113,14 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
 
 @pytest.mark.parametrize(
     "components",
-    [("webhook",), ("validation",), ("hami-core", "runtime-class", "debug-api"), ("webhook", "no-routing")],
+    [
+        ("webhook",),
+        ("validation",),
+        ("hami-core", "runtime-class", "debug-api"),
+        ("webhook", "no-routing"),
+        ("hami-core", "runtime-class", "extender"),
+        ("webhook", "extender", "webhook-extender"),
+    ],
 )
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
     api, built = arena.cluster.api, build(*components)
@@ -156,12 +151,26 @@ def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> No
 def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -> None:
     """They run in no fixed order, so each must take these pods before they are routed, too."""
     built = build("hami-core", "runtime-class")
-    policies = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
+    mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
     routed = built[ROUTING]["spec"]["matchConditions"][1]
-    assert len(policies) == 4
-    for policy in policies:
+    assert len(mutating) == 4
+    for policy in mutating:
         assert routed in policy["matchConditions"]
         assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
+
+
+def test_with_the_extender_the_webhook_asks_for_the_pods_that_the_policies_take(build: Build) -> None:
+    by_policy = build("extender")
+    rewriting, injection = build("webhook", "extender", "webhook-extender")[HOOKS]["webhooks"]
+    assert ROUTING not in by_policy
+    assert "MutatingAdmissionPolicy/berth-rewriting" not in build("webhook", "extender", "webhook-extender")
+    policy = by_policy["MutatingAdmissionPolicy/berth-rewriting"]["spec"]
+    assert rewriting["clientConfig"]["service"]["path"] == "/rewrite"
+    for hook, spec in ((rewriting, policy), (injection, by_policy[ALONE]["spec"])):
+        assert [{**each, "scope": "Namespaced"} for each in spec["matchConstraints"]["resourceRules"]] == hook["rules"]
+        conditions = [[each["expression"].split() for each in one["matchConditions"]] for one in (spec, hook)]
+        assert conditions[0] == conditions[1]
+        assert len(hook["namespaceSelector"]["matchExpressions"]) == 1
 
 
 def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -> None:

@@ -1,10 +1,11 @@
-"""Routing and injection after restarts of the API server, which runs mutating policies in another order each time.
+"""Routing or rewriting, and injection, after restarts of the API server, each with another order of policies.
 
 On a cluster of its own, with the policies as they are shipped, for all namespaces.
 """
 
 import contextlib
 import functools
+import json
 import os
 import signal
 import socket
@@ -18,6 +19,7 @@ from berth_api import injection
 from berth_operator.core.values import limits
 from devcluster import Cluster, DevclusterError, components, state, waiting
 from devcluster.api import ApiError, Manifest
+from tests import policies
 from tests.builders import GPU
 
 MANIFESTS = Path(__file__).parents[3] / "manifests"
@@ -31,6 +33,10 @@ RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
 """How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""
 PODS = 20
 SERVER = "kube-apiserver"
+REWRITTEN = {"limits": {"koordinator.sh/gpu": "50"}, "requests": {"koordinator.sh/gpu": "50"}}
+EXTENDED = "-extended"
+KUBE_SCHEDULER = "kube-scheduler"
+"""Stands for the default scheduler, whose pods are routed on this cluster."""
 LABELS = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 
 
@@ -41,7 +47,22 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for file in FILES:
             for document in yaml.safe_load_all((MANIFESTS / file).read_text()):
                 running.api.apply(document)
+        for document in of_extender(tmp_path_factory.mktemp("built")):
+            running.api.apply(document)
         yield running
+
+
+def of_extender(folder: Path) -> Iterator[Manifest]:
+    """Yield the mutating policies of the component `extender` for the pods of another scheduler."""
+    for document in policies.built(folder, "hami-core", "runtime-class", "extender"):
+        if document["kind"].startswith("MutatingAdmissionPolicy"):
+            document["metadata"]["name"] += EXTENDED
+            if "policyName" in document["spec"]:
+                document["spec"]["policyName"] += EXTENDED
+            text = (
+                json.dumps(document).replace("default-scheduler", KUBE_SCHEDULER).replace("berth-scheduler", "no-one")
+            )
+            yield json.loads(text)
 
 
 def restart(cluster: Cluster) -> None:
@@ -64,20 +85,21 @@ def restart(cluster: Cluster) -> None:
 
 def is_routed(cluster: Cluster) -> bool:
     with contextlib.suppress(OSError, ApiError):
-        return bool(admitted(cluster, 0)["spec"]["schedulerName"] == "berth-scheduler")
+        rewritten = admitted(cluster, 0, KUBE_SCHEDULER)["spec"]["containers"][0]["resources"] == REWRITTEN
+        return rewritten and bool(admitted(cluster, 0)["spec"]["schedulerName"] == "berth-scheduler")
     return False
 
 
-def admitted(cluster: Cluster, number: int) -> Manifest:
+def admitted(cluster: Cluster, number: int, scheduler: str = "") -> Manifest:
     resources = {"limits": {GPU: "50"}}
     containers = [{"name": "main", "image": "none", "resources": resources}, {"name": "side", "image": "none"}]
     metadata = {"name": f"p{number}", "labels": LABELS}
-    pod = {"metadata": metadata, "spec": {"containers": containers}}
+    pod = {"metadata": metadata, "spec": {"containers": containers, "schedulerName": scheduler}}
     return cluster.api.request("POST", "/api/v1/namespaces/default/pods", body=pod, query={"dryRun": "All"})
 
 
 @pytest.mark.timeout(120 + 60 * RESTARTS)
-def test_all_pods_that_are_routed_are_injected_after_any_restart(own_cluster: Cluster) -> None:
+def test_all_pods_that_are_routed_or_rewritten_are_injected_after_any_restart(own_cluster: Cluster) -> None:
     port = int(own_cluster.server.rpartition(":")[2])
     with socket.socket() as holder:
         # So that the kernel gives the port to no other process between two servers.
@@ -86,8 +108,11 @@ def test_all_pods_that_are_routed_are_injected_after_any_restart(own_cluster: Cl
         for _ in range(RESTARTS):
             restart(own_cluster)
             for number in range(PODS):
-                spec = admitted(own_cluster, number)["spec"]
-                assert spec["schedulerName"] == "berth-scheduler"
-                assert injection.lacking(spec, {}) == ()
-                assert spec["runtimeClassName"] == "nvidia"
-                assert [limits.is_limit(each) for each in spec["containers"][0]["env"]].count(True) == 1
+                routed = admitted(own_cluster, number)["spec"]
+                assert routed["schedulerName"] == "berth-scheduler"
+                rewritten = admitted(own_cluster, number, KUBE_SCHEDULER)["spec"]
+                assert rewritten["containers"][0]["resources"] == REWRITTEN
+                for spec in (routed, rewritten):
+                    assert injection.lacking(spec, {}) == ()
+                    assert spec["runtimeClassName"] == "nvidia"
+                    assert [limits.is_limit(each) for each in spec["containers"][0]["env"]].count(True) == 1
