@@ -7,6 +7,7 @@ import pytest
 import yaml
 
 from berth_client.client import APPLY
+from berth_client.errors import ApiError
 from berth_operator.clients import kube
 from devcluster import Arena
 from tests.integration.clients.conftest import manifests
@@ -162,3 +163,33 @@ def test_the_operator_waits_for_the_fence_that_ships_with_it() -> None:
     [deployment] = manifests("operator.yaml")
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     assert "--require-fence" in container["args"]
+
+
+async def test_the_leader_may_write_the_endpoints_of_the_extender_and_no_others(arena: Arena) -> None:
+    for document in manifests("../components/extender/rbac.yaml"):
+        document["metadata"]["namespace"] = arena.namespace
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = arena.namespace
+        arena.apply(document)
+    leader = await kube.KubeClient.connect(arena.service_account("berth-operator", "system:discovery"), "berth-test")
+    try:
+        for address in ("10.0.0.1", "10.0.0.2"):
+            await leader.apply(*endpoints(arena, "berth-extender", address), "berth-operator", force=True)
+        [written] = arena.list("endpointslices")
+        assert written["endpoints"][0]["addresses"] == ["10.0.0.2"]
+        with pytest.raises(ApiError, match='endpointslices.discovery.k8s.io "another" is forbidden'):
+            await leader.apply(*endpoints(arena, "another", "10.0.0.1"), "berth-operator", force=True)
+    finally:
+        leader.close()
+
+
+def endpoints(arena: Arena, name: str, address: str) -> tuple[str, dict[str, Any]]:
+    path = f"/apis/discovery.k8s.io/v1/namespaces/{arena.namespace}/endpointslices/{name}"
+    return path, {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": name, "namespace": arena.namespace, "labels": {"kubernetes.io/service-name": name}},
+        "addressType": "IPv4",
+        "ports": [{"name": "extender", "port": 10262}],
+        "endpoints": [{"addresses": [address]}],
+    }
