@@ -177,7 +177,7 @@ async def test_the_leader_may_write_the_endpoints_of_the_extender_and_no_others(
             await leader.apply(*endpoints(arena, "berth-extender", address), "berth-operator", force=True)
         [written] = arena.list("endpointslices")
         assert written["endpoints"][0]["addresses"] == ["10.0.0.2"]
-        with pytest.raises(ApiError, match='endpointslices.discovery.k8s.io "another" is forbidden'):
+        with pytest.raises(ApiError, match=r'endpointslices\.discovery\.k8s\.io "another" is forbidden'):
             await leader.apply(*endpoints(arena, "another", "10.0.0.1"), "berth-operator", force=True)
     finally:
         leader.close()
