@@ -108,6 +108,15 @@ async def test_a_pod_that_kube_scheduler_bound_itself_is_charged_as_a_foreign_po
     assert stage.filter(asking("q")).names == ["a"]
 
 
+async def test_a_pod_that_is_shown_as_bound_is_not_decided_again() -> None:
+    stage = staged("a", "b")
+    raw = stage.create(asking())
+    stage.filter(raw)
+    stage.world.pods.apply("ADDED", pod("p", WHOLE, on="a", allocated=whole(0)))
+    assert stage.filter(raw).error == "pod ns/p is already bound to a"
+    assert stage.world.users() == 1
+
+
 async def test_the_watch_may_show_a_pod_as_gone_before_it_shows_it_as_bound() -> None:
     stage = staged("a")
     raw = stage.create(asking())
@@ -147,6 +156,14 @@ async def test_bind_needs_no_reservation_so_that_a_new_leader_can_bind() -> None
     async with stage.world.running() as api:
         assert await stage.bind(raw, "a") == ""
         assert api.bound() == {"p": "a"}
+
+
+async def test_a_pod_that_no_watch_has_shown_as_bound_yet_is_not_bound_again() -> None:
+    stage = staged("a", "b")
+    stage.create(asking(on="a"))
+    async with stage.world.running() as api:
+        assert await stage.bind(asking(), "b") == "pod ns/p is already bound to a"
+        assert api.binds == []
 
 
 async def test_bind_on_another_node_than_the_reserved_one_moves_the_reservation() -> None:
@@ -262,6 +279,7 @@ async def test_further_nodes_yield_to_a_pod_that_would_wait() -> None:
     assert stage.reserved() == {"p": "a"}
     assert stage.filter(other).names == ["b"]
     assert stage.reserved() == {"p": "a", "q": "b"}
+    assert stage.world.fleet.nominees == {}
     async with stage.world.running() as api:
         assert (await stage.bind(raw, "b")).startswith("node b no longer fits: ")
         assert stage.filter(raw).names == ["a"]
@@ -409,6 +427,7 @@ async def test_a_pod_of_berth_scheduler_may_displace_a_nominated_pod_of_kube_sch
     stage.world.submit(pod("above", {NVIDIA: "1"}, priority=9))
     async with stage.world.running() as api:
         await asyncio.sleep(1)
+        assert list(stage.world.fleet.nominees) == ["uid-above"]
         stage.world.delete("victim")
         await asyncio.sleep(1)
         assert api.bound() == {"above": "a"}

@@ -229,7 +229,7 @@ class Extender:
         self._binding.add(pod.uid)
         answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self._binds.start_task(self._send(placement, body, term, answer))
-        return await asyncio.shield(answer)
+        return await answer
 
     async def _read_from_server(self, args: BindArgs) -> PendingPod:
         """Read a pod whose filter another leader has answered, or that was never filtered here."""
