@@ -37,13 +37,13 @@ class Files:
 class Tls:
     """The context of the server; new connections use the current files."""
 
-    def __init__(self, files: Files) -> None:
-        """Load the files.
+    def __init__(self, files: Files, *, period: float = RELOAD_SECONDS) -> None:
+        """Load the files; `period` is the number of seconds between two checks whether they have changed.
 
         Raises:
             OSError: a file cannot be used.
         """
-        self._files, self._loaded = files, files.content()
+        self._files, self._period, self._loaded = files, period, files.content()
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.context.minimum_version = ssl.TLSVersion.TLSv1_2
         self._load()
@@ -51,11 +51,11 @@ class Tls:
     async def run(self) -> None:
         """Load the files again whenever they change, until cancelled; an authority that was removed stays valid."""
         while True:
-            await asyncio.sleep(RELOAD_SECONDS)
+            await asyncio.sleep(self._period)
             try:
                 self._reload()
             except OSError as error:
-                log.warning("certificate of the extender not renewed", error=str(error), again_in=RELOAD_SECONDS)
+                log.warning("certificate of the extender not renewed", error=str(error), again_in=self._period)
 
     def _reload(self) -> None:
         current = self._files.content()
