@@ -136,6 +136,7 @@ def test_variables_without_effect_are_found() -> None:
     [
         ("--metrics-port={}", "--metrics-port {} on 0.0.0.0: address already in use"),
         ("--debug-port={}", "--debug-port {} on 127.0.0.1: address already in use"),
+        ("--extender-port={}", "--extender-port {} on 127.0.0.1: address already in use"),
         (
             "--health=http://127.0.0.1:{}/healthz",
             "--health http://127.0.0.1:{}/healthz on 127.0.0.1: address already in use",
@@ -155,11 +156,12 @@ def test_an_address_of_another_machine_is_named() -> None:
         listening.check(settings)
 
 
-def test_a_missing_certificate_is_named() -> None:
+@pytest.mark.parametrize("of", ["debug", "extender"])
+def test_a_missing_certificate_is_named(of: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener:
         free = listener.getsockname()[1]
-    arguments = ["--health=", "--metrics-port=0", f"--debug-port={free}", "--debug-certificate=/none"]
-    with pytest.raises(StartError, match=r"^--debug-certificate /none: no such file or directory$"):
+    arguments = ["--health=", "--metrics-port=0", "--debug-port=0", f"--{of}-port={free}", f"--{of}-certificate=/none"]
+    with pytest.raises(StartError, match=rf"^--{of}-certificate /none: no such file or directory$"):
         listening.check(start.read(Settings, arguments))
 
 
