@@ -78,6 +78,12 @@ async def test_a_former_node_is_taken_if_there_is_no_other() -> None:
     assert [list(stage.filter(raw).names) for _ in range(2)] == [["a"], ["a"]]
 
 
+async def test_a_nominated_node_that_was_rejected_comes_last_too() -> None:
+    stage = staged("a", "b")
+    raw = stage.create(asking(status={"nominatedNodeName": "b"}))
+    assert [list(stage.filter(raw).names) for _ in range(2)] == [["b"], ["a"]]
+
+
 async def test_a_newer_filter_without_a_node_ends_the_reservation() -> None:
     stage = staged("a")
     raw = stage.create(asking())
@@ -94,6 +100,26 @@ async def test_a_deleted_pod_frees_what_was_reserved() -> None:
     stage.delete(raw)
     assert stage.reserved() == {}
     assert stage.world.users() == 0
+
+
+async def test_a_pod_that_is_being_deleted_reserves_nothing_even_if_finalizers_keep_it() -> None:
+    stage = staged("a")
+    raw = stage.create(asking())
+    stage.filter(raw)
+    [(source, _)] = stage.waiting.sources(["default-scheduler"]).values()
+    raw["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+    stage.watch.apply("MODIFIED", source.transform(copy.deepcopy(raw)))
+    assert stage.reserved() == {}
+
+
+async def test_pods_that_were_bound_count_for_the_typical_workload() -> None:
+    stage = staged("a")
+    raw = stage.create(asking())
+    stage.filter(raw)
+    assert stage.world.fleet.workload.typical.constraints == ()
+    async with stage.world.running():
+        assert await stage.bind(raw, "a") == ""
+    assert len(stage.world.fleet.workload.typical.constraints) == 1
 
 
 async def test_a_pod_that_kube_scheduler_bound_itself_is_charged_as_a_foreign_pod() -> None:

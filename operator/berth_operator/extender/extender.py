@@ -8,7 +8,7 @@ kube-scheduler has chosen, because minutes may have passed.
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Protocol
 
 import structlog
@@ -130,8 +130,10 @@ class Extender:
         fleet, policy = self._fleet, self._policy(pod)
         self._cluster.spares.release(pod.uid)
         self.reservations.reject(pod.uid)
-        rows = extender.rows_of(fleet, nodes)
-        bias = extender.bias_of(fleet, rows, self.reservations.rejected(pod.uid))
+        rows, rejected = extender.rows_of(fleet, nodes), self.reservations.rejected(pod.uid)
+        bias = extender.bias_of(fleet, rows, rejected)
+        if pod.nominated_node in rejected:
+            pod = replace(pod, nominated_node="")
         with self._without_reservation(pod.uid):
             placement = self._cluster.spares.decide(lambda: cycle.place(fleet, pod, policy, bias))
             count = self._options.nodes - 1
@@ -288,6 +290,7 @@ class Extender:
     def _apply(self, placement: Placement, outcome: BindOutcome, why: str) -> None:
         counters.BINDS.labels(outcome.value).inc()
         if outcome is BindOutcome.BOUND:
+            self._fleet.workload.see(placement.pod.request)
             self._cluster.placements.finish_binding(placement.pod.uid)
             self._reporter.scheduled(placement, assigned.devices(self._fleet, placement))
         else:

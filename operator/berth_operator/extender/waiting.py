@@ -25,8 +25,12 @@ class WaitingPods:
         return uid in self._uids
 
     def put(self, pod: Mapping[str, Any]) -> None:
-        """Add a pod."""
-        self._uids.add(pod["metadata"]["uid"])
+        """Add a pod; one that is being deleted no longer waits, even if finalizers keep it."""
+        metadata = pod["metadata"]
+        if metadata.get("deletionTimestamp"):
+            self.remove(metadata["uid"])
+        else:
+            self._uids.add(metadata["uid"])
 
     def remove(self, uid: str) -> None:
         """Remove a pod."""
@@ -47,7 +51,7 @@ def _source(scheduler: str) -> Source:
 
 
 def _transform(pod: Object) -> Object:
-    kept = ("uid", "name", "namespace", "resourceVersion")
+    kept = ("uid", "name", "namespace", "resourceVersion", "deletionTimestamp")
     return {"metadata": {key: value for key, value in pod["metadata"].items() if key in kept}}
 
 

@@ -14,7 +14,6 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import card, cards, charge, fleet, gpus, grant, node_info, waiting
 
 POLICY = extender.policy_of(Policy())
-WHOLE = {"core": 100, "ratio": 100}
 
 
 def asks(count: int = 1, *, core: int = 100, model: str = "", **fields: object) -> PendingPod:
@@ -26,7 +25,7 @@ def asks(count: int = 1, *, core: int = 100, model: str = "", **fields: object) 
 
 def small() -> Fleet:
     built = fleet({"free": cards(2), "full": cards(1), "other": (card(0, model="X"),), "none": ()})
-    built.charge(charge("held", grant(0, **WHOLE), node="full"))
+    built.charge(charge("held", grant(0, core=100, ratio=100), node="full"))
     return built
 
 
