@@ -116,7 +116,9 @@ class Reflector:
         source: Source,
         sink: Sink,
         clock: Callable[[], float] = time.monotonic,
+        on_bookmark: Callable[[str], None] = lambda _: None,
     ) -> None:
+        """Create a reflector; `on_bookmark` takes versions that the sink has reached without a change."""
         self.synced = asyncio.Event()
         """Set once the sink has the first list, and never cleared: see `last_event_age` for staleness."""
         self.listed = 0
@@ -125,6 +127,7 @@ class Reflector:
         self._source = source
         self._sink = sink
         self._clock = clock
+        self._on_bookmark = on_bookmark
         self._version: str | None = None
         self._failures = 0
         self._heard_at = clock()
@@ -213,7 +216,9 @@ class Reflector:
 
     def _handle_event(self, line: bytes) -> None:
         event_type, obj, version = _parse(line)
-        if event_type != "BOOKMARK":
+        if event_type == "BOOKMARK":
+            self._on_bookmark(version)
+        else:
             self._sink.apply(event_type, self._source.transform(obj))
         # After the sink: if it fails, this version counts as not seen.
         self._version = version

@@ -12,10 +12,11 @@ NAME: Final = "berth-operator"
 COMMANDS: Final = ("advise", "simulate", "snapshot")
 """The commands for users (`berth_operator.commands`)."""
 WEBHOOK: Final = "webhook"
+API: Final = "api"
 
 
 def main() -> None:
-    """Start the operator or its webhook, or run a command."""
+    """Start the operator, its webhook or its list and watch API, or run a command."""
     gc.disable()
     command = next(iter(sys.argv[1:2]), "")
     if command in COMMANDS:
@@ -27,6 +28,11 @@ def main() -> None:
 
         gc.enable()
         sys.exit(webhook.main(sys.argv[2:]))
+    if command == API:
+        from berth_operator.list_watch import main as api  # noqa: PLC0415 - only now
+
+        gc.enable()
+        sys.exit(api.main(sys.argv[2:]))
     if command and not command.startswith("-"):
         _refuse(command)
     from berth_operator import process  # noqa: PLC0415 - only now
@@ -38,7 +44,7 @@ def _refuse(command: str) -> None:
     """End the program because there is no such command."""
     from berth_base import start  # noqa: PLC0415 - only now
 
-    known = [*COMMANDS, WEBHOOK]
+    known = [*COMMANDS, WEBHOOK, API]
     message = start.with_suggestion(f"unknown command {command}", start.nearest(command, known))
     start.give_up(NAME, f"{message} (allowed are {', '.join(known)}, or none for the operator)")
 

@@ -1,4 +1,4 @@
-"""Whom a token belongs to and what a user may do, as the API server says in reviews; both are cached for a few seconds.
+"""Which user a token belongs to and what a user may do, by reviews of the API server, cached for a few seconds.
 
 Few reviews run at once, so that unauthenticated requests cost the API server almost nothing. They cannot delay the
 reviews of users that are known: those have turns of their own.

@@ -182,6 +182,7 @@ def test_a_program_may_listen_where_its_predecessor_did() -> None:
     [
         (["berth_operator"], "berth-operator"),
         (["berth_operator", "webhook"], "berth-operator webhook"),
+        (["berth_operator", "api"], "berth-operator api"),
         (["berth_agent"], "berth-agent"),
     ],
 )
@@ -196,7 +197,7 @@ def test_every_program_prints_its_version(command: list[str], program: str) -> N
         pytest.param(
             ["berth_operator", "simulat"],
             "berth-operator: unknown command simulat; did you mean simulate? "
-            "(allowed are advise, simulate, snapshot, webhook, or none for the operator)",
+            "(allowed are advise, simulate, snapshot, webhook, api, or none for the operator)",
             id="mistyped command",
         ),
         pytest.param(
@@ -234,6 +235,7 @@ def test_a_mistake_ends_a_program_with_one_line_and_status_2(command: list[str],
     [
         (["berth_operator", *QUIET], "berth-operator"),
         (["berth_operator", "webhook"], "berth-operator webhook"),
+        (["berth_operator", "api"], "berth-operator api"),
         (["berth_agent", "--node-name=a"], "berth-agent"),
     ],
 )

@@ -1,0 +1,123 @@
+"""Answers as bytes: objects, lists, tables for kubectl, and the frames of watches; pure.
+
+Frames are composed of objects that are serialised already.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+import orjson
+
+from berth_client.objects import Object
+from berth_client.reflector import EventType
+from berth_operator.list_watch.kinds import API_VERSION, Entry, Kind
+from berth_operator.list_watch.statuses import StatusError, bad_request
+
+INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
+META: Final = "meta.k8s.io/v1"
+_TABLE: Final = {"as": "Table", "g": "meta.k8s.io", "v": "v1"}
+_NAME: Final = {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0}
+_CREATED: Final = {"name": "Created At", "type": "date", "format": "", "description": "", "priority": 0}
+_ANY_JSON: Final = frozenset({"application/json", "application/*", "*/*"})
+
+Included = Literal["None", "Metadata", "Object"]
+
+
+def wants_table(accept: str) -> bool:
+    """Return whether a client prefers tables, by its Accept header; quality values are not read.
+
+    Raises:
+        StatusError: the client takes no JSON.
+    """
+    for media in accept.split(",") if accept.strip() else ["*/*"]:
+        name, *parameters = (part.strip() for part in media.split(";"))
+        pairs = dict(part.partition("=")[::2] for part in parameters if not re.match(r"q=|charset=", part))
+        if name in _ANY_JSON and not pairs:
+            return False
+        if name == "application/json" and pairs == _TABLE:
+            return True
+    raise StatusError(
+        HTTPStatus.NOT_ACCEPTABLE,
+        "NotAcceptable",
+        "only the following media types are accepted: application/json, application/json;as=Table;g=meta.k8s.io;v=v1",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """In which form a client gets objects: as they are, or as tables."""
+
+    kind: Kind
+    table: bool = False
+    included: Included = "Metadata"
+    """What a table has of each object."""
+
+    def one(self, entry: Entry) -> bytes:
+        """Return one object."""
+        return self._table([entry], entry.version) if self.table else entry.body
+
+    def many(self, entries: Sequence[Entry], version: int) -> bytes:
+        """Return a list."""
+        if self.table:
+            return self._table(entries, version)
+        head = (
+            f'{{"kind":"{self.kind.name}List","apiVersion":"{API_VERSION}","metadata":{{"resourceVersion":"{version}"}}'
+        )
+        return head.encode() + b',"items":[' + b",".join(entry.body for entry in entries) + b"]}"
+
+    def event(self, event_type: EventType, entry: Entry) -> bytes:
+        """Return a watch's frame of a change."""
+        return _frame(event_type, self.one(entry))
+
+    def bookmark(self, version: int, *, ends_state: bool = False) -> bytes:
+        """Return a watch's frame that only has a version."""
+        metadata: Object = {"resourceVersion": str(version), "creationTimestamp": None}
+        if ends_state:
+            metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
+        bare: Object = {"kind": self.kind.name, "apiVersion": API_VERSION, "metadata": metadata}
+        if self.table:
+            row = {"cells": [], "object": {**bare, "kind": "PartialObjectMetadata", "apiVersion": META}}
+            bare = {**self._head(version), "rows": [row]}
+        return _frame("BOOKMARK", orjson.dumps(bare))
+
+    def _table(self, entries: Iterable[Entry], version: int) -> bytes:
+        return orjson.dumps({**self._head(version), "rows": [self._row(entry.decoded) for entry in entries]})
+
+    def _head(self, version: int) -> Object:
+        columns = [_NAME, *self.kind.columns, _CREATED]
+        metadata = {"resourceVersion": str(version)}
+        return {"kind": "Table", "apiVersion": META, "metadata": metadata, "columnDefinitions": columns}
+
+    def _row(self, obj: Object) -> Object:
+        metadata = obj["metadata"]
+        included: dict[Included, Any] = {
+            "None": None,
+            "Metadata": {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata},
+            "Object": obj,
+        }
+        cells = [metadata["name"], *self.kind.cells(obj), metadata["creationTimestamp"]]
+        return {"cells": cells, "object": included[self.included]}
+
+
+def form(kind: Kind, accept: str, include_object: str) -> Form:
+    """Return the form that a client wants, by its Accept header and its parameter `includeObject`.
+
+    Raises:
+        StatusError: there is no such form.
+    """
+    for included in ("", "None", "Metadata", "Object"):
+        if include_object == included:
+            return Form(kind, wants_table(accept), included or "Metadata")
+    raise bad_request(f'includeObject: "{include_object[:80]}"; allowed are None, Metadata, Object')
+
+
+def error(failure: StatusError) -> bytes:
+    """Return a watch's frame of a failure, after which the watch ends."""
+    return _frame("ERROR", orjson.dumps(failure.status))
+
+
+def _frame(frame_type: str, body: bytes) -> bytes:
+    return b'{"type":"' + frame_type.encode() + b'","object":' + body + b"}\n"

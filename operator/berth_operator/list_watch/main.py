@@ -1,0 +1,231 @@
+"""`berth-operator api`: its settings and its process."""
+
+import asyncio
+import os
+import signal
+import ssl
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Final, Self
+
+import structlog
+from aiohttp import web
+from pydantic import Field, IPvAnyAddress, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from berth_api import names
+from berth_base import logs, start
+from berth_base.logs import Form, Level
+from berth_base.start import StartError
+from berth_client import served
+from berth_client.credentials import CredentialsError
+from berth_client.errors import CallError
+from berth_client.reflector import Reflector, Source
+from berth_client.served import NotServedError
+from berth_operator import listening
+from berth_operator.clients.kube import KubeClient
+from berth_operator.list_watch import access
+from berth_operator.list_watch.access import Access, ConfigurationError, FrontProxy
+from berth_operator.list_watch.cache import WatchCache
+from berth_operator.list_watch.kinds import GROUP, KINDS, VERSION, Kind
+from berth_operator.list_watch.server import Server
+from berth_operator.serving import certificates
+from berth_operator.serving.certificates import ApiService, Files, Shared
+from berth_operator.serving.reviews import Reviews
+from berth_operator.serving.tls import ServedCertificate
+
+NAME: Final = "berth-operator api"
+COMPONENT: Final = "list-watch-api"
+SILENT_SECONDS: Final = 180.0
+"""Seconds without a word from the API server after which a replica is not ready: its watches should have been replaced
+twice."""
+RETRY_SECONDS: Final = 5.0
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class ApiSettings(BaseSettings):
+    """The list and watch API of nvidia-gpu-scheduler: GpuPods and GpuNodes, by an aggregated API.
+
+    docs/list-watch-api.md describes it. `--version` prints the version.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="BERTH_API_",
+        cli_prog_name=NAME,
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        use_attribute_docstrings=True,
+        frozen=True,
+    )
+
+    address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
+    """Where to listen."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] = 9444
+    """Port to listen on."""
+
+    certificate: Path | None = None
+    """PEM file with the certificate chain, read again every `period`; without one the API creates its own."""
+
+    key: Path | None = None
+    """PEM file with the certificate's key."""
+
+    host: str = "berth-api.berth-system.svc"
+    """Host name or address by which the API server calls this API, for its own certificate."""
+
+    lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
+    """Seconds for which the API's own certificate is valid; it is renewed when a third is left."""
+
+    period: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two checks for another certificate, and for other authorities of the front proxy."""
+
+    namespace: str = "berth-system"
+    """Namespace of the Secret."""
+
+    secret: str = "berth-api"  # noqa: S105 - a name
+    """Name of the Secret through which replicas share their own certificate."""
+
+    api_service: str = f"{VERSION}.{GROUP}"
+    """Name of the APIService to write the certificate to."""
+
+    kubeconfig: Path | None = None
+    """Kubeconfig file; without one the pod's own service account is used."""
+
+    log_format: Form = "json"
+    """Log lines as key=value or as JSON."""
+
+    log_level: Level = "info"
+    """Least severity that is logged; libraries log from warnings on."""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("--certificate and --key: set both files, or neither")
+        return self
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status."""
+    start.show_version(NAME, arguments)
+    try:
+        settings = start.read(ApiSettings, arguments)
+        listening.check_free(f"--port {settings.port}", str(settings.address), settings.port)
+        logs.configure(form=settings.log_format, level=settings.log_level)
+        logs.started(settings, os.environ)
+        asyncio.run(_run(settings))
+    except (StartError, CredentialsError, NotServedError) as error:
+        start.give_up(NAME, str(error))
+    return 0
+
+
+async def _run(settings: ApiSettings) -> None:
+    client = await KubeClient.connect(settings.kubeconfig, "berth-operator/api", limit=16)
+    try:
+        await served.check(client, names.API_VERSION, ["Device", "GpuPod"])
+        serving = asyncio.create_task(Api(settings, client).serve())
+        for end in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(end, serving.cancel)
+        await asyncio.wait([serving])
+        if not serving.cancelled():
+            serving.result()
+    finally:
+        client.close()
+
+
+class Api:
+    """The caches, what feeds them, and the server."""
+
+    def __init__(self, settings: ApiSettings, client: KubeClient) -> None:
+        self._settings, self._client = settings, client
+        self._caches = {kind: WatchCache(kind) for kind in KINDS}
+        self._reflectors = [_reflector(client, kind, cache) for kind, cache in self._caches.items()]
+        self._reviews = Reviews(api=client, clock=time.monotonic)
+
+    async def serve(self) -> None:
+        """Serve until cancelled; if the front proxy has other authorities, end all connections and begin again."""
+        async with asyncio.TaskGroup() as tasks:
+            for reflector in self._reflectors:
+                tasks.create_task(reflector.run())
+            front_proxy = await self._another(None)
+            while True:
+                front_proxy = await self._serve_for(front_proxy)
+
+    @property
+    def is_ready(self) -> bool:
+        """Return whether all objects are known and not stale."""
+        return all(each.is_synced and each.last_event_age() < SILENT_SECONDS for each in self._reflectors)
+
+    async def _serve_for(self, front_proxy: FrontProxy) -> FrontProxy:
+        """Serve users that a front proxy names, until there is another one; return that one."""
+        source, period = self._source(), self._settings.period
+        certificate = ServedCertificate(source=source, period=period, client_authorities=front_proxy.authorities)
+        await certificate.load()
+        granted = Access(front_proxy=front_proxy, reviews=self._reviews)
+        server = Server(caches=self._caches, access=granted, is_ready=lambda: self.is_ready)
+        runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
+        await runner.setup()
+        try:
+            address, port = str(self._settings.address), self._settings.port
+            await web.TCPSite(runner, address, port, ssl_context=certificate.tls).start()
+            log.info("API served", address=address, port=port)
+            async with asyncio.TaskGroup() as tasks:
+                renewals = tasks.create_task(certificate.keep())
+                another = await self._another(front_proxy)
+                renewals.cancel()
+        finally:
+            await runner.cleanup()
+        return another
+
+    async def _another(self, known: FrontProxy | None) -> FrontProxy:
+        """Return the front proxy's configuration once it is not the known one."""
+        while True:
+            if known is not None:
+                await asyncio.sleep(self._settings.period)
+            try:
+                current = _checked(FrontProxy.of(await self._client.get(access.CONFIGURATION)))
+            except (CallError, ConfigurationError) as error:
+                log.warning("front proxy's configuration not read", path=access.CONFIGURATION, error=str(error))
+                await asyncio.sleep(min(RETRY_SECONDS, self._settings.period))
+                continue
+            if current != known:
+                if not current.authorities:
+                    log.warning("no front proxy is configured: only bearer tokens count", path=access.CONFIGURATION)
+                return current
+
+    def _source(self) -> certificates.Source:
+        settings = self._settings
+        if settings.certificate is not None and settings.key is not None:
+            return Files(certificate=settings.certificate, key=settings.key)
+        return Shared(
+            api=self._client,
+            namespace=settings.namespace,
+            secret=settings.secret,
+            trusting=(ApiService(settings.api_service),),
+            component=COMPONENT,
+            host=settings.host,
+            lifetime=timedelta(seconds=settings.lifetime),
+        )
+
+
+def _reflector(client: KubeClient, kind: Kind, cache: WatchCache) -> Reflector:
+    # Unchanged: the times of GpuPods and GpuNodes are in the managed fields.
+    source = Source(path=kind.path, transform=lambda obj: obj)
+    return Reflector(api=client, source=source, sink=cache, on_bookmark=lambda version: cache.advance(int(version)))
+
+
+def _checked(front_proxy: FrontProxy) -> FrontProxy:
+    """Return a configuration whose authorities TLS accepts.
+
+    Raises:
+        ConfigurationError: it does not.
+    """
+    if front_proxy.authorities:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=front_proxy.authorities)
+        except (ssl.SSLError, ValueError) as error:
+            raise ConfigurationError(f"requestheader-client-ca-file: {error}") from error
+    return front_proxy

@@ -1,0 +1,130 @@
+"""Answers as bytes: which form a client gets, lists, tables and frames."""
+
+import orjson
+import pytest
+
+from berth_operator.list_watch import frames, openapi
+from berth_operator.list_watch.frames import Form
+from berth_operator.list_watch.kinds import KINDS, NODES, PODS, Entry, Kind
+from berth_operator.list_watch.statuses import StatusError, expired
+
+KUBECTL = (
+    "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
+)
+
+
+def pod(name: str, version: int) -> Entry:
+    metadata = {"name": name, "namespace": "ns", "uid": "u", "resourceVersion": str(version), "creationTimestamp": "T"}
+    return PODS.entry({"metadata": metadata, "spec": {"nodeName": "n1", "allocated": [GPU]}})
+
+
+GPU = {"type": "gpu", "minor": 0, "id": "GPU-0"}
+
+
+@pytest.mark.parametrize(
+    ("accept", "table"),
+    [
+        ("", False),
+        ("*/*", False),
+        ("application/json", False),
+        ("application/json; charset=utf-8", False),
+        ("application/vnd.kubernetes.protobuf,application/json", False),
+        ("application/vnd.kubernetes.protobuf;q=1, */*;q=0.5", False),
+        (KUBECTL, True),
+        ("application/json, " + KUBECTL, False),
+        ("application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json", False),
+    ],
+)
+def test_a_client_gets_the_first_form_that_is_offered(accept: str, *, table: bool) -> None:
+    assert frames.form(PODS, accept, "").table is table
+
+
+@pytest.mark.parametrize(
+    "accept", ["text/html", "application/vnd.kubernetes.protobuf", "application/json;as=Table;g=meta.k8s.io;v=v1beta1"]
+)
+def test_other_forms_are_not_acceptable(accept: str) -> None:
+    with pytest.raises(StatusError, match="only the following media types") as caught:
+        frames.form(PODS, accept, "")
+    assert caught.value.code == 406
+
+
+def test_what_a_table_includes_is_one_of_three() -> None:
+    with pytest.raises(StatusError, match='includeObject: "All"; allowed are None, Metadata, Object'):
+        frames.form(PODS, KUBECTL, "All")
+
+
+def test_a_list_has_its_version_and_the_objects() -> None:
+    entries = [pod("a", 3), pod("b", 7)]
+    body = orjson.loads(Form(PODS).many(entries, 9))
+    assert body == {
+        "kind": "GpuPodList",
+        "apiVersion": "nvidia-gpu-scheduler/v1",
+        "metadata": {"resourceVersion": "9"},
+        "items": [entry.decoded for entry in entries],
+    }
+    assert orjson.loads(Form(NODES).many([], 9))["items"] == []
+
+
+def test_frames_are_lines_as_the_api_server_writes_them() -> None:
+    entry = pod("a", 3)
+    lines = [
+        Form(PODS).event("DELETED", entry),
+        Form(PODS).bookmark(9),
+        Form(PODS).bookmark(9, ends_state=True),
+        frames.error(expired(1, 2)),
+    ]
+    assert all(line.endswith(b"}\n") and line.count(b"\n") == 1 for line in lines)
+    deleted, bookmark, ended, failure = map(orjson.loads, lines)
+    assert deleted == {"type": "DELETED", "object": entry.decoded}
+    metadata = {"resourceVersion": "9", "creationTimestamp": None}
+    bare = {"kind": "GpuPod", "apiVersion": "nvidia-gpu-scheduler/v1", "metadata": metadata}
+    assert bookmark == {"type": "BOOKMARK", "object": bare}
+    assert ended["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+    assert failure == {
+        "type": "ERROR",
+        "object": {
+            "kind": "Status",
+            "apiVersion": "v1",
+            "metadata": {},
+            "status": "Failure",
+            "message": "too old resource version: 1 (2)",
+            "reason": "Expired",
+            "code": 410,
+        },
+    }
+
+
+def test_a_table_has_columns_and_cells() -> None:
+    entry = pod("a", 3)
+    table = orjson.loads(Form(PODS, table=True).many([entry], 9))
+    assert [column["name"] for column in table["columnDefinitions"]] == [
+        *("Name", "Node", "GPUs", "Update", "IDs", "Created At")
+    ]
+    metadata = entry.decoded["metadata"]
+    partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
+    assert table["rows"] == [{"cells": ["a", "n1", 1, "T", "GPU-0", "T"], "object": partial}]
+    assert orjson.loads(Form(PODS, table=True, included="Object").one(entry))["rows"][0]["object"] == entry.decoded
+    assert orjson.loads(Form(PODS, table=True, included="None").one(entry))["rows"][0]["object"] is None
+    event = orjson.loads(Form(PODS, table=True).event("ADDED", entry))["object"]
+    assert (event["kind"], event["metadata"]) == ("Table", {"resourceVersion": "3"})
+    bookmark = orjson.loads(Form(PODS, table=True).bookmark(9))["object"]
+    assert (bookmark["kind"], bookmark["rows"][0]["object"]["metadata"]["resourceVersion"]) == ("Table", "9")
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
+def test_the_published_schema_has_every_field(kind: Kind) -> None:
+    schema = openapi.DOCUMENTS[openapi.V2]["definitions"][f"nvidia-gpu-scheduler.v1.{kind.name}"]
+    for part, fields in FIELDS[kind.plural].items():
+        assert set(schema["properties"][part]["properties"]) == fields
+
+
+FIELDS = {
+    "gpunodes": {
+        "spec": {"device_infos", "device_models", "device_busy", "report_time"},
+        "status": {"node", "health", "message", "last_health_time", "last_transition_time"},
+    },
+    "gpupods": {
+        "spec": {"pod_name", "pod_namespace", "node_name", "containers_device"},
+        "status": {"last_changed_time"},
+    },
+}
