@@ -19,6 +19,8 @@ XID: Final = 8
 """nvmlEventTypeXidCriticalError."""
 DOUBLE_BIT_ECC: Final = 2
 """nvmlEventTypeDoubleBitEccError."""
+IDLE, SW_POWER_CAP, HW_THERMAL_SLOWDOWN = 0x1, 0x4, 0x40
+"""NVML's bits of reasons why a card does not run at full clocks."""
 WHOLE_CARD: Final = 0xFFFFFFFF
 NOT_SUPPORTED: Final = 3
 GPU_IS_LOST: Final = 15
@@ -71,7 +73,7 @@ class Process:
 
 @dataclass(slots=True, kw_only=True)
 class Gpu:
-    """One card. Numbers have NVML's units: bytes, milliwatts, degrees Celsius, percent."""
+    """One card. Numbers have NVML's units: bytes, milliwatts, degrees Celsius, percent, MHz, bits."""
 
     uuid: str
     name: str
@@ -86,6 +88,16 @@ class Gpu:
     used: int = 0
     gpu_utilization: int = 0
     memory_utilization: int = 0
+    encoder_utilization: int = 0
+    decoder_utilization: int = 0
+    bus_width: int = 5120
+    sm_clock: int = 210
+    max_sm_clock: int = 1410
+    memory_clock: int = 1593
+    max_memory_clock: int = 1593
+    throttle_reasons: int = IDLE
+    """NVML's bits of nvmlDeviceGetCurrentClocksEventReasons."""
+    supported_reasons: int = 0x1FF
     power: int = 60_000
     power_limit: int = 400_000
     temperature: int = 34
@@ -187,6 +199,9 @@ def h100(index: int = 0) -> Gpu:
         architecture=9,
         major_capability=9,
         cores=16896,
+        max_sm_clock=1980,
+        memory_clock=2619,
+        max_memory_clock=2619,
         links=[NvLink(end="switch", remote=f"00000000:{0xC0 + link % 4:02X}:00.0") for link in range(18)],
     )
 
@@ -207,6 +222,10 @@ def t4(index: int = 0) -> Gpu:
         major_capability=7,
         minor_capability=5,
         cores=2560,
+        bus_width=256,
+        max_sm_clock=1590,
+        memory_clock=405,
+        max_memory_clock=5001,
         fails={"nvmlDeviceGetModuleId": NOT_SUPPORTED, "nvmlDeviceGetRemappedRows": NOT_SUPPORTED},
     )
     card.sysfs = _below_root(root, bus=root + 1, card=card)

@@ -11,7 +11,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { MAX_HANDLES = 1024, RECOVERY_ACTION = 230, UNSIGNED_INT = 1 };
+enum { MAX_HANDLES = 1024, RECOVERY_ACTION = 230, UNSIGNED_INT = 1, MEMORY_CLOCK = 2, SAMPLED_US = 167000 };
 
 struct handle {
     char uuid[TEXT];
@@ -130,6 +130,9 @@ NUMBER(nvmlDeviceGetPowerManagementLimit, unsigned, power_limit)
 NUMBER(nvmlDeviceGetBrand, unsigned, brand)
 NUMBER(nvmlDeviceGetArchitecture, unsigned, architecture)
 NUMBER(nvmlDeviceGetNumGpuCores, unsigned, cores)
+NUMBER(nvmlDeviceGetMemoryBusWidth, unsigned, bus_width)
+NUMBER(nvmlDeviceGetCurrentClocksEventReasons, u64, throttle_reasons)
+NUMBER(nvmlDeviceGetSupportedClocksEventReasons, u64, supported_reasons)
 NUMBER(nvmlDeviceGetRetiredPagesPendingStatus, unsigned, retired_pending)
 NUMBER(nvmlDeviceGetVirtualizationMode, unsigned, virtualization)
 NUMBER(nvmlDeviceGetSupportedEventTypes, u64, event_types)
@@ -307,17 +310,26 @@ status_t nvmlDeviceGetCudaComputeCapability(device_t device, int *major, int *mi
     END
 }
 
-static u64 total_memory(struct target at)
+/* Of an instance, all memory that is used belongs to processes. */
+static struct memory_v2 memory_of(struct target at)
 {
-    return at.mig ? at.mig->memory_mib << 20 : at.gpu->memory;
+    struct memory_v2 memory = {0, at.gpu->memory, at.gpu->reserved, 0, at.gpu->used};
+    if (at.mig) {
+        memory = (struct memory_v2){.total = at.mig->memory_mib << 20};
+        for (unsigned i = 0; i < at.gpu->process_count; i++)
+            if (at.gpu->processes[i].gpu_instance == at.mig->gpu_instance)
+                memory.used += at.gpu->processes[i].used_memory;
+    }
+    memory.free = memory.total - memory.reserved - memory.used;
+    return memory;
 }
 
 status_t nvmlDeviceGetMemoryInfo(device_t device, struct memory *memory);
 status_t nvmlDeviceGetMemoryInfo(device_t device, struct memory *memory)
 {
     BEGIN(device)
-        u64 used = at.gpu->used + at.gpu->reserved;
-        *memory = (struct memory){total_memory(at), total_memory(at) - used, used};
+        struct memory_v2 all = memory_of(at);
+        *memory = (struct memory){all.total, all.free, all.used + all.reserved};
     END
 }
 
@@ -325,18 +337,58 @@ status_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory);
 status_t nvmlDeviceGetMemoryInfo_v2(device_t device, struct memory_v2 *memory)
 {
     BEGIN(device)
-        memory->total = total_memory(at);
-        memory->reserved = at.gpu->reserved;
-        memory->used = at.gpu->used;
-        memory->free = memory->total - memory->reserved - memory->used;
+        unsigned version = memory->version;
+        *memory = memory_of(at);
+        memory->version = version;
     END
+}
+
+/* In MIG mode engines are not measured, neither of the card nor of an instance. */
+static status_t measured(struct target at)
+{
+    return at.gpu->mig_mode ? NOT_SUPPORTED : SUCCESS;
 }
 
 status_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *rates);
 status_t nvmlDeviceGetUtilizationRates(device_t device, struct utilization *rates)
 {
     BEGIN(device)
+        result = measured(at);
         *rates = (struct utilization){(unsigned)at.gpu->gpu_utilization, (unsigned)at.gpu->memory_utilization};
+    END
+}
+
+status_t nvmlDeviceGetEncoderUtilization(device_t device, unsigned *percent, unsigned *period_us);
+status_t nvmlDeviceGetEncoderUtilization(device_t device, unsigned *percent, unsigned *period_us)
+{
+    BEGIN(device)
+        result = measured(at);
+        *percent = (unsigned)at.gpu->encoder_utilization;
+        *period_us = SAMPLED_US;
+    END
+}
+
+status_t nvmlDeviceGetDecoderUtilization(device_t device, unsigned *percent, unsigned *period_us);
+status_t nvmlDeviceGetDecoderUtilization(device_t device, unsigned *percent, unsigned *period_us)
+{
+    BEGIN(device)
+        result = measured(at);
+        *percent = (unsigned)at.gpu->decoder_utilization;
+        *period_us = SAMPLED_US;
+    END
+}
+
+status_t nvmlDeviceGetClockInfo(device_t device, unsigned domain, unsigned *mhz);
+status_t nvmlDeviceGetClockInfo(device_t device, unsigned domain, unsigned *mhz)
+{
+    BEGIN(device) *mhz = (unsigned)(domain == MEMORY_CLOCK ? at.gpu->memory_clock : at.gpu->sm_clock);
+    END
+}
+
+status_t nvmlDeviceGetMaxClockInfo(device_t device, unsigned domain, unsigned *mhz);
+status_t nvmlDeviceGetMaxClockInfo(device_t device, unsigned domain, unsigned *mhz)
+{
+    BEGIN(device) *mhz = (unsigned)(domain == MEMORY_CLOCK ? at.gpu->max_memory_clock : at.gpu->max_sm_clock);
     END
 }
 

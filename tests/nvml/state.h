@@ -33,7 +33,8 @@ struct fail {
 struct gpu {
     char uuid[TEXT], name[TEXT], serial[TEXT], bus_id[TEXT];
     u64 minor, module, lost, virtualization, event_types;
-    u64 memory, reserved, used, gpu_utilization, memory_utilization;
+    u64 memory, reserved, used, gpu_utilization, memory_utilization, encoder_utilization, decoder_utilization;
+    u64 bus_width, sm_clock, max_sm_clock, memory_clock, max_memory_clock, throttle_reasons, supported_reasons;
     u64 power, power_limit, temperature, brand, architecture, major_capability, minor_capability, cores;
     u64 mig_capable, mig_mode, mig_pending;
     u64 ecc_mode, ecc_corrected, ecc_uncorrected, retired_pages, retired_pending;

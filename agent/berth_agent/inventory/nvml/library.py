@@ -85,6 +85,20 @@ def unless_unsupported(*, default: T, function: Callable[..., T], of: tuple[Any,
         raise
 
 
+def if_reported(function: Callable[[Handle], T], handle: Handle) -> T | None:
+    """Return an answer of a card that the agent can do without; None if the call fails for any reason of the card.
+
+    Raises:
+        NvmlError: the session is lost.
+    """
+    try:
+        return function(handle)
+    except NvmlError as error:
+        if error.lost_session:
+            raise
+        return None
+
+
 def load(path: Path) -> None:
     """Load the library from a file. nvidia-ml-py then finds it by its name, since it is loaded already."""
     try:
@@ -151,6 +165,21 @@ def module_id(handle: Handle) -> int:
 def memory(handle: Handle) -> int:
     """Return the memory in bytes, all of it: what `nvidia-smi` calls FB Memory Total."""
     return int(call(pynvml.nvmlDeviceGetMemoryInfo, handle).total)
+
+
+def cores(handle: Handle) -> int:
+    """Return the number of FP32 cores."""
+    return int(call(pynvml.nvmlDeviceGetNumGpuCores, handle))
+
+
+def memory_bus_width(handle: Handle) -> int:
+    """Return the bits that the bus of the memory transfers at once."""
+    return int(call(pynvml.nvmlDeviceGetMemoryBusWidth, handle))
+
+
+def max_memory_clock(handle: Handle) -> int:
+    """Return the highest clock of the memory in MHz."""
+    return int(call(pynvml.nvmlDeviceGetMaxClockInfo, handle, pynvml.NVML_CLOCK_MEM))
 
 
 def processes(handle: Handle) -> tuple[Process, ...]:

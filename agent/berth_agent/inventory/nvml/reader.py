@@ -14,7 +14,8 @@ from berth_agent.health import rules
 from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, mark, with_more
 from berth_agent.health.rules import Measured
-from berth_agent.inventory import sysfs
+from berth_agent.inventory import capabilities, sysfs
+from berth_agent.inventory.capabilities import Capabilities
 from berth_agent.inventory.interface import labels_of
 from berth_agent.inventory.nvml import library
 from berth_agent.inventory.nvml.library import Handle, NvmlError
@@ -130,7 +131,8 @@ class Reader:
             },
             topology=sysfs.place(self._sysfs, bus_id),
         )
-        return card.model_copy(update={"mig": state}) if state else card
+        update = _capabilities(handle, card.model).fields() | ({"mig": state} if state else {})
+        return card.model_copy(update=update) if update else card
 
     def _with_links(self, nodes: Sequence[LinkEnd], sound: Mapping[int, _CardReading]) -> dict[int, DeviceInfo]:
         return {
@@ -152,6 +154,21 @@ class Reader:
 
 _Division = tuple[Mig | None, Mapping[str, Mapping[str, int]]]
 _NO_MIG: Final[_Division] = (None, {})
+
+
+def _capabilities(handle: Handle, model: str) -> Capabilities:
+    """Return the static facts of a card; a vGPU is only a part of its model."""
+    cores = library.if_reported(library.cores, handle) or 0
+    width = library.if_reported(library.memory_bus_width, handle) or 0
+    clock = library.if_reported(library.max_memory_clock, handle) or 0
+    is_vgpu = library.if_reported(library.is_vgpu, handle)
+    encoders, decoders = (None if is_vgpu else capabilities.video_engines(model)) or (None, None)
+    return Capabilities(
+        multiprocessors=capabilities.multiprocessors(cores, library.compute_capability(handle)),
+        memory_bandwidth=capabilities.memory_bandwidth(width, clock),
+        encoders=encoders,
+        decoders=decoders,
+    )
 
 
 def _measured(handle: Handle) -> Measured:

@@ -12,6 +12,8 @@ from typing import Final
 import structlog
 
 from berth_agent.conditions import Finding, unhealthy
+from berth_agent.inventory import capabilities
+from berth_agent.inventory.capabilities import Capabilities
 from berth_agent.inventory.interface import FaultListener, labels_of
 from berth_agent.inventory.simulated import fleet, machine
 from berth_agent.inventory.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
@@ -107,7 +109,18 @@ def _gpu(node: str, *, minor: int, wiring: SimulatedMachine) -> DeviceInfo:
         topology=wiring.gpu(minor),
         links=wiring.links(minor),
     )
-    return card.model_copy(update={"mig": Mig(enabled=False)}) if profile.mig else card
+    update = _capabilities(profile).fields() | ({"mig": Mig(enabled=False)} if profile.mig else {})
+    return card.model_copy(update=update) if update else card
+
+
+def _capabilities(profile: CardProfile) -> Capabilities:
+    encoders, decoders = capabilities.video_engines(profile.model) or (None, None)
+    return Capabilities(
+        multiprocessors=profile.multiprocessors,
+        memory_bandwidth=profile.memory_bandwidth,
+        encoders=encoders,
+        decoders=decoders,
+    )
 
 
 def _divided(gpu: DeviceInfo, group: NodeGroup) -> DeviceInfo:

@@ -11,6 +11,11 @@ def _amount(text: str) -> str:
     return quantity.format_bytes(quantity.parse(text))
 
 
+def _quantity(text: str) -> str:
+    quantity.parse(text)
+    return text
+
+
 class CardProfile(BaseModel):
     """One GPU model, and how a machine with such cards is built."""
 
@@ -20,6 +25,10 @@ class CardProfile(BaseModel):
     """The driver's name for it."""
     memory: Annotated[str, AfterValidator(_amount)]
     """Memory of one card."""
+    multiprocessors: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """Streaming multiprocessors of one card."""
+    memory_bandwidth: Annotated[str, AfterValidator(_quantity)] | None = None
+    """Peak bandwidth of its memory in bytes per second."""
     nvlinks: Annotated[int, Field(ge=0, le=64)] = 0
     """NVLinks of each card into an NVSwitch, by which it reaches all others."""
     mesh: tuple[tuple[int, int, int], ...] = ()
@@ -41,16 +50,47 @@ _CUBE_MESH: Final = (
 )
 
 BUILT_IN: Final = {
-    "a100": CardProfile(model="NVIDIA A100-SXM4-80GB", memory="81920Mi", nvlinks=12, mig=True),
-    "a100-40": CardProfile(model="NVIDIA A100-SXM4-40GB", memory="40960Mi", nvlinks=12, mig=True),
-    "a100-pcie": CardProfile(model="NVIDIA A100 80GB PCIe", memory="81920Mi", mig=True),
-    "h100": CardProfile(model="NVIDIA H100 80GB HBM3", memory="81559Mi", nvlinks=18, mig=True),
-    "h200": CardProfile(model="NVIDIA H200", memory="143771Mi", nvlinks=18, mig=True),
-    "b200": CardProfile(model="NVIDIA B200", memory="183359Mi", nvlinks=18, mig=True),
-    "v100": CardProfile(model="Tesla V100-SXM2-32GB", memory="32768Mi", mesh=_CUBE_MESH),
-    "t4": CardProfile(model="Tesla T4", memory="15360Mi", per_switch=0),
-    "l4": CardProfile(model="NVIDIA L4", memory="23034Mi", per_switch=0),
-    "l40s": CardProfile(model="NVIDIA L40S", memory="46068Mi"),
-    "a10": CardProfile(model="NVIDIA A10", memory="23028Mi"),
-    "a30": CardProfile(model="NVIDIA A30", memory="24576Mi", mig=True),
+    "a100": CardProfile(
+        model="NVIDIA A100-SXM4-80GB",
+        memory="81920Mi",
+        nvlinks=12,
+        mig=True,
+        multiprocessors=108,
+        memory_bandwidth="2039040M",
+    ),
+    "a100-40": CardProfile(
+        model="NVIDIA A100-SXM4-40GB",
+        memory="40960Mi",
+        nvlinks=12,
+        mig=True,
+        multiprocessors=108,
+        memory_bandwidth="1555200M",
+    ),
+    "a100-pcie": CardProfile(
+        model="NVIDIA A100 80GB PCIe", memory="81920Mi", mig=True, multiprocessors=108, memory_bandwidth="1935360M"
+    ),
+    "h100": CardProfile(
+        model="NVIDIA H100 80GB HBM3",
+        memory="81559Mi",
+        nvlinks=18,
+        mig=True,
+        multiprocessors=132,
+        memory_bandwidth="3352320M",
+    ),
+    "h200": CardProfile(
+        model="NVIDIA H200", memory="143771Mi", nvlinks=18, mig=True, multiprocessors=132, memory_bandwidth="4916736M"
+    ),
+    "b200": CardProfile(
+        model="NVIDIA B200", memory="183359Mi", nvlinks=18, mig=True, multiprocessors=148, memory_bandwidth="8T"
+    ),
+    "v100": CardProfile(
+        model="Tesla V100-SXM2-32GB", memory="32768Mi", mesh=_CUBE_MESH, multiprocessors=80, memory_bandwidth="898048M"
+    ),
+    "t4": CardProfile(model="Tesla T4", memory="15360Mi", per_switch=0, multiprocessors=40, memory_bandwidth="320064M"),
+    "l4": CardProfile(
+        model="NVIDIA L4", memory="23034Mi", per_switch=0, multiprocessors=58, memory_bandwidth="300048M"
+    ),
+    "l40s": CardProfile(model="NVIDIA L40S", memory="46068Mi", multiprocessors=142, memory_bandwidth="864096M"),
+    "a10": CardProfile(model="NVIDIA A10", memory="23028Mi", multiprocessors=72, memory_bandwidth="600096M"),
+    "a30": CardProfile(model="NVIDIA A30", memory="24576Mi", mig=True, multiprocessors=56, memory_bandwidth="933120M"),
 }

@@ -52,6 +52,10 @@ async def test_a_card_is_described_in_full(tmp_path: Path) -> None:
             "kubernetes.io/gpu-memory": "81559Mi",
             "kubernetes.io/gpu-memory-ratio": 100,
         },
+        multiprocessors=132,
+        memory_bandwidth="3352320M",
+        encoders=0,
+        decoders=7,
         topology=Topology(socket_id=0, node_id=0, pcie_id="0000:11:00.0", bus_id="0000:12:00.0"),
         mig=Mig(enabled=False),
     )

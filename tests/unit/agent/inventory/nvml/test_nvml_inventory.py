@@ -13,9 +13,11 @@ from berth_agent.readings import Reading
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
 from tests.nvml import build
-from tests.nvml.fixture import GPU_IS_LOST, MIB, Gpu, MigDevice, a100, h100, t4
+from tests.nvml.fixture import GPU_IS_LOST, MIB, NOT_SUPPORTED, Gpu, MigDevice, a100, h100, t4
 from tests.nvml.probe import Machine, Start
 
+VGPU = 2
+"""NVML_GPU_VIRTUALIZATION_MODE_VGPU."""
 FUNCTIONS = sorted(set(re.findall(r"nvmlDevice\w+", (build.HERE / "nvml.c").read_text())))
 """All that the fixture answers of a card."""
 
@@ -266,3 +268,35 @@ async def test_mig_instances_are_listed(machine: Machine, agent: Start) -> None:
         ],
     )
     assert cards[1].mig == Mig(enabled=False)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "expected"),
+    [
+        pytest.param(
+            t4(0),
+            {"multiprocessors": 40, "memoryBandwidth": "320064M", "encoders": 1, "decoders": 2},
+            id="all are known",
+        ),
+        pytest.param(
+            replace(t4(0), name="NVIDIA New"), {"multiprocessors": 40, "memoryBandwidth": "320064M"}, id="model"
+        ),
+        pytest.param(
+            replace(
+                t4(0), fails={"nvmlDeviceGetNumGpuCores": NOT_SUPPORTED, "nvmlDeviceGetMemoryBusWidth": NOT_SUPPORTED}
+            ),
+            {"encoders": 1, "decoders": 2},
+            id="NVML reports none",
+        ),
+        pytest.param(
+            replace(t4(0), virtualization=VGPU), {"multiprocessors": 40, "memoryBandwidth": "320064M"}, id="a vGPU"
+        ),
+    ],
+)
+async def test_static_facts_are_published_where_they_are_known(
+    machine: Machine, agent: Start, gpu: Gpu, expected: dict[str, object]
+) -> None:
+    [card] = (await agent(machine(gpu)).read()).spec.devices
+    published = card.model_dump(by_alias=True, exclude_unset=True)
+    fields = "multiprocessors", "memoryBandwidth", "encoders", "decoders"
+    assert {name: published[name] for name in fields if name in published} == expected
