@@ -17,6 +17,42 @@ class Process:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """Memory of a card or MIG instance, in bytes. What the driver reserves is neither used nor free."""
+
+    total: int
+    used: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardSample:
+    """What a card measures at one moment; None, or absent, is what it does not report."""
+
+    memory: MemoryUse | None = None
+    sm_utilization: float | None = None
+    """Share of the last sample period in which a kernel ran, from 0 to 1; the other engines' likewise."""
+    memory_utilization: float | None = None
+    encoder_utilization: float | None = None
+    decoder_utilization: float | None = None
+    power: float | None = None
+    """Watts."""
+    power_limit: float | None = None
+    """Watts that the card may draw now."""
+    temperature: int | None = None
+    """Degrees Celsius."""
+    clocks: Mapping[str, int] = field(default_factory=dict)
+    """Hertz, by `sm` and `memory`."""
+    throttle_reasons: Mapping[str, bool] = field(default_factory=dict)
+    """Whether each reason that the card reports holds."""
+    ecc_errors: Mapping[str, int] = field(default_factory=dict)
+    """Since the driver was loaded, by `corrected` and `uncorrected`."""
+    instances: Mapping[str, MemoryUse] = field(default_factory=dict)
+    """Memory of MIG instances, by their UUIDs."""
+    processes: tuple[Process, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeUse:
     """The agent's part of a Device's status, in addition to its conditions."""
 

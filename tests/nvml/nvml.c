@@ -426,7 +426,9 @@ status_t nvmlDeviceGetTotalEccErrors(device_t device, unsigned kind, unsigned si
 status_t nvmlDeviceGetTotalEccErrors(device_t device, unsigned kind, unsigned since, u64 *count)
 {
     (void)since;
-    BEGIN(device) *count = kind ? at.gpu->ecc_uncorrected : at.gpu->ecc_corrected;
+    BEGIN(device)
+        result = at.gpu->ecc_mode ? SUCCESS : NOT_SUPPORTED;
+        *count = kind ? at.gpu->ecc_uncorrected : at.gpu->ecc_corrected;
     END
 }
 

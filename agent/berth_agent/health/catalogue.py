@@ -95,6 +95,11 @@ TITLES: Final = {
     158: "fatal timeout",
 }
 
+NUMBERS: Final = range(1, 173)
+"""The Xids of NVIDIA's catalogue, most of which no driver reports any more."""
+OTHER: Final = 0
+"""Stands for all others where Xids are counted."""
+
 
 def of_xid(number: int) -> Remedy:
     """Return the remedy of an Xid; an unknown Xid requires a reset."""

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from berth_agent.conditions import Finding
 from berth_agent.health.faults import FaultEvent
-from berth_agent.readings import Facts, Reading
+from berth_agent.readings import CardSample, Facts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -38,12 +38,32 @@ class Inventory(Protocol):
         """Call the listener with each fault event from now on."""
         ...
 
+    async def sample(self) -> Mapping[str, CardSample]:
+        """Return what GPUs measure now, by their UUIDs; may take as long as the driver does."""
+        ...
+
+    def xids(self) -> Mapping[tuple[str, int], int]:
+        """Return how many Xids there were since the start, by UUID and Xid, of which 0 stands for unknown ones."""
+        ...
+
     def close(self) -> None:
         """Close the hardware without waiting for it."""
         ...
 
 
-class NoGpus:
+class NothingMeasured:
+    """The samples of an inventory without hardware."""
+
+    async def sample(self) -> Mapping[str, CardSample]:
+        """Return nothing."""
+        return {}
+
+    def xids(self) -> Mapping[tuple[str, int], int]:
+        """Return nothing."""
+        return {}
+
+
+class NoGpus(NothingMeasured):
     """The inventory of a node whose GPUs are not to be discovered."""
 
     def __init__(self, *, node: str) -> None:

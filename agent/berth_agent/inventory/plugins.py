@@ -15,7 +15,7 @@ from typing import Final, Protocol, TypeVar
 
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.inventory.interface import FaultListener, Inventory
-from berth_agent.readings import Reading
+from berth_agent.readings import CardSample, Reading
 from berth_api import allocation, names, quantity
 from berth_api.device import MAX_DEVICES, DeviceInfo
 from berth_api.names import GPU
@@ -114,6 +114,14 @@ class InventoryWithPlugins:
             node: self._merge(node, reading, [result[node] for result in results]) for node, reading in readings.items()
         }
         return {node: merged for node, (_, merged) in self._merged.items()}
+
+    async def sample(self) -> Mapping[str, CardSample]:
+        """Return what the GPUs measure; plug-ins measure nothing."""
+        return await self._inner.sample()
+
+    def xids(self) -> Mapping[tuple[str, int], int]:
+        """Return the Xids of the GPUs."""
+        return self._inner.xids()
 
     def listen(self, listener: FaultListener) -> None:
         """Pass the alarms of the inventory on; plug-ins raise none."""

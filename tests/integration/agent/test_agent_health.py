@@ -12,7 +12,7 @@ from typing import Any
 from berth_agent import app
 from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import Fault, FaultEvent
-from berth_agent.inventory.interface import FaultListener
+from berth_agent.inventory.interface import FaultListener, NothingMeasured
 from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Reading
 from berth_api import names
@@ -197,7 +197,7 @@ def test_labels_of_others_are_left_to_them(arena: Arena, start_nvml: Start, devi
     assert arena.get("nodes", node)["metadata"]["labels"]["nvidia.com/gpu.count"] == "99"
 
 
-class Hanging:
+class Hanging(NothingMeasured):
     """An inventory that answers once, and whose next reading never returns."""
 
     def __init__(self, node: str) -> None:

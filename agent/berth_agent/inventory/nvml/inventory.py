@@ -1,6 +1,8 @@
 """The inventory of one node with NVIDIA's cards: what NVML and sysfs show, and what is wrong when they do not."""
 
 import asyncio
+import threading
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,12 +16,12 @@ from berth_agent.health.checks import Checks
 from berth_agent.health.faults import Fault, FaultEvent, with_more
 from berth_agent.inventory import sysfs
 from berth_agent.inventory.interface import FaultListener
-from berth_agent.inventory.nvml import library
+from berth_agent.inventory.nvml import library, sampling
 from berth_agent.inventory.nvml.events import EventWatcher
-from berth_agent.inventory.nvml.library import NvmlError, NvmlEvent
+from berth_agent.inventory.nvml.library import Handle, NvmlError, NvmlEvent
 from berth_agent.inventory.nvml.reader import Reader
 from berth_agent.inventory.nvml.session import Session
-from berth_agent.readings import Facts, Reading
+from berth_agent.readings import CardSample, Facts, Reading
 from berth_api import names
 from berth_api.device import DeviceSpec
 
@@ -46,6 +48,10 @@ class NvmlInventory:
             with_processes=settings.truth and settings.foreign,
         )
         self._last = without_driver(reason="NotReadYet", message="")
+        self._sampled: Mapping[str, Handle] = {}
+        """Of the cards of the last reading in this session, by their UUIDs; for the owner's thread."""
+        self._xids: Counter[tuple[str, int]] = Counter()
+        self._counting = threading.Lock()
 
     async def read(self) -> Mapping[str, Reading]:
         """Read all cards; a driver that is missing or does not answer becomes a condition."""
@@ -58,6 +64,19 @@ class NvmlInventory:
             self._last = timed_out(self._last, seconds=self._timeout)
         return {self._node: self._last}
 
+    async def sample(self) -> Mapping[str, CardSample]:
+        """Return what the cards of the last reading measure now, by their UUIDs; waits as long as the driver does."""
+        try:
+            return await self._session.run(self._sample_cards)
+        except NvmlError:
+            # The readings report it.
+            return {}
+
+    def xids(self) -> Mapping[tuple[str, int], int]:
+        """Return the number of Xids since the start, by UUID and Xid."""
+        with self._counting:
+            return dict(self._xids)
+
     def listen(self, listener: FaultListener) -> None:
         """Call the listener with Xids and double-bit errors as they come."""
         self._listener = listener
@@ -69,6 +88,7 @@ class NvmlInventory:
 
     def _read_cards(self) -> Reading:
         """Read all cards; open the session first if it is closed or the driver gained or lost a card."""
+        self._sampled = {}
         bound = sysfs.bound_cards(self._sysfs)
         if bound != self._bound:
             _log.info("NVML session reopened: the driver's cards changed", cards=len(bound))
@@ -78,10 +98,23 @@ class NvmlInventory:
         self._bound = bound
         reading = self._reader.read()
         self._events.follow(self._reader.handles if self._checks.events else {})
+        self._sampled = self._reader.handles
         return replace(_with_events(reading, self._events), reset=_at(reading, fresh))
+
+    def _sample_cards(self) -> dict[str, CardSample]:
+        handles = self._sampled if self._session.is_open else {}
+        return {card: sampling.sample(handle) for card, handle in handles.items()}
+
+    def _count(self, card: str, event: NvmlEvent) -> None:
+        if event.kind == library.XID_EVENT:
+            number = event.data if event.data in catalogue.NUMBERS else catalogue.OTHER
+            with self._counting:
+                self._xids.update((each, number) for each in ([card] if card else list(self._reader.handles)))
 
     def _report(self, card: str, event: NvmlEvent | None) -> None:
         """Pass an event on, from the thread that waits for them; one of an unknown card is one of all."""
+        if event:
+            self._count(card, event)
         if self._listener is None:
             return
         fault = _fault(event, self._checks) if event else None

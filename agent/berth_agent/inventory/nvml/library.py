@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, TypeVar
 
 import pynvml
 
-from berth_agent.readings import Process
+from berth_agent.readings import MemoryUse, Process
 
 T = TypeVar("T")
 Handle = Any
@@ -50,6 +50,20 @@ RETIREMENT_CAUSES: Final = (
     pynvml.NVML_PAGE_RETIREMENT_CAUSE_MULTIPLE_SINGLE_BIT_ECC_ERRORS,
     pynvml.NVML_PAGE_RETIREMENT_CAUSE_DOUBLE_BIT_ECC_ERROR,
 )
+
+THROTTLE_REASONS: Final = {
+    int(pynvml.nvmlClocksEventReasonGpuIdle): "gpu_idle",
+    int(pynvml.nvmlClocksEventReasonApplicationsClocksSetting): "applications_clocks_setting",
+    int(pynvml.nvmlClocksEventReasonSwPowerCap): "sw_power_cap",
+    int(pynvml.nvmlClocksThrottleReasonHwSlowdown): "hw_slowdown",
+    int(pynvml.nvmlClocksEventReasonSyncBoost): "sync_boost",
+    int(pynvml.nvmlClocksEventReasonSwThermalSlowdown): "sw_thermal_slowdown",
+    int(pynvml.nvmlClocksThrottleReasonHwThermalSlowdown): "hw_thermal_slowdown",
+    int(pynvml.nvmlClocksThrottleReasonHwPowerBrakeSlowdown): "hw_power_brake_slowdown",
+    int(pynvml.nvmlClocksEventReasonDisplayClockSetting): "display_clock_setting",
+}
+"""Bits of nvmlClocksEventReasons -> their names."""
+_VOLATILE: Final = pynvml.NVML_VOLATILE_ECC
 
 
 class NvmlError(Exception):
@@ -186,6 +200,78 @@ def processes(handle: Handle) -> tuple[Process, ...]:
     """Return the processes that compute on a card, by the process ids of the host."""
     processes = call(pynvml.nvmlDeviceGetComputeRunningProcesses, handle)
     return tuple(Process(pid=int(process.pid), memory=int(process.usedGpuMemory or 0)) for process in processes)
+
+
+def memory_use(handle: Handle) -> MemoryUse:
+    """Return how much memory is used; drivers before 510 count as used what they reserve."""
+    try:
+        memory = call(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
+    except NvmlError as error:
+        if error.code != pynvml.NVML_ERROR_FUNCTION_NOT_FOUND:
+            raise
+        memory = call(pynvml.nvmlDeviceGetMemoryInfo, handle)
+    return MemoryUse(total=int(memory.total), used=int(memory.used), free=int(memory.free))
+
+
+def utilization(handle: Handle) -> tuple[int, int]:
+    """Return in percent how long kernels ran, and how long memory was read or written."""
+    rates = call(pynvml.nvmlDeviceGetUtilizationRates, handle)
+    return int(rates.gpu), int(rates.memory)
+
+
+def encoder_utilization(handle: Handle) -> int:
+    """Return how busy the video encoders are, in percent."""
+    return int(call(pynvml.nvmlDeviceGetEncoderUtilization, handle)[0])
+
+
+def decoder_utilization(handle: Handle) -> int:
+    """Return how busy the video decoders are, in percent."""
+    return int(call(pynvml.nvmlDeviceGetDecoderUtilization, handle)[0])
+
+
+def power(handle: Handle) -> int:
+    """Return the power that the card draws, in milliwatts."""
+    return int(call(pynvml.nvmlDeviceGetPowerUsage, handle))
+
+
+def power_limit(handle: Handle) -> int:
+    """Return the power that the card may draw now, in milliwatts."""
+    return int(call(pynvml.nvmlDeviceGetEnforcedPowerLimit, handle))
+
+
+def temperature(handle: Handle) -> int:
+    """Return the temperature of the chip in degrees Celsius."""
+    return int(call(pynvml.nvmlDeviceGetTemperature, handle, pynvml.NVML_TEMPERATURE_GPU))
+
+
+def sm_clock(handle: Handle) -> int:
+    """Return the clock of the multiprocessors in MHz."""
+    return int(call(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_SM))
+
+
+def memory_clock(handle: Handle) -> int:
+    """Return the clock of the memory in MHz."""
+    return int(call(pynvml.nvmlDeviceGetClockInfo, handle, pynvml.NVML_CLOCK_MEM))
+
+
+def throttle_reasons(handle: Handle) -> int:
+    """Return the bits of THROTTLE_REASONS for which the clocks are not at their highest."""
+    return int(call(pynvml.nvmlDeviceGetCurrentClocksEventReasons, handle))
+
+
+def supported_throttle_reasons(handle: Handle) -> int:
+    """Return the bits of THROTTLE_REASONS that the card reports."""
+    return int(call(pynvml.nvmlDeviceGetSupportedClocksEventReasons, handle))
+
+
+def corrected_errors(handle: Handle) -> int:
+    """Return the number of ECC errors since the driver was loaded that were corrected."""
+    return int(call(pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_CORRECTED, _VOLATILE))
+
+
+def uncorrected_errors(handle: Handle) -> int:
+    """Return the number of ECC errors since the driver was loaded that could not be corrected."""
+    return int(call(pynvml.nvmlDeviceGetTotalEccErrors, handle, pynvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, _VOLATILE))
 
 
 def bus_id(handle: Handle) -> str:

@@ -39,6 +39,11 @@ class Session:
         self._work.put((work, future))
         return await asyncio.wrap_future(future)
 
+    @property
+    def is_open(self) -> bool:
+        """Return whether the session is open; for use in the owner's thread."""
+        return self._open
+
     def ensure_open(self) -> None:
         """Open the session where it is not; for use in the owner's thread."""
         if not self._open:

@@ -14,7 +14,7 @@ import structlog
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.inventory import capabilities
 from berth_agent.inventory.capabilities import Capabilities
-from berth_agent.inventory.interface import FaultListener, labels_of
+from berth_agent.inventory.interface import FaultListener, NothingMeasured, labels_of
 from berth_agent.inventory.simulated import fleet, machine
 from berth_agent.inventory.simulated.fleet import FleetError, NodeGroup, SimulatedFleet
 from berth_agent.inventory.simulated.machine import SimulatedMachine
@@ -31,7 +31,7 @@ FINDINGS: Final = (
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
-class SimulatedInventory:
+class SimulatedInventory(NothingMeasured):
     """Readings of all nodes of a fleet file, which is read again when it changes.
 
     Raises:

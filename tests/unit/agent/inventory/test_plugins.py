@@ -9,7 +9,7 @@ import pytest
 
 from berth_agent.health.faults import FaultEvent
 from berth_agent.inventory import plugins
-from berth_agent.inventory.interface import FaultListener
+from berth_agent.inventory.interface import FaultListener, NothingMeasured
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.inventory.simulated.inventory import FINDINGS
 from berth_agent.readings import Reading
@@ -22,7 +22,7 @@ def device(kind: str = "npu", minor: int = 0, **fields: object) -> DeviceInfo:
     return DeviceInfo.model_validate({"type": kind, "minor": minor, "id": f"{kind}-{minor}", "health": True, **fields})
 
 
-class Own:
+class Own(NothingMeasured):
     """An inventory of one GPU on each node, always the same."""
 
     def __init__(self, *nodes: str) -> None:
