@@ -1,6 +1,7 @@
 """Owners of processes: the cgroup of a process names its pod."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
@@ -11,6 +12,10 @@ from berth_api.device import ForeignUse
 
 _POD: Final = re.compile(r"kubepods.*pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 """In both of kubelet's spellings: `…/pod1f2e…-…/…` and `…-pod1f2e…_….slice/…`; static pods have 32 digits."""
+_CONTAINER: Final = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULTILINE)
+"""In both spellings: `…/<id>` and `…/cri-containerd-<id>.scope`; a container may have cgroups below its own."""
+OUTSIDE: Final = ("", "")
+"""The owner of processes of no pod."""
 STEP: Final = 2**30
 """Bytes to which foreign memory is rounded: it changes all the time, and no decision depends on it."""
 
@@ -19,6 +24,26 @@ def pod_of(cgroup: str) -> str | None:
     """Return the UID of the pod that a process's `/proc/<pid>/cgroup` names; None for a process of no pod."""
     match = _POD.search(cgroup)
     return match[1].replace("_", "-") if match else None
+
+
+def container_of(cgroup: str) -> str:
+    """Return the runtime's id of the container that a process of a pod runs in; empty if its cgroup names none."""
+    match = _CONTAINER.search(cgroup)
+    return match[1] if match else ""
+
+
+def memory_by_owner(listed: Iterable[Process], proc: Path) -> Mapping[tuple[str, str], int]:
+    """Return the bytes that processes use of a card, by the UID of their pod and the id of their container.
+
+    Processes that ended are left out, and those whose memory the driver does not report.
+    """
+    memory: Counter[tuple[str, str]] = Counter()
+    for process in listed:
+        cgroup = _read(proc / str(process.pid))
+        if cgroup is not None and process.memory:
+            pod = pod_of(cgroup)
+            memory[(pod, container_of(cgroup)) if pod else OUTSIDE] += process.memory
+    return memory
 
 
 def pods_with_processes(proc: Path) -> frozenset[str]:

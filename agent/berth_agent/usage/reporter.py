@@ -21,8 +21,10 @@ from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
 from berth_agent.publishing.gpupods import GpuPods, Key
 from berth_agent.readings import NodeUse, Process, Reading
-from berth_agent.usage import processes, use
+from berth_agent.usage import holders, processes, use
+from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.summary import Summaries
+from berth_api.device import DeviceSpec
 from berth_api.gpupod import GpuPodSpec
 from berth_api.names import GPU
 from berth_client.client import ApiClient
@@ -51,6 +53,7 @@ class UsageReporter:
         self._processes: Mapping[int, tuple[Process, ...]] = {}
         self._minors: Mapping[str, int] = {}
         """Of the GPUs that the node has now, by their ids."""
+        self._spec = DeviceSpec()
         self._summaries = Summaries()
         self._use: NodeUse | None = None
         self._has_seen = False
@@ -64,6 +67,7 @@ class UsageReporter:
         mirror = self.admission.mirror
         mirror.units = mirror.units.joined(Units.of(reading.spec))
         self._processes = reading.processes
+        self._spec = reading.spec
         self._minors = {device.id: device.minor for device in reading.spec.devices if device.type == GPU}
         self._summaries = Summaries.of(reading.spec)
         self._has_seen = self._is_due = True
@@ -71,6 +75,16 @@ class UsageReporter:
     def with_use(self, reading: Reading) -> Reading:
         """Return the reading with what pods hold."""
         return replace(reading, use=self._use)
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Return who holds the cards of the last reading."""
+        mirror = self.admission.mirror
+        return holders.holders(mirror.holdings(), mirror.pods, self._spec)
+
+    def pod_names(self) -> dict[str, PodNames]:
+        """Return the names of the node's pods by UID."""
+        mirror = self.admission.mirror
+        return holders.pod_names(mirror.holdings(), mirror.pods)
 
     def begin(self, publish: Publish, tasks: asyncio.TaskGroup) -> None:
         """Follow the node's pods from now on, and publish what changed of their devices."""

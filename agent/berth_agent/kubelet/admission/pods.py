@@ -45,6 +45,8 @@ class Pod:
     started: bool = False
     """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
+    container_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Id of the runtime -> name of the container. Nothing is allocated by it, so a change of it is none of the pod."""
 
     @property
     def granted(self) -> tuple[str, ...]:
@@ -80,7 +82,15 @@ def of_object(raw: Object) -> Pod:
         grants=_grants(annotations.get(names.ALLOCATED) or "{}"),
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
+        container_ids=_container_ids(status),
     )
+
+
+def _container_ids(status: Object) -> dict[str, str]:
+    """Return the names of the containers that run, by their ids without the runtime: `containerd://1f2e…`."""
+    listed = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
+    ids = ((container.get("containerID") or "", container["name"]) for container in listed)
+    return {identifier.rpartition("/")[2]: name for identifier, name in ids if identifier}
 
 
 def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> ContainerSpec:

@@ -58,3 +58,32 @@ def test_processes_of_no_pod_are_foreign_unless_they_ended(proc: Path) -> None:
     assert [use.model_dump(by_alias=True) for use in foreign] == [
         {"type": "gpu", "minor": 3, "processes": 2, "memory": "2Gi"}
     ]
+
+
+CONTAINER = "c0ffee" * 10 + "abcd"
+
+
+@pytest.mark.parametrize(
+    ("text", "container"),
+    [
+        (f"0::/kubepods/burstable/pod{UID}/{CONTAINER}\n", CONTAINER),
+        (f"0::/kubepods.slice/kubepods-burstable.slice/{SLICE}/cri-containerd-{CONTAINER}.scope\n", CONTAINER),
+        (f"0::/kubepods/pod{UID}/{CONTAINER}/init.scope\n", CONTAINER),
+        (f"12:memory:/kubepods/pod{UID}/{CONTAINER}\n1:name=systemd:/kubepods/pod{UID}/{CONTAINER}\n", CONTAINER),
+        (f"0::/kubepods/pod{UID}/abc\n", ""),
+        ("", ""),
+    ],
+)
+def test_a_cgroup_names_a_container_or_none(text: str, container: str) -> None:
+    assert processes.container_of(text) == container
+
+
+def test_memory_counts_for_the_container_and_outside_of_pods_for_none(proc: Path) -> None:
+    (proc / "14").mkdir()
+    (proc / "14" / "cgroup").write_text(f"0::/kubepods/pod{UID}/{CONTAINER}\n")
+    listed = [
+        *(Process(pid=14, memory=1), Process(pid=14, memory=2), Process(pid=10, memory=4)),
+        *(Process(pid=11, memory=8), Process(pid=12, memory=16)),
+        *(Process(pid=99, memory=32), Process(pid=12, memory=0)),
+    ]
+    assert processes.memory_by_owner(listed, proc) == {(UID, CONTAINER): 3, (UID, ""): 4, processes.OUTSIDE: 24}

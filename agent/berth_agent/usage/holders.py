@@ -1,0 +1,131 @@
+"""Who holds which card, and how much of it, for metrics; pure."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth_agent.kubelet.admission.mirror import Holding
+from berth_agent.kubelet.admission.pods import Pod
+from berth_api import device_text, quantity
+from berth_api.allocation import Grant, short, visible
+from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+
+WHOLE: Final = "whole"
+"""The text of a whole card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holder:
+    """A container that holds a card, an instance or a share of them."""
+
+    namespace: str
+    pod: str
+    container: str
+    """Empty if the allocation names no container."""
+    card: str
+    """UUID."""
+    instance: MigInstance | None = None
+    share: float
+    """Share of the card: 1 for all of it, of an instance by its memory."""
+    text: str
+    """The same in the words of Events and GpuPods: `whole`, `core 50, memory 40Gi`, `MIG 1g.10gb`, `replica 1 of 4`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodNames:
+    """The names of a pod by which people know it."""
+
+    namespace: str
+    name: str
+    containers: Mapping[str, str] = field(default_factory=dict)
+    """Runtime's id -> name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """A card or instance by the id that kubelet and allocations know."""
+
+    card: DeviceInfo
+    instance: MigInstance | None = None
+
+    @property
+    def replicas(self) -> int:
+        return self.instance.replicas if self.instance else self.card.replicas
+
+    @property
+    def share(self) -> float:
+        """Share of the card that all replicas are."""
+        if self.instance is None:
+            return 1.0
+        memory = {short(name): amount for name, amount in self.card.resources.items()}.get(GPU_MEMORY, 0)
+        whole = quantity.parse(memory)
+        return quantity.parse(self.instance.memory) / whole if whole else 0.0
+
+
+def holders(holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec) -> tuple[Holder, ...]:
+    """Return the holders of a node's cards: by kubelet's reports, and by allocations that kubelet does not know."""
+    units = _units(spec)
+    return (
+        *(holder for holding in holdings for holder in _of_kubelet(holding, units)),
+        *(holder for pod in pods if not pod.uses_plugin for holder in _of_allocation(pod, units)),
+    )
+
+
+def pod_names(holdings: Iterable[Holding], pods: Iterable[Pod]) -> dict[str, PodNames]:
+    """Return the names of the pods that may have processes, by UID; some outlive their objects."""
+    gone = {holding.uid: PodNames(namespace=holding.namespace, name=holding.pod) for holding in holdings}
+    return gone | {
+        pod.uid: PodNames(namespace=pod.namespace, name=pod.name, containers=pod.container_ids) for pod in pods
+    }
+
+
+def _units(spec: DeviceSpec) -> dict[str, _Unit]:
+    cards = [card for card in spec.devices if card.type == GPU]
+    instances = [(card, instance) for card in cards if card.mig for instance in card.mig.instances]
+    return {card.id: _Unit(card=card) for card in cards} | {
+        instance.id: _Unit(card=card, instance=instance) for card, instance in instances
+    }
+
+
+def _of_kubelet(holding: Holding, units: Mapping[str, _Unit]) -> Iterator[Holder]:
+    for unit_id in holding.ids:
+        if unit := units.get(visible(unit_id)):
+            yield Holder(
+                namespace=holding.namespace,
+                pod=holding.pod,
+                container=holding.container,
+                card=unit.card.id,
+                instance=unit.instance,
+                share=unit.share / unit.replicas,
+                text=_text(unit, unit_id) or WHOLE,
+            )
+
+
+def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
+    for grant in pod.grants:
+        if unit := units.get(grant.visible):
+            containers = [container.name for container in pod.containers if grant.visible in container.visible]
+            for container in containers or [""]:
+                yield Holder(
+                    namespace=pod.namespace,
+                    pod=pod.name,
+                    container=container,
+                    card=unit.card.id,
+                    instance=unit.instance,
+                    share=_share(grant, unit),
+                    text=_text(unit, grant.id) or device_text.of_share(grant) or WHOLE,
+                )
+
+
+def _share(grant: Grant, unit: _Unit) -> float:
+    if grant.is_subdevice:
+        return unit.share / unit.replicas
+    return dict(grant.amounts).get(GPU_MEMORY_RATIO, device_text.CARD) / device_text.CARD
+
+
+def _text(unit: _Unit, unit_id: str) -> str:
+    """Return what of its card a unit is; empty for a card."""
+    profile = unit.instance.profile if unit.instance else ""
+    text = device_text.of_device(GPU, unit.card.minor, unit_id, profile=profile, replicas=unit.replicas)
+    return text.partition(", ")[2]

@@ -1,0 +1,109 @@
+"""Who holds which card, and how much of it."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_agent.kubelet.admission import pods
+from berth_agent.kubelet.admission.mirror import Holding
+from berth_agent.usage import holders
+from berth_api import names
+from berth_api.device import DeviceSpec
+
+
+def card(minor: int, **fields: Any) -> dict[str, Any]:
+    resources = {"koordinator.sh/gpu-memory": "80Gi"}
+    return {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "resources": resources, **fields}
+
+
+INSTANCE = {"id": "MIG-2", "profile": "3g.40gb", "gpuInstance": 1, "computeInstance": 0, "memory": "40Gi"}
+MIG = {"enabled": True, "instances": [INSTANCE, {**INSTANCE, "id": "MIG-3", "replicas": 2}]}
+SPEC = DeviceSpec.model_validate({"devices": [card(0), card(1, replicas=4), card(2, mig=MIG)]})
+Row = tuple[str, str, str, float, str]
+
+
+def rows(listed: tuple[holders.Holder, ...]) -> list[Row]:
+    return [
+        (each.container, each.card, each.instance.id if each.instance else "", each.share, each.text) for each in listed
+    ]
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("GPU-0", [("main", "GPU-0", "", 1.0, "whole")]),
+        ("GPU-1::3", [("main", "GPU-1", "", 0.25, "replica 4 of 4")]),
+        ("MIG-2", [("main", "GPU-2", "MIG-2", 0.5, "MIG 3g.40gb")]),
+        ("MIG-3::0", [("main", "GPU-2", "MIG-3", 0.25, "MIG 3g.40gb, replica 1 of 2")]),
+        pytest.param("GPU-gone", [], id="a card that is gone"),
+    ],
+)
+def test_what_kubelet_gave_a_container(unit: str, expected: list[Row]) -> None:
+    holding = Holding(uid="u", namespace="ns", pod="a", container="main", ids=(unit,))
+    assert rows(holders.holders([holding], [], SPEC)) == expected
+
+
+def pod(allocated: str, *containers: str, limits: dict[str, str] | None = None, **visible: str) -> pods.Pod:
+    return pods.of_object(
+        {
+            "metadata": {
+                "uid": "u",
+                "namespace": "ns",
+                "name": "a",
+                "annotations": {
+                    "scheduling.koordinator.sh/device-allocated": allocated,
+                    **{f"{name}{names.VISIBLE_SUFFIX}": ids for name, ids in visible.items()},
+                },
+            },
+            "spec": {"containers": [{"name": name, "resources": {"limits": limits or {}}} for name in containers]},
+            "status": {"containerStatuses": [{"name": "main", "containerID": "containerd://1f2e"}]},
+        }
+    )
+
+
+HALF = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
+    {"kubernetes.io/gpu-core":"50","kubernetes.io/gpu-memory":"40Gi","kubernetes.io/gpu-memory-ratio":"50"}}]}"""
+WHOLE = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
+    {"kubernetes.io/gpu-core":"100","kubernetes.io/gpu-memory":"80Gi","kubernetes.io/gpu-memory-ratio":"100"}}]}"""
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        pytest.param(
+            pod(HALF, "main", "other", main="GPU-0"),
+            [("main", "GPU-0", "", 0.5, "core 50, memory 40Gi")],
+            id="the container that sees it",
+        ),
+        pytest.param(
+            pod(HALF, "main", "other", main="GPU-0", other="GPU-0"),
+            [
+                ("main", "GPU-0", "", 0.5, "core 50, memory 40Gi"),
+                ("other", "GPU-0", "", 0.5, "core 50, memory 40Gi"),
+            ],
+            id="both see it",
+        ),
+        pytest.param(pod(HALF, "main"), [("", "GPU-0", "", 0.5, "core 50, memory 40Gi")], id="no container is named"),
+        pytest.param(pod(WHOLE, "main", main="GPU-0"), [("main", "GPU-0", "", 1.0, "whole")], id="a whole card"),
+        pytest.param(
+            pod(WHOLE, "main", main="GPU-0", limits={"nvidia.com/gpu": "1"}), [], id="kubelet knows what it has"
+        ),
+    ],
+)
+def test_what_an_allocation_that_kubelet_does_not_know_gave(given: pods.Pod, expected: list[Row]) -> None:
+    assert rows(holders.holders([], [given], SPEC)) == expected
+
+
+def test_a_pod_is_known_by_its_uid_also_after_its_object_is_gone() -> None:
+    gone = Holding(uid="gone", namespace="ns", pod="b", container="main", ids=("GPU-0",))
+    named = holders.pod_names([gone], [pod(HALF, "main")])
+    assert {uid: (each.namespace, each.name, dict(each.containers)) for uid, each in named.items()} == {
+        "gone": ("ns", "b", {}),
+        "u": ("ns", "a", {"1f2e": "main"}),
+    }
+
+
+def test_another_id_of_a_container_is_no_change_of_its_pod() -> None:
+    given = pod(HALF, "main")
+    assert given == replace(given, container_ids={})
