@@ -26,6 +26,8 @@ from berth_agent.inventory.numbering import Numbering
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
 from berth_agent.kubelet.device_plugin.manager import InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
+from berth_agent.metrics import server
+from berth_agent.metrics.exporter import Exporter
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.lease import Heartbeat
 from berth_agent.publishing.node_cache import NodeCache
@@ -51,6 +53,7 @@ async def run(settings: Settings, *, inventory: Inventory) -> None:
 
     Raises:
         OptionsError: the device plugin's configuration cannot be used.
+        StartError: metrics cannot be served.
         InitError: the device plugin has nothing to offer at the start.
         CrashLoopError: its sockets break again and again.
         CredentialsError: the kubeconfig or the service account cannot be used.
@@ -77,15 +80,26 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
     if settings.device_plugin:
         # Report a mistake in the options before the first request to the cluster.
         options.load(settings)
-    async with connect(settings) as client:
+    exporter = Exporter(inventory=inventory, proc_root=settings.proc_root)
+    address, port = str(settings.metrics_address), settings.metrics_port
+    async with server.serving(exporter.render, address=address, port=port), connect(settings) as client:
         await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
         usage = reporter.of(settings, client=client)
+        exporter.usage = usage
         plugin = _plugin(settings, usage)
         async with asyncio.TaskGroup() as tasks:
             if plugin:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
                 tasks.create_task(_serve(plugin, usage))
-            agent = Agent(settings, client=client, inventory=inventory, plugin=plugin, usage=usage, tasks=tasks)
+            agent = Agent(
+                settings,
+                client=client,
+                inventory=inventory,
+                plugin=plugin,
+                usage=usage,
+                exporter=exporter,
+                tasks=tasks,
+            )
             try:
                 await agent.serve()
             except asyncio.CancelledError:
@@ -127,6 +141,7 @@ class Agent:
         inventory: Inventory,
         plugin: PluginManager | None,
         usage: UsageReporter | None,
+        exporter: Exporter,
         tasks: asyncio.TaskGroup,
     ) -> None:
         self._settings = settings
@@ -148,6 +163,7 @@ class Agent:
         self._read_soon = asyncio.Event()
         self._publish_soon = asyncio.Event()
         self._usage = usage
+        self._exporter = exporter
         if plugin:
             plugin.on_kubelet = self._publish_soon.set
         if usage:
@@ -219,6 +235,7 @@ class Agent:
         await self._clear_faults(readings)
         current = self._with_faults(readings)
         self._update(current)
+        self._exporter.readings = current
         view = self._view(current)
         await self._publisher.publish(view)
         if self._settings.label_nodes:

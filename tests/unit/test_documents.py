@@ -15,6 +15,7 @@ import berth_agent
 import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
+from berth_agent.metrics import series
 from berth_operator.commands import main as commands
 from berth_operator.metrics import counters
 from berth_operator.settings import Settings as OperatorSettings
@@ -87,6 +88,8 @@ FLAGS = {
 METRICS = {metric_name(metric) for metric in vars(counters).values() if isinstance(metric, MetricWrapperBase)}
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*?## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
+AGENT_METRICS = {family.name + "_total" * (family.type == "counter") for family in series.families(series.Snapshot())}
+
 
 def wrong_path(span: str) -> bool:
     named = PATH.fullmatch(span)
@@ -119,7 +122,7 @@ def unknown(text: str) -> list[str]:
         *filter(wrong_path, spans),
         *filter(wrong_module, [*spans, *imports]),
         *(flag for flag in flags if flag not in FLAGS),
-        *(name for name in sorted(metrics) if name not in METRICS),
+        *(name for name in sorted(metrics) if name not in METRICS | AGENT_METRICS),
         *(target for target in targets if target not in TARGETS),
     ]
 

@@ -7,10 +7,11 @@ import itertools
 import os
 from collections.abc import Sequence
 from functools import cached_property
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, PositiveFloat, PositiveInt, StringConstraints, model_validator
+from pydantic import Field, IPvAnyAddress, PositiveFloat, PositiveInt, StringConstraints, model_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from berth_agent.configuration.options import OTHER_FLAGS, VARIABLES, Flags
@@ -157,6 +158,12 @@ class Settings(Flags, BaseSettings):
 
     log_level: Level = "info"
     """Least severity that is logged; libraries log from warnings on."""
+
+    metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
+    """Address on which metrics are served, to everybody who reaches it; they name the pods of all namespaces."""
+
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port on which to serve metrics for Prometheus; 0 to serve none. The shipped DaemonSet has 9405."""
 
     device_plugin: bool = False
     """Whether the agent offers the node's cards to kubelet. Only with NVML's inventory."""

@@ -1,0 +1,1 @@
+"""Metrics for Prometheus: what cards measure, and who holds them."""

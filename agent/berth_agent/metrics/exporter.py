@@ -1,0 +1,78 @@
+"""Gathers what the agent knows of its cards, and renders it as Prometheus reads it."""
+
+import asyncio
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Protocol
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+
+from berth_agent.inventory.interface import Inventory
+from berth_agent.metrics import series
+from berth_agent.metrics.sampler import Sampler
+from berth_agent.metrics.series import Snapshot
+from berth_agent.readings import CardSample, Reading
+from berth_agent.usage import processes
+from berth_agent.usage.holders import Holder, PodNames
+
+
+class Usage(Protocol):
+    """Who holds cards."""
+
+    def holders(self) -> tuple[Holder, ...]:
+        """Return the holders of all cards."""
+        ...
+
+    def pod_names(self) -> dict[str, PodNames]:
+        """Return the names of the node's pods by UID."""
+        ...
+
+
+class _Snapshot(Collector):
+    """Exposes one snapshot."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def collect(self) -> Iterator[Metric]:
+        """Return its series."""
+        return series.families(self._snapshot)
+
+
+class Exporter:
+    """The metrics of one agent."""
+
+    def __init__(self, *, inventory: Inventory, proc_root: Path) -> None:
+        self._inventory = inventory
+        self._proc_root = proc_root
+        self._sampler = Sampler(inventory.sample)
+        self.readings: Mapping[str, Reading] = {}
+        """The last readings by node, with all faults."""
+        self.usage: Usage | None = None
+        """Who holds the cards; None for a simulated fleet, or if it is switched off."""
+
+    async def render(self) -> bytes:
+        """Return the metrics in Prometheus' text format."""
+        sample = await self._sampler.current()
+        snapshot = Snapshot(
+            nodes={name: reading.spec for name, reading in self.readings.items()},
+            sample=sample,
+            xids=self._inventory.xids(),
+            holders=self.usage.holders() if self.usage else (),
+            pods=self.usage.pod_names() if self.usage else {},
+        )
+        # In a thread: of a large simulated fleet this takes a while, and procfs is read.
+        return await asyncio.to_thread(self._text, snapshot, with_processes=self.usage is not None)
+
+    def _text(self, snapshot: Snapshot, *, with_processes: bool) -> bytes:
+        cards = snapshot.sample.cards if with_processes else {}
+        registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        registry.register(_Snapshot(replace(snapshot, processes=self._memory(cards))))
+        return generate_latest(registry)
+
+    def _memory(self, cards: Mapping[str, CardSample]) -> dict[str, Mapping[tuple[str, str], int]]:
+        return {uuid: processes.memory_by_owner(card.processes, self._proc_root) for uuid, card in cards.items()}

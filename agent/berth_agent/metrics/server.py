@@ -1,0 +1,118 @@
+"""Serves the metrics over HTTP, in the agent's loop.
+
+Every client that reaches the port may send anything: connections, the size of a request and the time of an answer are
+bounded, so that no client can take the memory that the heartbeat needs. Each answer closes its connection.
+"""
+
+import asyncio
+import contextlib
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from http import HTTPStatus
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from berth_base.start import StartError
+
+PATH: Final = "/metrics"
+MAX_CONNECTIONS: Final = 32
+MAX_OF_PEER: Final = 4
+"""Connections of one address, so that one pod cannot keep Prometheus out."""
+MAX_REQUEST: Final = 8192
+"""Bytes of a request's head; a body is not read."""
+SECONDS: Final = 10.0
+"""Longest time from a connection to its end, which is how long Prometheus waits."""
+HEAD_END: Final = b"\r\n\r\n"
+
+Render = Callable[[], Awaitable[bytes]]
+
+
+@contextlib.asynccontextmanager
+async def serving(render: Render, *, address: str, port: int, seconds: float = SECONDS) -> AsyncIterator[int]:
+    """Serve metrics until the end, and yield the port; 0 serves none. No connection lasts longer than the seconds.
+
+    Raises:
+        StartError: the address and port cannot be listened on.
+    """
+    if not port:
+        yield port
+        return
+    try:
+        server = await asyncio.start_server(_Connections(render, seconds).serve, address, port, limit=MAX_REQUEST)
+    except OSError as error:
+        raise StartError(f"--metrics-port {port} on {address}: {_problem(error)}") from error
+    try:
+        yield port
+    finally:
+        server.close()
+
+
+def _problem(error: OSError) -> str:
+    """Return what is wrong without the address, which asyncio repeats: `address already in use`."""
+    return (error.strerror or str(error)).rpartition(": ")[2].lower()
+
+
+class _Connections:
+    """Answers connections, a bounded number at a time."""
+
+    def __init__(self, render: Render, seconds: float) -> None:
+        self._render, self._seconds = render, seconds
+        self._open: Counter[str] = Counter()
+        """By the address of the client."""
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Answer one request."""
+        peer = str((writer.get_extra_info("peername") or [""])[0])
+        self._open[peer] += 1
+        try:
+            if self._open.total() <= MAX_CONNECTIONS and self._open[peer] <= MAX_OF_PEER:
+                async with asyncio.timeout(self._seconds):
+                    await self._answer(reader, writer)
+        except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
+            # The client is too slow, or gone.
+            pass
+        finally:
+            self._open -= Counter((peer,))
+            writer.close()
+            with contextlib.suppress(ConnectionError):
+                await writer.wait_closed()
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            head = await reader.readuntil(HEAD_END)
+        except asyncio.LimitOverrunError:
+            writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
+        else:
+            writer.write(await self._response(head.partition(b"\r\n")[0].decode("latin-1")))
+        await writer.drain()
+
+    async def _response(self, line: str) -> bytes:
+        method, _, rest = line.partition(" ")
+        target, _, version = rest.partition(" ")
+        if not version.startswith("HTTP/1."):
+            return _response(HTTPStatus.BAD_REQUEST)
+        if target.partition("?")[0] != PATH:
+            return _response(HTTPStatus.NOT_FOUND, f"metrics are served at {PATH}\n".encode())
+        if method not in ("GET", "HEAD"):
+            return _response(HTTPStatus.METHOD_NOT_ALLOWED, allow="GET, HEAD")
+        body = await self._render()
+        return _response(HTTPStatus.OK, body, content_type=CONTENT_TYPE_LATEST, with_body=method == "GET")
+
+
+def _response(
+    status: HTTPStatus,
+    body: bytes = b"",
+    *,
+    content_type: str = "text/plain; charset=utf-8",
+    allow: str = "",
+    with_body: bool = True,
+) -> bytes:
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Content-Type: {content_type}",
+        f"Content-Length: {len(body)}",
+        *([f"Allow: {allow}"] if allow else []),
+        "Connection: close",
+    ]
+    return "\r\n".join(lines).encode() + HEAD_END + (body if with_body else b"")

@@ -1,0 +1,245 @@
+"""What Prometheus reads, of a machine of the NVML fixture."""
+
+import asyncio
+import re
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from prometheus_client.samples import Sample
+
+from berth_agent.inventory.simulated.inventory import SimulatedInventory
+from berth_agent.metrics.exporter import Exporter
+from berth_agent.usage.holders import Holder, PodNames
+from tests.nvml.fixture import GPU_IS_LOST, MIB, SW_POWER_CAP, Gpu, MigDevice, NvmlFixture, Process, a100, t4
+from tests.nvml.probe import NODE, Machine, Probe, Start
+
+ROOT: Final = Path(__file__).parents[4]
+DOCUMENT: Final = ROOT / "docs/agent-metrics.md"
+ROW: Final = re.compile(r"^\| `(berth_gpu_\w+)` \| (.*?) \|", re.MULTILINE)
+LABEL: Final = re.compile(r"`(\w+)`(?:: ((?:`\w+`(?:, )?)*))?")
+CARD: Final = {"node", "UUID", "minor", "model"}
+UID: Final = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
+CONTAINER: Final = "c0ffee" * 10 + "abcd"
+PROMPT: Final = 20.0
+"""Seconds within which an answer comes on a busy machine while the driver hangs."""
+
+
+@dataclass
+class Pods:
+    """What the node's pods hold."""
+
+    listed: tuple[Holder, ...] = ()
+    names: Mapping[str, PodNames] = field(default_factory=dict)
+
+    def holders(self) -> tuple[Holder, ...]:
+        return self.listed
+
+    def pod_names(self) -> dict[str, PodNames]:
+        return dict(self.names)
+
+
+class Scraped:
+    """The series of one answer."""
+
+    def __init__(self, text: bytes) -> None:
+        self.families = {each.name: each for each in text_string_to_metric_families(text.decode())}
+        self.samples: list[Sample] = [sample for each in self.families.values() for sample in each.samples]
+
+    def values(self, name: str, **labels: str) -> dict[tuple[str, ...], float]:
+        """Return the values of a series that has these labels, by its others in their order by name."""
+        return {
+            tuple(value for label, value in sorted(sample.labels.items()) if label not in labels): sample.value
+            for sample in self.samples
+            if sample.name == name and labels.items() <= sample.labels.items()
+        }
+
+    def one(self, name: str, **labels: str) -> float | None:
+        """Return the value of a series that there is once; None if there is none."""
+        values = list(self.values(name, **labels).values())
+        assert len(values) <= 1
+        return values[0] if values else None
+
+
+async def exporter(probe: Probe, proc: Path, pods: Pods | None = None) -> Exporter:
+    created = Exporter(inventory=probe.inventory, proc_root=proc)
+    created.readings = {NODE: await probe.read()}
+    created.usage = pods
+    return created
+
+
+async def scrape(exporter: Exporter) -> Scraped:
+    return Scraped(await exporter.render())
+
+
+def process(proc: Path, pid: int, cgroup: str) -> None:
+    (proc / str(pid)).mkdir(parents=True)
+    (proc / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
+
+
+MIG: Final = MigDevice(uuid="MIG-1", profile="1g.10gb", gpu_instance=7)
+
+
+def everything() -> list[Gpu]:
+    """Return cards that together have every series."""
+    hot = replace(
+        a100(0),
+        temperature=91,
+        power=399_500,
+        throttle_reasons=SW_POWER_CAP,
+        processes=[Process(pid=10, used=MIB), Process(pid=11, used=2 * MIB), Process(pid=12, used=4 * MIB)],
+    )
+    return [hot, replace(a100(1), mig_mode=True, migs=[MIG])]
+
+
+def pods_of(fixture: NvmlFixture) -> Pods:
+    card = fixture.gpus[0].uuid
+    holder = Holder(namespace="ns", pod="a", container="main", card=card, share=0.5, text="core 50, memory 40Gi")
+    return Pods(listed=(holder,), names={UID: PodNames(namespace="ns", name="a", containers={CONTAINER: "main"})})
+
+
+@pytest.fixture
+async def scraped(machine: Machine, agent: Start, tmp_path: Path) -> Scraped:
+    process(tmp_path / "proc", 10, f"/kubepods/pod{UID}/{CONTAINER}")
+    process(tmp_path / "proc", 11, f"/kubepods/pod{UID}/{CONTAINER}")
+    process(tmp_path / "proc", 12, "/user.slice")
+    fixture = machine(*everything())
+    probe = agent(fixture)
+    created = await exporter(probe, tmp_path / "proc", pods_of(fixture))
+    fixture.xid(0, 94)
+    probe.fault_event()
+    return await scrape(created)
+
+
+def documented() -> dict[str, tuple[frozenset[str], dict[str, set[str]]]]:
+    """Return the labels of each series of the document, and the values of those that have a fixed set of them."""
+    rows = {name: (cell, dict(LABEL.findall(cell))) for name, cell in ROW.findall(DOCUMENT.read_text())}
+    return {
+        name: (
+            frozenset((set() if cell.startswith("only") else CARD) | labels.keys()),
+            {label: set(re.findall(r"`(\w+)`", values)) for label, values in labels.items() if values},
+        )
+        for name, (cell, labels) in rows.items()
+    }
+
+
+async def test_the_document_lists_every_series_with_its_labels(scraped: Scraped) -> None:
+    exposed: dict[str, list[Sample]] = {}
+    for sample in scraped.samples:
+        if sample.name.startswith("berth_"):
+            exposed.setdefault(sample.name, []).append(sample)
+    assert exposed.keys() == documented().keys()
+    for name, (labels, values) in documented().items():
+        assert {frozenset(sample.labels) for sample in exposed[name]} == {labels}, name
+        for label, listed in values.items():
+            assert {sample.labels[label] for sample in exposed[name]} == listed, name
+
+
+async def test_counters_end_in_total_and_the_others_in_no_suffix_of_a_counter(scraped: Scraped) -> None:
+    own = {name: family for name, family in scraped.families.items() if name.startswith("berth_")}
+    assert {name for name, family in own.items() if family.type == "counter"} == {
+        "berth_gpu_ecc_errors",
+        "berth_gpu_xid_errors",
+    }
+    assert all(family.documentation for family in own.values())
+
+
+async def test_a_hot_card_shows_it_in_base_units(scraped: Scraped) -> None:
+    hot = {"UUID": a100(0).uuid, "node": NODE, "minor": "0", "model": "NVIDIA A100-SXM4-80GB"}
+    assert scraped.one("berth_gpu_temperature_celsius", **hot) == 91
+    assert scraped.one("berth_gpu_power_watts", **hot) == 399.5
+    assert scraped.one("berth_gpu_memory_bandwidth_bytes_per_second", **hot) == 2_039_040_000_000
+    assert scraped.one("berth_gpu_throttle_reason", **hot, reason="sw_power_cap") == 1
+    assert scraped.one("berth_gpu_throttle_reason", **hot, reason="gpu_idle") == 0
+    assert scraped.one("berth_gpu_xid_errors_total", **hot, xid="94") == 1
+    assert scraped.one("berth_gpu_clock_hertz", **hot, clock="memory") == 1_593_000_000
+    assert scraped.one("berth_gpu_encoders", **hot) == 0
+
+
+async def test_pods_and_their_processes_are_named(scraped: Scraped) -> None:
+    held = {"UUID": a100(0).uuid, "namespace": "ns", "pod": "a", "container": "main"}
+    assert scraped.one("berth_gpu_pod_info", **held, share="core 50, memory 40Gi", mig_uuid="", GPU_I_ID="") == 0.5
+    memory = "berth_gpu_process_memory_bytes"
+    assert scraped.one(memory, **held) == 3 * MIB
+    assert scraped.one(memory, UUID=a100(0).uuid, namespace="", pod="", container="") == 4 * MIB
+    assert len(scraped.values(memory)) == 2
+
+
+async def test_an_instance_has_its_memory_and_its_card_no_engines(scraped: Scraped) -> None:
+    instance = {"UUID": a100(1).uuid, "mig_uuid": "MIG-1", "GPU_I_PROFILE": "1g.10gb", "GPU_I_ID": "7"}
+    assert scraped.one("berth_gpu_mig_memory_total_bytes", **instance) == 9728 * MIB
+    assert len(scraped.values("berth_gpu_sm_utilization_ratio", UUID=a100(1).uuid)) == 0
+    assert scraped.one("berth_gpu_sm_utilization_ratio", UUID=a100(0).uuid) == 0
+
+
+async def test_a_lost_card_is_there_and_unhealthy_and_measures_nothing(machine: Machine, agent: Start) -> None:
+    fixture = machine(t4(0), t4(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.lose(1)
+    scraped = await scrape(await exporter(probe, Path("/proc")))
+    lost = fixture.gpus[1].uuid
+    of_it = {sample.name for sample in scraped.samples if sample.labels.get("UUID") == lost}
+    assert scraped.one("berth_gpu_healthy", UUID=lost) == 0
+    assert of_it == {
+        *("berth_gpu_info", "berth_gpu_healthy", "berth_gpu_memory_total_bytes", "berth_gpu_multiprocessors"),
+        *("berth_gpu_memory_bandwidth_bytes_per_second", "berth_gpu_encoders", "berth_gpu_decoders"),
+    }
+    assert scraped.one("berth_gpu_temperature_celsius", UUID=fixture.gpus[0].uuid) == 34
+
+
+async def test_a_call_that_hangs_in_the_driver_delays_no_scrape_for_long(machine: Machine, agent: Start) -> None:
+    probe = agent(machine(t4(0)))
+    created = await exporter(probe, Path("/proc"))
+    driver = threading.Event()
+    hanging = asyncio.ensure_future(probe.inventory._session.run(driver.wait))
+    async with asyncio.timeout(PROMPT):
+        first, second = await asyncio.gather(scrape(created), scrape(created))
+    assert first.one("berth_gpu_info") == second.one("berth_gpu_info") == 1
+    assert first.one("berth_gpu_temperature_celsius") is None
+    assert first.one("berth_gpu_sample_timestamp_seconds") is None
+    driver.set()
+    await hanging
+    async with asyncio.timeout(PROMPT):
+        while (await scrape(created)).one("berth_gpu_temperature_celsius") != 34:
+            pass
+
+
+async def test_any_name_of_a_card_is_a_label_s_value(machine: Machine, agent: Start) -> None:
+    probe = agent(machine(replace(t4(0), name='T4 "a\\b"')))
+    scraped = await scrape(await exporter(probe, Path("/proc")))
+    assert scraped.one("berth_gpu_info", model='T4 "a\\b"') == 1
+
+
+async def test_without_what_pods_hold_nobody_is_named(machine: Machine, agent: Start, tmp_path: Path) -> None:
+    process(tmp_path / "proc", 10, "/user.slice")
+    probe = agent(machine(replace(t4(0), processes=[Process(pid=10, used=MIB)])))
+    scraped = await scrape(await exporter(probe, tmp_path / "proc"))
+    assert scraped.values("berth_gpu_pod_info") == scraped.values("berth_gpu_process_memory_bytes") == {}
+
+
+async def test_a_simulated_fleet_has_its_cards_and_static_facts(tmp_path: Path) -> None:
+    fleet = tmp_path / "fleet.yaml"
+    fleet.write_text("nodes: [{names: 'node-[0-9]', profile: t4, gpus: 2, rdma: 1}]")
+    inventory = SimulatedInventory(path=fleet)
+    created = Exporter(inventory=inventory, proc_root=Path("/proc"))
+    created.readings = await inventory.read()
+    scraped = await scrape(created)
+    assert len({sample.labels["UUID"] for sample in scraped.samples if "UUID" in sample.labels}) == 20
+    assert len(scraped.values("berth_gpu_multiprocessors", node="node-3")) == 2
+    assert {sample.value for sample in scraped.samples if sample.name == "berth_gpu_multiprocessors"} == {40}
+    assert scraped.values("berth_gpu_memory_used_bytes") == {}
+    assert scraped.values("berth_gpu_sample_timestamp_seconds") == {}
+
+
+@pytest.mark.parametrize("code", [GPU_IS_LOST, 3])
+async def test_no_value_is_0_for_what_was_not_measured(machine: Machine, agent: Start, code: int) -> None:
+    card = t4(0)
+    card.fails["nvmlDeviceGetPowerUsage"] = code
+    scraped = await scrape(await exporter(agent(machine(card)), Path("/proc")))
+    assert scraped.one("berth_gpu_power_watts") is None
+    assert scraped.one("berth_gpu_power_limit_watts") == 70
