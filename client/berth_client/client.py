@@ -11,7 +11,7 @@ the call's own time and at most `tries` times.
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Self
 from urllib.parse import urlencode
@@ -39,7 +39,12 @@ STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
+NO_ANSWER: Final = "<error>"
+"""The code of a request that was not answered, as in client-go's metrics."""
+
 Params = Mapping[str, str]
+Observe = Callable[[str, str, str, float], None]
+"""Called with the host, method, code and seconds of a request."""
 
 
 class ApiClient:
@@ -61,6 +66,9 @@ class ApiClient:
         self._connections = ConnectionPool(endpoint, limit=limit)
         self._streams = StreamPool(endpoint, limit=limit)
         self._tries, self._timeout = tries, timeout
+        self._host = f"{endpoint.host}:{endpoint.port}"
+        self.observe: Observe = _ignore
+        """Called after each request that was sent, for metrics; must return at once."""
         self.schemas = Schemas(read=self.get, clock=time.monotonic)
         """Of the kinds whose definitions lack fields that we apply."""
 
@@ -178,7 +186,7 @@ class ApiClient:
         deadline = clock() + (self._timeout if timeout is None else timeout)
         for attempt in range(1, self._tries + 1):
             try:
-                payload = await self._send(request, name, deadline - clock())
+                payload = await self._send(method, request, name, deadline - clock())
             except ApiError as error:
                 wait = _wait(error)
                 if attempt == self._tries or wait is None or clock() + wait >= deadline:
@@ -202,8 +210,11 @@ class ApiClient:
             Unreachable: the connection broke, or nothing arrived for `idle_timeout` seconds.
         """
         request = await self._encode("GET", self._url(path, params), None, JSON, JSON)
+        started, code = time.monotonic(), NO_ANSWER
         try:
             async with self._streams.open(request, idle_timeout) as stream:
+                code = str(stream.status)
+                self.observe(self._host, "GET", code, time.monotonic() - started)
                 chunks = stream.chunks(idle_timeout)
                 if stream.status != HTTPStatus.OK:
                     payload = b"".join([chunk async for chunk in chunks])
@@ -212,19 +223,25 @@ class ApiClient:
                 async for line in lines(chunks):
                     yield line
         except OSError as error:
+            if code is NO_ANSWER:
+                self.observe(self._host, "GET", code, time.monotonic() - started)
             raise Unreachable(f"watch {path}: no answer: {_text(error)}") from error
 
     def _url(self, path: str, params: Params | None) -> str:
         """Return the request target with its query."""
         return self._target + path + ("?" + urlencode(params) if params else "")
 
-    async def _send(self, request: bytes, name: str, seconds: float) -> bytes:
+    async def _send(self, method: str, request: bytes, name: str, seconds: float) -> bytes:
         if seconds <= 0:
             raise Unreachable(f"{name}: no time left")
+        started, code = time.monotonic(), NO_ANSWER
         try:
             response = await self._connections.exchange(request, seconds)
+            code = str(response.status)
         except OSError as error:
             raise Unreachable(f"{name}: no answer: {_text(error)}") from error
+        finally:
+            self.observe(self._host, method, code, time.monotonic() - started)
         if response.status >= HTTPStatus.MULTIPLE_CHOICES:  # the API server redirects no call
             raise self._error(response)
         return response.payload
@@ -244,6 +261,10 @@ class ApiClient:
         if response.status == HTTPStatus.UNAUTHORIZED:
             self._tokens.refused()
         return _error_of(response)
+
+
+def _ignore(_host: str, _method: str, _code: str, _seconds: float) -> None:
+    pass
 
 
 def _text(error: OSError) -> str:

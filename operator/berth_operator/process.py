@@ -12,11 +12,11 @@ from typing import Final
 
 import structlog
 import uvloop
-from prometheus_client import start_http_server
+from prometheus_client import disable_created_metrics, start_http_server
 
 from berth_api import names
 from berth_api.plugins import PluginError
-from berth_base import logs, start
+from berth_base import logs, request_metrics, start
 from berth_base.start import StartError
 from berth_client import served
 from berth_client.credentials import CredentialsError
@@ -52,6 +52,7 @@ async def _elect_and_work(settings: Settings, configuration: Configuration, plug
     async with contextlib.AsyncExitStack() as stack:
         # A client of its own, so that renewals never queue behind a thousand binds.
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
+        lease_client.observe = request_metrics.observe
         stack.callback(lease_client.close)
         await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
         election = _election(settings, lease_client)
@@ -90,6 +91,7 @@ async def _work(settings: Settings, configuration: Configuration, plugins: Plugi
     gc.set_threshold(*COLLECT)
     gc.enable()
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
+    client.observe = request_metrics.observe
     try:
         operator = app.App(
             settings=settings, configuration=configuration, plugins=plugins, client=client, election=election
@@ -125,6 +127,8 @@ def main(arguments: Sequence[str]) -> None:
         logs.configure(form=settings.log_format, level=settings.log_level)
         _log_start(settings, configuration, plugins)
         if settings.metrics_port:
+            # They would nearly double the series, and no dashboard uses them.
+            disable_created_metrics()  # type: ignore[no-untyped-call]
             start_http_server(settings.metrics_port)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(operate(settings, configuration, plugins)))

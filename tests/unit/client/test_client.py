@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from berth_client.client import METADATA_LIST, TRIES, ApiClient
+from berth_client.client import METADATA_LIST, NO_ANSWER, TRIES, ApiClient
 from berth_client.credentials import Login
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_client.tokens import TokenSource
@@ -330,3 +330,29 @@ def test_errors_say_whether_the_request_was_refused() -> None:
         False,
     ]
     assert CallError("no answer").status == 0
+
+
+async def test_each_request_is_observed_with_the_code_of_its_answer(server: Server, client: ApiClient) -> None:
+    observed: list[tuple[str, str, str]] = []
+    client.observe = lambda host, method, code, _seconds: observed.append((host, method, code))
+    await client.get("/a")
+    server.always(409, STATUS)
+    with pytest.raises(ApiError):
+        await client.create("/a", {})
+    with pytest.raises(ApiError):
+        [line async for line in client.stream("/a", {})]
+    server.always(200, b"{}\n")
+    assert [line async for line in client.stream("/a", {})] == [b"", b"{}"]
+    host = server.url.removeprefix("http://")
+    assert observed == [(host, "GET", "200"), (host, "POST", "409"), (host, "GET", "409"), (host, "GET", "200")]
+
+
+async def test_a_request_without_an_answer_is_observed() -> None:
+    codes: list[str] = []
+    with connected(Login(server="http://127.0.0.1:1", token=TOKEN)) as client:
+        client.observe = lambda _host, _method, code, _seconds: codes.append(code)
+        with pytest.raises(Unreachable):
+            await client.get("/a")
+        with pytest.raises(Unreachable):
+            [line async for line in client.stream("/a", {})]
+    assert codes == [NO_ANSWER, NO_ANSWER]

@@ -1,0 +1,32 @@
+"""Metrics of requests to the API server, under client-go's names."""
+
+from collections.abc import Callable
+from functools import cache
+from typing import Final
+
+from prometheus_client import Counter, Histogram
+
+REQUESTS: Final = Counter(
+    "rest_client_requests_total",
+    "Requests to the API server, by code of the answer; <error> if there was none",
+    ["code", "method", "host"],
+)
+DURATION: Final = Histogram(
+    "rest_client_request_duration_seconds",
+    "Time until the answer was read, or a watch was accepted",
+    ["verb", "host"],
+    buckets=(0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0),
+)
+
+
+def observe(host: str, method: str, code: str, seconds: float) -> None:
+    """Count a request; a client's `observe`."""
+    count, record = _of(host, method, code)
+    count()
+    record(seconds)
+
+
+@cache
+def _of(host: str, method: str, code: str) -> tuple[Callable[[], None], Callable[[float], None]]:
+    """Return what counts these requests; looking a child up by its labels takes longer than counting."""
+    return REQUESTS.labels(code, method, host).inc, DURATION.labels(method, host).observe
