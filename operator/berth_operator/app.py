@@ -16,6 +16,7 @@ import structlog
 
 from berth_client.reflector import Reflector
 from berth_operator.binding import confirmation
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
@@ -39,6 +40,7 @@ from berth_operator.handlers.thread import KopfThread
 from berth_operator.lifecycle import controller
 from berth_operator.lifecycle.evictor import Evictor
 from berth_operator.metrics import counters
+from berth_operator.monitoring.monitor import Monitor
 from berth_operator.reloading import ConfigurationFile
 from berth_operator.settings import Settings
 from berth_operator.state import sources, storage
@@ -83,7 +85,8 @@ class App:
         )
         self._reporter = Reporter(api=client, instance=settings.identity, clock=time.monotonic)
         marks = Marks(asyncio.get_running_loop())
-        self._notifier = Notifier(reporter=self._reporter, mark=marks.mark)
+        self._attempts = Attempts(clock=time.monotonic)
+        self._notifier = Notifier(reporter=self._reporter, attempts=self._attempts, mark=marks.mark)
         self._cluster = _cluster(settings, configuration, plugins, self._notifier)
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
@@ -132,6 +135,7 @@ class App:
             pods=self._client,
             volumes=volumes,
             reporter=self._reporter,
+            attempts=self._attempts,
             policy=self._policy,
             lease=self._settings.lease,
             term=self._term,
@@ -268,6 +272,7 @@ class App:
         tasks.create_task(self._evictor.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
         await self._memo.lead()
+        tasks.create_task(Monitor(cluster=self._cluster, ages=self._ages).run())
         self._leading = True
         self._extender.lead(tasks)
         counters.LEADING.set(1)
@@ -315,6 +320,10 @@ class App:
 
     def _watches(self) -> dict[str, Reflector]:
         return {**self._reflectors, **self._pods.reflectors, **self._extender.reflectors}
+
+    def _ages(self) -> Mapping[str, float]:
+        """Return for each watch the seconds since it was last heard."""
+        return {name: each.last_event_age() for name, each in self._watches().items()}
 
     async def _kopf_failed(self) -> None:
         await self._failed

@@ -12,6 +12,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import Unreachable
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.drift import PATIENCE, DriftKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.reporter import Reporter
@@ -32,7 +33,8 @@ class World:
     def __init__(self, *, confined: bool = False) -> None:
         self.api = Api()
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
-        self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
+        attempts = Attempts(clock=now)
+        self.notifier = Notifier(reporter=self.reporter, attempts=attempts, mark=lambda _kind, _name: None)
         self.cluster = Cluster(grace=1e9, confined=confined, listener=self.notifier, clock=now)
         self.leads = True
         self.keeper = DriftKeeper(

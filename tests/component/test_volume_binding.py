@@ -9,6 +9,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
@@ -124,7 +125,8 @@ class World:
     def __init__(self) -> None:
         self.server = Server()
         self.reporter = Reporter(api=self.server, instance="i", clock=now)
-        self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
+        attempts = Attempts(clock=now)
+        self.notifier = Notifier(reporter=self.reporter, attempts=attempts, mark=lambda _kind, _name: None)
         self.cluster = Cluster(grace=1.0, listener=self.notifier, clock=now)
         self.storage = self.server.storage = Storage(self.cluster)
         self.term: int | None = 1
@@ -143,6 +145,7 @@ class World:
             pods=self.server,
             volumes=volumes,
             reporter=self.reporter,
+            attempts=attempts,
             policy=lambda _scheduler: Policy(),
             lease="l",
             term=lambda: self.term,

@@ -9,6 +9,7 @@ from typing import Any
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
@@ -231,7 +232,8 @@ class World:
     ) -> None:
         self.api = api or Api()
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
-        self.notifier = Notifier(reporter=self.reporter, mark=lambda _kind, _name: None)
+        self.attempts = Attempts(clock=now)
+        self.notifier = Notifier(reporter=self.reporter, attempts=self.attempts, mark=lambda _kind, _name: None)
         self.fleet = CountingFleet(kinds=kinds_of(plugins))
         self.cluster = Cluster(grace=1e9, listener=self.notifier, fleet=self.fleet, clock=now)
         if schedulers is not None:
@@ -256,6 +258,7 @@ class World:
             pods=self.api,
             volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
             reporter=self.reporter,
+            attempts=self.attempts,
             policy=lambda scheduler: self.policies[scheduler],
             lease="berth",
             term=lambda: self.term,

@@ -8,7 +8,6 @@ from pkgutil import resolve_name
 from types import ModuleType
 
 import pytest
-from prometheus_client.metrics import MetricWrapperBase
 from pydantic_settings import BaseSettings
 
 import berth_agent
@@ -17,10 +16,10 @@ from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
 from berth_agent.metrics import series
 from berth_operator.commands import main as commands
-from berth_operator.metrics import counters
 from berth_operator.settings import Settings as OperatorSettings
 from berth_operator.webhook.main import WebhookSettings
 from devcluster import __main__ as devcluster
+from tests import metric_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -72,12 +71,6 @@ def parser_flags(parser: argparse.ArgumentParser) -> Iterator[str]:
                 yield from parser_flags(subcommand)
 
 
-def metric_name(metric: MetricWrapperBase) -> str:
-    """Return the name that Prometheus scrapes."""
-    (described,) = metric.describe()
-    return described.name + ("_total" if described.type == "counter" else "")
-
-
 FLAGS = {
     "--help",
     "--version",
@@ -85,7 +78,7 @@ FLAGS = {
     *(flag for settings in (OperatorSettings, AgentSettings, WebhookSettings) for flag in settings_flags(settings)),
     *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),
 }
-METRICS = {metric_name(metric) for metric in vars(counters).values() if isinstance(metric, MetricWrapperBase)}
+METRICS = metric_names.of_operator()
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*?## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 AGENT_METRICS = {family.name + "_total" * (family.type == "counter") for family in series.families(series.Snapshot())}

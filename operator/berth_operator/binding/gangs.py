@@ -17,6 +17,7 @@ import structlog
 from berth_api import keys
 from berth_client.errors import CallError
 from berth_operator.binding import binder
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
@@ -67,25 +68,29 @@ class GangBinder:
         preemptor: Preemptor,
         volumes: VolumeBinder,
         reporter: Reporter,
+        attempts: Attempts,
         policy: Callable[[str], Policy],
         lease: str,
         binds: Binds,
     ) -> None:
         self._cluster, self._volumes, self._reporter = cluster, volumes, reporter
-        self._preemptor = preemptor
+        self._preemptor, self._attempts = preemptor, attempts
         self._policy, self._lease, self._binds = policy, lease, binds
 
     def schedule(self, gang: Gang, term: int) -> None:
         """Decide a gang, assume the placements of its members and start to bind them."""
+        self._attempts.begin(gang.members)
         policy = self._policy(gang.members[0].scheduler)
         outcome = self._cluster.spares.decide(lambda: decide_gang(self._cluster.fleet, gang, policy))
-        counters.DECISIONS.labels("failed" if isinstance(outcome, Failure) else "placed").inc(len(gang.members))
         if isinstance(outcome, Failure):
             gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
+            self._attempts.decided(gang.members[0])
+            self._attempts.unschedulable(gang.members)
             self._cluster.queue.park(gang, outcome, self._cluster.version)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             return
+        self._attempts.decided(gang.members[0])
         bodies = self._bodies(gang, outcome, term)
         if bodies is not None:
             self._cluster.placements.assume_all(outcome)
@@ -98,6 +103,7 @@ class GangBinder:
             try:
                 bodies.append(binding(placement, term, self._lease))
             except RecordError as error:
+                self._attempts.failed(gang.members)
                 self._reporter.refused(placement.pod, str(error))
                 self._cluster.gangs.back_off_and_gather(gang.membership)
                 return None
@@ -107,6 +113,7 @@ class GangBinder:
         self, placements: Sequence[Placement], bodies: Sequence[dict[str, object]], term: int
     ) -> None:
         if not await self._bind_claims(placements, term):
+            self._attempts.failed(placement.pod for placement in placements)
             for placement in placements:
                 self._cluster.placements.forget(placement.pod.uid)
             return

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.reporter import Reporter
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -12,13 +13,13 @@ from berth_operator.state.views import StatusKind
 class Notifier:
     """The `Listener` of a process that schedules; created before the state and the loops that use the state."""
 
-    def __init__(self, *, reporter: Reporter, mark: Callable[[StatusKind, str], None]) -> None:
+    def __init__(self, *, reporter: Reporter, attempts: Attempts, mark: Callable[[StatusKind, str], None]) -> None:
         """Create a notifier; `mark` is called with each object whose status may have to be written."""
         self.work = asyncio.Event()
         """Wakes the scheduling loop."""
         self.drift = asyncio.Event()
         """Wakes the `DriftKeeper`."""
-        self._reporter, self._mark = reporter, mark
+        self._reporter, self._attempts, self._mark = reporter, attempts, mark
 
     def work_ready(self) -> None:
         """Wake the scheduling loop."""
@@ -37,7 +38,8 @@ class Notifier:
         self._reporter.unknown(charge)
 
     def pod_settled(self, uid: str) -> None:
-        """Drop the pod's reports."""
+        """Drop the pod's reports, and the number of its attempts."""
+        self._attempts.forget(uid)
         self._reporter.dismiss(uid)
 
     def nomination_withdrawn(self, pod: PendingPod) -> None:

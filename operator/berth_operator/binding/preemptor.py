@@ -37,7 +37,7 @@ from berth_operator.core.decision.preemption import (
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from berth_operator.metrics import counters
+from berth_operator.metrics import scheduler
 from berth_operator.state.cluster import Cluster
 
 EVICTIONS: Final = 16
@@ -108,9 +108,11 @@ class Preemptor:
         fleet = self._cluster.fleet
         if pod.error:
             return pod, failure
+        policy = self._policy(pod.scheduler)
+        if policy.preemption:
+            scheduler.PREEMPTION_ATTEMPTS.inc()
         if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
-        policy = self._policy(pod.scheduler)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
             return self.withdraw_nomination(pod), why
         in_flight = self._cluster.placements.in_flight()
@@ -127,6 +129,8 @@ class Preemptor:
         A gang preempts no further pods while its victims are terminating, even if it would fit elsewhere.
         """
         fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
+        if policy.preemption:
+            scheduler.PREEMPTION_ATTEMPTS.inc()
         if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
         if not may_preempt(fleet, gang, policy):
@@ -173,6 +177,7 @@ class Preemptor:
 
     def _carry_out(self, pod: PendingPod, preemption: Preemption) -> PendingPod:
         node = preemption.nominee.node
+        scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in preemption.victims])
         self._displace(node, pod.priority)
         pod = self._nominate(pod, preemption.nominee)
@@ -181,6 +186,7 @@ class Preemptor:
         return pod
 
     def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
+        scheduler.PREEMPTION_VICTIMS.observe(len(preemption.victims))
         log.info("preempting", gang=gang.key, victims=[each.pod for each in preemption.victims])
         members, nominees_by_node = {each.uid: each for each in gang.members}, {}
         for nominee in preemption.nominees:
@@ -239,7 +245,6 @@ class Preemptor:
             except CallError as error:
                 self._failed(pod, victim, error)
             else:
-                counters.VICTIMS.inc()
                 self._reporter.preempted(victim, pod)
 
     async def _evict(self, pod: PendingPod, victim: Charge) -> None:

@@ -11,6 +11,7 @@ from typing import Any, Final
 import structlog
 
 from berth_operator.binding import binder
+from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
@@ -49,6 +50,7 @@ class Scheduler:
         pods: binder.Pods,
         volumes: VolumeBinder,
         reporter: Reporter,
+        attempts: Attempts,
         policy: Callable[[str], Policy],
         lease: str,
         term: Callable[[], int | None],
@@ -57,7 +59,7 @@ class Scheduler:
         """Create a scheduler; `work` is set whenever a pod may be decided."""
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
-        self._review, self._work = Review(cluster), work
+        self._review, self._work, self._attempts = Review(cluster), work, attempts
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -72,6 +74,7 @@ class Scheduler:
             preemptor=preemptor,
             volumes=volumes,
             reporter=reporter,
+            attempts=attempts,
             policy=policy,
             lease=lease,
             binds=self,
@@ -134,6 +137,7 @@ class Scheduler:
     def _handle_plugin_failure(self, unit: PendingPod | Gang, error: PluginFailedError) -> None:
         """Back off a unit for which a plug-in failed, and withdraw its nominations."""
         counters.PLUGIN_FAILURES.labels(error.device_type).inc()
+        self._attempts.failed(pods_of(unit))
         self._log_plugin_failure(error)
         if isinstance(unit, Gang):
             self._cluster.gangs.back_off_and_gather(unit.membership)
@@ -156,18 +160,22 @@ class Scheduler:
 
     def _schedule_pod(self, pod: PendingPod, term: int) -> bool:
         """Decide one pod, assume the placement and start to bind it; return whether a bind was started."""
+        self._attempts.begin((pod,))
         parked = self._cluster.queue.parked_failure(pod)
         outcome = parked or self._decide(pod)
-        counters.DECISIONS.labels("placed" if isinstance(outcome, Placement) else "failed").inc()
         if isinstance(outcome, Failure):
             if parked is None:
                 pod, outcome = self._preemptor.preempt_for(pod, outcome)
+            self._attempts.decided(pod)
+            self._attempts.unschedulable((pod,))
             self._cluster.queue.park(pod, outcome, self._cluster.version)
             self._reporter.unschedulable(pod, outcome)
             return False
+        self._attempts.decided(pod)
         try:
             body = binding(outcome, term, self._lease)
         except RecordError as error:
+            self._attempts.failed((pod,))
             # Not parked with its class: another pod of the class may have fewer annotations and fit.
             self._cluster.queue.back_off(pod, self._cluster.clock())
             self._reporter.refused(pod, str(error))
@@ -213,6 +221,7 @@ class Scheduler:
         try:
             await self._volumes.bind(placement, lambda: self.leads(term))
         except GoneError:
+            self._attempts.failed((placement.pod,))
             self._cluster.placements.forget(placement.pod.uid)
         except VolumeError as error:
             self.apply_outcome(placement, binder.BindOutcome.REFUSED, str(error))
@@ -260,6 +269,7 @@ class Scheduler:
         """Apply the outcome of a Binding to the state."""
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.BindOutcome.BOUND:
+            self._attempts.bound(placement.pod)
             self._cluster.placements.finish_binding(placement.pod.uid)
             self._reporter.scheduled(placement, assigned.devices(self._cluster.fleet, placement))
         else:
@@ -268,6 +278,7 @@ class Scheduler:
     def _handle_binding_error(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
         """Forget the pod, and report why it was not bound."""
         pod = placement.pod
+        self._attempts.failed((pod,))
         log.warning("bind failed", pod=pod.key, node=placement.node, outcome=outcome.value, why=why)
         self._cluster.placements.forget(pod.uid)
         # After our term the next leader reports the pod, which may be bound by now.

@@ -1,13 +1,13 @@
 """The operator's own metrics; names end in their unit."""
 
+from collections.abc import Callable
+from functools import cache
 from typing import Final
 
 from prometheus_client import Counter, Gauge, Histogram
 
-DECISIONS: Final = Counter("berth_decisions_total", "Pods decided, by result", ["result"])
 BINDS: Final = Counter("berth_binds_total", "Bindings answered, by outcome", ["outcome"])
 GANGS_UNDONE: Final = Counter("berth_gangs_undone_total", "Gangs that could not be bound as a whole in time")
-VICTIMS: Final = Counter("berth_preemption_victims_total", "Pods evicted by preemption for pods of higher priority")
 EVICTIONS: Final = Counter("berth_evictions_total", "Pods evicted from cards that need a reset or a reboot")
 REPORTS_LOST: Final = Counter("berth_reports_lost_total", "Events and conditions that could not be written", ["what"])
 PLUGIN_FAILURES: Final = Counter(
@@ -35,3 +35,15 @@ EXTENDER_SECONDS: Final = Histogram(
     buckets=(0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5),
 )
 EXTENDER_RESERVATIONS: Final = Gauge("berth_extender_reservations", "Pods for which the extender has reserved a node")
+WAITING: Final = Histogram(
+    "berth_pod_waiting_duration_seconds",
+    "Time from the creation of a pod until it is bound, by number of GPUs",
+    ["gpus"],
+    buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600),
+)
+
+
+@cache
+def waiting_of(gpus: str) -> Callable[[float], None]:
+    """Return what observes how long pods with this number of GPUs waited."""
+    return WAITING.labels(gpus).observe

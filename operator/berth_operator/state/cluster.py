@@ -103,6 +103,7 @@ class Cluster:
             nominator=self.nominator,
             waker=waker,
             listener=listener,
+            clock=clock,
         )
         self.allocations = AllocationTracker(
             fleet=self.fleet, waker=waker, listener=listener, charges_foreign=charges_foreign
@@ -137,6 +138,11 @@ class Cluster:
     def version(self) -> int:
         """Return a counter of the changes that may change why a pod waits."""
         return self.waker.version
+
+    @property
+    def gated(self) -> int:
+        """Return the number of pods that do not wait yet, because they have scheduling gates."""
+        return len(self._pending_pods.gated)
 
     # --- events -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Pods that wait for a node, as shown by the API server."""
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -33,22 +33,33 @@ class PendingPods:
         nominator: Nominator,
         waker: Waker,
         listener: Listener,
+        clock: Callable[[], float],
     ) -> None:
         """Create the collection; it keeps `by_uid` up to date with all pods that have no node on the API server."""
         self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
+        self._clock = clock
         self._arrivals = itertools.count()
+        self._gated: set[str] = set()
 
     def get(self, uid: str) -> PendingPod | None:
         """Return a waiting pod; None if there is none with this UID."""
         return self._by_uid.get(uid)
+
+    @property
+    def gated(self) -> Collection[str]:
+        """Return the UIDs of the pods that do not wait yet, because they have scheduling gates."""
+        return self._gated
 
     def put(self, raw: Object) -> None:
         """Add or update a pod without a node; one that is gated or being deleted does not wait."""
         uid = raw["metadata"]["uid"]
         if pods.is_gated(raw):
             self.remove(uid)
+            if pods.has_gates(raw):
+                self._gated.add(uid)
             return
+        self._gated.discard(uid)
         known, pod = self._by_uid.get(uid), self._read(raw)
         if known is not None and known.gang != pod.gang:
             self.remove(uid)
@@ -64,12 +75,13 @@ class PendingPods:
         pod = pods.pending(raw, self._kinds)
         known = self._by_uid.get(pod.uid)
         if known is None:
-            return replace(pod, arrived=next(self._arrivals))
+            return replace(pod, arrived=next(self._arrivals), queued_at=self._clock())
         # Our own nomination counts: the watch may be behind.
-        return replace(pod, arrived=known.arrived, nominated_node=known.nominated_node)
+        return replace(pod, arrived=known.arrived, queued_at=known.queued_at, nominated_node=known.nominated_node)
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
+        self._gated.discard(uid)
         if (pod := self._by_uid.pop(uid, None)) is not None:
             self._queue.remove(uid)
             self._listener.pod_settled(uid)

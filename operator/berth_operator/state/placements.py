@@ -186,6 +186,11 @@ class Placements:
         """Return whether a pod is assumed or bound, and not yet confirmed."""
         return uid in self._assumed
 
+    @property
+    def assumed(self) -> int:
+        """Return the number of pods that are assumed or bound, and not yet confirmed."""
+        return len(self._assumed)
+
     def in_flight(self) -> Collection[str]:
         """Return the UIDs of assumed pods, whose Bindings are in flight."""
         return [uid for uid, bound_at in self._assumed.items() if bound_at is None]

@@ -93,7 +93,12 @@ def _kept(status: Object) -> Object:
 
 def is_gated(pod: Object) -> bool:
     """Return whether the pod must not be scheduled: it has scheduling gates, or is being deleted."""
-    return bool(pod["spec"].get("schedulingGates") or pod["metadata"].get("deletionTimestamp"))
+    return has_gates(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def has_gates(pod: Object) -> bool:
+    """Return whether the pod has scheduling gates."""
+    return bool(pod["spec"].get("schedulingGates"))
 
 
 def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:

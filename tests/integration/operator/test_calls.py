@@ -66,7 +66,9 @@ def test_forty_pods_take_the_cards_of_a_node(proxy: FaultProxy, world: World, cl
         f"/api/v1/namespaces/{world.arena.namespace}/pods/{name}/binding": 1 for name in names
     }
     assert words.metrics(port, "berth_binds_total") == ['{outcome="bound"} 40.0']
-    assert '{result="placed"} 40.0' in words.metrics(port, "berth_decisions_total")
+    profile = world.arena.scheduler_name
+    scheduled = f'{{profile="{profile}",result="scheduled"}} 40.0'
+    assert scheduled in words.metrics(port, "scheduler_schedule_attempts_total")
 
 
 def test_waiting_pod_costs_two_calls(proxy: FaultProxy, world: World, cluster: Cluster) -> None:

@@ -33,5 +33,5 @@ def test_a_label_wakes_the_one_class_that_reads_it(world: World) -> None:
 
 
 def _failed(port: int) -> float:
-    samples = words.metrics(port, "berth_decisions_total")
-    return float(next(line.split()[-1] for line in samples if 'result="failed"' in line))
+    samples = words.metrics(port, "scheduler_schedule_attempts_total")
+    return float(next(line.split()[-1] for line in samples if 'result="unschedulable"' in line))

@@ -110,6 +110,11 @@ class Gang:
         """Return the members' requests."""
         return tuple(each.request for each in self.members)
 
+    @property
+    def size(self) -> int:
+        """Return the number of members."""
+        return len(self.members)
+
 
 def pods_of(unit: PendingPod | Gang) -> tuple[PendingPod, ...]:
     """Return the pods that a unit of the queue consists of."""

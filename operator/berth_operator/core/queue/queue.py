@@ -9,6 +9,7 @@
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -17,6 +18,7 @@ from typing import Final, Generic, Protocol, TypeVar
 
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.filters import Filter
+from berth_operator.core.queue import event_labels
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change
 
@@ -42,6 +44,10 @@ class Unit(Protocol):
     @property
     def requests(self) -> tuple[PodRequest, ...]:
         """Return the requests of its pods."""
+
+    @property
+    def size(self) -> int:
+        """Return the number of its pods."""
 
     @property
     def priority(self) -> int:
@@ -123,6 +129,8 @@ class Queue(Generic[U]):
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
+        self.incoming: defaultdict[tuple[str, ...], int] = defaultdict(int)
+        """(queue, event) -> number of pods that the event moved into the queue, in kube-scheduler's words."""
         self._awaited = 0
         """A superset of the changes that parked units wait for, to ignore the many other changes quickly."""
 
@@ -140,7 +148,7 @@ class Queue(Generic[U]):
             return
         self.remove(unit.uid)
         self._units[unit.uid] = unit
-        self._activate(unit)
+        self._activate(unit, event_labels.POD_ADD)
 
     def remove(self, uid: str) -> None:
         """Remove a unit that was bound or deleted."""
@@ -175,6 +183,7 @@ class Queue(Generic[U]):
             parked = self._parked[unit.class_key] = Parked[U](failure, requests, version)
         parked.units[unit.uid] = unit
         self._awaited |= parked.bits
+        self.incoming[event_labels.UNSCHEDULABLE, event_labels.ATTEMPT_FAILURE] += unit.size
 
     def back_off(self, unit: U, now: float) -> None:
         """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
@@ -185,6 +194,7 @@ class Queue(Generic[U]):
         tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
         self._due[unit.uid] = now + pause(tries)
         heapq.heappush(self._waiting, (self._due[unit.uid], unit.uid))
+        self.incoming[event_labels.BACKOFF, event_labels.ATTEMPT_FAILURE] += unit.size
 
     def awaits(self, change: Change) -> bool:
         """Return whether any parked unit may wait for a change."""
@@ -197,7 +207,7 @@ class Queue(Generic[U]):
         bits = int(change)
         class_keys = [key for key, each in self._parked.items() if each.bits & bits and _helps(each, hint)]
         for key in class_keys:
-            self.wake_class(key)
+            self.wake_class(key, event_labels.of(change))
         self._awaited = reduce(or_, (each.bits for each in self._parked.values()), 0)
         return bool(class_keys)
 
@@ -205,11 +215,23 @@ class Queue(Generic[U]):
         """Return the keys of the classes that were parked before a version, the longest parked first."""
         return [key for key, parked in self._parked.items() if parked.version < version]
 
-    def wake_class(self, class_key: Hashable) -> None:
+    def wake_class(self, class_key: Hashable, event: str = event_labels.TIMEOUT) -> None:
         """Activate all units of a class, whatever they wait for."""
         if (parked := self._parked.pop(class_key, None)) is not None:
             for unit in parked.units.values():
-                self._activate(unit)
+                self._activate(unit, event)
+
+    def active(self) -> list[U]:
+        """Return the units that are about to be decided."""
+        return [self._units[uid] for uid in self._is_active]
+
+    def backing_off(self) -> list[U]:
+        """Return the units that back off."""
+        return [self._units[uid] for uid in self._due]
+
+    def parked(self) -> list[Parked[U]]:
+        """Return the classes that are parked."""
+        return list(self._parked.values())
 
     def next_due(self) -> float | None:
         """Return the time at which the next back-off ends; None if no unit backs off."""
@@ -221,12 +243,13 @@ class Queue(Generic[U]):
         while (due := self.next_due()) is not None and due <= now:
             _, uid = heapq.heappop(self._waiting)
             del self._due[uid]
-            self._activate(self._units[uid])
+            self._activate(self._units[uid], event_labels.BACKOFF_COMPLETE)
 
-    def _activate(self, unit: U) -> None:
+    def _activate(self, unit: U, event: str) -> None:
         if unit.uid not in self._is_active:
             order = self._is_active[unit.uid] = _order(unit)
             heapq.heappush(self._active, (order, unit.uid))
+            self.incoming[event_labels.ACTIVE, event] += unit.size
 
     def _replace(self, unit: U) -> None:
         self._units[unit.uid] = unit

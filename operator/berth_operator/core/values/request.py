@@ -170,6 +170,8 @@ class PendingPod:
     """RFC 3339, so that lexical order is time order."""
     arrived: int = 0
     """The pod's number in the order of the watch; orders pods that were created in the same second."""
+    queued_at: float = 0.0
+    """When the pod was first seen without gates, in monotonic seconds."""
     annotation_bytes: int = 0
     """Bytes of the annotations that the pod already has."""
     generation: int = 0
@@ -203,3 +205,8 @@ class PendingPod:
     def requests(self) -> tuple[PodRequest, ...]:
         """Return the requests of this unit of the queue: a single one."""
         return (self.request,)
+
+    @property
+    def size(self) -> int:
+        """Return the number of pods of this unit of the queue."""
+        return 1

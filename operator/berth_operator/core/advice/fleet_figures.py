@@ -1,0 +1,107 @@
+"""How much of the fleet's GPUs is allocated, and how much of what is free is of use: sums over columns.
+
+Amounts are in whole cards: half a card counts 0.5, and two of a card's seven MIG instances 2/7.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api import mig
+from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
+from berth_api.request import CARD
+from berth_api.resources import CPU
+from berth_operator.core.allocators import least_waste
+from berth_operator.core.fleet.cards import Cards, Mask
+from berth_operator.core.fleet.fleet import Fleet
+
+SIZES: Final = (1, 2, 4, 8)
+"""Numbers of whole GPUs for which fragmentation is computed."""
+
+Amounts = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpus:
+    """The GPUs of one model, in cards."""
+
+    allocated: float
+    free: float
+    unavailable: float
+    """Neither allocated nor free: unhealthy, or the node is not ready, is cordoned, or its agent is silent."""
+
+    @property
+    def total(self) -> float:
+        """Return the number of cards."""
+        return self.allocated + self.free + self.unavailable
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FleetFigures:
+    """All GPUs of the nodes that exist."""
+
+    gpus: Mapping[str, Gpus]
+    """By model."""
+    fragmentation: Mapping[int, float]
+    """Number of whole GPUs -> the share of the free GPUs that pods which request this many on a node cannot get."""
+    stranded: float
+    """The share of the free GPUs whose nodes have too little free cpu for the typical pod with GPUs."""
+
+
+def fleet_figures(fleet: Fleet) -> FleetFigures:
+    """Return the figures of a fleet; shares are 0 if no GPU is free."""
+    cards = fleet.cards[GPU]
+    usable = fleet.present & fleet.ready & ~fleet.cordoned & fleet.has_device & fleet.fresh
+    free = np.where(usable[:, np.newaxis], least_waste.left(cards) / CARD, 0.0)
+    return FleetFigures(
+        gpus=_by_model(fleet, cards, usable),
+        fragmentation={size: _fragmentation(free, size) for size in SIZES},
+        stranded=_stranded(fleet, free.sum(axis=1)),
+    )
+
+
+def _by_model(fleet: Fleet, cards: Cards, usable: Mask) -> Mapping[str, Gpus]:
+    listed = cards.present & fleet.present[:, np.newaxis]
+    allocated, partitioned = _allocated(cards)
+    free = np.where((cards.healthy | partitioned) & usable[:, np.newaxis], 1.0 - allocated, 0.0)
+    models, count = cards.model[listed], len(fleet.intern_table.models)
+    total = np.bincount(models, minlength=count)
+    of_allocated = np.bincount(models, weights=allocated[listed], minlength=count)
+    of_free = np.bincount(models, weights=free[listed], minlength=count)
+    return {
+        fleet.intern_table.models[number]: Gpus(
+            allocated=float(of_allocated[number]),
+            free=float(of_free[number]),
+            unavailable=max(0.0, float(total[number] - of_allocated[number] - of_free[number])),
+        )
+        for number in np.flatnonzero(total).tolist()
+    }
+
+
+def _allocated(cards: Cards) -> tuple[Amounts, Mask]:
+    """Return the share of each card that is allocated, and which cards are partitioned into MIG instances."""
+    amounts = np.maximum(cards.used[cards.index[GPU_CORE]], cards.used[cards.index[GPU_MEMORY_RATIO]]) / CARD
+    instances = [index for name, index in cards.index.items() if mig.is_resource(name)]
+    partitioned = np.zeros_like(cards.present)
+    if instances:
+        total, used = cards.total[instances].sum(axis=0), cards.used[instances].sum(axis=0)
+        partitioned = total > 0
+        amounts = np.where(partitioned, used / np.maximum(total, 1), amounts)
+    return np.clip(amounts, 0.0, 1.0), partitioned
+
+
+def _fragmentation(free: Amounts, size: int) -> float:
+    """Return the share of free GPUs that are not of use to pods with this many whole GPUs."""
+    total = float(free.sum())
+    whole = (free >= 1.0).sum(axis=1)
+    return 1.0 - float((whole // size * size).sum()) / total if total else 0.0
+
+
+def _stranded(fleet: Fleet, free: Amounts) -> float:
+    """Return the share of free GPUs that typical pods cannot use for want of cpu, as the score `fragmentation` does."""
+    total = float(free.sum())
+    starved = fleet.workload.typical.starved(np.maximum(fleet.left(CPU), 0))
+    return float((free * starved).sum()) / total if total else 0.0

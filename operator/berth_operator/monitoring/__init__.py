@@ -1,0 +1,1 @@
+"""Computes the gauges over the state."""
