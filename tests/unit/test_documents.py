@@ -78,7 +78,7 @@ FLAGS = {
     *(flag for settings in (OperatorSettings, AgentSettings, WebhookSettings) for flag in settings_flags(settings)),
     *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),
 }
-METRICS = metric_names.of_operator()
+METRICS = frozenset(metric_names.of_operator())
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*?## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
 AGENT_METRICS = {family.name + "_total" * (family.type == "counter") for family in series.families(series.Snapshot())}
@@ -115,7 +115,7 @@ def unknown(text: str) -> list[str]:
         *filter(wrong_path, spans),
         *filter(wrong_module, [*spans, *imports]),
         *(flag for flag in flags if flag not in FLAGS),
-        *(name for name in sorted(metrics) if name not in METRICS | AGENT_METRICS),
+        *sorted(metrics - METRICS - AGENT_METRICS),
         *(target for target in targets if target not in TARGETS),
     ]
 
