@@ -1,4 +1,4 @@
-"""Serve the extender over HTTP, to kube-scheduler and to nobody else.
+"""Serve the extender over HTTP, to kube-scheduler alone.
 
     POST /apis/nvidia-gpu-scheduler/v1/schedule/{filter,prioritize,preempt,bind}
 
