@@ -158,6 +158,12 @@ WRONG_PODS = {
         lambda good: having(good, [{"name": "c", "resources": {"requests": 5}}], "Pod", "spec", "containers"),
         "Pod: is no valid pod",
     ),
+    "a text as priority": (lambda good: having(good, "high", "Pod", "spec", "priority"), "must be a whole number"),
+    "a list as scheduler": (lambda good: having(good, ["x"], "Pod", "spec", "schedulerName"), "must be a string"),
+    "a list as nominated node": (
+        lambda good: having(good, {"nominatedNodeName": ["x"]}, "Pod", "status"),
+        "Pod.status.nominatedNodeName: must be a string, not a list",
+    ),
     "labels in a list": (lambda good: having(good, ["x"], "Pod", "metadata", "labels"), "Pod: is no valid pod"),
 }
 
@@ -481,6 +487,7 @@ BOUND = {
     "a pod that was filtered": ({}, ""),
     "keys in lower case": ("lower", ""),
     "another node that fits": ({"Node": "two"}, ""),
+    "a pod without devices": ({"PodName": "plain", "PodUID": "uid-plain"}, ""),
     "an unknown node": ({"Node": "ghost"}, f"node ghost no longer fits: {UNKNOWN}"),
     "a full node": ({"Node": "full"}, f"node full no longer fits: {NO_ROOM}"),
     "a node without a Device": ({"Node": "bare"}, f"node bare no longer fits: {NO_DEVICE}"),
@@ -498,12 +505,14 @@ BOUND = {
 async def test_bind(fields: Raw | str, error: str) -> None:
     body = {**GOOD["bind"], **fields} if isinstance(fields, dict) else {k.lower(): v for k, v in GOOD["bind"].items()}
     async with served() as extender:
+        extender.stage.create(pod("plain", {"cpu": 1}, schedulerName="default-scheduler"))
         extender.stage.create(raw := asking())
         await extender.post("filter", request_for(raw, "one"))
         status, answer = await extender.post("bind", body)
-        bound = extender.stage.world.api.bound()
+        bound = {name: on for name, on in extender.stage.world.api.bound().items() if name in ("p", "q", "plain")}
     assert (status, answer["Error"][: len(error)] if error else answer["Error"]) == (200, error)
-    assert bound.get("p") == (None if error else body.get("Node", "one"))
+    named = {key.lower(): value for key, value in body.items()}
+    assert bound == ({} if error else {named["podname"]: named["node"]})
 
 
 async def test_a_binding_has_the_devices_and_the_term() -> None:

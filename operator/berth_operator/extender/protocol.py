@@ -149,8 +149,8 @@ def read_pod(raw: Object, kinds: Kinds, scheduler: str) -> PendingPod:
 
 
 def _status(pod: Object) -> Object:
-    status = pod.get("status") or {}
-    return {"nominatedNodeName": status.get("nominatedNodeName")}
+    nominated = _object(pod.get("status") or {}, "Pod.status").get("nominatedNodeName")
+    return {"nominatedNodeName": _string(nominated or "", "Pod.status.nominatedNodeName")}
 
 
 def _pod(raw: Object) -> Object:
@@ -159,7 +159,11 @@ def _pod(raw: Object) -> Object:
     for key in ("namespace", "name"):
         _check_name(metadata.get(key), f"Pod.metadata.{key}")
     _check_uid(metadata.get("uid"), "Pod.metadata.uid")
-    _list(_object(pod.get("spec"), "Pod.spec").get("containers"), "Pod.spec.containers")
+    spec = _object(pod.get("spec"), "Pod.spec")
+    _list(spec.get("containers"), "Pod.spec.containers")
+    _string(spec.get("schedulerName") or "", "Pod.spec.schedulerName")
+    if not isinstance(priority := spec.get("priority") or 0, int):
+        raise ProtocolError(f"Pod.spec.priority: must be a whole number, not {_kind(priority)}")
     return pod
 
 
