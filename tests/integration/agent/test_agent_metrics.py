@@ -49,7 +49,7 @@ def port() -> int:
 
 
 def scrape(port: int, name: str, **labels: str) -> Series:
-    """Return the values of a series with these labels, by the value of the first label that tells them apart."""
+    """Return the values of a series with these labels, by pod and container."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as answer:
         families = text_string_to_metric_families(answer.read().decode())
     samples = [sample for family in families for sample in family.samples if sample.name == name]
