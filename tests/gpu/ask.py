@@ -55,7 +55,28 @@ CARD: Final = (
     n.nvmlDeviceGetRemappedRows,
     n.nvmlDeviceGetRetiredPagesPendingStatus,
     n.nvmlDeviceGetSupportedEventTypes,
+    n.nvmlDeviceGetNumGpuCores,
+    n.nvmlDeviceGetMemoryBusWidth,
+    n.nvmlDeviceGetEnforcedPowerLimit,
+    n.nvmlDeviceGetSupportedClocksEventReasons,
 )
+MEASURED: Final[Mapping[str, Callable[[Handle], Any]]] = {
+    "nvmlDeviceGetMemoryInfo_v2": lambda card: n.nvmlDeviceGetMemoryInfo(card, n.nvmlMemory_v2),
+    "nvmlDeviceGetClockInfo": lambda card: n.nvmlDeviceGetClockInfo(card, n.NVML_CLOCK_SM),
+    "nvmlDeviceGetTemperature": lambda card: n.nvmlDeviceGetTemperature(card, n.NVML_TEMPERATURE_GPU),
+    "nvmlDeviceGetTotalEccErrors": lambda card: n.nvmlDeviceGetTotalEccErrors(card, 0, n.NVML_VOLATILE_ECC),
+    **{
+        function.__name__: function
+        for function in (
+            n.nvmlDeviceGetUtilizationRates,
+            n.nvmlDeviceGetEncoderUtilization,
+            n.nvmlDeviceGetDecoderUtilization,
+            n.nvmlDeviceGetPowerUsage,
+            n.nvmlDeviceGetCurrentClocksEventReasons,
+        )
+    },
+}
+"""What changes all the time: only whether the card reports it is compared."""
 INSTANCE: Final = (n.nvmlDeviceGetGpuInstanceId, n.nvmlDeviceGetComputeInstanceId)
 
 
@@ -131,6 +152,9 @@ def _card(card: Handle) -> Iterator[Answer]:
     for function in CARD:
         yield function.__name__, _answer(function, card)
     yield "nvmlDeviceGetMemoryInfo", _answer(lambda: n.nvmlDeviceGetMemoryInfo(card).total)
+    for name, measure in MEASURED.items():
+        yield name, _reported(measure, card)
+    yield "nvmlDeviceGetMaxClockInfo", _answer(n.nvmlDeviceGetMaxClockInfo, card, n.NVML_CLOCK_MEM)
     yield "nvmlDeviceGetPciInfo_v3", _answer(lambda: _address(n.nvmlDeviceGetPciInfo_v3(card)))
     yield "nvmlDeviceGetComputeRunningProcesses", _answer(_processes, card)
     yield "nvmlDeviceGetFieldValues", _answer(_recovery_action, card)
@@ -206,6 +230,11 @@ def _answer(function: Callable[..., Any], *arguments: Any) -> Any:
         return function(*arguments)
     except n.NVMLError as error:
         return f"error {error.value}"
+
+
+def _reported(measure: Callable[[Handle], Any], card: Handle) -> Any:
+    answer = _answer(measure, card)
+    return answer if _failed(answer) else "a value"
 
 
 def _failed(answer: Any) -> bool:

@@ -4,13 +4,22 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from tests.gpu.ask import CARD, LINKS, Answers
+from tests.gpu.ask import CARD, LINKS, MEASURED, Answers
 from tests.nvml.fixture import Gpu, MigDevice, NvLink, NvmlFixture, Process
 
 _OTHERS: Final = {
     "nvmlDeviceGetComputeRunningProcesses": "nvmlDeviceGetComputeRunningProcesses_v3",
     "nvmlDeviceGetRetiredPages 0": "nvmlDeviceGetRetiredPages",
-    **{name: name for name in ("nvmlDeviceGetMemoryInfo", "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetFieldValues")},
+    **{
+        name: name
+        for name in (
+            *MEASURED,
+            "nvmlDeviceGetMemoryInfo",
+            "nvmlDeviceGetMaxClockInfo",
+            "nvmlDeviceGetPciInfo_v3",
+            "nvmlDeviceGetFieldValues",
+        )
+    },
 }
 _MAY_FAIL: Final = {function.__name__: function.__name__ for function in CARD} | _OTHERS
 """Functions of a card that can fail, and their names in the library."""
@@ -69,6 +78,11 @@ def _gpu(card: _Card) -> Gpu:
         memory=card.get("nvmlDeviceGetMemoryInfo", 0),
         major_capability=capability[0],
         minor_capability=capability[1],
+        cores=card.get("nvmlDeviceGetNumGpuCores", 0),
+        bus_width=card.get("nvmlDeviceGetMemoryBusWidth", 0),
+        max_memory_clock=card.get("nvmlDeviceGetMaxClockInfo", 0),
+        power_limit=card.get("nvmlDeviceGetEnforcedPowerLimit", 0),
+        supported_reasons=card.get("nvmlDeviceGetSupportedClocksEventReasons", 0),
         virtualization=card.get("nvmlDeviceGetVirtualizationMode", 0),
         event_types=card.get("nvmlDeviceGetSupportedEventTypes", 0),
         mig_capable=mode is not None,

@@ -8,6 +8,7 @@ import asyncio
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,10 +17,12 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.health.faults import faults_of
 from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.kubelet.device_plugin.resources import indices
-from berth_agent.readings import Reading
+from berth_agent.readings import CardSample, Reading
 from berth_agent.usage.processes import foreign
 from berth_api import names, quantity
 from berth_api.device import DeviceInfo, Link
+from tests.gpu import measured
+from tests.gpu.measured import Measured
 from tests.gpu.smi import MACHINE, Facts
 
 ROOT: Final = Path(__file__).parents[2]
@@ -46,6 +49,8 @@ class Look:
     """Process ids, by the UUIDs of the cards that they compute on."""
     foreign: list[str]
     """UUIDs of the cards that the agent would report as used by processes outside pods."""
+    measured: Measured
+    """What the cards measured just after the reading."""
 
 
 def look() -> Look:
@@ -112,22 +117,24 @@ def word(link: Link) -> str:
     return f"NV{link.count}" if link.type == "NVLink" else WORDS[link.type]
 
 
-async def _read() -> Reading:
+async def _read() -> tuple[Reading, Mapping[str, CardSample]]:
     inventory = NvmlInventory(Settings(node_name=NODE))
     reading = (await inventory.read())[NODE]
+    samples = await inventory.sample()
     inventory.close()
-    return reading
+    return reading, samples
 
 
-def _as_json(reading: Reading) -> dict[str, Any]:
+def _as_json(reading: Reading, samples: Mapping[str, CardSample]) -> dict[str, Any]:
     cards = {each.minor: each.id for each in reading.spec.devices}
     strangers = foreign(reading.processes, Path("/proc"))
     return {
         "facts": facts(reading),
         "processes": {cards[minor]: [each.pid for each in found] for minor, found in reading.processes.items()},
         "foreign": [cards[each.minor] for each in strangers],
+        "measured": measured.of_samples(samples),
     }
 
 
 if __name__ == "__main__":
-    print(json.dumps(_as_json(asyncio.run(_read()))))  # noqa: T201 -- its result
+    print(json.dumps(_as_json(*asyncio.run(_read()))))  # noqa: T201 -- its result

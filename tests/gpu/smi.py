@@ -79,7 +79,7 @@ def facts(texts: Texts) -> Facts:
 def query(text: str) -> list[Row]:
     """Return the answer to QUERY: one row for each card."""
     lines = csv.reader(text.splitlines(), skipinitialspace=True)
-    return [{name: _normalized(value) for name, value in zip(QUERY, line, strict=True)} for line in lines if line]
+    return [{name: normalized(value) for name, value in zip(QUERY, line, strict=True)} for line in lines if line]
 
 
 def matrix(text: str) -> dict[str, Row]:
@@ -145,10 +145,10 @@ def _node(text: str) -> str:
 
 
 def _text(element: ET.Element, path: str) -> str:
-    return _normalized(element.findtext(path, ""))
+    return normalized(element.findtext(path, ""))
 
 
-def _normalized(text: str) -> str:
+def normalized(text: str) -> str:
     """Return one spelling for every value that nvidia-smi does not report."""
     plain = text.strip().removeprefix("[").removesuffix("]")
     return "N/A" if plain in _NOT_REPORTED else plain

@@ -9,7 +9,7 @@
 
 #include "abi.h"
 
-enum { MAX_GPUS = 64, MAX_LINKS = 36, MAX_MIGS = 16, MAX_PROCESSES = 32, MAX_EVENTS = 256, MAX_FAILS = 8 };
+enum { MAX_GPUS = 64, MAX_LINKS = 36, MAX_MIGS = 16, MAX_PROCESSES = 32, MAX_EVENTS = 256, MAX_FAILS = 32 };
 enum { TEXT = 96 };
 
 struct link {

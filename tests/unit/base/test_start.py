@@ -219,6 +219,11 @@ def test_every_program_prints_its_version(command: list[str], program: str) -> N
             id="webhook's port in use",
         ),
         pytest.param(
+            ["berth_agent", "--node-name=a", "--log-level=error", "--metrics-port={port}"],
+            "berth-agent: --metrics-port {port} on 0.0.0.0: address already in use",
+            id="agent's port in use",
+        ),
+        pytest.param(
             ["berth_agent"],
             "berth-agent: --node-name is needed (or NODE_NAME): the node whose devices this agent publishes",
             id="agent without arguments",
