@@ -101,8 +101,8 @@ bench-election: binaries ## measure how slow an API server may be for a leader t
 	@DELAYS="$(or $(DELAYS),0.5 1 2 4)" SECONDS=$(or $(SECONDS),60) OVERLOAD=$(or $(OVERLOAD),30) $(BIN)/python -m tests.bench.election
 
 .PHONY: bench-agent
-bench-agent: binaries ## measure what an agent takes while nothing changes: WARM=30 SECONDS=60
-	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) $(BIN)/python -m tests.bench.agent
+bench-agent: binaries ## measure what an agent takes while nothing changes: WARM=30 SECONDS=60 SCRAPED=15
+	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) SCRAPED=$(or $(SCRAPED),15) $(BIN)/python -m tests.bench.agent
 
 .PHONY: fmt
 fmt: setup ## format the code

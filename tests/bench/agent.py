@@ -1,17 +1,20 @@
 """What an agent costs while nothing changes: `python -m tests.bench.agent`.
 
-WARM and SECONDS are read from the environment. One node with eight cards of the NVML fixture, a kubelet in memory, and
-eight pods that each hold a card and compute on it. The device plugin, PodResources, labels and health events are on,
-with the default intervals. The agent logs in with a token file, as a pod does, and imports only libraries that its
-image has. It runs for WARM seconds before it is measured for SECONDS.
+WARM, SECONDS and SCRAPED are read from the environment. One node with eight cards of the NVML fixture, a kubelet in
+memory, and eight pods that each hold a card and compute on it. The device plugin, PodResources, labels and health
+events are on, with the default intervals, and the metrics are scraped every SCRAPED seconds. The agent logs in with a
+token file, as a pod does, and imports only libraries that its image has. It runs for WARM seconds before it is measured
+for SECONDS.
 """
 
 import asyncio
 import contextlib
+import socket
 import sys
 import tempfile
+import urllib.request
 from collections.abc import AsyncIterator, Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
@@ -30,6 +33,8 @@ CARDS: Final = 8
 GPU: Final = "nvidia.com/gpu"
 PUBLISHED_SECONDS: Final = 120.0
 MIB: Final = 2**20
+MIN_METRICS: Final = 10_000
+"""Bytes that the metrics of eight cards exceed."""
 SHIPPED: Final = "import sys; sys.modules['rich'] = None; from berth_agent.__main__ import main; main()"
 """structlog imports rich if it is installed. The agent does not depend on it, so its image lacks it."""
 BOOT: Final = "sys/kernel/random/boot_id"
@@ -52,22 +57,46 @@ Opener = Callable[[], contextlib.AbstractContextManager[Arena]]
 
 def main(opener: Opener = opened) -> None:
     """Run the benchmark."""
-    warm, seconds = figures.number("WARM", 30), figures.number("SECONDS", 60)
+    warm, seconds, scraped = figures.number("WARM", 30), figures.number("SECONDS", 60), figures.number("SCRAPED", 15)
     with opener() as arena:
-        measured = asyncio.run(measure(arena, warm=warm, seconds=seconds))
-    figures.result({"bench": "agent", **measured, "seconds": seconds})
+        measured = asyncio.run(measure(arena, warm=warm, seconds=seconds, scraped=scraped))
+    figures.result({"bench": "agent", **measured, "seconds": seconds, "scraped_seconds": scraped})
 
 
-async def measure(arena: Arena, *, warm: int, seconds: int) -> dict[str, float]:
-    """Measure an agent that has published everything."""
+async def measure(arena: Arena, *, warm: int, seconds: int, scraped: int = 0) -> dict[str, float]:
+    """Measure an agent that has published everything, and whose metrics are scraped so often; 0 is never."""
     with tempfile.TemporaryDirectory(prefix="berth-") as name:
         node = Node(arena=arena, name=arena.nodes(1)[0], folder=Path(name))
         async with node.kubelet() as kubelet:
             with node.holders(), node.agent(kubelet) as agent:
                 await kubelet.sees(lambda units: len(units.get(GPU, ())) == CARDS, deadline=PUBLISHED_SECONDS)
                 await asyncio.to_thread(node.wait_until_published)
-                await asyncio.sleep(warm)
-                return await _look(agent.pid, seconds)
+                async with _scraping(node.metrics_port, scraped):
+                    await asyncio.sleep(warm)
+                    return await _look(agent.pid, seconds)
+
+
+@contextlib.asynccontextmanager
+async def _scraping(port: int, seconds: int) -> AsyncIterator[None]:
+    """Read the agent's metrics regularly, as Prometheus does."""
+
+    async def scrape() -> None:
+        while seconds:
+            await asyncio.to_thread(_scrape, port)
+            await asyncio.sleep(seconds)
+
+    task = asyncio.create_task(scrape())
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
+
+
+def _scrape(port: int) -> None:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+        assert len(answer.read()) > MIN_METRICS
 
 
 async def _look(pid: int, seconds: int) -> dict[str, float]:
@@ -81,6 +110,12 @@ async def _look(pid: int, seconds: int) -> dict[str, float]:
     }
 
 
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port: int = free.getsockname()[1]
+    return port
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A node with eight cards, all of them held."""
@@ -89,6 +124,7 @@ class Node:
     name: str
     folder: Path
     """The path must be short enough for Unix sockets."""
+    metrics_port: int = field(default_factory=_free_port)
 
     @contextlib.asynccontextmanager
     async def kubelet(self) -> AsyncIterator[Kubelet]:
@@ -132,6 +168,8 @@ class Node:
             "proc-root": self.folder / "proc",
             "checkpoint": self.folder / "checkpoint.json",
             "cdi-folder": self.folder / "cdi",
+            "metrics-address": "127.0.0.1",
+            "metrics-port": self.metrics_port,
         }
         words = ["--device-plugin", *machine.agent_options(), *(f"--{key}={value}" for key, value in options.items())]
         environment = {**BYTECODE, "BERTH_NVML_STATE": str(machine.state)}

@@ -16,6 +16,6 @@ def test_the_benchmark_of_the_agent_ends_with_its_figures(
     monkeypatch.setenv("SECONDS", "1")
     agent.main(lambda: contextlib.nullcontext(arena))
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
-    assert result.keys() == {"bench", "rss_mb", "pss_mb", "cpu_percent", "seconds"}
+    assert result.keys() == {"bench", "rss_mb", "pss_mb", "cpu_percent", "seconds", "scraped_seconds"}
     assert result["rss_mb"] >= result["pss_mb"] > 0
     assert result["cpu_percent"] >= 0
