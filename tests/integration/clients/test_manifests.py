@@ -190,6 +190,6 @@ def endpoints(arena: Arena, name: str, address: str) -> tuple[str, dict[str, Any
         "kind": "EndpointSlice",
         "metadata": {"name": name, "namespace": arena.namespace, "labels": {"kubernetes.io/service-name": name}},
         "addressType": "IPv4",
-        "ports": [{"name": "extender", "port": 10262}],
+        "ports": [{"name": "https", "port": 10262}],
         "endpoints": [{"addresses": [address]}],
     }
