@@ -78,6 +78,11 @@ bench-quality: setup ## measure how much of all cards gets allocated, against ot
 bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput
 
+.PHONY: bench-extender
+bench-extender: binaries ## race kube-scheduler with the extender, alone, and Berth: NODES=1000 LARGE=5000 PODS=2000 CALLS=400 REPEAT=1
+	@NODES=$(or $(NODES),1000) LARGE=$(or $(LARGE),5000) PODS=$(or $(PODS),2000) CALLS=$(or $(CALLS),400) \
+		REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.extender
+
 .PHONY: bench-wake
 bench-wake: binaries ## measure how soon what a pod waits for is used: NODES=1000 WAITING=1000 SAMPLES=100 CLASSES=200 EVENTS=50
 	@NODES=$(or $(NODES),1000) WAITING=$(or $(WAITING),1000) SAMPLES=$(or $(SAMPLES),100) \

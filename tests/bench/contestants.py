@@ -1,4 +1,4 @@
-"""The two schedulers that are compared, each a process with its own scheduler name and user."""
+"""The schedulers that are compared, each a process with its own scheduler name and user."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -9,10 +9,13 @@ from typing import Any, Final
 import yaml
 
 from devcluster import Arena, programs
+from tests import kube_scheduler as shipped
 from tests.processes import Process
 
 OURS: Final = "ours"
 KUBE_SCHEDULER: Final = "kube_scheduler"
+EXTENDED: Final = "extended"
+"""kube-scheduler with Berth's extender."""
 
 STOPPED: Final = {"lease_duration": 300, "renew_deadline": 250, "retry_period": 10, "takeover_pause": 0.1}
 """A leader that is paused while its pods are created must not lose its term."""
@@ -51,9 +54,15 @@ def straight(kubeconfig: Path) -> Path:
     return kubeconfig
 
 
-def ours(arena: Arena, folder: Path, timing: Mapping[str, float | str] = STOPPED, *, via: Via = straight) -> Contestant:
-    """Return Berth's operator."""
-    account = "bench-ours"
+def ours(
+    arena: Arena,
+    folder: Path,
+    timing: Mapping[str, object] = STOPPED,
+    *,
+    via: Via = straight,
+    account: str = "bench-ours",
+) -> Contestant:
+    """Return Berth's operator; `timing` may have any flags of it."""
     flags = {
         "kubeconfig": via(arena.service_account(account, "cluster-admin")),
         "scheduler_names": arena.scheduler_name,
@@ -76,8 +85,13 @@ def ours(arena: Arena, folder: Path, timing: Mapping[str, float | str] = STOPPED
     )
 
 
-def kube_scheduler(arena: Arena, folder: Path, *, elects: bool = False, via: Via = straight) -> Contestant:
-    """Return kube-scheduler with its defaults, except its client's limits, and elections unless it `elects`."""
+def kube_scheduler(
+    arena: Arena, folder: Path, *, elects: bool = False, via: Via = straight, **options: Any
+) -> Contestant:
+    """Return kube-scheduler with its defaults, except its client's limits, and elections unless it `elects`.
+
+    `options` are further fields of its configuration.
+    """
     account, name = "bench-kube-scheduler", f"{arena.scheduler_name}-kube"
     config: dict[str, Any] = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
@@ -90,17 +104,43 @@ def kube_scheduler(arena: Arena, folder: Path, *, elects: bool = False, via: Via
             "burst": 10000,
         },
         "profiles": [{"schedulerName": name}],
+        **options,
     }
-    file = folder / "kube-scheduler.yaml"
+    return _of_configuration(arena, folder, name=KUBE_SCHEDULER, account=account, config=config)
+
+
+def extended(arena: Arena, folder: Path, url: str, certificates: Path, *, metrics_port: int) -> Contestant:
+    """Return kube-scheduler with the extender at a URL, configured as it is shipped except its client's limits."""
+    account, name = "bench-extended", extended_name(arena)
+    kubeconfig = arena.service_account(account, "cluster-admin")
+    config = shipped.shipped(kubeconfig, name, url, certificates)
+    return _of_configuration(arena, folder, name=EXTENDED, account=account, config=config, metrics_port=metrics_port)
+
+
+def extended_name(arena: Arena) -> str:
+    """Return the scheduler name of the kube-scheduler with the extender."""
+    return f"{arena.scheduler_name}-extended"
+
+
+def _of_configuration(
+    arena: Arena, folder: Path, *, name: str, account: str, config: Mapping[str, Any], metrics_port: int = 0
+) -> Contestant:
+    file = folder / f"{name}.yaml"
     file.write_text(yaml.safe_dump(config))
     program = str(programs.ensure(["kube-scheduler"])["kube-scheduler"])
+    [profile] = config["profiles"]
+    options = [
+        f"--secure-port={metrics_port}",
+        "--bind-address=127.0.0.1",
+        "--authorization-always-allow-paths=/metrics",
+    ]
     return _contestant(
         arena,
         folder,
-        name=KUBE_SCHEDULER,
+        name=name,
         account=account,
-        scheduler_name=name,
-        command=[program, f"--config={file}", "--secure-port=0"],
+        scheduler_name=profile["schedulerName"],
+        command=[program, f"--config={file}", *options],
     )
 
 

@@ -11,6 +11,7 @@ kwok would make for them at once would compete for the two cores of the schedule
 import asyncio
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -64,14 +65,15 @@ class Race:
         self._track, self._arena, self._log, self._pods = track, track.arena, track.log, pods
         self._annotations = {STARTS_AFTER: f"{start}s"}
 
-    def run(self, contestant: Contestant) -> Run:
-        """Run a scheduler until it has bound all pods; every object is new."""
+    def run(self, contestant: Contestant, inspect: Callable[[], None] = lambda: None) -> Run:
+        """Run a scheduler until it has bound all pods, and `inspect` it before it stops; every object is new."""
         asyncio.run(self._track.clear())
         process = contestant.start()
         try:
             self._sync(contestant, process)
             with Watcher(self._arena.cluster, self._arena.namespace) as watcher:
                 result = self._measure(contestant, process, watcher)
+            inspect()
         finally:
             if process.exit_code is None:
                 process.stop()

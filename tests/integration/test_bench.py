@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import churn, core, election, memory, restart, throughput, track, wake
+from tests.bench import churn, core, election, extender, memory, restart, throughput, track, wake
 from tests.bench.track import Opener, Track
 
 Sizes = dict[str, int]
@@ -103,6 +103,17 @@ def test_the_race_ends_with_the_figures_of_both(open_track: Callable[[float], Op
         assert figures.keys() == FIGURES
         assert figures["pods_per_s"] > 0
         assert all(math.isfinite(value) and value >= 0 for value in figures.values())
+
+
+def test_the_race_with_the_extender_ends_with_the_figures_of_all(
+    open_track: Callable[[float], Opener], result: Result
+) -> None:
+    printed = result(lambda: extender.main(open_track(NONE)), NODES=NODES, LARGE=0, PODS=4, CALLS=4)
+
+    rates = {"pods_per_s", "kube_scheduler_pods_per_s", "ours_pods_per_s"}
+    quantiles = {f"{verb}_p{share}_ms" for verb in ("filter", "prioritize", "bind") for share in (50, 99)}
+    assert printed.keys() == {"bench", "nodes", "large", *rates, *quantiles}
+    assert all(float(str(printed[name])) > 0 for name in rates | quantiles)
 
 
 def test_the_benchmark_of_elections_ends_with_the_rows_of_both(
