@@ -134,12 +134,14 @@ stubs: setup ## write what protoc makes of the interfaces of kubelet into .build
 generate: stubs ## write the files that are made from the models and interfaces
 	@$(BIN)/python -m berth_api.crd crds
 	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
+	@$(BIN)/python -m berth_operator.monitoring.dashboard manifests/components
 	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
 
 .PHONY: verify
 verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
 	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
+	@$(BIN)/python -m berth_operator.monitoring.dashboard --check manifests/components
 	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+import yaml
 from prometheus_client import generate_latest
 
 from berth_operator.metrics import gauges
@@ -11,7 +12,9 @@ from berth_operator.metrics.gauges import FAMILIES, GAUGES
 from tests import metric_names
 from tests.metric_names import Series
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "metrics.md"
+RULES = ROOT / "manifests" / "components" / "monitoring" / "rules.yaml"
 ROW = re.compile(r"^\| `(?P<name>[a-z_]+)` \| (?P<type>\w+) \|(?P<labels>[^|]*)\|", re.MULTILINE)
 
 
@@ -43,3 +46,10 @@ def test_a_replica_that_does_not_lead_has_no_gauges_over_the_state() -> None:
     exposed = generate_latest().decode()
     assert not any(family.name in exposed for family in FAMILIES)
     assert gauges.QUEUED.name
+
+
+def test_the_page_has_every_alert_with_its_severity() -> None:
+    groups = yaml.safe_load(RULES.read_text())["groups"]
+    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
+    rows = re.findall(r"^\| `(Berth\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
+    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in alerts]

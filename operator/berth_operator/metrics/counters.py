@@ -42,6 +42,11 @@ WAITING: Final = Histogram(
     buckets=(1, 5, 15, 60, 300, 900, 3600, 4 * 3600, 12 * 3600, 24 * 3600, 72 * 3600),
 )
 
+# Otherwise a rate would miss the first one: a series that appears with 1 has not grown.
+for _outcome in ("bound", "gone", "refused", "fenced"):
+    BINDS.labels(_outcome)
+REPORTS_LOST.labels("event")
+
 
 @cache
 def waiting_of(gpus: str) -> Callable[[float], None]:

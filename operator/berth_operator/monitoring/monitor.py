@@ -1,4 +1,4 @@
-"""Computes the gauges over the state, every few seconds, in slices that leave the loop to decisions."""
+"""Computes the gauges over the state every few seconds, in slices that leave the loop to decisions."""
 
 import asyncio
 import time
@@ -14,8 +14,10 @@ from berth_operator.monitoring.bounds import OTHER, frequent
 from berth_operator.monitoring.pending import PendingCount
 from berth_operator.state.cluster import Cluster
 
-PERIOD: Final = 5.0
+PAUSES: Final = (1.0, 10.0)
 """Seconds between two refreshes."""
+SHARE: Final = 50.0
+"""The pause, as a multiple of the time that the last refresh took."""
 SLICE: Final = 0.002
 """Seconds that counting pods may hold the loop."""
 STRIDE: Final = 64
@@ -38,8 +40,10 @@ class Monitor:
         """Refresh the gauges until cancelled, which removes them: only a leader has a state."""
         try:
             while True:
+                began = time.perf_counter()
                 await self.refresh()
-                await asyncio.sleep(PERIOD)
+                shortest, longest = PAUSES
+                await asyncio.sleep(min(longest, max(shortest, SHARE * (time.perf_counter() - began))))
         finally:
             GAUGES.shown = {}
 

@@ -1,5 +1,6 @@
 """Base and components as kubectl combines them, and as the API server accepts them."""
 
+import json
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -116,7 +117,7 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     [
         ("webhook",),
         ("validation",),
-        ("hami-core", "runtime-class", "debug-api"),
+        ("hami-core", "runtime-class", "debug-api", "monitoring"),
         ("webhook", "no-routing"),
         ("hami-core", "runtime-class", "extender"),
         ("webhook", "extender", "webhook-extender"),
@@ -131,6 +132,20 @@ def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: 
         api.request(
             "PATCH", api.path_of(document), body=document, query=query, content_type="application/apply-patch+yaml"
         )
+
+
+def test_grafana_finds_the_dashboard_and_prometheus_the_ports_and_rules(build: Build) -> None:
+    built = build("monitoring", "monitoring-prometheus-operator")
+    shown = built["ConfigMap/berth-dashboard"]
+    assert shown["metadata"]["labels"] == {"grafana_dashboard": "1"}
+    assert json.loads(shown["data"]["berth.json"])["title"] == "Berth"
+    rules = yaml.safe_load(built["ConfigMap/berth-rules"]["data"]["berth.rules.yaml"])
+    assert built["PrometheusRule/berth"]["spec"] == rules
+    template = built["Deployment/berth-operator"]["spec"]["template"]
+    monitor = built["PodMonitor/berth-operator"]["spec"]
+    assert monitor["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    ports = {port["name"] for container in template["spec"]["containers"] for port in container["ports"]}
+    assert {endpoint["port"] for endpoint in monitor["podMetricsEndpoints"]} <= ports
 
 
 def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
