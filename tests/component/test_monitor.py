@@ -1,0 +1,84 @@
+"""The gauges over the state: kept up to date in slices, and gone when the leader stops."""
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+
+import pytest
+
+from berth_operator.core.values.request import PendingPod
+from berth_operator.metrics import gauges
+from berth_operator.metrics.gauges import GAUGES
+from berth_operator.monitoring.monitor import PAUSES, SLICE, Monitor
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.listener import NoListener
+from tests.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
+
+PODS = 20_000
+
+
+@pytest.fixture(autouse=True)
+def empty() -> Iterator[None]:
+    yield
+    GAUGES.shown = {}
+
+
+def filled() -> Cluster:
+    cluster = Cluster(grace=1e9, listener=NoListener())
+    cluster.put_node(node("a"))
+    cluster.put_device(device("a", *(entry(minor) for minor in range(4))))
+    return cluster
+
+
+@pytest.mark.looptime
+async def test_gauges_follow_the_state_until_the_term_ends() -> None:
+    cluster = filled()
+    monitor = Monitor(cluster=cluster, ages=lambda: {"nodes": 3.0}, wall=lambda: 1000.0)
+    task = asyncio.create_task(monitor.run())
+    await asyncio.sleep(0.5)
+    assert GAUGES.shown[gauges.QUEUED]["active",] == 0
+    assert GAUGES.shown[gauges.HEARD] == {("nodes",): 997.0}
+    assert GAUGES.shown[gauges.CACHED] == {("nodes",): 1, ("pods",): 0, ("assumed_pods",): 0}
+    assert sum(GAUGES.shown[gauges.GPUS].values()) == 4
+
+    cluster.put_pending(pod("p", {NVIDIA: "1"}))
+    cluster.put_pending(pod("gated", {NVIDIA: "1"}, schedulingGates=[{"name": "later"}]))
+    await asyncio.sleep(2 * PAUSES[0])
+    assert GAUGES.shown[gauges.QUEUED] == {("active",): 1, ("backoff",): 0, ("unschedulable",): 0, ("gated",): 1}
+
+    cluster.remove_pending("uid-gated")
+    await asyncio.sleep(2 * PAUSES[0])
+    assert GAUGES.shown[gauges.QUEUED]["gated",] == 0
+
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
+    assert GAUGES.shown == {}
+
+
+async def test_counting_many_pods_leaves_the_loop_to_others() -> None:
+    cluster = filled()
+    for number in range(PODS):
+        cluster.queue.put(_pod(number))
+    turns = 0
+
+    async def take_turns() -> None:
+        nonlocal turns
+        while True:
+            await asyncio.sleep(0)
+            turns += 1
+
+    others = asyncio.create_task(take_turns())
+    began = time.process_time()
+    await Monitor(cluster=cluster, ages=dict).refresh()
+    took = time.process_time() - began
+    others.cancel()
+
+    assert sum(GAUGES.shown[gauges.PENDING].values()) == PODS
+    # Not quite one turn for each slice: some parts are not sliced.
+    assert turns >= 0.3 * took / SLICE
+
+
+def _pod(number: int) -> PendingPod:
+    return waiting(f"p{number}", asks({GPU: 100}), namespace=f"ns-{number % 3000}", created="2026-01-01T00:00:00Z")
