@@ -1,7 +1,9 @@
 """Base and components as kubectl combines them, and as the API server accepts them."""
 
 import json
+import os
 import re
+import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,9 +11,12 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster
+from berth_base import start
+from berth_operator.extender import endpoints
+from berth_operator.settings import Settings
+from devcluster import Arena, Cluster, programs
 from devcluster.api import Manifest
-from tests import policies
+from tests import kube_scheduler, policies
 
 ROOT = Path(__file__).parents[3]
 ALONE = "MutatingAdmissionPolicy/berth-injection"
@@ -205,3 +210,32 @@ def test_another_scheduler_is_trusted_as_the_documentation_says(build: Build) ->
     assert trusted == '["system:serviceaccount:koordinator-system:koord-scheduler"]'
     shipped = build()["ValidatingAdmissionPolicy/berth-allocations"]["spec"]["variables"][0]
     assert shipped == {"name": "trusted", "expression": "[]"}
+
+
+def test_the_operator_reads_the_secret_of_the_documentation(arena: Arena, build: Build, tmp_path: Path) -> None:
+    folder = tmp_path / "certificates"
+    folder.mkdir()
+    kube_scheduler.certificates(folder)
+    [command] = re.findall(r"```bash\n(kubectl create secret .*?)```", kube_scheduler.PAGE.read_text(), re.DOTALL)
+    kubectl = programs.ensure(["kubectl"])["kubectl"].parent
+    environment = {"PATH": f"{kubectl}:{os.environ['PATH']}", "KUBECONFIG": str(arena.cluster.kubeconfig)}
+    script = command.replace("berth-system", arena.namespace)
+    subprocess.run(["bash", "-euc", script], cwd=folder, env=environment, check=True, capture_output=True)
+    pod = build("extender")["Deployment/berth-operator"]["spec"]["template"]["spec"]
+    [volume] = [each for each in pod["volumes"] if each.get("secret")]
+    [container] = pod["containers"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == volume["name"]]
+    read = {each.partition("=")[2] for each in container["args"] if each.startswith("--extender-c") or "-key=" in each}
+    files = arena.get("secrets", volume["secret"]["secretName"])["data"]
+    assert read == {f"{mount['mountPath']}/{name}" for name in files}
+
+
+def test_the_operator_takes_the_flags_of_the_component(build: Build) -> None:
+    deployment = build("extender")["Deployment/berth-operator"]
+    [container] = deployment["spec"]["template"]["spec"]["containers"]
+    assert {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}} in container["env"]
+    settings = start.read(Settings, [each.replace("$(POD_IP)", "10.1.2.3") for each in container["args"]])
+    assert {"name": "extender", "containerPort": settings.extender_port} in container["ports"]
+    [port] = build("extender")["Service/berth-extender"]["spec"]["ports"]
+    assert (settings.extender_service, port["name"]) == ("berth-system/berth-extender", endpoints.PORT_NAME)
+    assert settings.extended == {"default-scheduler"}
