@@ -34,6 +34,7 @@ from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values.verdict import ANY
 from berth_operator.debug_api import server as debug_server
 from berth_operator.extender.service import ExtenderService, Leader
+from berth_operator.gpu_metrics import refreshing
 from berth_operator.handlers.marks import Marks
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
@@ -271,6 +272,7 @@ class App:
         tasks.create_task(self._preemptor.run())
         tasks.create_task(self._evictor.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
+        tasks.create_task(self._refresh_gpu_metrics())
         await self._memo.lead()
         tasks.create_task(Monitor(cluster=self._cluster, ages=self._ages).run())
         self._leading = True
@@ -278,11 +280,21 @@ class App:
         counters.LEADING.set(1)
         log.info("leading", term=term)
 
+    async def _refresh_gpu_metrics(self) -> None:
+        await refreshing.run(
+            settings=self._settings, api=self._client, cluster=self._cluster, report=self._gpu_metrics_stale
+        )
+
+    def _gpu_metrics_stale(self, problem: str) -> None:
+        if self._settings.pod:
+            self._reporter.gpu_metrics_stale(self._settings.pod, problem)
+
     def _use(self, configuration: Configuration) -> None:
         """Use another configuration from now on."""
         self._configuration = configuration.with_plugins(self._plugins)
         schedulers = _scheduled(self._settings, configuration)
         self._cluster.gangs.set_schedulers(schedulers)
+        self._cluster.fleet.set_model_aliases(configuration.model_aliases)
         self._show()
         log.info("configuration in use", hash=configuration.hash, schedulers=list(configuration.policies))
         if self._tasks is not None:
@@ -364,6 +376,7 @@ def _cluster(
         trusted_schedulers=settings.trusted,
     )
     cluster.gangs.set_schedulers(_scheduled(settings, configuration))
+    cluster.fleet.set_model_aliases(configuration.model_aliases)
     return cluster
 
 

@@ -5,6 +5,7 @@ without affecting each other.
 """
 
 import socket
+import ssl
 from ipaddress import IPv4Address, ip_address
 from pathlib import Path
 from typing import Annotated, Literal, Self
@@ -33,6 +34,26 @@ def _check_url(url: str) -> str:
     if url and not valid:
         raise ValueError("must be http://address:port/path, or empty")
     return url
+
+
+def _check_prometheus(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.port != 0 and parts.hostname
+    except ValueError:
+        valid = False
+    if url and (not valid or parts.username or parts.query or parts.fragment):
+        raise ValueError("must be http://host:port/path or https://host:port/path, without user and query, or empty")
+    return url
+
+
+def _check_authority(file: Path | None) -> Path | None:
+    """Check that the file has certificates; they are used only once this replica leads."""
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise ValueError(f"{file}: no certificates: {error.strerror or error}") from error
+    return file
 
 
 class Settings(BaseSettings):
@@ -127,6 +148,32 @@ class Settings(BaseSettings):
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
     """Port on which to serve metrics for Prometheus; 0 to serve none."""
 
+    metrics_source: Literal["none", "agents", "prometheus"] = "none"
+    """Where live GPU metrics are read from, for the score `genius` and for memory that Genius' labels request
+    (docs/live-metrics.md)."""
+
+    metrics_interval: Annotated[float, Field(ge=1, le=3600)] = 15.0
+    """Seconds between two reads of live GPU metrics."""
+
+    metrics_stale_after: Annotated[float, Field(ge=2, le=3600)] = 60.0
+    """Seconds after which what was measured of a GPU is no longer used; more than twice the interval."""
+
+    agent_metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9405
+    """Port on which the agents serve metrics, for `--metrics-source agents`."""
+
+    prometheus_url: Annotated[str, AfterValidator(_check_prometheus)] = ""
+    """URL of Prometheus, for `--metrics-source prometheus`; empty to search `prometheus_namespaces`."""
+
+    prometheus_namespaces: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?$")] = ""
+    """Namespaces whose Services are searched for Prometheus, separated by commas, the first that has one; Services of
+    other namespaces are never asked."""
+
+    prometheus_ca: Annotated[Path | None, AfterValidator(_check_authority)] = None
+    """PEM file with the certificate authority of Prometheus; without one those that the system trusts."""
+
+    prometheus_token_file: Path | None = None
+    """File with a bearer token for Prometheus, read again for each query; sent by https only."""
+
     debug_address: IPvAnyAddress = IPv4Address("127.0.0.1")
     """Address on which the debug API listens (docs/debug-api.md). On any address except loopback it requires a bearer
     token that the API server authenticates and authorizes."""
@@ -201,6 +248,21 @@ class Settings(BaseSettings):
         return self
 
     @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        if self.metrics_source == "prometheus" and bool(self.prometheus_url) == bool(self.prometheus_namespaces):
+            raise ValueError(
+                "--metrics-source prometheus: set --prometheus-url or --prometheus-namespaces, and not both"
+            )
+        if self.prometheus_token_file is not None and self.prometheus_url.startswith("http://"):
+            raise ValueError(f"--prometheus-token-file: {self.prometheus_url} would expose the token; use https")
+        if self.metrics_stale_after < 2 * self.metrics_interval:
+            raise ValueError(
+                f"--metrics-stale-after {self.metrics_stale_after:g}: must be at least twice --metrics-interval "
+                f"{self.metrics_interval:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _check_election(self) -> Self:
         """Check what the election requires: a leader stops before another one leads, and can retry before it stops."""
         if self.lease_duration <= self.renew_deadline:
@@ -246,6 +308,11 @@ class Settings(BaseSettings):
     def trusted(self) -> frozenset[str]:
         """Return the other schedulers whose allocations are trusted."""
         return frozenset(filter(None, self.trusted_schedulers.split(",")))
+
+    @property
+    def prometheus_namespace_names(self) -> tuple[str, ...]:
+        """Return the namespaces whose Services are searched for Prometheus."""
+        return tuple(filter(None, self.prometheus_namespaces.split(",")))
 
     def configuration(self) -> Configuration:
         """Read the configuration file, or return default profiles if there is none.

@@ -116,6 +116,12 @@ class Reporter:
         digest = hashlib.sha256(problem.encode()).hexdigest()[:16]
         self._warn(subject, "ConfigurationRefused", "Reloading", note, suffix=digest)
 
+    def gpu_metrics_stale(self, pod: str, problem: str) -> None:
+        """Report on our own pod (namespace/name/UID) that decisions do without GPU metrics."""
+        namespace, name, uid = pod.split("/")
+        subject = Subject(namespace=namespace, name=name, uid=uid, controller=names.OPERATOR)
+        self._warn(subject, "GPUMetricsStale", "Refreshing", problem, suffix="gpu-metrics")
+
     def preempted(self, victim: Charge, pod: PendingPod) -> None:
         """Report that a pod was preempted by another."""
         subject = _bound(victim, controller=pod.scheduler)

@@ -24,6 +24,18 @@ CONFIGURATION: Final = Gauge("berth_configuration_info", "1 for the configuratio
 WAITING_FOR_FENCE: Final = Gauge(
     "berth_waiting_for_fence", "1 while this replica is elected and waits for the API server to load the fence"
 )
+GPU_METRICS_CARDS: Final = Gauge(
+    "berth_gpu_metrics_cards", "GPUs that Devices list, by whether recent metrics of them are known", ["state"]
+)
+GPU_METRICS_STALE: Final = Gauge(
+    "berth_gpu_metrics_stale", "1 while no recent metrics of any GPU are known, though a source is configured"
+)
+GPU_METRICS_REFRESHES: Final = Counter(
+    "berth_gpu_metrics_refreshes_total", "Reads of GPU metrics, by result", ["result"]
+)
+GPU_METRICS_DROPPED: Final = Counter(
+    "berth_gpu_metrics_dropped_total", "Samples of GPUs that were not used, by reason", ["reason"]
+)
 LEADING: Final = Gauge("berth_leading", "1 while this replica leads")
 EXTENDER_CALLS: Final = Counter(
     "berth_extender_calls_total", "Calls of the extender, by verb and result", ["verb", "result"]

@@ -9,6 +9,7 @@ on parts above it in this list:
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `NodeCache` has Nodes, Devices and the agents' Leases.
+* `GpuMetrics` has what was measured of the GPUs.
 * `UnknownAllocations` reports bound pods that block devices.
 * `Placements` assumes, confirms and forgets what pods hold.
 """
@@ -26,6 +27,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.allocation_tracker import AllocationTracker
 from berth_operator.state.gangs import Gangs
+from berth_operator.state.gpu_metrics import GpuMetrics
 from berth_operator.state.listener import Listener, NoListener
 from berth_operator.state.node_cache import NodeCache
 from berth_operator.state.nominator import Nominator
@@ -118,6 +120,7 @@ class Cluster:
             grace=grace,
             confined=confined,
         )
+        self.gpu_metrics = GpuMetrics(fleet=self.fleet, waker=waker, clock=clock)
         self.unknown_allocations = UnknownAllocations(
             fleet=self.fleet, node_cache=self.node_cache, listener=listener, clock=clock
         )

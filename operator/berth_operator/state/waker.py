@@ -1,5 +1,7 @@
 """Wakes parked pods on events that may help them."""
 
+from collections.abc import Iterable
+
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.events import ClusterEvent
@@ -58,6 +60,12 @@ class Waker:
             woken = self._queue.wake(event.change, EventHint(self._fleet, event))
         if woken:
             self._listener.work_ready()
+
+    def memory_measured(self, nodes: Iterable[str]) -> None:
+        """Wake the pods that wait for measured memory and may fit now on these nodes, which have more of it free."""
+        if self._queue.awaits(Change.GPU_METRICS):
+            for node in nodes:
+                self.happened(ClusterEvent(change=Change.GPU_METRICS, node=node))
 
     def pod_assigned(self, charge: Charge) -> None:
         """Wake the pods that wait for an assigned pod, such as those with pod affinity."""

@@ -1,0 +1,10 @@
+"""Live GPU metrics: read from Prometheus or from the agents in the background, for decisions that never wait for them.
+
+families     the names and units of DCGM exporter, of ObserverWard and of Berth's agents
+exposition   reads what an agent exposes
+answers      reads what Prometheus answers
+fetching     HTTP with bounds: no redirects, a deadline, a limit of the size
+services     finds Prometheus by its Services, in namespaces that a setting lists
+sources      reads all cards once: from Prometheus, or from each agent
+refreshing   reads again and again, and reports when what is known becomes stale
+"""

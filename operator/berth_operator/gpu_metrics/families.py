@@ -1,0 +1,129 @@
+"""The exporters of GPU metrics: names, labels and units of their series."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_operator.core.values.gpu_metrics import UNKNOWN, CardSample, Quantity, Values
+
+MIB: Final = float(2**20)
+PERCENT: Final = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The series of one quantity."""
+
+    name: str
+    quantity: Quantity
+    unit: float = 1.0
+    """What one of the exporter's units is in bytes, watts, or as a ratio."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """The series of one exporter."""
+
+    name: str
+    uuid_label: str
+    node_label: str
+    series: tuple[Series, ...]
+    """The first one is expected of every card; its age is that of the card's values."""
+    selector: str = ""
+    """Label matchers that leave out what is not of a whole card."""
+
+    def by_name(self) -> Mapping[str, Series]:
+        """Return the series by their names."""
+        return {each.name: each for each in self.series}
+
+
+AGENT: Final = Family(
+    name="berth-agent",
+    uuid_label="UUID",
+    node_label="node",
+    series=(
+        Series(name="berth_gpu_memory_free_bytes", quantity=Quantity.FREE_MEMORY),
+        Series(name="berth_gpu_memory_used_bytes", quantity=Quantity.USED_MEMORY),
+        Series(name="berth_gpu_sm_utilization_ratio", quantity=Quantity.MULTIPROCESSORS),
+        Series(name="berth_gpu_encoder_utilization_ratio", quantity=Quantity.ENCODER),
+        Series(name="berth_gpu_decoder_utilization_ratio", quantity=Quantity.DECODER),
+        Series(name="berth_gpu_power_watts", quantity=Quantity.POWER),
+        Series(name="berth_gpu_power_limit_watts", quantity=Quantity.POWER_LIMIT),
+    ),
+)
+DCGM: Final = Family(
+    name="dcgm-exporter",
+    uuid_label="UUID",
+    node_label="Hostname",
+    # MIG instances have the UUID of their card.
+    selector='{GPU_I_ID=""}',
+    series=(
+        Series(name="DCGM_FI_DEV_FB_USED", quantity=Quantity.USED_MEMORY, unit=MIB),
+        Series(name="DCGM_FI_DEV_FB_FREE", quantity=Quantity.FREE_MEMORY, unit=MIB),
+        Series(name="DCGM_FI_DEV_GPU_UTIL", quantity=Quantity.MULTIPROCESSORS, unit=PERCENT),
+        Series(name="DCGM_FI_DEV_ENC_UTIL", quantity=Quantity.ENCODER, unit=PERCENT),
+        Series(name="DCGM_FI_DEV_DEC_UTIL", quantity=Quantity.DECODER, unit=PERCENT),
+        Series(name="DCGM_FI_DEV_POWER_USAGE", quantity=Quantity.POWER),
+        Series(name="DCGM_FI_DEV_POWER_MGMT_LIMIT", quantity=Quantity.POWER_LIMIT),
+    ),
+)
+OBSERVER_WARD: Final = Family(
+    name="observerward",
+    uuid_label="uuid",
+    node_label="kubernetes_node",
+    series=(
+        Series(name="observerward_dynamic_gpu_used_global_memory_MiB", quantity=Quantity.USED_MEMORY, unit=MIB),
+        Series(name="observerward_dynamic_gpu_free_global_memory_MiB", quantity=Quantity.FREE_MEMORY, unit=MIB),
+        Series(name="observerward_dynamic_gpu_encoder_utilization", quantity=Quantity.ENCODER, unit=PERCENT),
+        Series(name="observerward_dynamic_gpu_decoder_utilization", quantity=Quantity.DECODER, unit=PERCENT),
+        Series(name="observerward_dynamic_gpu_power_usage_W", quantity=Quantity.POWER),
+    ),
+)
+FAMILIES: Final = (OBSERVER_WARD, DCGM, AGENT)
+"""All families; of a card that several measure, the values of the last count."""
+
+
+Answer = Iterable[tuple[Mapping[str, str], float]]
+"""The labels and the value of each series."""
+
+
+def samples(family: Family, card_ages: Answer, of_series: Mapping[Series, Answer], max_age: float) -> list[CardSample]:
+    """Return the samples of all cards that a family measured within `max_age` seconds."""
+    found: dict[tuple[str, str], dict[Quantity, float]] = {}
+    ages_by_card = {_card(family, labels): age for labels, age in card_ages if age <= max_age}
+    for series, answer in of_series.items():
+        for labels, value in answer:
+            card = _card(family, labels)
+            if card in ages_by_card:
+                found.setdefault(card, {})[series.quantity] = value * series.unit
+    return [
+        CardSample(uuid=card[0], node=card[1], age=max(ages_by_card[card], 0.0), values=of_values(by_quantity))
+        for card, by_quantity in found.items()
+    ]
+
+
+def _card(family: Family, labels: Mapping[str, str]) -> tuple[str, str]:
+    return labels.get(family.uuid_label, ""), labels.get(family.node_label, "")
+
+
+def of_values(values: Mapping[Quantity, float]) -> Values:
+    """Return known values in the order of the quantities."""
+    return tuple(values.get(each, UNKNOWN) for each in Quantity)
+
+
+def ages(family: Family) -> str:
+    """Return the PromQL query for the seconds since each card was measured, by the clock of Prometheus."""
+    return f"time() - max by {_labels(family)} (timestamp({family.series[0].name}{family.selector}))"
+
+
+def values(family: Family, series: Series, seconds: float) -> str:
+    """Return the PromQL query for each card's value, if it is not older than some seconds.
+
+    Of a card that is scraped several times it is the worst value.
+    """
+    worst = "min" if series.quantity is Quantity.FREE_MEMORY else "max"
+    return f"{worst} by {_labels(family)} (last_over_time({series.name}{family.selector}[{round(seconds)}s]))"
+
+
+def _labels(family: Family) -> str:
+    return f"({family.uuid_label}, {family.node_label})"

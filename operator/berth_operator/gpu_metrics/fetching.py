@@ -1,0 +1,84 @@
+"""HTTP for metrics: GET within bounds.
+
+Redirects are not followed, because the server of a redirect is not the one that the settings name. Proxies of the
+environment are not used.
+"""
+
+import asyncio
+import ssl
+from collections.abc import Mapping
+from http import HTTPStatus
+from pathlib import Path
+from typing import Final, Self
+
+import aiohttp
+
+MAX_BYTES: Final = 32 * 2**20
+_CHUNK: Final = 2**16
+
+
+class FetchError(Exception):
+    """There is no usable answer."""
+
+
+class Fetcher:
+    """Reads from one server, or from many, with the same TLS settings."""
+
+    def __init__(self, *, limit: int, seconds: float, authority: Path | None = None) -> None:
+        """Create a fetcher.
+
+        Args:
+            limit: connections at most.
+            seconds: deadline of a request, its connection included.
+            authority: PEM file with the certificates that sign the servers'; by default those that the system trusts.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        self._session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=limit, ssl=ssl.create_default_context(cafile=authority)),
+            timeout=aiohttp.ClientTimeout(total=seconds),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            auto_decompress=False,
+            headers={"Accept-Encoding": "identity", "User-Agent": "berth-operator"},
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+
+    async def get(
+        self,
+        url: str,
+        *,
+        params: Mapping[str, str] | None = None,
+        headers: Mapping[str, str] | None = None,
+        max_bytes: int = MAX_BYTES,
+    ) -> bytes:
+        """Return the body of an answer.
+
+        Raises:
+            FetchError: there is none in time, it is not 200, or it is too large.
+        """
+        try:
+            async with self._session.get(url, params=params, headers=headers, allow_redirects=False) as response:
+                if response.status != HTTPStatus.OK:
+                    raise FetchError(f"{url}: HTTP {response.status}; expected is 200")
+                return await _body(response, url, max_bytes)
+        except TimeoutError as error:
+            raise FetchError(f"{url}: no answer in time") from error
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise FetchError(f"{url}: {error}") from error
+
+
+async def _body(response: aiohttp.ClientResponse, url: str, max_bytes: int) -> bytes:
+    body = bytearray()
+    async for chunk in response.content.iter_chunked(_CHUNK):
+        body += chunk
+        if len(body) > max_bytes:
+            raise FetchError(f"{url}: more than {max_bytes} bytes")
+        # Large answers arrive in one go; decisions come in between.
+        await asyncio.sleep(0)
+    return bytes(body)
