@@ -67,7 +67,7 @@ coverage: setup ## measure branch coverage of the pure code
 	@$(BIN)/pytest tests/unit --cov --cov-report=term-missing
 
 .PHONY: bench-core
-bench-core: setup ## measure how fast the core decides, without a cluster: NODES=1000
+bench-core: setup ## measure how fast the core decides, without a cluster: NODES=1000 METRICS=0
 	@NODES=$(or $(NODES),1000) $(BIN)/python -m tests.bench.core
 
 .PHONY: bench-quality

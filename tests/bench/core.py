@@ -1,12 +1,15 @@
 """How fast the pure core decides: `python -m tests.bench.core`.
 
-NODES, CLASSES, DECISIONS, SEED and OWNED (1: all pods are replicas) are read from the environment. No cluster and no
-I/O: a decision is `decide` plus the charge that makes it visible to the next decision. The fleet stays about 70 % full:
-after placements, older ones are released outside the measured time. The first decision of each class is measured
-separately (`cold_p99_ms`), because it fills the caches of the class.
+NODES, CLASSES, DECISIONS, SEED, OWNED (1: all pods are replicas) and METRICS are read from the environment. With
+METRICS=1 all cards are measured and the score `genius` is computed, with a weight that changes no node, so that its
+cost alone is compared; METRICS=10 gives it this weight. No cluster and no I/O: a decision is `decide` plus the charge
+that makes it visible to the next decision. The fleet stays about 70 % full: after placements, older ones are released
+outside the measured time. The first decision of each class is measured separately (`cold_p99_ms`), because it fills
+the caches of the class.
 """
 
 import itertools
+import math
 import random
 import time
 from collections import deque
@@ -14,6 +17,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
+from berth_api.names import GPU
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -25,6 +29,8 @@ from tests.bench import figures, mix
 
 GPUS: Final = 8
 FULL: Final = 0.7
+NO_EFFECT: Final = 1e-300
+"""A weight whose product with any score is lost in the sum."""
 HELD: Final = 0.02
 """Share of the cards in use; above it the oldest placement is released, so that the fleet stays equally full."""
 
@@ -43,11 +49,14 @@ def main() -> None:
     classes, decisions = figures.number("CLASSES", 600), figures.number("DECISIONS", 6000)
     templates = [pods.pending(each) for each in mix.pods(classes, seed, owned=bool(figures.number("OWNED", 0)))]
     rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
-    fleet = build(nodes, templates, rng)
+    fleet, policy = build(nodes, templates, rng), Policy()
+    if metrics := figures.number("METRICS", 0):
+        policy = Policy(weights=(*policy.weights, ("genius", NO_EFFECT if metrics == 1 else float(metrics))))
+        refresh(fleet, rng)
     figures.say(f"{nodes} nodes, {len(fleet.charges)} pods, {_used(fleet, nodes):.0%} of the cards taken")
     held: deque[str] = deque()
-    cold = measure(fleet, _named(templates, "cold"), held)
-    warm = measure(fleet, _named(rng.choices(templates, k=decisions), "warm"), held)
+    cold = measure(fleet, policy, _named(templates, "cold"), held)
+    warm = measure(fleet, policy, _named(rng.choices(templates, k=decisions), "warm"), held)
     figures.say(f"{warm.failed} of {len(warm.took)} fit nowhere, {_used(fleet, nodes):.0%} of the cards taken")
     figures.result(
         {
@@ -58,6 +67,7 @@ def main() -> None:
             "p99_ms": round(figures.quantile(warm.took, 0.99), 3),
             "cold_p99_ms": round(figures.quantile(cold.took, 0.99), 3),
             "classes": classes,
+            "metrics": metrics,
             "decisions": len(warm.took),
             "unschedulable": round(warm.failed / len(warm.took), 3),
         }
@@ -80,9 +90,20 @@ def build(nodes: int, templates: Sequence[PendingPod], rng: random.Random) -> Fl
     return fleet
 
 
-def measure(fleet: Fleet, waiting: Iterable[PendingPod], held: deque[str]) -> Stopwatch:
+def refresh(fleet: Fleet, rng: random.Random) -> None:
+    """Measure all cards: those that pods hold are busy."""
+    users = fleet.cards[GPU].users
+    for row in fleet.rows.values():
+        for slot in range(GPUS):
+            busy = rng.uniform(0.1, 1.0) if users[row, slot] else 0.0
+            free = (1.0 - busy) * builders.A100_BYTES
+            fleet.measure(row, slot, (free, busy, busy / 2, busy / 3, 60 + 340 * busy, 400.0, math.nan), at=0.0)
+    fleet.measured()
+
+
+def measure(fleet: Fleet, policy: Policy, waiting: Iterable[PendingPod], held: deque[str]) -> Stopwatch:
     """Decide pods one after the other and charge those that are placed."""
-    policy, watch = Policy(), Stopwatch()
+    watch = Stopwatch()
     for pod in waiting:
         began = time.perf_counter()
         outcome = decide(fleet, pod, policy)
