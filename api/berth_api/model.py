@@ -2,13 +2,19 @@
 
 import fnmatch
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 from berth_api import names
 
 MAX_LENGTH: Final = 1024
+
+
+ModelAliases = Mapping[str, tuple[str, ...]]
+"""Another name of models, in lower case -> globs on the model's full name."""
+NO_ALIASES: Final[ModelAliases] = MappingProxyType({})
 
 
 class ModelError(ValueError):
@@ -35,13 +41,14 @@ class ModelConstraint:
     def __str__(self) -> str:
         return " and ".join(filter(None, (self.exact, self.regex, " or ".join(self.globs))))
 
-    def accepts(self, model: str) -> bool:
-        """Return whether a card of this model passes."""
-        name = model.strip().lower()
+    def accepts(self, model: str, aliases: ModelAliases = NO_ALIASES) -> bool:
+        """Return whether a card of this model passes, by its name or by its aliases."""
+        full_name = model.strip().lower()
+        known_as = (full_name, *(alias for alias, globs in aliases.items() if _matches(full_name, globs)))
         return (
-            (not self.exact or self.exact.lower() == name)
-            and (not self.regex or re.search(self.regex, name, re.IGNORECASE) is not None)
-            and (not self.globs or any(fnmatch.fnmatchcase(name, glob.lower()) for glob in self.globs))
+            (not self.exact or self.exact.lower() in known_as)
+            and (not self.regex or any(re.search(self.regex, name, re.IGNORECASE) for name in known_as))
+            and (not self.globs or any(_matches(name, self.globs) for name in known_as))
         )
 
     def hint(self, models: Collection[str]) -> str:
@@ -71,6 +78,10 @@ def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelCo
         regex=_regex(_bounded(labels, names.MODEL_REGEX)),
         globs=_globs(_bounded(annotations, names.MODEL_GLOBS), present=names.MODEL_GLOBS in annotations),
     )
+
+
+def _matches(name: str, globs: Iterable[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob.lower()) for glob in globs)
 
 
 def _bounded(source: Mapping[str, str], key: str) -> str:

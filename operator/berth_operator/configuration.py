@@ -9,18 +9,26 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
 import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
+from berth_api.model import NO_ALIASES, ModelAliases
 from berth_api.request import EQUAL, LAST, NEVER
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.scores.genius import (
+    DEFAULT_WEIGHTS,
+    DynamicWeights,
+    GeniusWeights,
+    PowerPreference,
+    StaticWeights,
+)
 
 ALL: Final = "*"
 """In a list of plug-ins, stands for all that can be switched off."""
@@ -31,6 +39,9 @@ _LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{
 _SWITCHES: Final = (ALL, *(each.NAME for each in filters.ORDER if each.NAME not in filters.NEEDED))
 _SCORES: Final = tuple(each.NAME for each in scores.ALL)
 _DEFAULT: Final = Policy()
+_GENIUS: Final = DEFAULT_WEIGHTS
+MAX_ALIASES: Final = 256
+"""Names in `modelAliases` at most."""
 
 
 class ConfigurationError(Exception):
@@ -43,6 +54,8 @@ class Configuration:
 
     policies: Mapping[str, Policy]
     """Scheduler name -> policy; at least one."""
+    model_aliases: ModelAliases = field(default_factory=lambda: NO_ALIASES)
+    """Other names of GPU models."""
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
 
@@ -97,6 +110,12 @@ SubdeviceRule = Annotated[
     BeforeValidator(lambda name: _among("rule for subdevices", name, (LAST, EQUAL, NEVER))),
 ]
 Weight = Annotated[float, Field(ge=0, le=1000, allow_inf_nan=False)]
+Preference = Annotated[
+    Literal["Headroom", "Draw"],
+    BeforeValidator(lambda name: _among("power preference", name, get_args(PowerPreference))),
+]
+Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
+ModelGlobs = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
 SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
 SchedulerNames = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")]
@@ -171,6 +190,58 @@ class Plugins(_Part):
     scores: Scores = Scores()
 
 
+class GeniusStatic(_Part):
+    """The weights of what a node's GPUs are, in the score `genius`."""
+
+    weight: Weight = _GENIUS.static.weight
+    """Weight of all terms of this section."""
+    memory: Weight = _GENIUS.static.memory
+    """Memory of the node's GPUs."""
+    multiprocessors: Weight = _GENIUS.static.multiprocessors
+    """Their multiprocessors."""
+    memory_bandwidth: Weight = _GENIUS.static.memory_bandwidth
+    """Their memory bandwidth."""
+    encoders: Weight = _GENIUS.static.encoders
+    """Their video encoders."""
+    decoders: Weight = _GENIUS.static.decoders
+    """Their video decoders."""
+
+
+class GeniusDynamic(_Part):
+    """The weights of what a node's GPUs do, in the score `genius`."""
+
+    weight: Weight = _GENIUS.dynamic.weight
+    """Weight of all terms of this section."""
+    free_memory: Weight = _GENIUS.dynamic.free_memory
+    """Free memory, by allocation and as measured."""
+    power: Weight = _GENIUS.dynamic.power
+    """Power, by `powerPreference`."""
+    idle_encoders: Weight = _GENIUS.dynamic.idle_encoders
+    """Idle video encoders."""
+    idle_decoders: Weight = _GENIUS.dynamic.idle_decoders
+    """Idle video decoders."""
+    idle_multiprocessors: Weight = _GENIUS.dynamic.idle_multiprocessors
+    """Idle multiprocessors."""
+
+
+class GeniusSection(_Part):
+    """The terms of the score `genius`; only the proportions of the weights matter."""
+
+    static: GeniusStatic = GeniusStatic()
+    dynamic: GeniusDynamic = GeniusDynamic()
+    power_preference: Preference = _GENIUS.power_preference
+    """Which nodes the term `power` prefers: those with much power left (Headroom), or those that draw much power, as
+    the original does (Draw)."""
+
+    def weights(self) -> GeniusWeights:
+        """Return the weights that decisions read."""
+        return GeniusWeights(
+            static=StaticWeights(**self.static.model_dump()),
+            dynamic=DynamicWeights(**self.dynamic.model_dump()),
+            power_preference=self.power_preference,
+        )
+
+
 class GangSection(_Part):
     """How gangs are placed."""
 
@@ -193,6 +264,7 @@ class Profile(_Part):
     """Whether `nvidia.com/gpu` may be a time-sliced replica or MIG instance: `last` if no whole card is free for the
     pod, `equal` like a whole card, `never`. The annotation `berth.dev/gpu-subdevices` of a pod comes first."""
     gang: GangSection = GangSection()
+    genius: GeniusSection = GeniusSection()
 
     def policy(self) -> Policy:
         """Return the policy that decisions read."""
@@ -204,6 +276,7 @@ class Profile(_Part):
             subdevices=self.subdevices,
             gang_topology_keys=tuple(self.gang.topology_keys),
             gang_keep_partial=self.gang.keep_partial,
+            genius=self.genius.weights(),
         )
 
 
@@ -214,6 +287,9 @@ class File(_Part):
     kind: Literal["BerthSchedulerConfiguration"]
     profiles: Annotated[list[Profile], Field(json_schema_extra={"minItems": 1})]
     """One profile for each scheduler name."""
+    model_aliases: Annotated[dict[Alias, ModelGlobs], Field(max_length=MAX_ALIASES)] = {}
+    """Other names of GPU models: name -> globs, one of which must match the model that the driver reports. Pods may use
+    them wherever they name a model."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -278,7 +354,8 @@ def parse(content: bytes, path: Path) -> Configuration:
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {'; '.join(messages(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
-    return Configuration(policies=policies, hash=hashlib.sha256(content).hexdigest())
+    aliases = {name.lower(): tuple(globs) for name, globs in file.model_aliases.items()}
+    return Configuration(policies=policies, model_aliases=aliases, hash=hashlib.sha256(content).hexdigest())
 
 
 def _document(content: bytes) -> Any:

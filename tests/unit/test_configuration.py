@@ -15,14 +15,16 @@ from berth_operator import configuration
 from berth_operator.configuration import ConfigurationError
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core.scores.genius import DynamicWeights, GeniusWeights, StaticWeights
 
 HEAD = "{apiVersion: config.berth.dev/v1alpha1, kind: BerthSchedulerConfiguration, profiles: [%s]}"
 PATH = Path("berth.yaml")
 ROOT = Path(__file__).parents[2]
 
 SWITCHES = (
-    "*, injected, cordon, taints, node-ready, node-selector, node-affinity, volume-limits, volume-affinity, "
-    "volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity, declared-features"
+    "*, injected, cordon, taints, node-ready, node-selector, node-affinity, measured-memory, volume-limits, "
+    "volume-affinity, volume-zones, topology-spread, pod-affinity, pod-anti-affinity, existing-anti-affinity, "
+    "declared-features"
 )
 SCORES = ", ".join(each.NAME for each in scores.ALL)
 CARDS = ", ".join(CARD_STRATEGIES)
@@ -31,6 +33,11 @@ CARDS = ", ".join(CARD_STRATEGIES)
 def profile(**fields: Any) -> str:
     """Return a file with one profile, in one line."""
     return HEAD % yaml.safe_dump({"schedulerName": "a", **fields}, default_flow_style=True, width=1000).strip()
+
+
+def aliased(aliases: str) -> str:
+    """Return a file with one profile and with aliases of models."""
+    return profile().removesuffix("}") + f", modelAliases: {aliases}}}"
 
 
 def read(text: str) -> Policy:
@@ -67,6 +74,11 @@ def test_every_field_reaches_the_policy() -> None:
             preemption: false
             subdevices: never
             gang: {topologyKeys: [example.com/rack], keepPartial: true}
+            genius:
+              static: {weight: 0, memory: 3, multiprocessors: 4, memoryBandwidth: 5, encoders: 6, decoders: 7}
+              dynamic:
+                {weight: 8, freeMemory: 9, power: 10, idleEncoders: 11, idleDecoders: 12, idleMultiprocessors: 13}
+              powerPreference: Draw
     """
     assert read(text) == Policy(
         weights=(("card-packing", 2.5),),
@@ -76,7 +88,21 @@ def test_every_field_reaches_the_policy() -> None:
         subdevices="never",
         gang_topology_keys=("example.com/rack",),
         gang_keep_partial=True,
+        genius=GeniusWeights(
+            static=StaticWeights(weight=0, memory=3, multiprocessors=4, memory_bandwidth=5, encoders=6, decoders=7),
+            dynamic=DynamicWeights(
+                weight=8, free_memory=9, power=10, idle_encoders=11, idle_decoders=12, idle_multiprocessors=13
+            ),
+            power_preference="Draw",
+        ),
     )
+
+
+def test_aliases_of_models() -> None:
+    text = aliased("{Big: ['*80GB', NVIDIA H200], small: [Tesla T4]}")
+    aliases = configuration.parse(text.encode(), PATH).model_aliases
+    assert aliases == {"big": ("*80GB", "NVIDIA H200"), "small": ("Tesla T4",)}
+    assert configuration.parse(profile().encode(), PATH).model_aliases == {}
 
 
 def test_the_star_switches_off_all_filters_but_the_needed() -> None:
@@ -137,8 +163,8 @@ def test_scheduler_names_that_kubernetes_takes(name: str) -> None:
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 ROOT_FIELDS, PROFILE_FIELDS = (
-    "apiVersion, kind, profiles",
-    "gang, plugins, preemption, schedulerName, strategy, subdevices",
+    "apiVersion, kind, modelAliases, profiles",
+    "gang, genius, plugins, preemption, schedulerName, strategy, subdevices",
 )
 FILE_HEAD = "apiVersion: config.berth.dev/v1alpha1\nkind: BerthSchedulerConfiguration\n"
 IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
@@ -274,6 +300,26 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
             profile(plugins={"scores": {"weights": {"taints": True}}}),
             "profiles[0].plugins.scores.weights.taints: must be a valid number, not true",
             id="a switch for a weight",
+        ),
+        pytest.param(
+            profile(genius={"dynamic": {"power": -1}}),
+            "profiles[0].genius.dynamic.power: must be greater than or equal to 0, not -1",
+            id="negative weight of a term",
+        ),
+        pytest.param(
+            profile(genius={"powerPreference": "draw"}),
+            'profiles[0].genius.powerPreference: "draw" is no power preference; allowed: Headroom, Draw',
+            id="power preference",
+        ),
+        pytest.param(
+            aliased("{a100: []}"),
+            "modelAliases.a100: must have at least 1 item after validation, not 0, not a list",
+            id="an alias of nothing",
+        ),
+        pytest.param(
+            aliased("{a b: [x]}"),
+            f'modelAliases.a b: {IS_NAME}, not "a b"',
+            id="no alias",
         ),
         pytest.param(
             profile(preemption="no"),

@@ -13,7 +13,7 @@ from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, T
 from berth_api.request import NVIDIA_GPU
 from berth_api.selectors import Labels
 from berth_operator.core.fleet.cards import LINKS, NVLINK
-from berth_operator.core.values.inventory import CardInfo, Functions, Links
+from berth_operator.core.values.inventory import NO_FACTS, CardFacts, CardInfo, Functions, Links
 
 Resources = tuple[tuple[str, str | int], ...]
 Amounts = tuple[tuple[str, int], ...]
@@ -21,6 +21,8 @@ Instances = tuple[tuple[str, str], ...]
 
 ALIKE: Final = 1024
 """Entries of each cache of parsed values: a fleet has few different cards."""
+MAX_BANDWIDTH: Final = 10**15
+"""Bytes per second; a hundred times as much as any GPU has."""
 _NOWHERE: Final = Topology()
 _LINK: Final = operator.attrgetter("minor", "type", "count")
 
@@ -57,6 +59,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         instance_memory=_instance_memory(device, strategy) if instances else (),
         parts=tuple(each.id for each in device.mig.instances) if device.mig else (),
         replica_resource=device.replica_resource,
+        facts=_facts(device),
     )
 
 
@@ -78,6 +81,26 @@ def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
         (minor, NVLINK * max(count, 1) if link_type == "NVLink" else LINKS[link_type])
         for minor, link_type, count in links
     )
+
+
+def _facts(device: DeviceInfo) -> CardFacts:
+    if device.multiprocessors is None and device.memory_bandwidth is None:
+        return NO_FACTS
+    return CardFacts(
+        multiprocessors=device.multiprocessors or 0,
+        memory_bandwidth=_bandwidth(device.memory_bandwidth or 0),
+        encoders=device.encoders or 0,
+        decoders=device.decoders or 0,
+    )
+
+
+@lru_cache(maxsize=ALIKE)
+def _bandwidth(value: str | int) -> int:
+    """Return a memory bandwidth; 0 if it is no quantity, because it only ranks nodes."""
+    try:
+        return min(max(quantity.parse(value), 0), MAX_BANDWIDTH)
+    except quantity.QuantityError:
+        return 0
 
 
 def _functions(device: DeviceInfo) -> Functions:

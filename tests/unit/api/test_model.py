@@ -43,6 +43,29 @@ def test_a_model_is_accepted(constraint: ModelConstraint, name: str, *, accepted
     assert constraint.accepts(name) is accepted
 
 
+ALIASES = {"a100": ("nvidia a100*",), "big": ("*80GB", "nvidia h200")}
+
+
+@pytest.mark.parametrize(
+    ("constraint", "name", "accepted"),
+    [
+        pytest.param(ModelConstraint(exact="A100"), "NVIDIA A100-PCIE-40GB", True, id="an alias for the whole name"),
+        pytest.param(ModelConstraint(exact="a100"), "NVIDIA H100", False, id="an alias of others"),
+        pytest.param(ModelConstraint(exact="nvidia h200"), "NVIDIA H200", True, id="the full name all the same"),
+        pytest.param(ModelConstraint(regex="^big$"), "NVIDIA H200", True, id="a regular expression on an alias"),
+        pytest.param(ModelConstraint(globs=("bi?",)), "NVIDIA A100-SXM4-80GB", True, id="a glob on an alias"),
+        pytest.param(
+            ModelConstraint(exact="a100", globs=("*80gb",)), "NVIDIA A100-SXM4-80GB", True, id="alias and full name"
+        ),
+        pytest.param(
+            ModelConstraint(exact="a100", globs=("*80gb",)), "NVIDIA A100-PCIE-40GB", False, id="both must hold"
+        ),
+    ],
+)
+def test_a_card_is_known_by_its_aliases_too(constraint: ModelConstraint, name: str, *, accepted: bool) -> None:
+    assert constraint.accepts(name, ALIASES) is accepted
+
+
 @pytest.mark.parametrize(
     ("source", "words"),
     [

@@ -100,6 +100,43 @@ def slots(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Indices:
     return np.flatnonzero(mask)
 
 
+def slots_to_try(fleet: Fleet, row: int, request: PodRequest, part: Part) -> Iterator[Indices]:
+    """Yield the slots to choose from: first those with enough measured free memory, if enough others can be left out.
+
+    The filter `measured-memory` sees to it that the first suffice, unless it is switched off.
+    """
+    fitting = slots(fleet, row, request, part)
+    if without := overused(fleet, row, request, part):
+        others = fitting[~np.isin(fitting, without)]
+        if len(others) >= part.count:
+            yield others
+    yield fitting
+
+
+def overused(fleet: Fleet, row: int, request: PodRequest, part: Part) -> tuple[int, ...]:
+    """Return the slots of a row whose measured free memory is too little, for a pod that requests by Genius' labels."""
+    if not request.devices.labelled:
+        return ()
+    lacking: list[int] = np.flatnonzero(~measured_free(fleet, part, only(row))[0]).tolist()
+    return tuple(lacking)
+
+
+def measured_free(fleet: Fleet, part: Part, rows: Rows) -> Mask:
+    """Return the cards with enough memory left by charges, less what was measured as used beyond the charges."""
+    cards = fleet.cards[part.type]
+    free = cards.left(cards.index[GPU_MEMORY], rows) - pick(cards.unaccounted, rows)
+    enough: Mask = free >= dict(part.amounts).get(GPU_MEMORY, 0)
+    return enough
+
+
+def suitable_measured(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Return the cards that could serve the part if no pod used them, but all else that was measured stayed."""
+    cards = fleet.cards[part.type]
+    free = cards.total[cards.index[GPU_MEMORY]] - cards.unaccounted
+    mask: Mask = suitable(fleet, request, part) & (free >= dict(part.amounts).get(GPU_MEMORY, 0))
+    return mask
+
+
 def suitable(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     """Return the cards that could serve the part if no pod used them."""
     cards = fleet.cards[part.type]

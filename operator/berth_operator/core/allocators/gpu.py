@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_api.names import GPU
-from berth_api.request import Part
+from berth_api.names import GPU, GPU_CORE
+from berth_api.request import CARD, Part
 from berth_operator.core.allocators import (
     best_fit,
     candidates,
@@ -37,6 +37,17 @@ SLICED_COST: Final = 10_000
 def passes(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
     """Return the rows with enough cards that can serve the part and that meet its locality."""
     return _enough(fleet, request, part, candidates.fitting(fleet, request, part, rows), rows)
+
+
+def passes_measured(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> Mask:
+    """Return the rows that pass with the cards alone whose measured free memory is enough as well."""
+    fits = candidates.fitting(fleet, request, part, rows) & candidates.measured_free(fleet, part, rows)
+    return _enough(fleet, request, part, fits, rows)
+
+
+def could_pass_measured(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
+    """Return the rows that would do so if no pod used the cards."""
+    return _enough(fleet, request, part, candidates.suitable_measured(fleet, request, part), ALL)
 
 
 def could_pass(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
@@ -70,21 +81,46 @@ def choose(
 ) -> tuple[Grant, ...]:
     """Return the grants of the best cards of the row."""
     common = fleet.workload.typical.common
-    key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common)
-    chosen = fleet.column_cache.of_row(row, key, lambda: _best(fleet, row, request, part, policy, near=near))
+    card_loads, overused = loads(fleet, row, part, policy), candidates.overused(fleet, row, request, part)
+    key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common, card_loads, overused)
+    chosen = fleet.column_cache.of_row(
+        row, key, lambda: _best(fleet, row, request, part, policy, near=near, card_loads=card_loads)
+    )
     return grants.of_slots(fleet.cards[GPU], row, part, chosen)
 
 
+def loads(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy) -> tuple[int, ...]:
+    """Return the load of the card in each slot that may decide between cards; empty if it cannot.
+
+    Cards that are full count as idle, and for whole cards all that pods use. The others usually are idle: then nodes
+    are alike, and what was chosen on one of them is chosen on the others without a search.
+    """
+    card_loads = policy.loads(fleet, row)
+    if not any(card_loads):
+        return ()
+    cards = fleet.cards[GPU]
+    full = cards.users[row] if part.whole else cards.used[cards.index[GPU_CORE], row] // CARD
+    card_loads = tuple(0 if used else load for load, used in zip(card_loads, full.tolist(), strict=True))
+    return card_loads if any(card_loads) else ()
+
+
 def _best(
-    fleet: Fleet, row: int, request: PodRequest, part: Part, policy: AllocationPolicy, *, near: Collection[int]
+    fleet: Fleet,
+    row: int,
+    request: PodRequest,
+    part: Part,
+    policy: AllocationPolicy,
+    *,
+    near: Collection[int],
+    card_loads: Sequence[int],
 ) -> Sequence[int]:
     """Return the slots of the best cards of the row."""
     alike = part.count == 1 or not fleet.cards[GPU].mixed[row]
     if alike and not fleet.partitions[row] and not topology.has_topology(fleet, GPU, row):
-        fitting = candidates.slots(fleet, row, request, part)
+        fitting = next(candidates.slots_to_try(fleet, row, request, part))
         cost = costs(fleet, row, part, policy, fitting)
-        return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near)
-    if chosen := slots(fleet, row, request, part, policy, near=near):
+        return grants.cheapest(fleet.cards[GPU], row, part, fitting, cost, near=near, loads=card_loads)
+    if chosen := slots(fleet, row, request, part, policy, near=near, card_loads=card_loads):
         return chosen
     raise LookupError(f"node {fleet.names[row]} cannot allocate {part}: it does not pass the filter")
 
@@ -98,16 +134,18 @@ def slots(
     *,
     near: Collection[int] = (),
     companions: Companions | None = None,
+    card_loads: Sequence[int] = (),
 ) -> Sequence[int]:
     """Return the slots of the best set of cards that has the required companions; empty if there is none."""
-    fitting = candidates.slots(fleet, row, request, part)
-    cost = costs(fleet, row, part, policy, fitting)
-    candidate_set = topology.candidates_of(
-        fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards
-    )
-    for within in locality.preferred(fleet, request, part, only(row)):
-        if chosen := _chosen(fleet, row, request, part, replace(candidate_set, within=within, companions=companions)):
-            return chosen
+    for fitting in candidates.slots_to_try(fleet, row, request, part):
+        cost = costs(fleet, row, part, policy, fitting)
+        candidate_set = topology.candidates_of(
+            fleet, row, part, fitting, costs=cost, near=near, spread=policy.spreads_cards, loads=card_loads
+        )
+        for within in locality.preferred(fleet, request, part, only(row)):
+            constrained = replace(candidate_set, within=within, companions=companions)
+            if chosen := _chosen(fleet, row, request, part, constrained):
+                return chosen
     return ()
 
 

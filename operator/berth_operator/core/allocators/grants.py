@@ -10,11 +10,23 @@ from berth_operator.core.fleet.cards import Cards, Column, Indices
 
 
 def cheapest(
-    cards: Cards, row: int, part: Part, slots: Indices, cost: Column, *, near: Collection[int]
+    cards: Cards,
+    row: int,
+    part: Part,
+    slots: Indices,
+    cost: Column,
+    *,
+    near: Collection[int],
+    loads: Sequence[int] = (),
 ) -> Sequence[int]:
-    """Return the part's number of slots with the lowest cost; cards on PCIe switches in `near` come first."""
+    """Return the part's number of slots with the lowest cost; cards on PCIe switches in `near` come first.
+
+    Of cards with equal cost, those with the lowest load come first; `loads` has that of each slot of the row.
+    """
     # The last key sorts first.
     keys = [cards.minor[row, slots], cost]
+    if loads:
+        keys.insert(1, np.array(loads)[slots])
     if near:
         keys.append(~np.isin(cards.pcie[row, slots], tuple(near)))
     chosen: list[int] = slots[np.lexsort(keys)][: part.count].tolist()

@@ -204,7 +204,10 @@ class _JointRequest:
                 under=self._common(others, masks),
                 max_switches=max_switches,
             )
-            slots = gpu.slots(self.fleet, self.row, self.request, own, self.policy, companions=companions)
+            card_loads = gpu.loads(self.fleet, self.row, own, self.policy)
+            slots = gpu.slots(
+                self.fleet, self.row, self.request, own, self.policy, companions=companions, card_loads=card_loads
+            )
             if slots:
                 cards = self.fleet.cards[GPU]
                 switches = cards.pcie[self.row, slots]

@@ -6,11 +6,12 @@ rules before it:
 1. the most cards on PCIe switches near the pod's devices of other types
 2. the highest sum of link scores over all pairs of cards: each NVLink counts, also through an NVSwitch
 3. the lowest cost by the policy's strategy
-4. the fewest switches, if each of them must give cards of other types too
-5. the highest sum of link scores between the cards that stay idle, so that the next pods are connected well too
-6. the smallest scope that contains the set: one switch, then one NUMA node
-7. a scope that is in use already; if the policy spreads, an idle one
-8. the lowest minors
+4. the lowest measured load, if the policy considers it (score `genius`)
+5. the fewest switches, if each of them must give cards of other types too
+6. the highest sum of link scores between the cards that stay idle, so that the next pods are connected well too
+7. the smallest scope that contains the set: one switch, then one NUMA node
+8. a scope that is in use already; if the policy spreads, an idle one
+9. the lowest minors
 
 So the strategy chooses the card for a share, because a single card has no links to score; and the links choose whole
 cards, because they all cost the same. If the Device reports no links, the scopes decide.
@@ -81,6 +82,8 @@ class Candidates:
     pcie: tuple[int, ...]
     model: tuple[int, ...] = ()
     """Empty on nodes whose cards are alike."""
+    loads: tuple[int, ...] = ()
+    """Empty if loads are not considered."""
     companions: Companions | None = None
 
     @property
@@ -104,9 +107,20 @@ def has_topology(fleet: Fleet, device_type: str, row: int) -> bool:
 
 
 def candidates_of(
-    fleet: Fleet, row: int, part: Part, fitting: Indices, *, costs: Column, near: Collection[int], spread: bool
+    fleet: Fleet,
+    row: int,
+    part: Part,
+    fitting: Indices,
+    *,
+    costs: Column,
+    near: Collection[int],
+    spread: bool,
+    loads: Sequence[int] = (),
 ) -> Candidates:
-    """Return a row's candidates, from the slots that fit, the cost of each of them, and the near switches."""
+    """Return a row's candidates, from the slots that fit, the cost of each of them, and the near switches.
+
+    `loads` has the load of each slot of the row, or nothing.
+    """
     cards = fleet.cards[part.type]
     slots, width = np.fromiter(cards.slots(row), np.intp), cards.minor.shape[1]
     fits, cost = np.zeros(width, np.bool_), np.zeros(width, np.int64)
@@ -126,6 +140,7 @@ def candidates_of(
         numa=tuple(cards.numa[row, slots].tolist()),
         pcie=tuple(pcie.tolist()),
         model=tuple(cards.model[row, slots].tolist()) if cards.mixed[row] else (),
+        loads=tuple(loads[slot] for slot in slots.tolist()) if loads else (),
     )
 
 
@@ -136,7 +151,7 @@ def best(candidates: Candidates) -> tuple[int, ...]:
         _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MAX_SETS else _grown_sets(candidates)
     )
     sets = sets[accompanied(candidates, sets)]
-    for rate in (_near_cards, _link_scores, _low_cost, _few_switches, _idle_link_scores, _small_scope, _scope_in_use):
+    for rate in _RATINGS:
         if len(sets) < 2:  # noqa: PLR2004 - nothing left to compare
             break
         rating = rate(candidates, sets)
@@ -247,6 +262,10 @@ def _low_cost(candidates: Candidates, sets: Mask) -> Ratings:
     return -_sum_of_cards(candidates.costs, sets)
 
 
+def _low_load(candidates: Candidates, sets: Mask) -> Ratings:
+    return -_sum_of_cards(candidates.loads, sets) if candidates.loads else np.zeros(len(sets))
+
+
 def _few_switches(candidates: Candidates, sets: Mask) -> Ratings:
     """Rate fewer switches higher if each must give cards of other types, because those would be wasted."""
     if candidates.companions is None:
@@ -287,6 +306,19 @@ def _in_one(name: str, column: tuple[int, ...], sets: Mask) -> Mask:
     first = places[sets.argmax(axis=1)]
     same: Mask = (~sets | (places == first[:, np.newaxis])).all(axis=1) & (first != unknown)
     return same
+
+
+_RATINGS: Final = (
+    _near_cards,
+    _link_scores,
+    _low_cost,
+    _low_load,
+    _few_switches,
+    _idle_link_scores,
+    _small_scope,
+    _scope_in_use,
+)
+"""The rules, the most important first."""
 
 
 def _sum_of_cards(values: tuple[float, ...], sets: Mask) -> Ratings:

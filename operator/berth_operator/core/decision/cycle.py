@@ -17,7 +17,6 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.request import is_device, nearest
-from berth_operator.core import scores
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
     SCHEDULER_ERROR,
@@ -176,12 +175,8 @@ def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: F
 
 def totals(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None = None) -> Floats:
     """Return the weighted sum of all scores for each row that fits, and -inf for the others."""
-    weights = dict(policy.weights)
     total = np.where(fits, 0.0 if bias is None else bias, -np.inf)
-    for score in scores.ALL:
-        if (weight := weights.get(score.NAME, 0.0)) and (points := score.score(fleet, request, fits)) is not None:
-            total += weight * points
-    for score, weight in (*policy.own_scores, *_of_plugins(policy, request)):
+    for score, weight in (*policy.scores, *_of_plugins(policy, request)):
         if (points := score.score(fleet, request, fits)) is not None:
             total += weight * points
     return total

@@ -6,13 +6,15 @@ from typing import Final
 
 from berth_api.allocation import Grant
 from berth_api.request import LAST, Part, SubdeviceRule
-from berth_operator.core import filters
+from berth_operator.core import filters, scores
 from berth_operator.core.allocators import BUILT_IN, Allocators
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, Chooser, DevicePlugin, Score
+from berth_operator.core.scores import genius
+from berth_operator.core.scores.genius import Genius, GeniusWeights
 from berth_operator.core.values.request import PodRequest
 
 Weights = Mapping[str, float]
@@ -55,6 +57,8 @@ class Policy:
         {**ALWAYS, **NODE_STRATEGIES["None"], **CARD_STRATEGIES["Fragmentation"]}.items()
     )
     """(name of a score, weight); a score that is not listed is not computed."""
+    genius: GeniusWeights = genius.DEFAULT_WEIGHTS
+    """The weights of the terms of the score `genius`."""
     own_scores: tuple[tuple[Score, float], ...] = ()
     """Scores that are not built in, each with its weight."""
     own_cards: Chooser | None = None
@@ -83,10 +87,14 @@ class Policy:
     """The filters for pods whose volumes do not restrict their node."""
     local: tuple[Filter, ...] = field(init=False, compare=False, repr=False)
     """The filters that read only the free capacity of a node."""
+    scores: tuple[tuple[Score, float], ...] = field(init=False, compare=False, repr=False)
+    """All scores with their weights, except those of plug-ins."""
     _allocators: Allocators = field(init=False, compare=False, repr=False)
+    _genius: Genius | None = field(init=False, compare=False, repr=False)
+    """The score that also decides between equal cards; None if it has no weight."""
 
     def __post_init__(self) -> None:
-        """Select the filters and allocators once, because every decision reads them."""
+        """Select the filters, scores and allocators once, because every decision reads them."""
         own = {
             device_type: plugin.allocator
             for device_type, plugin in self.plugins.items()
@@ -99,11 +107,18 @@ class Policy:
         object.__setattr__(self, "unmounted", filters.unmounted(selected))
         object.__setattr__(self, "local", filters.local(selected))
         object.__setattr__(self, "_allocators", allocators)
+        weights, own_genius = dict(self.weights), Genius(self.genius)
+        object.__setattr__(self, "scores", (*scores.weighted(weights, own_genius), *self.own_scores))
+        object.__setattr__(self, "_genius", own_genius if weights.get(genius.NAME) else None)
 
     @property
     def spreads_cards(self) -> bool:
         """Return whether the emptiest cards are taken first."""
         return self.card_strategy == "LeastAllocated"
+
+    def loads(self, fleet: Fleet, row: int) -> tuple[int, ...]:
+        """Return how loaded the card in each slot of a row is; empty if the policy does not consider that."""
+        return () if self._genius is None else self._genius.loads(fleet, row)
 
     def rule_of(self, part: Part) -> SubdeviceRule:
         """Return whether a part for `nvidia.com/gpu` may be subdevices."""

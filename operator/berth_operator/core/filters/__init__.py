@@ -17,6 +17,7 @@ from berth_operator.core.filters import (
     existing_anti_affinity,
     host_ports,
     injected,
+    measured_memory,
     node_affinity,
     node_ready,
     node_selector,
@@ -105,6 +106,7 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         # Before the Node's resources: its reasons are more specific, and a shortage in the Node's allocatable matters
         # only if the Device has enough.
         device_filter,
+        measured_memory,
         resources,
         volume_conflicts,
         volume_in_use,
@@ -142,7 +144,7 @@ OF_REQUEST: Final[Mapping[str, str]] = {supported.NAME: "NotSupported", injected
 Not volume-claims, whose reason in kube-scheduler is `Unschedulable`: autoscalers check claims themselves.
 """
 
-LOCAL: Final = _names(resources, DeviceFilter)
+LOCAL: Final = _names(resources, DeviceFilter, measured_memory)
 """Names of the filters that read only the free resources and devices of a node, so only its own pods matter."""
 
 SETTLED: Final = _names(
@@ -157,6 +159,7 @@ SETTLED: Final = _names(
     host_ports,
     resources,
     DeviceFilter,
+    measured_memory,
 )
 """Names of the filters that read only the node, and no pods or volumes elsewhere."""
 
@@ -165,7 +168,7 @@ COUPLED: Final = _names(
 )
 """Names of the `Coupled` filters."""
 
-BOUNDED: Final = _names(resources, DeviceFilter, volume_in_use, topology_spread)
+BOUNDED: Final = _names(resources, DeviceFilter, measured_memory, volume_in_use, topology_spread)
 """Names of the `Bounded` filters."""
 
 PARTLY_UNRESOLVABLE: Final = _names(resources, topology_spread)

@@ -1,5 +1,6 @@
 """The columns of cards: arrays of shape (nodes, slots), unless noted otherwise."""
 
+import math
 from typing import Final
 
 import numpy as np
@@ -7,15 +8,21 @@ import numpy.typing as npt
 
 from berth_operator.core.fleet import columns
 from berth_operator.core.fleet.columns import Array
+from berth_operator.core.values.gpu_metrics import Quantity
+from berth_operator.core.values.inventory import CardFacts
 
 Mask = npt.NDArray[np.bool_]
 Column = npt.NDArray[np.int64]
 Indices = npt.NDArray[np.intp]
 Numbers = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float32]
 
 EMPTY: Final = -1
 """The minor of a slot that holds no card."""
-_FILL: Final = {"minor": EMPTY, "numa": -1}
+UNMEASURED: Final = -1.0
+"""Not NaN, so that equal columns compare equal."""
+NEVER: Final = -math.inf
+_FILL: Final = {"minor": EMPTY, "numa": -1, "measured": UNMEASURED, "measured_at": NEVER}
 """Column -> the value of an empty slot, if it is not 0."""
 
 
@@ -62,10 +69,18 @@ class CardColumns:
     """Number of pods that may hold any card of the node: shape (nodes,)."""
     unlocated: Numbers
     """Number of MIG instances that pods hold and whose card is not known: shape (nodes,)."""
+    facts: Floats
+    """By `CardFacts`: shape (facts, nodes, slots)."""
+    measured: Floats
+    """By `Quantity`, UNMEASURED if it is not known or too old: shape (quantities, nodes, slots)."""
+    measured_at: npt.NDArray[np.float64]
+    """When the GPU was measured, in seconds of the operator's monotonic clock; NEVER if it was not, or too long ago."""
+    unaccounted: Column
+    """Bytes of memory that were measured as used beyond what is charged."""
 
 
-def card_columns(rows: int, resources: int) -> CardColumns:
-    """Return columns with one empty slot for each node."""
+def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
+    """Return columns with one empty slot for each node; `metrics` if the cards have facts and are measured."""
     columns_ = CardColumns()
     for name in ("present", "healthy", "withheld", "announced"):
         setattr(columns_, name, np.zeros((rows, 1), np.bool_))
@@ -77,6 +92,9 @@ def card_columns(rows: int, resources: int) -> CardColumns:
     columns_.minor, columns_.numa = np.full((rows, 1), EMPTY, np.int32), np.full((rows, 1), -1, np.int16)
     columns_.replicas_as = np.zeros((rows, 1), np.int8)
     columns_.total, columns_.used = np.zeros((resources, rows, 1), np.int64), np.zeros((resources, rows, 1), np.int64)
+    columns_.facts = np.zeros((len(CardFacts._fields) if metrics else 0, rows, 1), np.float32)
+    columns_.measured = np.full((len(Quantity) if metrics else 0, rows, 1), UNMEASURED, np.float32)
+    columns_.measured_at, columns_.unaccounted = np.full((rows, 1), NEVER), np.zeros((rows, 1), np.int64)
     return columns_
 
 

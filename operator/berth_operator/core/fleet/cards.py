@@ -6,6 +6,7 @@ Device no longer lists stay in a slot of its own. So nothing is allocated twice 
 gets its minor.
 """
 
+import math
 import zlib
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -19,10 +20,11 @@ from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Fun
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
 from berth_operator.core.fleet import columns
-from berth_operator.core.fleet.card_columns import EMPTY, CardColumns, card_columns, excerpt, grown
+from berth_operator.core.fleet.card_columns import EMPTY, NEVER, UNMEASURED, CardColumns, card_columns, excerpt, grown
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.intern_table import InternTable
+from berth_operator.core.values.gpu_metrics import Quantity, Values, bounded
 from berth_operator.core.values.inventory import CardInfo, Links
 
 V = TypeVar("V")
@@ -113,7 +115,7 @@ class Cards(CardColumns):
         """The resources of each card, even if the Device does not list them."""
         self.index = {name: i for i, name in enumerate(self.counted)}
         """Resource -> its index in `total` and `used`."""
-        self._own = card_columns(rows, len(self.index))
+        self._own = card_columns(rows, len(self.index), metrics=device_type == GPU)
         columns.show(self._own, self)
         self.ids: list[dict[int, str]] = [{} for _ in range(rows)]
         """Per node: minor -> id."""
@@ -248,6 +250,8 @@ class Cards(CardColumns):
         own.model[row, slot] = intern_table.models.number(card.model)
         own.kind[row, slot] = intern_table.kinds.number(_kind(card))
         own.instance_memory[row, slot] = intern_table.instance_memory.number(card.instance_memory)
+        if self.device_type == GPU:
+            own.facts[:, row, slot] = card.facts
         own.numa[row, slot] = card.numa
         own.pcie[row, slot] = intern_table.switches.number(card.pcie)
         own.labels[row, slot] = intern_table.labels.number(card.labels)
@@ -261,6 +265,9 @@ class Cards(CardColumns):
         own.replicas_as[row] = 0
         own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
         own.total[:, row] = 0
+        own.facts[:, row] = own.unaccounted[row] = 0
+        # Until the next refresh: cards may have other slots.
+        own.measured[:, row], own.measured_at[row] = UNMEASURED, NEVER
         # New values, because copies share the old ones.
         self.ids[row], self.places[row] = {}, {}
         self.instances.pop(row, None)
@@ -271,6 +278,31 @@ class Cards(CardColumns):
         own = self._own
         own.withheld[row] = own.present[row] & np.isin(own.minor[row], tuple(minors))
         own.announced[row] = own.healthy[row] & ~own.withheld[row]
+
+    def slot_of_card(self, row: int, card_id: str) -> int | None:
+        """Return the slot of a card that the Device lists; None for ids of no card, or of a part of a card."""
+        minor, _ = self.places[row].get(card_id, (EMPTY, ""))
+        return self._slot_of(row, minor) if self.ids[row].get(minor) == card_id else None
+
+    def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
+        """Set what was measured of a GPU at a time; return whether more of its memory may be free than before."""
+        own = self._own
+        memory, used = (int(each[self.index[GPU_MEMORY], row, slot]) for each in (own.total, own.used))
+        within = bounded(values, memory)
+        free, before = within[Quantity.FREE_MEMORY], int(own.unaccounted[row, slot])
+        unaccounted = 0 if math.isnan(free) else max(memory - int(free) - used, 0)
+        own.measured[:, row, slot] = [UNMEASURED if math.isnan(value) else value for value in within]
+        own.measured_at[row, slot] = at
+        own.unaccounted[row, slot] = unaccounted
+        return unaccounted < before
+
+    def expire(self, before: float) -> Indices:
+        """Forget what was measured before a time; return the rows where more memory may be free by that."""
+        own = self._own
+        stale = (own.measured_at < before) & (own.measured_at > NEVER)
+        rows: Indices = np.flatnonzero((stale & (own.unaccounted > 0)).any(axis=1))
+        own.measured[:, stale], own.measured_at[stale], own.unaccounted[stale] = UNMEASURED, NEVER, 0
+        return rows
 
     def charge(self, row: int, grant: Grant, sign: int) -> None:
         """Charge (sign 1) or release (sign -1) a pod's grant."""

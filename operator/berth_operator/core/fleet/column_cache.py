@@ -77,9 +77,9 @@ class _Memo:
 
 
 class _CachedColumn:
-    def __init__(self, values: Values, seen: int) -> None:
-        self.values, self.seen = values, seen
-        """`seen`: the number of changes that the values include."""
+    def __init__(self, values: Values, seen: int, *, alike: bool) -> None:
+        self.values, self.seen, self.alike = values, seen, alike
+        """`seen`: the number of changes that the values include; `alike`: rows with equal fingerprints are equal."""
         self.shown = read_only(values)
         self.memory = _Memo(MAX_FINGERPRINTS)
 
@@ -122,13 +122,19 @@ class ColumnCache:
         self._fingerprints.clear()
         self._size = 0
 
-    def column(self, key: Hashable, compute: Callable[[Rows], Values]) -> Values:
-        """Return the column of a key, computed by `compute`; read-only."""
+    def column(self, key: Hashable, compute: Callable[[Rows], Values], *, alike: bool = True) -> Values:
+        """Return the column of a key, computed by `compute`; read-only.
+
+        Args:
+            key: names the column, and everything but the rows that it is computed from.
+            compute: returns the values of rows.
+            alike: whether rows with equal fingerprints have equal values; not if they depend on what was measured.
+        """
         changes = self._dropped + len(self._moved)
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
             self._size -= 0 if kept is None else kept.values.nbytes
-            kept = _CachedColumn(compute(ALL), changes)
+            kept = _CachedColumn(compute(ALL), changes, alike=alike)
             self._evict(kept.values)
         # Before the repair, in which a plug-in may fail.
         self._kept[key] = kept
@@ -150,7 +156,7 @@ class ColumnCache:
     def _repair(self, kept: _CachedColumn, compute: Callable[[Rows], Values]) -> None:
         """Recompute the rows that changed; all rows if more than half did, because picking them would cost more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        if one_by_one := len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
+        if one_by_one := kept.alike and len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
             rows -= {row for row in rows if self._restore(kept, row)}
             if not rows:
                 return

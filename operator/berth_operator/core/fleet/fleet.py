@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from berth_api import partitions
 from berth_api.allocation import Grant
-from berth_api.model import ModelConstraint
+from berth_api.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.names import GPU
 from berth_api.request import BUILT_IN, Kinds
 from berth_api.resources import CPU, MEMORY, PODS
@@ -33,10 +33,12 @@ from berth_operator.core.fleet.labels import Labels
 from berth_operator.core.fleet.node_columns import NodeColumns, node_columns
 from berth_operator.core.fleet.placed_pods import PlacedPodsCache
 from berth_operator.core.fleet.ports import Ports
+from berth_operator.core.fleet.prepared import Prepared
 from berth_operator.core.fleet.volumes import Volumes
 from berth_operator.core.fleet.workload import Workload
 from berth_operator.core.values.affinity import NO_IDENTITY
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.gpu_metrics import Values
 from berth_operator.core.values.inventory import ANY_VENDOR, NO_DEVICE, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import Taint
 
@@ -44,6 +46,7 @@ ROWS: Final = 16
 """The initial number of rows."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
+_NOTHING_ACCEPTED: Final[_Accepting] = (((), 0), np.zeros((0, 0)))
 _OF_DEVICES: Final = ("has_device", "vendor", "partitions", "partitions_only", "mig_single")
 
 
@@ -58,6 +61,8 @@ class Fleet(NodeColumns):
 
     device_classes: Mapping[str, str] = MappingProxyType({})
     """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced, never modified."""
+    model_aliases: ModelAliases = NO_ALIASES
+    """Other names of GPU models."""
 
     def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
@@ -84,6 +89,7 @@ class Fleet(NodeColumns):
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
+        self.prepared = Prepared()
         self.workload = Workload()
         """What pods typically request; charges do not change it."""
         self._on_node: dict[str, dict[str, Charge]] = {}
@@ -91,7 +97,7 @@ class Fleet(NodeColumns):
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
-        self._accepting: _Accepting = (((), 0), np.zeros((0, 0)))
+        self._accepting = _NOTHING_ACCEPTED
         self._model_masks: dict[ModelConstraint, Mask] = {}
         self._taints: KeyedMasks[Taint] = KeyedMasks(rows)
         self._features: KeyedMasks[str] = KeyedMasks(rows)
@@ -139,12 +145,14 @@ class Fleet(NodeColumns):
         row = self._row(name)
         self._own.has_device[row] = True
         self._put_inventory(name, inventory)
+        self.prepared.clear()
 
     def remove_device(self, name: str) -> None:
         """Remove a Device. Its pods' charges stay, so that nothing is allocated twice if the Device returns."""
         if (row := self.rows.get(name)) is not None:
             self._own.has_device[row] = False
             self._put_inventory(name, NO_DEVICE)
+            self.prepared.clear()
             self._drop_if_empty(name)
 
     def withhold(self, name: str, minors: Collection[int]) -> None:
@@ -152,6 +160,23 @@ class Fleet(NodeColumns):
         if (row := self.rows.get(name)) is not None:
             self.column_cache.alter(row)
             self.cards[GPU].withhold(row, minors)
+
+    # --- what was measured ------------------------------------------------------------------------------------
+
+    def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
+        """Set what was measured of a GPU at a time; return whether more of its memory may be free than before.
+
+        Decisions see it after `measured`.
+        """
+        return self.cards[GPU].measure(row, slot, values, at)
+
+    def expire_measurements(self, before: float) -> list[str]:
+        """Forget what was measured before a time; return the nodes where more memory may be free by that."""
+        return [self.names[row] for row in self.cards[GPU].expire(before).tolist()]
+
+    def measured(self) -> None:
+        """Let decisions see what was measured or expired."""
+        self.prepared.clear()
 
     def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
         """Replace a node's cards, and move charges and nominations to the slots that the cards have now."""
@@ -310,6 +335,16 @@ class Fleet(NodeColumns):
         """Return whether a placed pod is being deleted."""
         return charge.terminating or charge.uid in self.leaving
 
+    def set_model_aliases(self, aliases: ModelAliases) -> None:
+        """Set other names of GPU models."""
+        if aliases != self.model_aliases:
+            self.model_aliases = aliases
+            self._accepting = _NOTHING_ACCEPTED
+            # A new value, because copies share the old one.
+            self._model_masks = {}
+            # A new cache, because single rows are cached by their fingerprints, which say nothing of aliases.
+            self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
+
     def set_device_classes(self, classes: Mapping[str, str]) -> None:
         """Set which DeviceClass provides each extended resource that no device plugin does."""
         self.device_classes = classes
@@ -352,6 +387,7 @@ class Fleet(NodeColumns):
         copied = with_own(self, _own=own, **parts)
         columns.show(own, copied)
         copied.column_cache = ColumnCache(copied.static_key, copied.dynamic_key)
+        copied.prepared = Prepared()
         return copied
 
     def move_requested(self, rows: Indices, amounts: Column, sign: int) -> None:
@@ -455,7 +491,8 @@ class Fleet(NodeColumns):
         """Return, for each model number, whether the constraint accepts the model."""
         mask = self._model_masks.get(constraint)
         if mask is None or len(mask) != self.models:
-            mask = np.fromiter(map(constraint.accepts, self.intern_table.models), np.bool_, self.models)
+            accepted = (constraint.accepts(each, self.model_aliases) for each in self.intern_table.models)
+            mask = np.fromiter(accepted, np.bool_, self.models)
             self._model_masks[constraint] = sealed(mask)
         return mask
 
@@ -493,6 +530,7 @@ class Fleet(NodeColumns):
     def _grow(self) -> None:
         old = len(self.names)
         self.column_cache.forget()
+        self.prepared.clear()
         self.names += [""] * old
         self.labels.grow(2 * old)
         self._own = columns.each_by(self._own, lambda values: np.pad(values, [(0, 0)] * (values.ndim - 1) + [(0, old)]))

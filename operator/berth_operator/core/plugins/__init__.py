@@ -26,6 +26,9 @@ class AllocationPolicy(Protocol):
     def spreads_cards(self) -> bool:
         """Return whether the emptiest cards are taken first."""
 
+    def loads(self, fleet: Fleet, row: int) -> tuple[int, ...]:
+        """Return how loaded the card in each slot of a row is; empty if the policy does not consider that."""
+
 
 class Allocator(Protocol):
     """The interface of allocators."""

@@ -1,5 +1,9 @@
-"""Scores: one file each, one array expression over all nodes, from 0 (worst) to 100 (best)."""
+"""Scores: one file each, one array expression over all nodes, from 0 (worst) to 100 (best).
 
+A score is a module with the members of `Score`, or an object if a policy configures it.
+"""
+
+from collections.abc import Mapping
 from types import ModuleType
 from typing import cast
 
@@ -11,6 +15,7 @@ from berth_operator.core.scores import (
     default_spread,
     even_spread,
     fragmentation,
+    genius,
     gpu_topology,
     image_locality,
     least_allocated,
@@ -20,10 +25,11 @@ from berth_operator.core.scores import (
     spare_devices,
     taints,
 )
+from berth_operator.core.scores.genius import Genius
 
 
-def _scores(*modules: ModuleType) -> tuple[Score, ...]:
-    return cast("tuple[Score, ...]", modules)
+def _scores(*scores: ModuleType | Genius) -> tuple[Score, ...]:
+    return cast("tuple[Score, ...]", scores)
 
 
 ALL = _scores(
@@ -32,6 +38,7 @@ ALL = _scores(
     card_spreading,
     spare_devices,
     gpu_topology,
+    genius.BUILT_IN,
     least_allocated,
     most_allocated,
     balanced_allocation,
@@ -42,3 +49,12 @@ ALL = _scores(
     even_spread,
     default_spread,
 )
+
+
+def weighted(weights: Mapping[str, float], own_genius: Genius) -> tuple[tuple[Score, float], ...]:
+    """Return the scores with a weight above 0, each with its weight; Genius' score with the weights of a profile."""
+    return tuple(
+        (own_genius if each.NAME == genius.NAME else each, weight)
+        for each in ALL
+        if (weight := weights.get(each.NAME, 0.0))
+    )

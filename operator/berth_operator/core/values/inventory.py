@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, NamedTuple
 
 from berth_api.partitions import Table
 from berth_api.selectors import Labels
@@ -34,6 +34,19 @@ class NodeInfo:
     """The features that its kubelet declares."""
     images: tuple[tuple[str, int], ...] = ()
     """(name, bytes)."""
+
+
+class CardFacts(NamedTuple):
+    """How large and fast a GPU is, next to its memory; 0 is unknown."""
+
+    multiprocessors: int = 0
+    memory_bandwidth: int = 0
+    """Bytes per second."""
+    encoders: int = 0
+    decoders: int = 0
+
+
+NO_FACTS: Final = CardFacts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +81,7 @@ class CardInfo:
     """MIG UUIDs of all its instances, whether they can be allocated or not."""
     replica_resource: str = ""
     """The only resource name by which pods can request its replicas; empty if both names are allowed."""
+    facts: CardFacts = NO_FACTS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -48,6 +48,8 @@ class Change(enum.IntFlag):
     """The binding of a pod was confirmed, so the pod can now be preempted."""
     DEVICE_CLASS = enum.auto()
     """A DeviceClass started or stopped providing an extended resource."""
+    GPU_METRICS = enum.auto()
+    """More of a GPU's memory was measured as free, or what was measured is too old."""
     EVICTABLE = enum.auto()
     """A pod left its node, and the remaining pods there may now be preempted for a pending pod."""
 

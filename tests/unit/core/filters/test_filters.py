@@ -377,7 +377,7 @@ def test_a_filter_passes_a_node_or_explains_why_not(
 
 
 OF_PODS = ("topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
-ELSEWHERE = ("devices", "dynamic-resources", "host-ports", *OF_PODS)
+ELSEWHERE = ("devices", "dynamic-resources", "host-ports", "measured-memory", *OF_PODS)
 """Filters that need more than a node: the first are tested in this file, the rest among pods;
 those of volumes have tests of their own."""
 
@@ -732,7 +732,7 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
 def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
     # The first rejection gives the reason, and decides whether preemption may help. NodeDeclaredFeatures comes last:
     # its feature gate appends it (getDefaultPlugins of 1.36).
-    of_pods_or_our_own = {*filters.OF_POD, "dynamic-resources", "node-ready", "devices"}
+    of_pods_or_our_own = {*filters.OF_POD, "dynamic-resources", "node-ready", "devices", "measured-memory"}
     assert [each.NAME for each in filters.ORDER if each.NAME not in of_pods_or_our_own] == [
         "cordon",
         "taints",
@@ -775,6 +775,7 @@ def test_every_filter_has_a_verdict() -> None:
         "volume-zones": "unresolvable",
         "resources": "unschedulable",
         "devices": "unschedulable",
+        "measured-memory": "unschedulable",
         "topology-spread": "unschedulable",
         "pod-affinity": "unresolvable",
         "pod-anti-affinity": "unschedulable",

@@ -1,0 +1,217 @@
+"""Genius' score: how large and fast a node's GPUs are, and how idle they were when they were measured last.
+
+    points = static weight  * (memory, multiprocessors, memory bandwidth, encoders, decoders: sums over the node's GPUs)
+           + dynamic weight * (free memory, power headroom, idle encoders, decoders, multiprocessors: their means)
+
+Each is a part of the highest of all nodes, and has a weight of its own; the score is the weighted mean, 0 to 100. What
+was not measured, or too long ago, counts as the mean of the nodes where it was. Free memory is what charges leave, less
+what was measured as used beyond the charges, as a part of the largest memory of all nodes' GPUs; so a node gets worse
+with each placement and not only when it is measured again. All else is computed once per refresh.
+
+Unlike the original, which prefers nodes that draw much power, it prefers power headroom; `PowerPreference` chooses.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.names import GPU, GPU_MEMORY
+from berth_operator.core.fleet.card_columns import UNMEASURED
+from berth_operator.core.fleet.cards import Cards, Mask
+from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.gpu_metrics import Quantity
+from berth_operator.core.values.inventory import CardFacts
+from berth_operator.core.values.request import PodRequest
+
+Amounts = npt.NDArray[np.float64]
+PowerPreference = Literal["Headroom", "Draw"]
+
+NAME: Final = "genius"
+BEST: Final = 100.0
+STEPS: Final = 10
+"""Steps of a card's load: differences below a tenth do not decide between cards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaticWeights:
+    """The weights of what a GPU is."""
+
+    weight: float = 1.0
+    """Of all of them."""
+    memory: float = 2.0
+    multiprocessors: float = 2.0
+    memory_bandwidth: float = 2.0
+    encoders: float = 1.0
+    decoders: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DynamicWeights:
+    """The weights of what a GPU does."""
+
+    weight: float = 2.0
+    """Of all of them."""
+    free_memory: float = 2.0
+    power: float = 1.0
+    idle_encoders: float = 1.0
+    idle_decoders: float = 1.0
+    idle_multiprocessors: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GeniusWeights:
+    """The weights of the score's terms; only their proportions matter."""
+
+    static: StaticWeights = StaticWeights()
+    dynamic: DynamicWeights = DynamicWeights()
+    power_preference: PowerPreference = "Headroom"
+
+
+DEFAULT_WEIGHTS: Final = GeniusWeights()
+
+
+class Genius:
+    """The score with the weights of a profile."""
+
+    NAME: str = NAME
+
+    def __init__(self, weights: GeniusWeights = DEFAULT_WEIGHTS) -> None:
+        self._weights = weights
+        # Texts, because a text keeps its hash, and every decision looks up both.
+        self._key, self._loads_key = f"{NAME} {weights}", f"{NAME} loads {weights}"
+
+    def score(self, fleet: Fleet, request: PodRequest, _fits: Mask) -> Amounts | None:
+        """Return each row's points; None if the pod requests no GPU."""
+        if not any(part.type == GPU for part in request.devices.parts):
+            return None
+        prepared = fleet.prepared.get(self._key, lambda: _Prepared(fleet, self._weights))
+        key = (self._key, fleet.prepared.version)
+        return fleet.column_cache.column(key, lambda rows: prepared.points(fleet.cards[GPU], rows), alike=False)
+
+    def loads(self, fleet: Fleet, row: int) -> tuple[int, ...]:
+        """Return the load of the card in each slot of a row in steps of a tenth, by the weights of a profile."""
+        loads = fleet.prepared.get(self._loads_key, lambda: _loads(fleet.cards[GPU], self._weights))
+        steps = loads[row]
+        added = fleet.cards[GPU].minor.shape[1] - len(steps)
+        return (*steps, *[0] * added)
+
+
+BUILT_IN: Final = Genius()
+"""The score with the default weights."""
+
+
+class _Prepared:
+    """The points that charges do not change, and what a byte of free memory adds."""
+
+    def __init__(self, fleet: Fleet, weights: GeniusWeights) -> None:
+        cards = fleet.cards[GPU]
+        weighted = [*_static(cards, weights.static), *_measured(cards, weights)]
+        per_byte = weights.dynamic.weight * weights.dynamic.free_memory
+        whole = sum((weight for weight, _ in weighted), start=per_byte)
+        self._uncharged = np.where(cards.healthy, cards.total[cards.index[GPU_MEMORY]] - cards.unaccounted, 0)
+        """What charges may take of each healthy card: all but what was measured as used beyond them."""
+        count = np.maximum(cards.healthy.sum(axis=1), 1)
+        largest = (_memory(cards) / count).max(initial=0.0)
+        self._per_byte = _part(per_byte, whole) / (count * max(largest, 1.0))
+        terms = (_part(weight, whole) * _relative(values) for weight, values in weighted)
+        self._fixed: Amounts = reduce(np.add, terms, np.zeros(len(count)))
+
+    def points(self, cards: Cards, rows: Rows) -> Amounts:
+        """Return the points of these rows."""
+        # Slots that were added since are of cards that no Device lists.
+        used = cards.used[cards.index[GPU_MEMORY], :, : self._uncharged.shape[1]]
+        left = pick(self._uncharged, rows) - pick(used, rows)
+        free = np.maximum(left, 0).sum(axis=1)
+        points: Amounts = pick(self._fixed, rows) + free * pick(self._per_byte, rows)
+        return points
+
+
+def _part(weight: float, whole: float) -> float:
+    return BEST * weight / whole if whole else 0.0
+
+
+def _relative(values: Amounts) -> Amounts:
+    """Return the values as parts of the highest one; zeros if none is above 0."""
+    highest = float(values.max(initial=0.0))
+    parts: Amounts = values / highest if highest > 0 else np.zeros_like(values)
+    return parts
+
+
+def _memory(cards: Cards) -> Amounts:
+    """Return the bytes of each row's healthy GPUs."""
+    total: Amounts = (cards.total[cards.index[GPU_MEMORY]] * cards.healthy).sum(axis=1, dtype=np.float64)
+    return total
+
+
+# --- what a GPU is ----------------------------------------------------------------------------------------------
+
+
+def _static(cards: Cards, weights: StaticWeights) -> Iterator[tuple[float, Amounts]]:
+    """Yield the weight and the values of each static term."""
+    facts = CardFacts(*(cards.facts * cards.healthy).sum(axis=2, dtype=np.float64))
+    yield weights.weight * weights.memory, _memory(cards)
+    yield weights.weight * weights.multiprocessors, np.asarray(facts.multiprocessors)
+    yield weights.weight * weights.memory_bandwidth, np.asarray(facts.memory_bandwidth)
+    yield weights.weight * weights.encoders, np.asarray(facts.encoders)
+    yield weights.weight * weights.decoders, np.asarray(facts.decoders)
+
+
+# --- what it does -----------------------------------------------------------------------------------------------
+
+
+def _measured(cards: Cards, weights: GeniusWeights) -> Iterator[tuple[float, Amounts]]:
+    """Yield the weight and the values of each term that was measured, except free memory."""
+    for weight, values in _of_cards(cards, weights, watts=True):
+        yield weight, _of_nodes(cards, values)
+
+
+def _of_cards(cards: Cards, weights: GeniusWeights, *, watts: bool) -> Iterator[tuple[float, Amounts]]:
+    """Yield the weight and the value of each card, NaN if unknown; draws in watts, or as parts of the limit."""
+    dynamic, whole = weights.dynamic, weights.dynamic.weight
+    measured = np.where(cards.measured == UNMEASURED, np.nan, cards.measured.astype(np.float64))
+    yield whole * dynamic.power, _power(measured, weights.power_preference, watts=watts)
+    yield whole * dynamic.idle_encoders, 1.0 - measured[Quantity.ENCODER]
+    yield whole * dynamic.idle_decoders, 1.0 - measured[Quantity.DECODER]
+    yield whole * dynamic.idle_multiprocessors, 1.0 - measured[Quantity.MULTIPROCESSORS]
+
+
+def _power(measured: Amounts, preference: PowerPreference, *, watts: bool) -> Amounts:
+    """Return the power headroom as a part of the limit, or the draw."""
+    draw: Amounts = measured[Quantity.POWER]
+    limit = measured[Quantity.POWER_LIMIT]
+    if preference == "Draw" and watts:
+        return draw
+    # A card without a known limit is compared with the highest one that is known, or else with the highest draw.
+    fallback = np.nanmax(limit, initial=0.0) or np.nanmax(draw, initial=0.0)
+    limit = np.where(limit > 0, limit, fallback)
+    used = np.minimum(np.divide(draw, limit, out=np.zeros_like(draw), where=(limit > 0) & ~np.isnan(draw)), 1.0)
+    wanted: Amounts = np.where(np.isnan(draw), np.nan, used if preference == "Draw" else 1.0 - used)
+    return wanted
+
+
+def _of_nodes(cards: Cards, values: Amounts) -> Amounts:
+    """Return each node's mean over its healthy GPUs with a value; other nodes with GPUs get the mean of these nodes."""
+    known = cards.healthy & ~np.isnan(values)
+    counts = known.sum(axis=1)
+    means = np.where(known, values, 0.0).sum(axis=1) / np.maximum(counts, 1)
+    some = counts > 0
+    others = means[some].mean() if some.any() else 0.0
+    of_nodes: Amounts = np.where(some, means, np.where(cards.healthy.any(axis=1), others, 0.0))
+    return of_nodes
+
+
+def _loads(cards: Cards, weights: GeniusWeights) -> list[list[int]]:
+    """Return the load of each row's cards in steps of a tenth, by the terms that were measured of each."""
+    good, whole = np.zeros(cards.minor.shape), np.zeros(cards.minor.shape)
+    for weight, values in _of_cards(cards, weights, watts=False):
+        known = ~np.isnan(values)
+        good += np.where(known, weight * values, 0.0)
+        whole += np.where(known, weight, 0.0)
+    idle = np.divide(good, whole, out=np.ones_like(good), where=whole > 0)
+    steps: list[list[int]] = np.rint(STEPS * (1.0 - idle)).astype(np.int8).tolist()
+    return steps
