@@ -10,6 +10,7 @@ from prometheus_client.metrics import MetricWrapperBase
 
 import berth_base.request_metrics
 import berth_operator.metrics
+from berth_agent.metrics import series as agent_series
 from berth_operator.metrics.gauges import FAMILIES
 
 SUFFIXES = {"counter": "_total", "histogram": "", "gauge": ""}
@@ -28,6 +29,12 @@ class Series:
         """Return the names of its samples."""
         ends = ("_bucket", "_sum", "_count") if self.type == "histogram" else ("",)
         return frozenset(self.name + end for end in ends)
+
+
+def of_agent() -> frozenset[str]:
+    """Return the names of the agent's samples."""
+    families = agent_series.families(agent_series.Snapshot())
+    return frozenset(family.name + SUFFIXES[family.type] for family in families)
 
 
 def of_operator() -> Mapping[str, Series]:

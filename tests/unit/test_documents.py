@@ -14,7 +14,6 @@ import berth_agent
 import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
-from berth_agent.metrics import series
 from berth_operator.commands import main as commands
 from berth_operator.settings import Settings as OperatorSettings
 from berth_operator.webhook.main import WebhookSettings
@@ -81,7 +80,7 @@ FLAGS = {
 METRICS = frozenset(metric_names.of_operator())
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*?## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
 
-AGENT_METRICS = {family.name + "_total" * (family.type == "counter") for family in series.families(series.Snapshot())}
+AGENT_METRICS = metric_names.of_agent()
 
 
 def wrong_path(span: str) -> bool:

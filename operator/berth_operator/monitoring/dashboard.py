@@ -209,6 +209,19 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
             queries={"{{watch}}": f"time() - {_leader('berth_watch_last_event_timestamp_seconds', 'watch')}"},
         ),
     ),
+    "Extender of kube-scheduler": (
+        Panel(
+            title="Calls",
+            unit="reqps",
+            queries={"{{verb}} {{result}}": _rate("berth_extender_calls_total", "verb, result")},
+        ),
+        Panel(
+            title="Duration, p99",
+            unit="s",
+            queries={"{{verb}}": _quantile(0.99, "berth_extender_call_seconds", "verb")},
+        ),
+        Panel(title="Reserved nodes", queries={"pods": 'max(berth_extender_reservations{job=~"$job"})'}),
+    ),
     "What went wrong": (
         Panel(
             title="Drift and evictions",
@@ -239,7 +252,7 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
             unit="percentunit",
             text="Of the GPUs that pods of the namespace hold.",
             queries={
-                "{{namespace}}": "avg by (namespace) (max by (node, UUID, namespace) (berth_gpu_pod_info) "
+                "{{namespace}}": "avg by (namespace) (max by (node, UUID, namespace) (berth_gpu_pod_info > bool 0) "
                 "* on (node, UUID) group_left () max by (node, UUID) (berth_gpu_sm_utilization_ratio))"
             },
         ),
@@ -259,13 +272,18 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
         ),
         Panel(
             title="Xid errors",
-            queries={"{{node}} {{minor}} Xid {{xid}}": "increase(berth_gpu_xid_errors_total[1h]) > 0"},
+            text="In the last hour.",
+            queries={
+                # The series of an Xid begins with its first error.
+                "{{node}} {{minor}} Xid {{xid}}": "increase(berth_gpu_xid_errors_total[1h]) > 0 "
+                "or (berth_gpu_xid_errors_total unless berth_gpu_xid_errors_total offset 1h)"
+            },
         ),
         Panel(
             title="GPUs that are held and idle",
             text="GPUs that a pod holds, with less than 5 % SM utilization in the last hour.",
             queries={
-                "{{namespace}}": "count by (namespace) (max by (node, UUID, namespace) (berth_gpu_pod_info) "
+                "{{namespace}}": "count by (namespace) (max by (node, UUID, namespace) (berth_gpu_pod_info > 0) "
                 "* on (node, UUID) group_left () "
                 "max by (node, UUID) (avg_over_time(berth_gpu_sm_utilization_ratio[1h]) < 0.05))"
             },

@@ -1,4 +1,4 @@
-"""A real Prometheus scrapes the operator: the dashboard has data, the alerts fire, and names are kube-scheduler's."""
+"""A real Prometheus scrapes operator and agent: panels have data, alerts fire, and names are kube-scheduler's."""
 
 import json
 import re
@@ -18,6 +18,7 @@ from devcluster import Arena, Cluster, programs, waiting
 from tests import metric_names
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
+from tests.nvml.fixture import NvmlFixture, a100
 from tests.processes import Process
 from tests.prometheus import Prometheus
 
@@ -25,20 +26,15 @@ COMPONENTS = Path(__file__).parents[3] / "manifests" / "components"
 RULES = COMPONENTS / "monitoring" / "rules.yaml"
 NAME = re.compile(r"\b(?:berth|scheduler|rest_client)_[a-z_]+\b")
 KUBE_NAMES = re.compile(r"(?:scheduler|rest_client)_")
-AGENTS = {
-    "berth_gpu_healthy",
-    "berth_gpu_memory_total_bytes",
-    "berth_gpu_memory_used_bytes",
-    "berth_gpu_pod_info",
-    "berth_gpu_power_watts",
-    "berth_gpu_reading_timestamp_seconds",
-    "berth_gpu_sm_utilization_ratio",
-    "berth_gpu_temperature_celsius",
+NOT_HERE = {
+    "berth_plugin_failures_total",
     "berth_gpu_xid_errors_total",
+    "berth_gpu_pod_info",
+    "berth_extender_calls_total",
+    "berth_extender_call_seconds_bucket",
 }
-"""The agents' series that panels and rules use."""
-AFTER_A_FAILURE = {"berth_plugin_failures_total"}
-"""Series that do not exist until something fails."""
+"""Series that do not exist before a failure, or without kubelet or the extender."""
+HEALTHY = "berth_gpu_healthy == 0"
 
 
 class Scene:
@@ -46,11 +42,15 @@ class Scene:
 
     def __init__(self, world: World, folder: Path) -> None:
         self.world = world
-        self.operator_port, self._kube_port = words.free_ports(2)
-        self.operator = world.operator(metrics_port=self.operator_port)
-        world.agent()
+        self.operator_port, self.agent_port, self._kube_port = words.free_ports(3)
         self._kube_scheduler(folder)
-        [self.node] = world.nodes()
+        [node] = world.arena.nodes()
+        machine = NvmlFixture(folder, gpus=[a100(0), a100(1)])
+        machine.write()
+        serving = {"metrics_port": self.agent_port, "metrics_address": "127.0.0.1"}
+        world.processes.node_agent(node, machine, **serving)
+        self.operator = world.operator(metrics_port=self.operator_port)
+        world.wait_ready(node, "True")
         self._pods()
 
     def _kube_scheduler(self, folder: Path) -> None:
@@ -112,6 +112,8 @@ def scene(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 def prometheus(scene: Scene, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Prometheus]:
     with Prometheus(folder=tmp_path_factory.mktemp("prometheus") / "own", rules=[RULES]) as running:
         running.scrape("berth-operator", f"127.0.0.1:{scene.operator_port}")
+        running.scrape("berth-agent", f"127.0.0.1:{scene.agent_port}")
+        running.until("berth_gpu_sample_timestamp_seconds")
         # A rate needs two samples.
         running.until('count_over_time(scheduler_pending_pods{queue="unschedulable"}[1m]) > 2')
         running.until("count_over_time(scheduler_queue_incoming_pods_total[1m]) > 2")
@@ -125,7 +127,7 @@ def test_gauges_show_the_state(prometheus: Prometheus, scene: Scene) -> None:
     namespace = scene.world.arena.namespace
     for expression in (
         'sum(berth_fleet_gpus{state="allocated"}) == 1',
-        'sum(berth_fleet_gpus{state="free"}) == 7',
+        'sum(berth_fleet_gpus{state="free"}) == 1',
         'berth_fleet_fragmentation_ratio{gpus="8"} == 1',
         'scheduler_pending_pods{queue="unschedulable"} == 1',
         'scheduler_pending_pods{queue="gated"} == 1',
@@ -162,7 +164,8 @@ def shape(exposed: str) -> Mapping[str, tuple[str, frozenset[str], frozenset[flo
 
 
 def test_the_dashboard_names_only_what_is_exposed() -> None:
-    known = {name for series in metric_names.of_operator().values() for name in series.names} | AGENTS
+    known = {name for series in metric_names.of_operator().values() for name in series.names}
+    known |= metric_names.of_agent()
     text = json.dumps(dashboard.dashboard()) + RULES.read_text()
     assert {name for name in NAME.findall(text) if not name.endswith("_")} - known == set()
 
@@ -172,7 +175,7 @@ def test_every_panel_has_data(prometheus: Prometheus) -> None:
     for title, expression in dashboard.expressions():
         query = expression.replace("$job", ".+").replace("$__rate_interval", "1m")
         result = prometheus.query(query)  # raises if the expression is invalid
-        if not result and not set(NAME.findall(query)) & (AGENTS | AFTER_A_FAILURE):
+        if not result and query != HEALTHY and not set(NAME.findall(query)) & NOT_HERE:
             empty.append(title)
     assert empty == []
 
@@ -193,7 +196,7 @@ def test_prometheus_evaluates_every_rule(prometheus: Prometheus) -> None:
     assert len(rules) == sum(len(group["rules"]) for group in groups)
     firing = [rule["name"] for rule in rules if rule["type"] == "alerting" and rule["state"] != "inactive"]
     assert firing == [], "nothing is wrong"
-    prometheus.until("berth:gpu_allocation:ratio == 1/8")
+    prometheus.until("berth:gpu_allocation:ratio == 1/2")
 
 
 ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
@@ -252,9 +255,9 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
         {'berth_gpu_healthy{node="n",UUID="GPU-1",minor="0",model="L4"}': "1x20"},
     ),
     (
-        "BerthGpuReadingsStale",
-        {'berth_gpu_reading_timestamp_seconds{node="n"}': "60x20"},
-        {'berth_gpu_reading_timestamp_seconds{node="n"}': "0+60x20"},
+        "BerthGpuSamplesStale",
+        {'berth_gpu_sample_timestamp_seconds{node="n"}': "0+60x5", 'berth_gpu_info{node="n",minor="0"}': "1x20"},
+        {'berth_gpu_sample_timestamp_seconds{node="n"}': "0+60x5", 'berth_gpu_info{node="n",minor="0"}': "1x9"},
     ),
 ]
 """(alert, series with which it fires after 15 minutes, series with which it does not); a value every minute."""
