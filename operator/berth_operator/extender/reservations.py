@@ -70,6 +70,9 @@ class Reservations:
         placement = self.get(uid)
         if placement is None:
             return
+        if len(self._rejected) >= self._limit:
+            # Only the order of nodes suffers.
+            self._rejected.clear()
         counts = self._rejected.setdefault(uid, Counter())
         if len(counts) >= MAX_REJECTED:
             counts.clear()

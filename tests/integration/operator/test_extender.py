@@ -68,6 +68,7 @@ def test_the_leader_reserves_and_binds_for_clients_with_a_certificate(world: Wor
     flags = {
         "extender_certificate": certificate,
         "extender_client_ca": authority.file,
+        "extender_clients": "kube-scheduler",
         "extender_schedulers": scheduler,
         "extender_service": f"{arena.namespace}/{SERVICE}",
     }
