@@ -30,6 +30,7 @@ _OF_CHANGES: Final = (
     (Change.NODE_TAINTS, "NodeUpdateNodeTaint"),
     (Change.NODE_FEATURES, "NodeUpdateNodeDeclaredFeature"),
     (Change.DEVICE, "DeviceUpdate"),
+    (Change.GPU_METRICS, "GPUMetricsUpdate"),
     (Change.NAMESPACE_LABELS, "NamespaceUpdate"),
     (Change.CLAIM, "PersistentVolumeClaimUpdate"),
     (Change.VOLUME, "PersistentVolumeUpdate"),
