@@ -78,13 +78,15 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 def _planner(options: argparse.Namespace) -> Planner:
     plugins = device_plugins.installed()
-    policies = _configured(options.config).with_plugins(plugins).policies
+    configured = _configured(options.config).with_plugins(plugins)
+    policies = configured.policies
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
         kinds=kinds_of(plugins),
         trusted_schedulers=frozenset(filter(None, options.trusted_schedulers.split(","))),
     )
+    snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
     requested = workload.read(_text(options.file), options.file) if options.file else None
     if options.snapshot:
         snapshots.load(options.snapshot, snapshot)

@@ -9,16 +9,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.model import ModelConstraint
+from berth_api.model import ModelAliases, ModelConstraint
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Taint
 from tests.builders import (
     A100_BYTES,
     GI,
+    NVIDIA,
     T4,
     T4_BYTES,
     add,
+    asks,
     card,
     cards,
     charge,
@@ -507,3 +511,15 @@ def test_a_model_is_known_by_its_number() -> None:
     accepted = made.accepted_models(ModelConstraint(exact=T4.lower()))
     by_minor = {minor: bool(accepted[made.cards["gpu"].model[slot(made, "node", minor)]]) for minor in (0, 1)}
     assert by_minor == {0: False, 1: True}
+
+
+def test_a_model_is_known_by_its_aliases_from_the_next_decision_on() -> None:
+    made = fleet({"node": (card(0), card(1, model=T4))})
+    wanted = asks({NVIDIA: 1}, model=ModelConstraint(exact="cheap"))
+    chosen = []
+    steps: list[ModelAliases] = [{}, {"cheap": ("tesla*",)}, {"cheap": ("nvidia a100*",)}, {}]
+    for aliases in steps:
+        made.set_model_aliases(aliases)
+        fits = devices.BUILT_IN.passes(made, wanted)[made.rows["node"]]
+        chosen.append([each.minor for each in Policy().choose(made, made.rows["node"], wanted)] if fits else [])
+    assert chosen == [[], [1], [0], []]
