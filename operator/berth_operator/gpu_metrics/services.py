@@ -43,7 +43,8 @@ def best(services: Iterable[Object]) -> str:
 def is_prometheus(service: Object) -> bool:
     """Return whether a Service claims to be Prometheus, by its name or labels, and has addresses of its own."""
     metadata, spec = service["metadata"], service.get("spec") or {}
-    if spec.get("type") == "ExternalName" or not spec.get("clusterIP"):
+    # A Service of type ExternalName has none: it names a server outside the cluster.
+    if not spec.get("clusterIP"):
         return False
     labels = metadata.get("labels") or {}
     labelled = labels.get(NAME_LABEL) == "prometheus" and labels.get(COMPONENT_LABEL, "") in _COMPONENTS

@@ -7,7 +7,7 @@ import pytest
 from berth_api import allocation, names
 from berth_api.device import DeviceStatus
 from berth_api.partitions import NVSWITCH, Partition, Table
-from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.inventory import CardFacts, CardInfo
 from berth_operator.state import devices
 from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry
 
@@ -582,3 +582,20 @@ def test_a_status_that_cannot_be_read_counts_as_empty(status: Raw) -> None:
     assert record.status == DeviceStatus()
     assert record.conditions == ()
     assert len(record.inventory.cards) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "facts"),
+    [
+        pytest.param({}, CardFacts(), id="unknown"),
+        pytest.param(
+            {"multiprocessors": 108, "memoryBandwidth": "2039040M", "encoders": 0, "decoders": 5},
+            CardFacts(multiprocessors=108, memory_bandwidth=2039040 * 10**6, encoders=0, decoders=5),
+            id="known",
+        ),
+        pytest.param({"memoryBandwidth": "9E"}, CardFacts(memory_bandwidth=10**15), id="more than any GPU has"),
+    ],
+)
+def test_how_large_and_fast_a_card_is(fields: Raw, facts: CardFacts) -> None:
+    (card,) = devices.record(device("n", entry(0, **fields))).inventory.cards
+    assert card.facts == facts

@@ -1,16 +1,22 @@
 """What was measured reaches the cards of its own node, and wakes pods that may fit by it."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
+from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.filters import measured_memory
 from berth_operator.core.values.gpu_metrics import UNKNOWN, CardSample, Quantity
 from berth_operator.core.values.verdict import Change
+from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.gpu_metrics import OTHER_NODE, UNKNOWN_CARD, Freshness
-from tests.builders import GI, NVIDIA, device, entry, node, pod, popped
+from tests import builders
+from tests.builders import GI, NVIDIA, card, charge, device, entry, grant, node, pod, popped
 
 MEMORY = 80 * GI
 STALE_AFTER = 60.0
@@ -100,6 +106,15 @@ def test_a_card_that_two_devices_list_counts_only_with_the_name_of_its_node() ->
     assert world.free() == {"GPU-a0": 9}
 
 
+def test_a_sample_of_a_mig_instance_is_none_of_its_card() -> None:
+    world = World()
+    instance = {"id": "MIG-1", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
+    divided = entry(0, memory=str(MEMORY), id="GPU-a0", mig={"enabled": True, "instances": [instance]})
+    world.cluster.put_device(device("a", divided, generation=2))
+    assert world.measure(sample("MIG-1", 1, node="a"), sample("MIG-1", 1)) == {OTHER_NODE: 1, UNKNOWN_CARD: 1}
+    assert world.free() == {}
+
+
 def test_a_device_that_changes_during_a_refresh_is_not_mixed_up() -> None:
     world = World()
     world.cluster.gpu_metrics.begin()
@@ -139,9 +154,11 @@ def test_a_pod_by_labels_waits_for_measured_memory_and_wakes_with_it() -> None:
     assert isinstance(outcome, Failure)
     assert dict(outcome.reasons) == {REASON: 2}
     assert outcome.wakes_on & Change.GPU_METRICS
-    # A refresh in which no more is free wakes nothing, and neither does one that is not enough.
+    # A refresh in which no more is free does nothing, and one in which it is not enough wakes nothing.
+    before = world.cluster.version
     world.measure(*all_cards(30))
-    assert world.decide() is None
+    world.measure(*all_cards(29))
+    assert (world.decide(), world.cluster.version) == (None, before)
     world.measure(*all_cards(35))
     assert world.decide() is None
     world.measure(sample("GPU-b1", 50))
@@ -161,6 +178,51 @@ def test_what_is_stale_or_never_measured_does_not_keep_a_pod_waiting(*, stale: b
         world.now += STALE_AFTER + 1
         world.cluster.gpu_metrics.apply(STALE_AFTER)
         assert isinstance(world.decide(), Placement)
+
+
+def test_of_nodes_that_fill_up_alike_only_the_one_with_measured_memory_is_taken() -> None:
+    world = World()
+    world.measure(*all_cards(80))
+    request = pods.pending(pod(labels={"genius/gpu-memory-each": str(20 * 1024)})).request
+    rows = world.cluster.fleet.rows
+    for free in (80, 25):
+        world.measure(*all_cards(80), sample("GPU-a0", free), sample("GPU-a1", free))
+        assert measured_memory.passes(world.cluster.fleet, request)[[rows["a"], rows["b"]]].tolist() == [True, True]
+    for number, name in enumerate("ab"):
+        for minor in range(2):
+            share = grant(minor, core=10, ratio=10, memory=8 * GI)
+            share = replace(share, id=f"GPU-{name}{minor}")
+            world.cluster.fleet.charge(charge(f"{number}-{minor}", share, node=name))
+        passing = measured_memory.passes(world.cluster.fleet, request)
+    assert passing[[rows["a"], rows["b"]]].tolist() == [False, True]
+
+
+def test_a_card_that_was_chosen_before_is_not_chosen_once_its_memory_is_used() -> None:
+    world = World()
+    world.cluster.remove_node("b")
+    request = pods.pending(pod(labels={"genius/gpu-memory-each": str(40 * 1024)})).request
+    row, chosen = world.cluster.fleet.rows["a"], []
+    for full in ("", "GPU-a0", "GPU-a1"):
+        world.measure(*all_cards(80), *([sample(full, 30)] if full else []))
+        chosen += [each.id for each in Policy().choose(world.cluster.fleet, row, request)]
+    assert chosen == ["GPU-a0", "GPU-a1", "GPU-a0"]
+
+
+@pytest.mark.parametrize(("foreign", "victims"), [(40, ["ns/low"]), (50, [])])
+def test_a_pod_is_preempted_if_its_memory_is_what_is_missing(foreign: int, victims: list[str]) -> None:
+    """Of 80 GiB the pod of lower priority has 30; processes outside Kubernetes use the rest of what is not free."""
+    fleet = builders.fleet({"node": (card(memory=MEMORY),)})
+    fleet.charge(charge("low", grant(core=30, ratio=37, memory=30 * GI), priority=1))
+    row = fleet.rows["node"]
+    fleet.measure(row, 0, (float(50 - foreign) * GI, *[UNKNOWN] * (len(Quantity) - 1)), 1.0)
+    fleet.measured()
+    pending = pods.pending(pod(labels={"genius/gpu-memory-each": str(40 * 1024)}, priority=10))
+    outcome = decide(fleet, pending, Policy())
+    assert isinstance(outcome, Failure)
+    assert dict(outcome.reasons) == {REASON: 1}
+    assert measured_memory.could_pass(fleet, pending.request)[row] == bool(victims)
+    found = preempt(fleet, pending, Policy(), Budgets())
+    assert ([each.pod for each in found.victims] if found else []) == victims
 
 
 def test_pods_of_a_burst_do_not_all_get_the_memory_that_was_measured() -> None:

@@ -161,6 +161,22 @@ def test_measurements_expire_and_go_with_the_device() -> None:
     assert points(fleet) == never
 
 
+def test_nodes_that_were_measured_differently_stay_different_when_they_fill_up_alike() -> None:
+    fleet = fleet_of([card(memory=MEMORY)], [card(memory=MEMORY)])
+    measure(fleet, {("node-0", 0): HOT, ("node-1", 0): IDLE})
+    points(fleet)
+    for name in fleet.rows:
+        fleet.charge(charge(name, grant(core=50, ratio=50, memory=40 * GI), node=name))
+        assert points(fleet) == points(fleet.copy())
+
+
+def test_a_device_that_goes_is_no_measure_for_the_others() -> None:
+    fleet = fleet_of(cards(1, memory=MEMORY), cards(2, memory=MEMORY))
+    before = points(fleet)["node-0"]
+    fleet.remove_device("node-1")
+    assert points(fleet)["node-0"] == pytest.approx(before + 100 * 1 / 20)
+
+
 @pytest.mark.parametrize(
     "values",
     [
