@@ -146,6 +146,12 @@ class Processes:
             "webhook", "berth_operator", {"kubeconfig": self.arena.cluster.kubeconfig, **flags}, command="webhook"
         )
 
+    def api(self, **flags: object) -> Process:
+        """Start a replica of the list and watch API; flags are named as in its settings."""
+        return self._start(
+            "api", "berth_operator", {"kubeconfig": self.arena.cluster.kubeconfig, **flags}, command="api"
+        )
+
     def tails(self) -> str:
         """Return the ends of all logs."""
         return "\n".join(f"--- {each.name} (exit code {each.exit_code})\n{each.tail()}" for each in self.started)

@@ -15,6 +15,7 @@ import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
 from berth_operator.commands import main as commands
+from berth_operator.list_watch.main import ApiSettings
 from berth_operator.settings import Settings as OperatorSettings
 from berth_operator.webhook.main import WebhookSettings
 from devcluster import __main__ as devcluster
@@ -74,7 +75,11 @@ FLAGS = {
     "--help",
     "--version",
     *(f"--{flag}" for flag in OTHER_FLAGS.values()),
-    *(flag for settings in (OperatorSettings, AgentSettings, WebhookSettings) for flag in settings_flags(settings)),
+    *(
+        flag
+        for settings in (OperatorSettings, AgentSettings, WebhookSettings, ApiSettings)
+        for flag in settings_flags(settings)
+    ),
     *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),
 }
 METRICS = frozenset(metric_names.of_operator())

@@ -14,6 +14,7 @@ from tests.integration.clients.conftest import manifests
 
 BASE = Path(__file__).parents[3] / "manifests/base"
 DEBUG_API = "../components/debug-api/rbac.yaml"
+LIST_WATCH_API = "../components/list-watch-api/rbac.yaml"
 FILES: list[str] = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
 
 
@@ -70,6 +71,12 @@ ALLOWED = {
         ("watch", "berth.dev", "devices", ""),
         ("patch", "berth.dev", "devices", "status"),
     ],
+    LIST_WATCH_API: [
+        ("list", "berth.dev", "devices", ""),
+        ("watch", "berth.dev", "devices", ""),
+        ("list", "berth.dev", "gpupods", ""),
+        ("watch", "berth.dev", "gpupods", ""),
+    ],
 }
 DENIED = [
     ("create", "", "pods", ""),
@@ -81,6 +88,7 @@ DENIED = [
     ("delete", "", "nodes", ""),
     ("delete", "", "persistentvolumes", ""),
     ("update", "coordination.k8s.io", "leases", ""),
+    ("patch", "apiregistration.k8s.io", "apiservices", ""),
     ("delete", "berth.dev", "devices", ""),
     ("impersonate", "", "users", ""),
 ]
@@ -137,7 +145,13 @@ def test_what_a_component_patches_is_there(name: str, file: str) -> None:
         assert isinstance(element, list if last == "-" else dict)
 
 
-@pytest.mark.parametrize("file", ["operator.yaml", "agent.yaml", "../components/validation/server.yaml"])
+FILES_WITH_PODS = [
+    *("operator.yaml", "agent.yaml"),
+    *("../components/validation/server.yaml", "../components/list-watch-api/server.yaml"),
+]
+
+
+@pytest.mark.parametrize("file", FILES_WITH_PODS)
 def test_a_service_sets_no_variable_of_a_program(file: str) -> None:
     """With links, the Service berth-webhook would set BERTH_WEBHOOK_PORT, a setting, to tcp://10.0.0.1:443."""
     [spec] = [each["spec"]["template"]["spec"] for each in manifests(file) if "template" in each.get("spec", {})]
