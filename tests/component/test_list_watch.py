@@ -65,7 +65,7 @@ class World:
         self.folder, self.api = folder, ApiServer()
         self.caches = {kind: WatchCache(kind) for kind in KINDS}
         self.pair = certificates.issue("127.0.0.1", datetime.now(UTC), timedelta(days=1))
-        self.is_ready, self.limits = True, Limits()
+        self.is_ready, self.limits = True, Limits(watches=3, watches_of_user=2)
         self.url = ""
         front_proxy.write(folder / "trusted")
         front_proxy.write(folder / "foreign")
@@ -225,7 +225,6 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 async def test_a_user_has_so_many_watches_and_gets_those_back_that_end(world: World) -> None:
-    world.limits = Limits(watches=3, watches_of_user=2)
     async with world.served():
         async with world.client() as ask:
             watches = [asyncio.create_task(ask(WATCH)) for _ in range(2)]
@@ -242,7 +241,7 @@ async def test_a_user_has_so_many_watches_and_gets_those_back_that_end(world: Wo
 
 
 async def test_a_client_that_does_not_read_is_disconnected(world: World) -> None:
-    world.limits = Limits(write_seconds=0.2)
+    world.limits = Limits(watches=1, watches_of_user=1, write_seconds=0.2)
     cache = world.caches[PODS]
     async with world.served():
         port = int(world.url.rpartition(":")[2])

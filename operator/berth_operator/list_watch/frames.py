@@ -84,22 +84,21 @@ class Form:
         return _frame("BOOKMARK", orjson.dumps(bare))
 
     def _table(self, entries: Iterable[Entry], version: int) -> bytes:
-        return orjson.dumps({**self._head(version), "rows": [self._row(entry.decoded) for entry in entries]})
+        return orjson.dumps({**self._head(version), "rows": [self._row(entry) for entry in entries]})
 
     def _head(self, version: int) -> Object:
         columns = [_NAME, *self.kind.columns, _CREATED]
         metadata = {"resourceVersion": str(version)}
         return {"kind": "Table", "apiVersion": META, "metadata": metadata, "columnDefinitions": columns}
 
-    def _row(self, obj: Object) -> Object:
-        metadata = obj["metadata"]
-        included: dict[Included, Any] = {
-            "None": None,
-            "Metadata": {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata},
-            "Object": obj,
-        }
-        cells = [metadata["name"], *self.kind.cells(obj), metadata["creationTimestamp"]]
-        return {"cells": cells, "object": included[self.included]}
+    def _row(self, entry: Entry) -> Object:
+        metadata = entry.metadata
+        included: Any = None
+        if self.included == "Metadata":
+            included = {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
+        elif self.included == "Object":
+            included = orjson.Fragment(entry.body)
+        return {"cells": [metadata["name"], *entry.cells, metadata["creationTimestamp"]], "object": included}
 
 
 def form(kind: Kind, accept: str, include_object: str) -> Form:

@@ -6,7 +6,6 @@ resource, so all replicas know the same versions.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, Final
 
 import orjson
@@ -31,7 +30,7 @@ Key = tuple[str, str]
 Cells = list[Any]
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
     """An object as it is served."""
 
@@ -40,14 +39,11 @@ class Entry:
     labels: Mapping[str, str]
     fields: Mapping[str, str]
     """The fields by which field selectors select, with their values."""
+    metadata: Object
+    cells: Cells
+    """Its row in a table, without the name and the time of its creation."""
     body: bytes
     """The object as JSON."""
-
-    @cached_property
-    def decoded(self) -> Object:
-        """Return the object; decoded once, and only for clients that want tables."""
-        obj: Object = orjson.loads(self.body)
-        return obj
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -94,6 +90,8 @@ class Kind:
             version=int(metadata["resourceVersion"]),
             labels=labels,
             fields={field: fields[field] for field in self.fields},
+            metadata=own,
+            cells=self.cells(body),
             body=orjson.dumps(body),
         )
 

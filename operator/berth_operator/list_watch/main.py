@@ -31,7 +31,7 @@ from berth_operator.list_watch import access
 from berth_operator.list_watch.access import Access, ConfigurationError, FrontProxy
 from berth_operator.list_watch.cache import WatchCache
 from berth_operator.list_watch.kinds import GROUP, KINDS, VERSION, Kind
-from berth_operator.list_watch.server import Server
+from berth_operator.list_watch.server import Limits, Server
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import ApiService, Files, Shared
 from berth_operator.serving.reviews import Reviews
@@ -91,6 +91,9 @@ class ApiSettings(BaseSettings):
 
     api_service: str = f"{VERSION}.{GROUP}"
     """Name of the APIService to write the certificate to."""
+
+    max_watches: Annotated[int, Field(ge=2)] = 2000
+    """Watches that this replica serves at once; one user gets at most half of them."""
 
     kubeconfig: Path | None = None
     """Kubeconfig file; without one the pod's own service account is used."""
@@ -165,7 +168,9 @@ class Api:
         certificate = ServedCertificate(source=source, period=period, client_authorities=front_proxy.authorities)
         await certificate.load()
         granted = Access(front_proxy=front_proxy, reviews=self._reviews)
-        server = Server(caches=self._caches, access=granted, is_ready=lambda: self.is_ready)
+        most = self._settings.max_watches
+        limits = Limits(watches=most, watches_of_user=most // 2)
+        server = Server(caches=self._caches, access=granted, is_ready=lambda: self.is_ready, limits=limits)
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:

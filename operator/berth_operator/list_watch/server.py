@@ -46,8 +46,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Limits:
     """What clients may take."""
 
-    watches: int = 1000
-    watches_of_user: int = 200
+    watches: int
+    watches_of_user: int
     """One user cannot take all watches."""
     write_seconds: float = 10.0
     """For which the client of a watch may not read."""
@@ -66,7 +66,7 @@ class Server:
         caches: Mapping[Kind, WatchCache],
         access: Access,
         is_ready: Callable[[], bool],
-        limits: Limits = Limits(),
+        limits: Limits,
     ) -> None:
         self._caches, self._access, self._is_ready, self._limits = caches, access, is_ready, limits
         self.watches: dict[str, int] = {}

@@ -19,6 +19,7 @@ from tests.integration.list_watch.conftest import API, Installation
 PODS = f"{API}/gpupods"
 NODES = f"{API}/gpunodes"
 WHOLE = {"kubernetes.io/gpu": "100"}
+FRONT_PROXY = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 FORGED = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}
 
 
@@ -129,6 +130,17 @@ def status(server: str, ca_file: Any, path: str, headers: dict[str, str]) -> int
             return int(response.status)
     except urllib.error.HTTPError as error:
         return error.code
+
+
+def test_other_names_of_the_front_proxy_are_used_soon(installation: Installation) -> None:
+    names = '["front-proxy-client", "another"]'
+    installation.api.merge(FRONT_PROXY, {"data": {"requestheader-allowed-names": names}})
+
+    def all_serve_again() -> bool:
+        return all(replica.process.text().count("API served") > 1 for replica in installation.replicas)
+
+    waiting.until(all_serve_again, what="the replicas to serve again")
+    waiting.until(installation.is_available, what="the replica to be used")
 
 
 # --- replicas and restarts --------------------------------------------------------------------------------------

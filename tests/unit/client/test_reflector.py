@@ -22,7 +22,7 @@ AWAY = Unreachable("away")
 async def reflecting(api: ScriptedApi, sink: Recorder, **params: str) -> AsyncIterator[reflector.Reflector]:
     loop = asyncio.get_running_loop()
     source = reflector.Source(path="/api/v1/pods", params=params)
-    made = reflector.Reflector(api=api, source=source, sink=sink, clock=loop.time)
+    made = reflector.Reflector(api=api, source=source, sink=sink, clock=loop.time, on_bookmark=sink.bookmarks.append)
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -82,6 +82,7 @@ async def test_a_bookmark_moves_the_version_and_calls_no_sink() -> None:
     async with reflecting(api, sink):
         await asyncio.sleep(1)
     assert sink.calls == ["put", "end"]
+    assert sink.bookmarks == ["99"]
     assert api.watch_params[1]["resourceVersion"] == "99"
 
 

@@ -76,6 +76,7 @@ class Recorder:
     calls: list[str] = field(default_factory=list)
     times: list[float] = field(default_factory=list)
     requested: list[float] = field(default_factory=list)
+    bookmarks: list[str] = field(default_factory=list)
     failure: Exception | None = None
     on_put: Callable[[], None] = lambda: None
 

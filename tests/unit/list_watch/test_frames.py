@@ -60,7 +60,7 @@ def test_a_list_has_its_version_and_the_objects() -> None:
         "kind": "GpuPodList",
         "apiVersion": "nvidia-gpu-scheduler/v1",
         "metadata": {"resourceVersion": "9"},
-        "items": [entry.decoded for entry in entries],
+        "items": [orjson.loads(entry.body) for entry in entries],
     }
     assert orjson.loads(Form(NODES).many([], 9))["items"] == []
 
@@ -75,7 +75,7 @@ def test_frames_are_lines_as_the_api_server_writes_them() -> None:
     ]
     assert all(line.endswith(b"}\n") and line.count(b"\n") == 1 for line in lines)
     deleted, bookmark, ended, failure = map(orjson.loads, lines)
-    assert deleted == {"type": "DELETED", "object": entry.decoded}
+    assert deleted == {"type": "DELETED", "object": orjson.loads(entry.body)}
     metadata = {"resourceVersion": "9", "creationTimestamp": None}
     bare = {"kind": "GpuPod", "apiVersion": "nvidia-gpu-scheduler/v1", "metadata": metadata}
     assert bookmark == {"type": "BOOKMARK", "object": bare}
@@ -100,10 +100,12 @@ def test_a_table_has_columns_and_cells() -> None:
     assert [column["name"] for column in table["columnDefinitions"]] == [
         *("Name", "Node", "GPUs", "Update", "IDs", "Created At")
     ]
-    metadata = entry.decoded["metadata"]
+    metadata = orjson.loads(entry.body)["metadata"]
     partial = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": metadata}
     assert table["rows"] == [{"cells": ["a", "n1", 1, "T", "GPU-0", "T"], "object": partial}]
-    assert orjson.loads(Form(PODS, table=True, included="Object").one(entry))["rows"][0]["object"] == entry.decoded
+    assert orjson.loads(Form(PODS, table=True, included="Object").one(entry))["rows"][0]["object"] == orjson.loads(
+        entry.body
+    )
     assert orjson.loads(Form(PODS, table=True, included="None").one(entry))["rows"][0]["object"] is None
     event = orjson.loads(Form(PODS, table=True).event("ADDED", entry))["object"]
     assert (event["kind"], event["metadata"]) == ("Table", {"resourceVersion": "3"})

@@ -11,7 +11,7 @@ from berth_operator.list_watch.statuses import StatusError
 
 def entry(name: str = "p", namespace: str = "ns", node: str = "n1", **labels: str) -> Entry:
     fields = {"metadata.name": name, "metadata.namespace": namespace, "spec.node_name": node}
-    return Entry(key=(namespace, name), version=1, labels=labels, fields=fields, body=b"{}")
+    return Entry(key=(namespace, name), version=1, labels=labels, fields=fields, metadata={}, cells=[], body=b"{}")
 
 
 @pytest.mark.parametrize(
