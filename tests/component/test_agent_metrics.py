@@ -122,7 +122,16 @@ async def test_prometheus_scrapes_the_agent_and_joins_it_with_dcgm(
     assert [sample.labels["UUID"] for sample in idle] == [IDLE]
     assert by_pod(joined) == {"half": 97.0, "other": 97.0, "whole": 0.0}
 
+    prometheus.scrape("berth-agent", address, labels={"pod": "berth-agent-x"})
+    await asyncio.to_thread(prometheus.until, 'berth_gpu_pod_info{exported_pod="whole",pod="berth-agent-x"} == 1')
+
+
+async def test_instances_are_joined_by_their_id(
+    prometheus: Prometheus, agent: tuple[NvmlFixture, str], dcgm: str
+) -> None:
+    prometheus.scrape("berth-agent", agent[1])
+    prometheus.scrape("dcgm-exporter", dcgm)
     of_instances = queries()[-1].replace("DCGM_FI_DEV_GPU_UTIL", "DCGM_FI_PROF_GR_ENGINE_ACTIVE")
-    assert by_pod(await asyncio.to_thread(prometheus.query, of_instances)) == {"small": 0.25}
+    assert by_pod(await asyncio.to_thread(prometheus.until, of_instances)) == {"small": 0.25}
     used = await asyncio.to_thread(prometheus.query, "sum by (GPU_I_ID) (berth_gpu_mig_memory_used_bytes)")
     assert [sample.labels for sample in used] == [{"GPU_I_ID": "7"}]

@@ -12,7 +12,7 @@ from prometheus_client.registry import Collector
 
 from berth_agent.inventory.interface import Inventory
 from berth_agent.metrics import series
-from berth_agent.metrics.sampler import Sampler
+from berth_agent.metrics.sampler import MIN_INTERVAL, Sampler
 from berth_agent.metrics.series import Snapshot
 from berth_agent.readings import CardSample, Reading
 from berth_agent.usage import processes
@@ -49,13 +49,27 @@ class Exporter:
         self._inventory = inventory
         self._proc_root = proc_root
         self._sampler = Sampler(inventory.sample)
+        self._turn = asyncio.Lock()
+        self._text = b""
+        self._rendered = float("-inf")
         self.readings: Mapping[str, Reading] = {}
         """The last readings by node, with all faults."""
         self.usage: Usage | None = None
         """Who holds the cards; None for a simulated fleet, or if it is switched off."""
 
     async def render(self) -> bytes:
-        """Return the metrics in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format; they are rendered at most once in MIN_INTERVAL.
+
+        Every pod may ask for them as often as it likes, and must not take the agent's CPU time with that.
+        """
+        loop = asyncio.get_running_loop()
+        async with self._turn:
+            if loop.time() - self._rendered >= MIN_INTERVAL:
+                self._text = await self._render()
+                self._rendered = loop.time()
+            return self._text
+
+    async def _render(self) -> bytes:
         sample = await self._sampler.current()
         snapshot = Snapshot(
             nodes={name: reading.spec for name, reading in self.readings.items()},
@@ -65,9 +79,9 @@ class Exporter:
             pods=self.usage.pod_names() if self.usage else {},
         )
         # In a thread: of a large simulated fleet this takes a while, and procfs is read.
-        return await asyncio.to_thread(self._text, snapshot, with_processes=self.usage is not None)
+        return await asyncio.to_thread(self._text_of, snapshot, with_processes=self.usage is not None)
 
-    def _text(self, snapshot: Snapshot, *, with_processes: bool) -> bytes:
+    def _text_of(self, snapshot: Snapshot, *, with_processes: bool) -> bytes:
         cards = snapshot.sample.cards if with_processes else {}
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)

@@ -6,6 +6,7 @@ bounded, so that no client can take the memory that the heartbeat needs. Each an
 
 import asyncio
 import contextlib
+import os
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable
 from http import HTTPStatus
@@ -41,16 +42,13 @@ async def serving(render: Render, *, address: str, port: int, seconds: float = S
     try:
         server = await asyncio.start_server(_Connections(render, seconds).serve, address, port, limit=MAX_REQUEST)
     except OSError as error:
-        raise StartError(f"--metrics-port {port} on {address}: {_problem(error)}") from error
+        # The text of asyncio's error repeats the address.
+        problem = os.strerror(error.errno) if error.errno else str(error)
+        raise StartError(f"--metrics-port {port} on {address}: {problem.lower()}") from error
     try:
         yield port
     finally:
         server.close()
-
-
-def _problem(error: OSError) -> str:
-    """Return what is wrong without the address, which asyncio repeats: `address already in use`."""
-    return (error.strerror or str(error)).rpartition(": ")[2].lower()
 
 
 class _Connections:

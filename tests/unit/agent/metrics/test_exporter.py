@@ -76,6 +76,11 @@ async def scrape(exporter: Exporter) -> Scraped:
     return Scraped(await exporter.render())
 
 
+async def render_later(exporter: Exporter) -> bytes:
+    await asyncio.sleep(0.1)
+    return await exporter.render()
+
+
 def process(proc: Path, pid: int, cgroup: str) -> None:
     (proc / str(pid)).mkdir(parents=True)
     (proc / str(pid) / "cgroup").write_text(f"0::{cgroup}\n")
@@ -192,6 +197,15 @@ async def test_a_lost_card_is_there_and_unhealthy_and_measures_nothing(machine: 
     assert scraped.one("berth_gpu_temperature_celsius", UUID=fixture.gpus[0].uuid) == 34
 
 
+async def test_what_was_rendered_serves_all_who_ask_within_a_second(machine: Machine, agent: Start) -> None:
+    created = await exporter(agent(machine(t4(0))), Path("/proc"))
+    texts = await asyncio.gather(*(created.render() for _ in range(100)))
+    assert {id(text) for text in texts} == {id(texts[0])}
+    async with asyncio.timeout(PROMPT):
+        while await render_later(created) is texts[0]:
+            pass
+
+
 async def test_a_call_that_hangs_in_the_driver_delays_no_scrape_for_long(machine: Machine, agent: Start) -> None:
     probe = agent(machine(t4(0)))
     created = await exporter(probe, Path("/proc"))
@@ -205,7 +219,7 @@ async def test_a_call_that_hangs_in_the_driver_delays_no_scrape_for_long(machine
     driver.set()
     await hanging
     async with asyncio.timeout(PROMPT):
-        while (await scrape(created)).one("berth_gpu_temperature_celsius") != 34:
+        while Scraped(await render_later(created)).one("berth_gpu_temperature_celsius") != 34:
             pass
 
 
