@@ -64,6 +64,7 @@ def pod(allocated: str, *containers: str, limits: dict[str, str] | None = None, 
 
 HALF = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
     {"kubernetes.io/gpu-core":"50","kubernetes.io/gpu-memory":"40Gi","kubernetes.io/gpu-memory-ratio":"50"}}]}"""
+REPLICA = """{"gpu":[{"minor":1,"id":"GPU-1::2","resources":{"nvidia.com/gpu.shared":"1"}}]}"""
 WHOLE = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
     {"kubernetes.io/gpu-core":"100","kubernetes.io/gpu-memory":"80Gi","kubernetes.io/gpu-memory-ratio":"100"}}]}"""
 
@@ -85,6 +86,9 @@ WHOLE = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
             id="both see it",
         ),
         pytest.param(pod(HALF, "main"), [("", "GPU-0", "", 0.5, "core 50, memory 40Gi")], id="no container is named"),
+        pytest.param(
+            pod(REPLICA, "main", main="GPU-1"), [("main", "GPU-1", "", 0.25, "replica 3 of 4")], id="a replica"
+        ),
         pytest.param(pod(WHOLE, "main", main="GPU-0"), [("main", "GPU-0", "", 1.0, "whole")], id="a whole card"),
         pytest.param(
             pod(WHOLE, "main", main="GPU-0", limits={"nvidia.com/gpu": "1"}), [], id="kubelet knows what it has"

@@ -82,8 +82,8 @@ def test_memory_counts_for_the_container_and_outside_of_pods_for_none(proc: Path
     (proc / "14").mkdir()
     (proc / "14" / "cgroup").write_text(f"0::/kubepods/pod{UID}/{CONTAINER}\n")
     listed = [
-        *(Process(pid=14, memory=1), Process(pid=14, memory=2), Process(pid=10, memory=4)),
+        *(Process(pid=14, memory=1), Process(pid=14, memory=2), Process(pid=10, memory=0)),
         *(Process(pid=11, memory=8), Process(pid=12, memory=16)),
-        *(Process(pid=99, memory=32), Process(pid=12, memory=0)),
+        Process(pid=99, memory=32),
     ]
-    assert processes.memory_by_owner(listed, proc) == {(UID, CONTAINER): 3, (UID, ""): 4, processes.OUTSIDE: 24}
+    assert processes.memory_by_owner(listed, proc) == {(UID, CONTAINER): 3, processes.OUTSIDE: 24}
