@@ -140,6 +140,16 @@ async def test_each_mistake_in_the_configuration_is_reported_once_on_our_own_pod
     assert event["regarding"]["uid"] == "uid"
 
 
+async def test_stale_metrics_are_reported_on_our_own_pod() -> None:
+    world = World()
+    async with world.running() as api:
+        for since in ("10:00", "10:00", "11:00"):
+            world.reporter.gpu_metrics_stale("berth/operator-0/uid", f"GPU metrics are stale since {since}")
+            await asyncio.sleep(60)
+    notes = [f"GPU metrics are stale since {since}" for since in ("10:00", "11:00")]
+    assert api.events_of("operator-0", "GPUMetricsStale") == notes
+
+
 async def test_a_long_note_is_cut_to_what_an_event_holds() -> None:
     world = World()
     world.api.pods["b"] = pod("b")

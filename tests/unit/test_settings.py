@@ -68,3 +68,33 @@ def test_the_extender_takes_pods_only_if_it_is_on() -> None:
     assert settings(PORT).extended == {"default-scheduler"}
     secured = [PORT, ELSEWHERE, "--extender-certificate=c", "--extender-client-ca=a", "--extender-schedulers=a,b"]
     assert settings(*secured).extended == {"a", "b"}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--metrics-source=prometheus"], "set --prometheus-url or --prometheus-namespaces, and not both"),
+        (
+            ["--metrics-source=prometheus", "--prometheus-url=http://p", "--prometheus-namespaces=m"],
+            "set --prometheus-url or --prometheus-namespaces, and not both",
+        ),
+        (["--metrics-source=x"], "'none', 'agents' or 'prometheus'"),
+        (["--prometheus-url=p:9090"], "must be http://host:port/path"),
+        (["--prometheus-url=https://user:word@p"], "without user and query"),
+        (["--prometheus-url=http://p?a=b"], "without user and query"),
+        (["--prometheus-url=http://p", "--prometheus-token-file=t"], "http://p would expose the token; use https"),
+        (["--prometheus-ca=/nowhere"], "/nowhere: no certificates: No such file"),
+        (["--prometheus-namespaces=a,B"], "String should match pattern"),
+        (["--metrics-interval=40"], "--metrics-stale-after 60: must be at least twice --metrics-interval 40"),
+    ],
+)
+def test_a_source_of_metrics_that_is_incomplete_or_unsafe_is_refused(arguments: Sequence[str], message: str) -> None:
+    with pytest.raises(ValidationError) as refused:
+        settings(*arguments)
+    assert message in str(refused.value)
+
+
+def test_namespaces_of_prometheus_are_a_list() -> None:
+    assert settings().prometheus_namespace_names == ()
+    named = settings("--metrics-source=prometheus", "--prometheus-namespaces=a,b")
+    assert named.prometheus_namespace_names == ("a", "b")

@@ -109,18 +109,20 @@ class Reporter:
 
     def misconfigured(self, pod: str, problem: str) -> None:
         """Report an invalid configuration file on our own pod (namespace/name/UID)."""
-        namespace, name, uid = pod.split("/")
-        subject = Subject(namespace=namespace, name=name, uid=uid, controller=names.OPERATOR)
-        note = f"The last valid configuration stays in use: {problem}"
-        # The same problem gets the same Event name, so that one that comes and goes is reported once.
-        digest = hashlib.sha256(problem.encode()).hexdigest()[:16]
-        self._warn(subject, "ConfigurationRefused", "Reloading", note, suffix=digest)
+        self._warn_on_own_pod(
+            pod, "ConfigurationRefused", "Reloading", f"The last valid configuration stays in use: {problem}"
+        )
 
     def gpu_metrics_stale(self, pod: str, problem: str) -> None:
         """Report on our own pod (namespace/name/UID) that decisions do without GPU metrics."""
+        self._warn_on_own_pod(pod, "GPUMetricsStale", "Refreshing", problem)
+
+    def _warn_on_own_pod(self, pod: str, reason: str, action: str, note: str) -> None:
         namespace, name, uid = pod.split("/")
         subject = Subject(namespace=namespace, name=name, uid=uid, controller=names.OPERATOR)
-        self._warn(subject, "GPUMetricsStale", "Refreshing", problem, suffix="gpu-metrics")
+        # The same problem gets the same Event name, so that one that comes and goes is reported once.
+        digest = hashlib.sha256(note.encode()).hexdigest()[:16]
+        self._warn(subject, reason, action, note, suffix=digest)
 
     def preempted(self, victim: Charge, pod: PendingPod) -> None:
         """Report that a pod was preempted by another."""

@@ -1,7 +1,7 @@
 """Reads what Prometheus answers to an instant query.
 
-An answer for 8,000 cards has a megabyte. It is read card by card and not as a whole, so that a thread that reads it
-never keeps the interpreter from the scheduler's loop for milliseconds.
+An answer for 8,000 cards has a megabyte. It is read card by card and not as a whole, so that decisions can come in
+between.
 """
 
 import math

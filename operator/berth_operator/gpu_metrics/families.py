@@ -1,6 +1,6 @@
 """The exporters of GPU metrics: names, labels and units of their series."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -83,27 +83,39 @@ FAMILIES: Final = (OBSERVER_WARD, DCGM, AGENT)
 """All families; of a card that several measure, the values of the last count."""
 
 
-Answer = Iterable[tuple[Mapping[str, str], float]]
-"""The labels and the value of each series."""
+class Collector:
+    """What one family measured of the cards, series by series."""
 
+    def __init__(self, family: Family, max_age: float) -> None:
+        """Create an empty collector; what was measured more than `max_age` seconds ago is left out."""
+        self._family, self._max_age = family, max_age
+        self._ages: dict[tuple[str, str], float] = {}
+        """(UUID, node) of each card -> seconds since it was measured."""
+        self._values: dict[tuple[str, str], dict[Quantity, float]] = {}
 
-def samples(family: Family, card_ages: Answer, of_series: Mapping[Series, Answer], max_age: float) -> list[CardSample]:
-    """Return the samples of all cards that a family measured within `max_age` seconds."""
-    found: dict[tuple[str, str], dict[Quantity, float]] = {}
-    ages_by_card = {_card(family, labels): age for labels, age in card_ages if age <= max_age}
-    for series, answer in of_series.items():
-        for labels, value in answer:
-            card = _card(family, labels)
-            if card in ages_by_card:
-                found.setdefault(card, {})[series.quantity] = value * series.unit
-    return [
-        CardSample(uuid=card[0], node=card[1], age=max(ages_by_card[card], 0.0), values=of_values(by_quantity))
-        for card, by_quantity in found.items()
-    ]
+    @property
+    def knows_cards(self) -> bool:
+        """Return whether the family measured any card lately."""
+        return bool(self._ages)
 
+    def add_age(self, labels: Mapping[str, str], age: float) -> None:
+        """Add the age of a card's values."""
+        if age <= self._max_age:
+            self._ages[self._card(labels)] = max(age, 0.0)
 
-def _card(family: Family, labels: Mapping[str, str]) -> tuple[str, str]:
-    return labels.get(family.uuid_label, ""), labels.get(family.node_label, "")
+    def add(self, series: Series, labels: Mapping[str, str], value: float) -> None:
+        """Add a value of a card whose age is known."""
+        card = self._card(labels)
+        if card in self._ages:
+            self._values.setdefault(card, {})[series.quantity] = value * series.unit
+
+    def samples(self) -> Iterator[CardSample]:
+        """Yield a sample of each card."""
+        for (uuid, node), values in self._values.items():
+            yield CardSample(uuid=uuid, node=node, age=self._ages[uuid, node], values=of_values(values))
+
+    def _card(self, labels: Mapping[str, str]) -> tuple[str, str]:
+        return labels.get(self._family.uuid_label, ""), labels.get(self._family.node_label, "")
 
 
 def of_values(values: Mapping[Quantity, float]) -> Values:

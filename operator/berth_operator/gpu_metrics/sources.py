@@ -1,10 +1,12 @@
 """Where metrics come from: one read of all cards, from Prometheus or from each agent."""
 
 import asyncio
+import functools
 import ipaddress
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -15,11 +17,10 @@ from berth_client.errors import CallError
 from berth_operator.core.values.gpu_metrics import CardSample
 from berth_operator.gpu_metrics import exposition, families, services
 from berth_operator.gpu_metrics.answers import AnswerError, vector
-from berth_operator.gpu_metrics.families import FAMILIES, Family
+from berth_operator.gpu_metrics.families import FAMILIES, Collector, Family
 from berth_operator.gpu_metrics.fetching import Fetcher, FetchError
 
 Object = Mapping[str, Any]
-Series = list[tuple[dict[str, str], float]]
 
 AGENT_LABEL: Final = "app.kubernetes.io/name=berth-agent"
 LIST_SECONDS: Final = 60.0
@@ -29,7 +30,9 @@ AT_ONCE: Final = 32
 """Agents that are asked at the same time."""
 AGENT_SECONDS: Final = 3.0
 """Deadline of one agent."""
-AGENT_BYTES: Final = 4 * 2**20
+AGENT_BYTES: Final = 2**20
+SLICE: Final = 128
+"""Series of an answer that are read in one turn of the loop, which takes less than a millisecond."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -41,7 +44,7 @@ class SourceError(Exception):
 class Source(Protocol):
     """The interface of sources."""
 
-    async def read(self) -> Sequence[CardSample]:
+    async def read(self) -> Iterable[CardSample]:
         """Return what is known of all cards now.
 
         Raises:
@@ -72,11 +75,11 @@ class Prometheus:
         self._found = ""
         """URL of the Service that was found; searched again after a failure."""
 
-    async def read(self) -> list[CardSample]:
+    async def read(self) -> Iterable[CardSample]:
         """Return the samples of all families that Prometheus knows."""
         try:
             url = self._address.url or self._found or await self._search()
-            return [sample for family in FAMILIES for sample in await self._samples(url, family)]
+            return chain.from_iterable([await self._samples(url, family) for family in FAMILIES])
         except (AnswerError, CallError, FetchError, OSError, UnicodeDecodeError) as error:
             self._found = ""
             raise SourceError(str(error)) from error
@@ -89,25 +92,26 @@ class Prometheus:
         log.info("Prometheus found", url=self._found)
         return self._found
 
-    async def _samples(self, url: str, family: Family) -> list[CardSample]:
-        ages = await self._ask(url, families.ages(family))
-        if not ages:
-            return []
-        asked = {each: await self._ask(url, families.values(family, each, self._max_age)) for each in family.series}
-        return await asyncio.to_thread(families.samples, family, ages, asked, self._max_age)
+    async def _samples(self, url: str, family: Family) -> Iterable[CardSample]:
+        collector = Collector(family, self._max_age)
+        await self._ask(url, families.ages(family), collector.add_age)
+        for series in family.series if collector.knows_cards else ():
+            query = families.values(family, series, self._max_age)
+            await self._ask(url, query, functools.partial(collector.add, series))
+        return collector.samples()
 
-    async def _ask(self, url: str, query: str) -> Series:
+    async def _ask(self, url: str, query: str, take: Callable[[Mapping[str, str], float], None]) -> None:
+        """Pass the labels and the value of each series of an answer to `take`, a few in each turn of the loop."""
         headers = self._authorization() if services.is_secure(url) else {}
         body = await self._fetcher.get(f"{url.rstrip('/')}/api/v1/query", params={"query": query}, headers=headers)
-        return await asyncio.to_thread(_listed, body)
+        for number, (labels, value) in enumerate(vector(body)):
+            take(labels, value)
+            if number % SLICE == 0:
+                await asyncio.sleep(0)
 
     def _authorization(self) -> dict[str, str]:
         token = "" if self._address.token is None else self._address.token.read_text().strip()
         return {"Authorization": f"Bearer {token}"} if token else {}
-
-
-def _listed(body: bytes) -> Series:
-    return list(vector(body))
 
 
 # --- agents -----------------------------------------------------------------------------------------------------
@@ -145,8 +149,7 @@ class Agents:
                 body = await self._fetcher.get(agent.url, max_bytes=AGENT_BYTES)
         except FetchError as error:
             return error
-        text = body.decode(errors="replace")
-        return await asyncio.to_thread(exposition.samples, text, agent.node, time.time())
+        return exposition.samples(body.decode(errors="replace"), agent.node, time.time())
 
     async def _listed(self) -> list[Agent]:
         now = asyncio.get_running_loop().time()

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from berth_operator.gpu_metrics import families
+from berth_operator.gpu_metrics.families import AGENT, FAMILIES
 from tests.integration.operator.world import World, free_ports, metrics
 from tests.nvml.fixture import NvmlFixture, a100
 from tests.prometheus import Prometheus
@@ -83,6 +85,10 @@ def test_new_pods_avoid_hot_cards_and_a_dead_prometheus_stops_nothing(
     world: World, prometheus: Prometheus, tmp_path: Path
 ) -> None:
     machines = Machines(world, prometheus, tmp_path)
+    for family in FAMILIES:
+        # Of the other exporters there is nothing, but Prometheus refuses queries that are not valid.
+        for query in (families.ages(family), *(families.values(family, each, 60.0) for each in family.series)):
+            assert bool(prometheus.query(query)) == (family is AGENT), query
     # Of equal nodes always the same one is taken.
     first = machines.node_of("first")
     world.remove("first")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from berth_operator.core.values.gpu_metrics import CardSample, Quantity
 from berth_operator.gpu_metrics import answers, exposition, families, services
 from berth_operator.gpu_metrics.answers import AnswerError
-from berth_operator.gpu_metrics.families import AGENT, DCGM, FAMILIES, OBSERVER_WARD, Family
+from berth_operator.gpu_metrics.families import AGENT, DCGM, FAMILIES, OBSERVER_WARD, Collector, Family
 
 MIB = 2**20
 Labels = dict[str, str]
@@ -79,8 +79,11 @@ CARD: dict[str, Labels] = {
 def test_each_family_is_read_in_base_units(family: Family, raw: dict[str, float], expected: dict[str, float]) -> None:
     by_name, labels = family.by_name(), CARD[family.name]
     assert raw.keys() == by_name.keys()
-    asked = {by_name[name]: [(labels, value)] for name, value in raw.items()}
-    [sample] = families.samples(family, [(labels, 5.0)], asked, max_age=60.0)
+    collector = Collector(family, max_age=60.0)
+    collector.add_age(labels, 5.0)
+    for name, value in raw.items():
+        collector.add(by_name[name], labels, value)
+    [sample] = collector.samples()
     assert (sample.uuid, sample.node, sample.age) == ("GPU-1", "a", 5.0)
     common = {"ENCODER": 0.25, "DECODER": 0.125, "POWER": 300.0}
     busy = {} if family is OBSERVER_WARD else {"MULTIPROCESSORS": 0.5}
@@ -90,8 +93,11 @@ def test_each_family_is_read_in_base_units(family: Family, raw: dict[str, float]
 @pytest.mark.parametrize(("age", "count"), [(60.0, 1), (60.1, 0), (-3.0, 1)])
 def test_a_card_that_was_measured_too_long_ago_is_left_out(age: float, count: int) -> None:
     labels = CARD[AGENT.name]
-    found = families.samples(AGENT, [(labels, age)], {AGENT.series[0]: [(labels, 1.0)]}, max_age=60.0)
-    assert [each.age for each in found] == [max(age, 0.0)] * count
+    collector = Collector(AGENT, max_age=60.0)
+    collector.add_age(labels, age)
+    collector.add(AGENT.series[0], labels, 1.0)
+    assert [each.age for each in collector.samples()] == [max(age, 0.0)] * count
+    assert collector.knows_cards == bool(count)
 
 
 def test_each_query_is_for_all_cards() -> None:

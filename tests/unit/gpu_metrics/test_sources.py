@@ -96,7 +96,7 @@ async def test_the_number_of_queries_is_that_of_the_series(
     api: Api, fetcher: Fetcher, server: Server, nodes: int
 ) -> None:
     prometheus(server, nodes)
-    samples = await source(api[1], fetcher, url=f"{server.url}/below/").read()
+    samples = list(await source(api[1], fetcher, url=f"{server.url}/below/").read())
     assert len(samples) == nodes
     assert (samples[0].uuid, samples[0].node, samples[0].age) == ("GPU-0", "node-0", 4.5)
     assert samples[0].values[Quantity.FREE_MEMORY] == 2**30
