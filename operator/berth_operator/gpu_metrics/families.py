@@ -79,8 +79,8 @@ OBSERVER_WARD: Final = Family(
         Series(name="observerward_dynamic_gpu_power_usage_W", quantity=Quantity.POWER),
     ),
 )
-FAMILIES: Final = (OBSERVER_WARD, DCGM, AGENT)
-"""All families; of a card that several measure, the values of the last count."""
+FAMILIES: Final = (AGENT, DCGM, OBSERVER_WARD)
+"""All families; of a card that several measure, the values of the first count."""
 
 
 class Collector:

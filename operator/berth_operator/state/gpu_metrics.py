@@ -43,6 +43,8 @@ class GpuMetrics:
         self._fleet, self._waker, self._clock = fleet, waker, clock
         self._rows: dict[str, int] = {}
         """Card id -> its row, or _AMBIGUOUS; as of `begin`."""
+        self._measured: set[tuple[int, int]] = set()
+        """(row, slot) of the cards that this refresh has measured."""
         self._newest: float | None = None
         self._more_free: set[str] = set()
         """The nodes where more memory was measured as free since the last `apply`."""
@@ -50,12 +52,16 @@ class GpuMetrics:
     def begin(self) -> None:
         """Start a refresh: read which node lists which card."""
         self._rows.clear()
+        self._measured.clear()
         for row, ids in enumerate(self._fleet.cards[GPU].ids):
             for card_id in ids.values():
                 self._rows[card_id] = _AMBIGUOUS if card_id in self._rows else row
 
     def put(self, samples: Iterable[CardSample]) -> Counter[str]:
-        """Write samples, and return how many were dropped by reason; a refresh may put its samples in several turns."""
+        """Write samples, and return how many were dropped by reason; a refresh may put its samples in several turns.
+
+        Of several samples of a card in one refresh, such as those of two exporters, the first counts.
+        """
         dropped: Counter[str] = Counter()
         for sample in samples:
             named = self._fleet.rows.get(sample.node)
@@ -64,7 +70,8 @@ class GpuMetrics:
             slot = None if row == _AMBIGUOUS else self._fleet.cards[GPU].slot_of_card(row, sample.uuid)
             if slot is None:
                 dropped[UNKNOWN_CARD if named is None else OTHER_NODE] += 1
-            else:
+            elif (row, slot) not in self._measured:
+                self._measured.add((row, slot))
                 self._measure(row, slot, sample)
         return dropped
 

@@ -106,6 +106,14 @@ def test_a_card_that_two_devices_list_counts_only_with_the_name_of_its_node() ->
     assert world.free() == {"GPU-a0": 9}
 
 
+def test_of_several_samples_of_a_card_the_first_that_is_its_own_counts() -> None:
+    world = World()
+    for _ in range(2):
+        before = world.cluster.version
+        dropped = world.measure(sample("GPU-a0", 10, node="b"), sample("GPU-a0", 20, node="a"), sample("GPU-a0", 30))
+        assert (dropped, world.free(), world.cluster.version) == ({OTHER_NODE: 1}, {"GPU-a0": 20}, before)
+
+
 def test_a_sample_of_a_mig_instance_is_none_of_its_card() -> None:
     world = World()
     instance = {"id": "MIG-1", "profile": "1g.10gb", "gpuInstance": 1, "computeInstance": 0, "memory": "10Gi"}
@@ -186,7 +194,7 @@ def test_of_nodes_that_fill_up_alike_only_the_one_with_measured_memory_is_taken(
     request = pods.pending(pod(labels={"genius/gpu-memory-each": str(20 * 1024)})).request
     rows = world.cluster.fleet.rows
     for free in (80, 25):
-        world.measure(*all_cards(80), sample("GPU-a0", free), sample("GPU-a1", free))
+        world.measure(sample("GPU-a0", free), sample("GPU-a1", free), *all_cards(80))
         assert measured_memory.passes(world.cluster.fleet, request)[[rows["a"], rows["b"]]].tolist() == [True, True]
     for number, name in enumerate("ab"):
         for minor in range(2):
@@ -203,7 +211,7 @@ def test_a_card_that_was_chosen_before_is_not_chosen_once_its_memory_is_used() -
     request = pods.pending(pod(labels={"genius/gpu-memory-each": str(40 * 1024)})).request
     row, chosen = world.cluster.fleet.rows["a"], []
     for full in ("", "GPU-a0", "GPU-a1"):
-        world.measure(*all_cards(80), *([sample(full, 30)] if full else []))
+        world.measure(*([sample(full, 30)] if full else []), *all_cards(80))
         chosen += [each.id for each in Policy().choose(world.cluster.fleet, row, request)]
     assert chosen == ["GPU-a0", "GPU-a1", "GPU-a0"]
 
@@ -227,7 +235,7 @@ def test_a_pod_is_preempted_if_its_memory_is_what_is_missing(foreign: int, victi
 
 def test_pods_of_a_burst_do_not_all_get_the_memory_that_was_measured() -> None:
     world = World()
-    world.measure(*all_cards(30), sample("GPU-a1", 50))
+    world.measure(sample("GPU-a1", 50), *all_cards(30))
     for _ in range(2):
         world.put_waiting(gpu_memory_each=str(40 * 1024))
         outcome = world.decide()
