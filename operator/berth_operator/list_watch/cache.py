@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
+import structlog
+
 from berth_client.objects import Object
 from berth_client.reflector import EventType
 from berth_operator.list_watch.kinds import Entry, Key, Kind
@@ -27,6 +29,8 @@ HISTORY_BYTES: Final = 32 * 2**20
 """Of the objects in the history; the history of one kind takes about as much memory."""
 WAIT_SECONDS: Final = 3.0
 """For a version that is not known yet, as the API server has it."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,12 +87,25 @@ class WatchCache:
 
     def apply(self, event_type: EventType, obj: Object) -> None:
         """Take a change of a custom resource."""
-        entry = self.kind.entry(obj)
+        entry = self.read_object(obj)
+        if entry is None:
+            return
         previous = self._entries.pop(entry.key, None)
         if event_type != "DELETED":
             self._entries[entry.key] = entry
         self._record(Change(type=event_type, entry=entry, previous=previous))
         self.advance(entry.version)
+
+    def read_object(self, obj: Object) -> Entry | None:
+        """Return the object of a custom resource; None, and a log line, if it is not one by its definition."""
+        try:
+            return self.kind.entry(obj)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            # Definitions may have been looser when it was written; one such object must not end the program.
+            metadata = obj["metadata"]
+            where = {"namespace": metadata.get("namespace", ""), "name": metadata["name"]}
+            log.warning("object not shown", resource=self.kind.plural, **where, error=repr(error))
+            return None
 
     def advance(self, version: int) -> None:
         """Note that there are no other changes up to a version."""
@@ -175,8 +192,8 @@ class _Listing:
 
     def put(self, objects: list[Object]) -> None:
         for obj in objects:
-            entry = self._cache.kind.entry(obj)
-            self._entries[entry.key] = entry
+            if (entry := self._cache.read_object(obj)) is not None:
+                self._entries[entry.key] = entry
 
     def end(self, version: str, /) -> None:
         self._cache.replace(self._entries, int(version))

@@ -4,10 +4,11 @@ import asyncio
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_client.reflector import EventType
 from berth_operator.list_watch.cache import WAIT_SECONDS, WatchCache
-from berth_operator.list_watch.kinds import PODS
+from berth_operator.list_watch.kinds import NODES, PODS
 from berth_operator.list_watch.options import Selection, field_selector
 from berth_operator.list_watch.statuses import StatusError
 
@@ -17,6 +18,15 @@ EVERYTHING = Selection()
 def source(name: str, version: int, node: str = "n1") -> dict[str, Any]:
     metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
     return {"metadata": {**metadata, "resourceVersion": str(version)}, "spec": {"nodeName": node}}
+
+
+CARD = {"type": "gpu", "minor": 0, "id": "GPU-0"}
+USE = {"type": "gpu", "minor": 0, "free": {"kubernetes.io/gpu-core": "100"}}
+
+
+def device(name: str, version: int, spec: Any) -> dict[str, Any]:
+    metadata = {"name": name, "uid": name, "creationTimestamp": "T", "resourceVersion": str(version)}
+    return {"metadata": metadata, "spec": spec, "status": {"devices": [USE]}}
 
 
 def listed(cache: WatchCache, version: int, *objects: dict[str, Any]) -> WatchCache:
@@ -119,6 +129,31 @@ def test_a_bookmark_moves_the_version_alone(cache: WatchCache) -> None:
     cache.advance(50)
     cache.advance(40)
     assert (cache.version, cache.oldest, since(cache, 10)) == (50, 10, ALL)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        pytest.param({}, id="no field"),
+        pytest.param({"devices": [{"minor": 0}]}, id="a card without a type"),
+        pytest.param({"devices": [{**CARD, "resources": {"kubernetes.io/gpu-core": "many"}}]}, id="no quantity"),
+        pytest.param({"devices": ["GPU-0"]}, id="no object"),
+        pytest.param(None, id="null"),
+    ],
+)
+def test_an_object_against_its_definition_is_left_out_and_logged(spec: Any) -> None:
+    good = device("good", 3, {"devices": [CARD]})
+    bad = device("bad", 4, spec)
+    if spec == {}:
+        del bad["spec"]
+    cache = WatchCache(NODES)
+    with capture_logs() as logs:
+        listed(cache, 10, good, bad)
+        cache.apply("MODIFIED", {**bad, "metadata": {**bad["metadata"], "resourceVersion": "11"}})
+    assert names(cache) == [("good", 3)]
+    assert [(line["event"], line["resource"], line["name"]) for line in logs] == [
+        *[("object not shown", "gpunodes", "bad")] * 2
+    ]
 
 
 @pytest.mark.parametrize(
