@@ -62,6 +62,25 @@ async def test_what_berth_scheduler_assumed_is_not_offered() -> None:
         assert not stage.filter(asking()).names
 
 
+async def test_cpu_that_berth_scheduler_assumed_is_not_offered_before_kube_scheduler_sees_it() -> None:
+    stage = staged("a")
+    stage.world.submit(pod("ours", {"cpu": "60"}))
+    async with stage.world.running() as api:
+        await asyncio.sleep(LATENCY / 2)
+        assert api.bound() == {}
+        result = stage.filter(asking(requests={**WHOLE, "cpu": "8"}))
+        assert result.failed == {"a": "Insufficient cpu"}
+        assert stage.filter(asking("q", {**WHOLE, "cpu": "4"})).names == ["a"]
+
+
+async def test_victims_for_cpu_are_kept_as_well() -> None:
+    stage = staged("a")
+    stage.world.submit(pod("big", {"cpu": "60"}, on="a"))
+    raw = asking(requests={**WHOLE, "cpu": "8"}, priority=5)
+    assert stage.filter(raw).failed == {"a": "Insufficient cpu"}
+    assert stage.preempt(raw, {"a": ["uid-big"]}) == {"a": (["uid-big"], 0)}
+
+
 async def test_a_newer_filter_replaces_the_reservation_and_the_former_node_comes_last() -> None:
     stage = staged("a", "b", "c")
     raw = stage.create(asking())

@@ -1,7 +1,8 @@
 """Decisions for pods of kube-scheduler, which asks about some nodes after its own filters.
 
-kube-scheduler knows the pods that it has assumed, and what it binds of their volumes, better than Berth. So the filters
-that it has run itself are left out here: what remains are devices, and what Berth alone knows.
+kube-scheduler knows the pods that it has assumed, and what it binds of their volumes, better than Berth. So most of the
+filters that it has run itself are left out here: what remains are devices, and what Berth alone knows. That includes
+the resources and host ports of pods that berth-scheduler has assumed, which kube-scheduler sees once they are bound.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,15 +20,17 @@ from berth_operator.core.allocators import candidates
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Floats, Placement
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import Filter, injected, node_ready, supported
+from berth_operator.core.filters import Filter, host_ports, injected, node_ready, resources, supported
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import NO_MOUNTS
 from berth_operator.core.values.request import PendingPod, PodRequest
 
-OWN: Final = frozenset({supported.NAME, injected.NAME, node_ready.NAME, DeviceFilter.NAME})
-"""Names of the filters that kube-scheduler has not run."""
+OWN: Final = frozenset(
+    {supported.NAME, injected.NAME, node_ready.NAME, host_ports.NAME, DeviceFilter.NAME, resources.NAME}
+)
+"""Names of the filters that run."""
 OF_OTHERS: Final = frozenset(each.NAME for each in filters.ORDER) - OWN
 MAX_SCORE: Final = 10
 """The best score of an extender; the lowest is 0."""
@@ -54,7 +57,7 @@ def _remaining(policy: Policy) -> Policy:
 
 
 def policy_of(policy: Policy) -> Policy:
-    """Return a policy without the filters that kube-scheduler has run."""
+    """Return a policy with the filters of `OWN` alone."""
     return _remaining(policy)
 
 

@@ -118,10 +118,12 @@ def more_victims(
 ) -> dict[str, list[Charge]]:
     """Return for each node with proposed victims (UIDs) which other pods have to go as well, so that a pod fits there.
 
-    Nodes where the pod does not fit even without all pods of lower priority are left out.
+    Nodes where the pod does not fit even without all pods of lower priority are left out. Only resources, devices and
+    what no eviction changes are considered.
     """
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-        passes = cycle.feasible(fleet, pod.request, [each for each in policy.filters if each not in policy.local])
+        settled = [each for each in policy.filters_of(pod.request) if each.VERDICT is Verdict.UNRESOLVABLE]
+        passes = cycle.feasible(fleet, pod.request, settled)
         rows = np.array(
             [row for name in proposed if (row := fleet.rows.get(name)) is not None and passes[row]], np.intp
         )

@@ -192,7 +192,7 @@ NEEDED: Final = _names(
 )
 """Names of the filters that no policy can switch off."""
 
-EXPLAINING: Final = _names(DeviceFilter)
+EXPLAINING: Final = _names(resources, DeviceFilter)
 """Names of the `Explaining` filters."""
 
 HINTING: Final = COUPLED | _names(node_selector, node_affinity, host_ports)

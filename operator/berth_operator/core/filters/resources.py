@@ -46,9 +46,23 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
     """Count the rows by every insufficient resource."""
     counts: Counter[str] = Counter()
-    for name, enough in _enough(fleet, request, ALL):
-        counts[TOO_MANY_PODS if name == PODS else f"Insufficient {name}"] += int((rejected & ~enough).sum())
+    for reason, lacking in _lacking(fleet, request, rejected):
+        counts[reason] += int(lacking.sum())
     return +counts
+
+
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    """Yield each combination of insufficient resources with its rows."""
+    lacking = list(_lacking(fleet, request, rejected))
+    combinations = np.stack([rows for _, rows in lacking])
+    for combination in np.unique(combinations[:, rejected], axis=1).T:
+        text = ", ".join(reason for (reason, _), is_lacking in zip(lacking, combination, strict=True) if is_lacking)
+        yield text, rejected & (combinations == combination[:, np.newaxis]).all(axis=0)
+
+
+def _lacking(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    for name, enough in _enough(fleet, request, ALL):
+        yield TOO_MANY_PODS if name == PODS else f"Insufficient {name}", rejected & ~enough
 
 
 def _enough(fleet: Fleet, request: PodRequest, rows: Rows) -> Iterator[tuple[str, Mask]]:

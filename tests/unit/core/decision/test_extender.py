@@ -11,16 +11,19 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import more_victims, released
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod, PodRequest
-from tests.builders import card, cards, charge, fleet, gpus, grant, node_info, waiting
+from tests.builders import add, card, cards, charge, fleet, gpus, grant, inventory, node_info, waiting
 
+Amounts = tuple[tuple[str, int], ...]
 POLICY = extender.policy_of(Policy())
 
 
-def asks(count: int = 1, *, core: int = 100, model: str = "", **fields: object) -> PendingPod:
+def asks(count: int = 1, *, core: int = 100, model: str = "", resources: Amounts = ()) -> PendingPod:
     devices = PodRequest().devices
     parts = (gpus(count, core=core, ratio=core),)
-    request = PodRequest(devices=type(devices)(parts=parts), model=ModelConstraint(exact=model))
-    return waiting("asking", request, priority=10, **fields)
+    request = PodRequest(
+        devices=type(devices)(parts=parts), model=ModelConstraint(exact=model), resources=(*resources, ("pods", 1))
+    )
+    return waiting("asking", request, priority=10)
 
 
 def small() -> Fleet:
@@ -54,6 +57,18 @@ def test_each_node_has_its_own_reason() -> None:
     assert unresolvable.keys() == {"full", "other"}, "no eviction gives a node another model"
 
 
+def test_all_insufficient_resources_of_a_node_are_named() -> None:
+    built = fleet({})
+    amounts = {"a": (1, 1), "b": (9, 1), "c": (1, 9), "d": (1, 1), "e": (9, 9)}
+    for name, (cpu, memory) in amounts.items():
+        add(built, node_info(name, cpu=cpu, memory=memory), inventory(*cards(1)))
+    pod = asks(resources=(("cpu", 5), ("memory", 5)))
+    failed, unresolvable = reasons_of(built, pod, *amounts)
+    assert failed == {"e": "fits"}
+    both = "Insufficient cpu, Insufficient memory"
+    assert unresolvable == {"a": both, "b": "Insufficient memory", "c": "Insufficient cpu", "d": both}
+
+
 def test_the_reasons_of_nodes_are_those_that_decisions_count() -> None:
     built, pod = small(), asks(3)
     names = ("free", "full", "other", "none")
@@ -63,10 +78,11 @@ def test_the_reasons_of_nodes_are_those_that_decisions_count() -> None:
     assert {(text, every.count(text)) for text in every} == set(counted)
 
 
-def test_filters_that_kube_scheduler_has_run_are_left_out() -> None:
-    assert [each.NAME for each in POLICY.filters] == ["supported", "injected", "node-ready", "devices"]
+def test_most_filters_that_kube_scheduler_has_run_are_left_out() -> None:
+    names = ["supported", "injected", "node-ready", "host-ports", "devices", "resources"]
+    assert [each.NAME for each in POLICY.filters] == names
     own = Policy(switched_off=frozenset({"injected"}), card_strategy="MostAllocated")
-    assert [each.NAME for each in extender.policy_of(own).filters] == ["supported", "node-ready", "devices"]
+    assert [each.NAME for each in extender.policy_of(own).filters] == [each for each in names if each != "injected"]
     assert extender.policy_of(own).card_strategy == "MostAllocated"
 
 
