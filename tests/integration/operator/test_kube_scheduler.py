@@ -30,7 +30,7 @@ NVIDIA: Final = "nvidia.com/gpu"
 MODEL: Final = "nvidia-gpu-scheduler/gpu.model"
 GLOBS: Final = "berth.dev/gpu-model"
 PODS: Final = 300
-LOW, HIGH = 0, 100
+PRIORITIES: Final = {"low": 0, "middle": 50, "high": 100}
 PATIENCE: Final = 120.0
 SAMPLE: Final = 100
 """The number of feasible nodes that kube-scheduler looks for at least."""
@@ -137,7 +137,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     arena = Arena(cluster=cluster, folder=folder)
     arena.open()
     world = World(arena=arena, folder=folder)
-    evictions.make_classes(arena, (LOW, HIGH))
+    evictions.make_classes(arena, tuple(PRIORITIES.values()))
     with Forwarder(arena) as forwarder:
         own = Stage(world=world, folder=folder, forwarder=forwarder)
         world.agent()
@@ -186,14 +186,20 @@ def test_a_burst_gets_the_right_models_and_no_card_twice(stage: Stage) -> None:
 
 
 def test_pods_of_lower_priority_with_the_needed_model_make_room(stage: Stage) -> None:
-    low, high = (evictions.class_name(stage.arena, each) for each in (LOW, HIGH))
+    """kube-scheduler alone would evict a pod of the lowest priority, whose cards are of another model."""
+    classes = {name: evictions.class_name(stage.arena, each) for name, each in PRIORITIES.items()}
+    nodes = {profile: count for profile, count in FLEETS.items() if profile != "t4"}
+    for profile, count in nodes.items():
+        name = "middle" if profile == "h100" else "low"
+        wanted: Raw = {"annotations": {GLOBS: f"*{profile.upper()}*"}, "priorityClassName": classes[name]}
+        stage.create(*(stage.pod(f"{name}{n}", {GPU: "800"}, **wanted) for n in range(count)))
+    stage.wait_bound(sum(nodes.values()))
     h100: Raw = {"annotations": {GLOBS: "*H100*"}}
-    stage.create(*(stage.pod(f"low{n}", {GPU: "800"}, priorityClassName=low, **h100) for n in range(FLEETS["h100"])))
-    stage.wait_bound(FLEETS["h100"])
-    stage.create(stage.pod("high", {GPU: "100"}, priorityClassName=high, **h100))
+    stage.create(stage.pod("high", {GPU: "100"}, priorityClassName=classes["high"], **h100))
     node = stage.world.bound("high", deadline=PATIENCE)["spec"]["nodeName"]
     assert "H100" in stage.arena.get("devices", node)["spec"]["devices"][0]["model"]
-    assert len(stage.arena.list("pods")) == FLEETS["h100"]
+    left = [each["metadata"]["name"] for each in stage.arena.list("pods")]
+    assert sorted(name.rstrip("0123456789") for name in left) == ["high", *["low"] * 20, *["middle"] * 9]
     stage.audit()
 
 
