@@ -14,22 +14,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_operator.extender.server import PATH, Server
-from berth_operator.extender.tls import Files, Tls
+from berth_operator.serving.certificates import Files
+from berth_operator.serving.tls import Clients, ServedCertificate
 from tests.certificates import Authority
 from tests.component.extender_stage import Stage, asking
 from tests.component.world import World
 
 
 @contextlib.asynccontextmanager
-async def serving(tls: Tls, clients: frozenset[str] = frozenset()) -> AsyncIterator[str]:
+async def serving(certificate: ServedCertificate, clients: frozenset[str] = frozenset()) -> AsyncIterator[str]:
     """Serve on a free port of loopback; yield the URL of filter."""
+    await certificate.load()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     server = Server(leads=lambda: True, clients=clients)
     world = World()
     world.add_node("a")
     server.extender = Stage(world).extender
-    task = asyncio.create_task(server.serve("127.0.0.1", port, tls.context))
+    task = asyncio.create_task(server.serve("127.0.0.1", port, certificate.tls))
     async with asyncio.timeout(10):
         while True:
             with contextlib.suppress(OSError):
@@ -42,6 +44,11 @@ async def serving(tls: Tls, clients: frozenset[str] = frozenset()) -> AsyncItera
     await asyncio.gather(task, return_exceptions=True)
 
 
+def served(certificate: Path, client_ca: Path | None = None) -> ServedCertificate:
+    clients = None if client_ca is None else Clients(authorities=client_ca, required=True)
+    return ServedCertificate(source=Files(certificate=certificate), period=0.01, clients=clients, settle=0.0)
+
+
 async def post(url: str, tls: ssl.SSLContext) -> tuple[int, Any]:
     body = orjson.dumps({"Pod": asking(), "NodeNames": ["a"]})
     async with aiohttp.ClientSession() as session, session.post(url, data=body, ssl=tls) as answer:
@@ -50,8 +57,7 @@ async def post(url: str, tls: ssl.SSLContext) -> tuple[int, Any]:
 
 async def test_clients_need_a_certificate_of_the_authority(tmp_path: Path) -> None:
     ours, others = Authority(tmp_path), Authority(tmp_path, "others")
-    tls = Tls(Files(certificate=ours.issue("berth"), client_ca=ours.file))
-    async with serving(tls) as url:
+    async with serving(served(ours.issue("berth"), ours.file)) as url:
         assert (await post(url, ours.client(ours.issue("kube-scheduler"))))[1]["NodeNames"] == ["a"]
         for stranger in (ours.client(), ours.client(others.issue("kube-scheduler"))):
             with pytest.raises((aiohttp.ClientError, ConnectionError)):
@@ -60,8 +66,7 @@ async def test_clients_need_a_certificate_of_the_authority(tmp_path: Path) -> No
 
 async def test_only_named_clients_are_answered(tmp_path: Path) -> None:
     ours = Authority(tmp_path)
-    tls = Tls(Files(certificate=ours.issue("berth"), client_ca=ours.file))
-    async with serving(tls, frozenset({"system:kube-scheduler"})) as url:
+    async with serving(served(ours.issue("berth"), ours.file), frozenset({"system:kube-scheduler"})) as url:
         assert (await post(url, ours.client(ours.issue("system:kube-scheduler"))))[0] == 200
         assert await post(url, ours.client(ours.issue("system:node:a"))) == (
             403,
@@ -71,7 +76,7 @@ async def test_only_named_clients_are_answered(tmp_path: Path) -> None:
 
 async def test_without_client_authorities_no_certificate_is_required(tmp_path: Path) -> None:
     ours = Authority(tmp_path)
-    async with serving(Tls(Files(certificate=ours.issue("berth")))) as url:
+    async with serving(served(ours.issue("berth"))) as url:
         assert (await post(url, ours.client()))[0] == 200
 
 
@@ -80,18 +85,18 @@ async def test_renewed_files_are_used_for_new_connections(tmp_path: Path) -> Non
     certificate, client_ca = tmp_path / "tls.pem", tmp_path / "ca.pem"
     certificate.write_bytes(old.issue("berth").read_bytes())
     client_ca.write_bytes(old.file.read_bytes())
-    tls = Tls(Files(certificate=certificate, client_ca=client_ca), period=0.01)
-    task = asyncio.create_task(tls.run())
-    async with serving(tls) as url:
+    renewed = served(certificate, client_ca)
+    async with serving(renewed) as url:
+        task = asyncio.create_task(renewed.keep())
         assert (await post(url, old.client(old.issue("kube-scheduler"))))[0] == 200
         with capture_logs() as logs:
             certificate.write_bytes(b"broken")
-            await logged(logs, "certificate of the extender not renewed")
+            await logged(logs, "certificate not renewed")
             client_ca.write_bytes(new.file.read_bytes())
             certificate.write_bytes(new.issue("berth").read_bytes())
-            await logged(logs, "certificate of the extender renewed")
+            await logged(logs, "certificate in use")
         assert (await post(url, new.client(new.issue("kube-scheduler"))))[0] == 200
-    task.cancel()
+        task.cancel()
 
 
 async def logged(logs: list[Any], event: str) -> None:

@@ -22,7 +22,7 @@ from berth_operator.list_watch.server import Limits, Server
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import Pair
 from berth_operator.serving.reviews import ACCESS_REVIEWS, Reviews
-from berth_operator.serving.tls import ServedCertificate
+from berth_operator.serving.tls import Clients, ServedCertificate
 from devcluster import front_proxy
 from tests.unit.list_watch.test_cache import listed, source
 
@@ -79,7 +79,7 @@ class World:
             group=("X-Remote-Group",),
         )
         certificate = ServedCertificate(
-            source=Certificate(self.pair), period=60.0, client_authorities=proxy.authorities
+            source=Certificate(self.pair), period=60.0, clients=Clients(authorities=proxy.authorities)
         )
         await certificate.load()
         access = Access(front_proxy=proxy, reviews=Reviews(api=self.api, clock=asyncio.get_running_loop().time))

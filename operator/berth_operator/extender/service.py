@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 import structlog
 
@@ -13,10 +14,14 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.extender import endpoints
 from berth_operator.extender.extender import Binds, Extender, Options
 from berth_operator.extender.server import Server
-from berth_operator.extender.tls import Files, Tls
 from berth_operator.extender.waiting import WaitingPods
+from berth_operator.serving.certificates import Files
+from berth_operator.serving.tls import Clients, ServedCertificate
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
+
+RELOAD_SECONDS: Final = 30.0
+"""Seconds between two checks whether the files of the certificate have changed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -56,11 +61,12 @@ class ExtenderService:
         settings = self._settings
         if not settings.extender_port:
             return
-        tls = _tls(settings)
+        certificate = _certificate(settings)
         async with asyncio.TaskGroup() as tasks:
-            if tls is not None:
-                tasks.create_task(tls.run())
-            context = None if tls is None else tls.context
+            if certificate is not None:
+                await certificate.load()
+                tasks.create_task(certificate.keep())
+            context = None if certificate is None else certificate.tls
             await self._server.serve(str(settings.extender_address), settings.extender_port, context)
 
     def follow(self, tasks: asyncio.TaskGroup) -> None:
@@ -106,10 +112,13 @@ def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: W
     )
 
 
-def _tls(settings: Settings) -> Tls | None:
+def _certificate(settings: Settings) -> ServedCertificate | None:
     if settings.extender_certificate is None:
         return None
-    files = Files(
-        certificate=settings.extender_certificate, key=settings.extender_key, client_ca=settings.extender_client_ca
+    authorities = settings.extender_client_ca
+    return ServedCertificate(
+        source=Files(certificate=settings.extender_certificate, key=settings.extender_key),
+        period=RELOAD_SECONDS,
+        clients=None if authorities is None else Clients(authorities=authorities, required=True),
+        settle=0.0,
     )
-    return Tls(files)

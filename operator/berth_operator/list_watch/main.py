@@ -35,7 +35,7 @@ from berth_operator.list_watch.server import Limits, Server
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import ApiService, Files, Shared
 from berth_operator.serving.reviews import Reviews
-from berth_operator.serving.tls import ServedCertificate
+from berth_operator.serving.tls import Clients, ServedCertificate
 
 NAME: Final = "berth-operator api"
 COMPONENT: Final = "list-watch-api"
@@ -165,7 +165,9 @@ class Api:
     async def _serve_for(self, front_proxy: FrontProxy) -> FrontProxy:
         """Serve users that a front proxy names, until there is another one; return that one."""
         source, period = self._source(), self._settings.period
-        certificate = ServedCertificate(source=source, period=period, client_authorities=front_proxy.authorities)
+        certificate = ServedCertificate(
+            source=source, period=period, clients=Clients(authorities=front_proxy.authorities)
+        )
         await certificate.load()
         granted = Access(front_proxy=front_proxy, reviews=self._reviews)
         most = self._settings.max_watches

@@ -50,7 +50,8 @@ class Files:
     """A certificate in files, which cert-manager or another program renews."""
 
     certificate: Path
-    key: Path
+    key: Path | None = None
+    """By default in the certificate's file."""
 
     async def current(self) -> bytes:
         """Read the certificate and its key, as PEM.
@@ -59,7 +60,7 @@ class Files:
             CertificateError: a file cannot be read.
         """
         try:
-            return self.certificate.read_bytes() + self.key.read_bytes()
+            return self.certificate.read_bytes() + (b"" if self.key is None else self.key.read_bytes())
         except OSError as error:
             raise CertificateError(str(error)) from error
 

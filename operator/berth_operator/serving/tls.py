@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -17,22 +18,47 @@ SETTLE: Final = 2.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clients:
+    """The authorities of client certificates. One that they did not sign ends the handshake."""
+
+    authorities: str | Path
+    """PEM text, or a file of it that is read again with the certificate."""
+    required: bool = False
+    """Whether clients need a certificate."""
+
+    def pem(self) -> str:
+        """Return the authorities.
+
+        Raises:
+            CertificateError: the file cannot be read.
+        """
+        if isinstance(self.authorities, str):
+            return self.authorities
+        try:
+            # Comments may have any characters, `ssl` takes ASCII alone.
+            return self.authorities.read_text("ascii", "ignore")
+        except OSError as error:
+            raise CertificateError(str(error)) from error
+
+
 class ServedCertificate:
     """A server's TLS context, and the check for another certificate every `period` seconds.
 
     Attributes:
-        tls: the context; new connections use the certificate that was loaded last. With `client_authorities` (PEM)
-            clients may show a certificate, and one that these authorities did not sign ends the handshake.
+        tls: the context; new connections use the certificate that was loaded last, and all authorities that were.
     """
 
-    def __init__(self, *, source: Source, period: float, client_authorities: str = "") -> None:
-        self._source, self._period = source, period
-        self._loaded = b""
+    def __init__(
+        self, *, source: Source, period: float, clients: Clients | None = None, settle: float = SETTLE
+    ) -> None:
+        """Create a context that has no certificate yet; a new one is used after `settle` seconds."""
+        self._source, self._period, self._clients, self._settle = source, period, clients, settle
+        self._loaded: tuple[bytes, str] | None = None
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
-        if client_authorities:
-            self.tls.load_verify_locations(cadata=client_authorities)
-            self.tls.verify_mode = ssl.CERT_OPTIONAL
+        if clients is not None:
+            self.tls.verify_mode = ssl.CERT_REQUIRED if clients.required else ssl.CERT_OPTIONAL
 
     async def load(self) -> None:
         """Return once there is a certificate."""
@@ -50,12 +76,12 @@ class ServedCertificate:
     async def _renew(self) -> None:
         """Load the current certificate for new connections; a failure is logged and retried after the period."""
         try:
-            current = await self._source.current()
+            current = await self._source.current(), "" if self._clients is None else self._clients.pem()
             if current == self._loaded:
                 return
             if self._loaded:
-                await asyncio.sleep(SETTLE)
-            _load(self.tls, current)
+                await asyncio.sleep(self._settle)
+            _load(self.tls, *current)
         except (CallError, CertificateError, ssl.SSLError) as error:
             log.warning("certificate not renewed", error=str(error), again_in=self._period)
             return
@@ -63,8 +89,10 @@ class ServedCertificate:
         log.info("certificate in use")
 
 
-def _load(tls: ssl.SSLContext, pem: bytes) -> None:
-    """Load a certificate for new connections; `ssl` accepts only files."""
+def _load(tls: ssl.SSLContext, pem: bytes, authorities: str) -> None:
+    """Load a certificate for new connections, and the authorities of clients; `ssl` accepts only files of keys."""
+    if authorities:
+        tls.load_verify_locations(cadata=authorities)
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "tls.pem"
         file.touch(mode=0o600)
