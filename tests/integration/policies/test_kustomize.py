@@ -231,6 +231,18 @@ def test_the_operator_reads_the_secret_of_the_documentation(arena: Arena, build:
     assert read == {f"{mount['mountPath']}/{name}" for name in files}
 
 
+def test_cert_manager_issues_the_certificates_of_the_extender(build: Build) -> None:
+    built = build("extender", "extender-cert-manager")
+    certificates = [each["spec"] for name, each in built.items() if name.startswith("Certificate/")]
+    names = {each["secretName"]: (each.get("dnsNames"), each.get("commonName")) for each in certificates}
+    [volume] = [
+        each for each in built["Deployment/berth-operator"]["spec"]["template"]["spec"]["volumes"] if each.get("secret")
+    ]
+    [extender] = yaml.safe_load(kube_scheduler.SHIPPED.read_text())["extenders"]
+    assert names[volume["secret"]["secretName"]] == ([extender["tlsConfig"]["serverName"]], None)
+    assert names["berth-extender-client"] == (None, "system:kube-scheduler")
+
+
 def test_the_operator_takes_the_flags_of_the_component(build: Build) -> None:
     deployment = build("extender")["Deployment/berth-operator"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
