@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +14,7 @@ from devcluster import Arena, programs
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 BASE = MANIFESTS / "base"
+ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-unscheduled)"
 
 
 def built(folder: Path, *components: str, patches: Sequence[Any] = ()) -> list[dict[str, Any]]:
@@ -29,6 +31,11 @@ def built(folder: Path, *components: str, patches: Sequence[Any] = ()) -> list[d
     return list(yaml.safe_load_all(done.stdout))
 
 
+def about_pods(documents: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the policies that change or refuse new pods for the sake of a scheduler, with their bindings."""
+    return [each for each in documents if re.match(ABOUT_PODS, f"{each['kind']}/{each['metadata']['name']}")]
+
+
 def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
     """Return the objects of a file of manifests/base, limited to the arena's scheduler name and namespace.
 
@@ -40,12 +47,18 @@ def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None
     return objects
 
 
-def confined(policies: Iterable[dict[str, Any]], arena: Arena) -> list[dict[str, Any]]:
-    """Return shipped policies and their bindings, limited to the arena's scheduler name and namespace."""
+def confined(
+    policies: Iterable[dict[str, Any]], arena: Arena, default_scheduler: str = "default-scheduler"
+) -> list[dict[str, Any]]:
+    """Return shipped policies and their bindings, limited to the arena's scheduler name and namespace.
+
+    `default_scheduler` takes the place of the cluster's kube-scheduler.
+    """
     text = json.dumps(list(policies))
     for shipped, own in (
         ("system:serviceaccount:berth-system:", f"system:serviceaccount:{arena.namespace}:"),
         (r"\"berth-scheduler\"", rf"\"{arena.scheduler_name}\""),
+        (r"\"default-scheduler\"", rf"\"{default_scheduler}\""),
         ("berth-node-lease", arena.namespace),
     ):
         text = text.replace(shipped, own)

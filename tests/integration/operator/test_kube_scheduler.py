@@ -1,6 +1,7 @@
 """kube-scheduler as shipped with the extender: models, shares, preemption, and what happens without the extender.
 
-One operator and one kube-scheduler serve all tests of the module. A forwarder stands in for the extender's Service.
+One operator and one kube-scheduler serve all tests of the module, and the policies of the component `extender` are in
+force. A forwarder stands in for the extender's Service.
 """
 
 import contextlib
@@ -14,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from berth_api import injection
 from demo.audit import audit
 from devcluster import Arena, Cluster
 from devcluster.api import ApiError, Manifest
@@ -67,7 +69,20 @@ class Stage:
         """Start an operator with the extender and `wait` until it leads."""
         [port] = free_ports(1)
         served = kube_scheduler.flags(self.arena, self.folder, port, self.shipped, self.ignorable)
-        return self.world.operator(**{**served, **QUICK_TERMS, **flags})
+        return self.world.operator(**{**served, **QUICK_TERMS, "require_injection": True, **flags})
+
+    def apply_policies(self) -> list[Raw]:
+        """Apply the policies of the component for pods of the shipped configuration, and return them."""
+        built = policies.about_pods(policies.built(self.folder, "extender"))
+        applied = self.arena.apply(policies.confined(built, self.arena, self.shipped))
+        probe = self.pod("probe", {"kubernetes.io/gpu": "50"})
+        self.world.wait(lambda: is_prepared(self.dry_run(probe)), what="the policies to be in force")
+        return applied
+
+    def dry_run(self, pod: Raw) -> Raw:
+        """Return a pod as the API server admits it."""
+        path = f"/api/v1/namespaces/{self.arena.namespace}/pods"
+        return self.arena.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
 
     def lead(self) -> None:
         """Start the operator that leads."""
@@ -91,11 +106,10 @@ class Stage:
             process.kill()
 
     def pod(self, name: str, requests: Raw, *, scheduler: str = "", **options: Any) -> Raw:
-        """Return a pod of a kube-scheduler, by default of the shipped one."""
-        scheduler_name = scheduler or self.shipped
-        selector = self.arena.labels
-        limits = {"requests": requests, "limits": requests}
-        return self.arena.pod(name, scheduler_name=scheduler_name, nodeSelector=selector, **limits, **options)
+        """Return a pod of a kube-scheduler, by default of the shipped one; the policies do not know the others."""
+        options |= {"scheduler_name": scheduler or self.shipped, "nodeSelector": self.arena.labels}
+        pod = self.arena.pod(name, requests=requests, limits=requests, **options)
+        return injection.injected(pod) if scheduler else pod
 
     def create(self, *pods: Raw) -> None:
         self.arena.create(pods)
@@ -119,6 +133,12 @@ class Stage:
         assert [each["metadata"]["name"] for each in pods if is_bound(each) and not minors(each)] == []
 
 
+def is_prepared(pod: Raw) -> bool:
+    """Return whether the policies have renamed what a pod requests, and injected its cards."""
+    [container] = pod["spec"]["containers"]
+    return "env" in container and GPU in container["resources"]["requests"]
+
+
 def is_bound(pod: Raw) -> bool:
     return bool(pod["spec"].get("nodeName"))
 
@@ -140,6 +160,7 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     evictions.make_classes(arena, tuple(PRIORITIES.values()))
     with Forwarder(arena) as forwarder:
         own = Stage(world=world, folder=folder, forwarder=forwarder)
+        applied = own.apply_policies()
         world.agent()
         own.lead()
         for profile, count in FLEETS.items():
@@ -148,6 +169,8 @@ def stage(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterato
             yield own
             sys.stdout.write(f"--- {process.name}\n{process.tail()}\n{world.processes.tails()}")
         world.close()
+        for document in applied:
+            cluster.api.delete(cluster.api.path_of(document))
     evictions.remove_classes(arena)
     arena.close()
 
@@ -169,7 +192,7 @@ def mixed(stage: Stage, count: int) -> Iterator[tuple[Raw, str]]:
         ({GPU: "100"}, {GLOBS: "*H100*"}, "H100"),
         ({MEMORY: "4Gi"}, {GLOBS: "*T4*"}, "T4"),
         ({NVIDIA: "2"}, {GLOBS: "*A100*"}, "A100"),
-        ({GPU: "25"}, {}, ""),
+        ({"kubernetes.io/gpu": "25"}, {}, ""),
     )
     for number, (requests, annotations, model) in zip(range(count), itertools.cycle(kinds), strict=False):
         yield stage.pod(f"p{number}", requests, annotations=annotations), model
@@ -260,9 +283,8 @@ def refused_bindings(stage: Stage) -> Iterator[None]:
 
 
 def refuses(stage: Stage, pod: Manifest) -> bool:
-    path = f"/api/v1/namespaces/{stage.arena.namespace}/pods"
     try:
-        stage.world.api.request("POST", path, body=pod, query={"dryRun": "All"})
+        stage.dry_run(pod)
     except ApiError:
         return True
     return False

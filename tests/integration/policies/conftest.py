@@ -1,6 +1,5 @@
 """The shipped policies, in force for the arena of one module."""
 
-import re
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -9,8 +8,6 @@ from devcluster import Arena, Cluster, waiting
 from devcluster.api import Manifest
 from tests import policies
 
-ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-unscheduled)"
-"""The policies that change or refuse new pods for a scheduler's sake, and their bindings."""
 ACTIVE_SECONDS = 30.0
 """Longest time in seconds until policies are in force: the API server reads them once a second, slower if busy."""
 
@@ -31,8 +28,7 @@ def enforce_built(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Ite
 
     def apply(*components: str) -> None:
         documents = policies.built(tmp_path_factory.mktemp("built"), *components)
-        about_pods = [each for each in documents if re.match(ABOUT_PODS, f"{each['kind']}/{each['metadata']['name']}")]
-        applied.extend(arena.apply(policies.confined(about_pods, arena)))
+        applied.extend(arena.apply(policies.confined(policies.about_pods(documents), arena)))
 
     yield apply
     for document in applied:
