@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_api.names import GPU, GPU_CORE
-from berth_api.request import CARD, Part
+from berth_api.names import GPU
+from berth_api.request import Part
 from berth_operator.core.allocators import (
     best_fit,
     candidates,
@@ -81,27 +81,12 @@ def choose(
 ) -> tuple[Grant, ...]:
     """Return the grants of the best cards of the row."""
     common = fleet.workload.typical.common
-    card_loads, overused = loads(fleet, row, part, policy), candidates.overused(fleet, row, request, part)
+    card_loads, overused = policy.loads(fleet, row, part), candidates.overused(fleet, row, request, part)
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common, card_loads, overused)
     chosen = fleet.column_cache.of_row(
         row, key, lambda: _best(fleet, row, request, part, policy, near=near, card_loads=card_loads)
     )
     return grants.of_slots(fleet.cards[GPU], row, part, chosen)
-
-
-def loads(fleet: Fleet, row: int, part: Part, policy: AllocationPolicy) -> tuple[int, ...]:
-    """Return the load of the card in each slot that may decide between cards; empty if it cannot.
-
-    Cards that are full count as idle, and for whole cards all that pods use. The others usually are idle: then nodes
-    are alike, and what was chosen on one of them is chosen on the others without a search.
-    """
-    card_loads = policy.loads(fleet, row)
-    if not any(card_loads):
-        return ()
-    cards = fleet.cards[GPU]
-    full = cards.users[row] if part.whole else cards.used[cards.index[GPU_CORE], row] // CARD
-    card_loads = tuple(0 if used else load for load, used in zip(card_loads, full.tolist(), strict=True))
-    return card_loads if any(card_loads) else ()
 
 
 def _best(

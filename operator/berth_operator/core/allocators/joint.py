@@ -204,7 +204,7 @@ class _JointRequest:
                 under=self._common(others, masks),
                 max_switches=max_switches,
             )
-            card_loads = gpu.loads(self.fleet, self.row, own, self.policy)
+            card_loads = self.policy.loads(self.fleet, self.row, own)
             slots = gpu.slots(
                 self.fleet, self.row, self.request, own, self.policy, companions=companions, card_loads=card_loads
             )

@@ -140,7 +140,8 @@ def candidates_of(
         numa=tuple(cards.numa[row, slots].tolist()),
         pcie=tuple(pcie.tolist()),
         model=tuple(cards.model[row, slots].tolist()) if cards.mixed[row] else (),
-        loads=tuple(loads[slot] for slot in slots.tolist()) if loads else (),
+        # The Device does not list the cards of slots that were added since the loads were computed.
+        loads=tuple(loads[slot] if slot < len(loads) else 0 for slot in slots.tolist()) if loads else (),
     )
 
 

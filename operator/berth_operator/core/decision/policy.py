@@ -116,9 +116,9 @@ class Policy:
         """Return whether the emptiest cards are taken first."""
         return self.card_strategy == "LeastAllocated"
 
-    def loads(self, fleet: Fleet, row: int) -> tuple[int, ...]:
-        """Return how loaded the card in each slot of a row is; empty if the policy does not consider that."""
-        return () if self._genius is None else self._genius.loads(fleet, row)
+    def loads(self, fleet: Fleet, row: int, part: Part) -> tuple[int, ...]:
+        """Return how loaded the card in each slot of a row is for a part; empty if that does not matter."""
+        return () if self._genius is None else self._genius.loads(fleet, row, whole=part.whole)
 
     def rule_of(self, part: Part) -> SubdeviceRule:
         """Return whether a part for `nvidia.com/gpu` may be subdevices."""

@@ -122,6 +122,15 @@ class ColumnCache:
         self._fingerprints.clear()
         self._size = 0
 
+    @property
+    def changes(self) -> int:
+        """Return the number of changes so far."""
+        return self._dropped + len(self._moved)
+
+    def moved_since(self, changes: int) -> list[int] | None:
+        """Return the rows that changed after a number of changes; None if they are no longer known."""
+        return None if changes < self._dropped else self._moved[changes - self._dropped :]
+
     def column(self, key: Hashable, compute: Callable[[Rows], Values], *, alike: bool = True) -> Values:
         """Return the column of a key, computed by `compute`; read-only.
 
@@ -130,7 +139,7 @@ class ColumnCache:
             compute: returns the values of rows.
             alike: whether rows with equal fingerprints have equal values; not if they depend on what was measured.
         """
-        changes = self._dropped + len(self._moved)
+        changes = self.changes
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
             self._size -= 0 if kept is None else kept.values.nbytes

@@ -393,6 +393,7 @@ class Fleet(NodeColumns):
     def move_requested(self, rows: Indices, amounts: Column, sign: int) -> None:
         """Charge (sign 1) or release (sign -1) the requests of one pod per row: shape (resources, rows)."""
         self.column_cache.forget()
+        self.prepared.clear()
         # Resources that were added after `amounts` was computed have no line in it.
         self._own.requested[: len(amounts), rows] += sign * amounts
 

@@ -26,8 +26,8 @@ class AllocationPolicy(Protocol):
     def spreads_cards(self) -> bool:
         """Return whether the emptiest cards are taken first."""
 
-    def loads(self, fleet: Fleet, row: int) -> tuple[int, ...]:
-        """Return how loaded the card in each slot of a row is; empty if the policy does not consider that."""
+    def loads(self, fleet: Fleet, row: int, part: Part) -> tuple[int, ...]:
+        """Return how loaded the card in each slot of a row is for a part; empty if that does not matter."""
 
 
 class Allocator(Protocol):
