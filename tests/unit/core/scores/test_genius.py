@@ -237,6 +237,18 @@ def test_of_equal_cards_the_cooler_one_is_taken(strategy: str, wanted: dict[str,
     assert [each.minor for each in place(fleet, waiting("next", wanted), by_genius).grants] == [1]
 
 
+def test_a_load_that_a_pod_explains_goes_with_the_pod() -> None:
+    fleet = fleet_of(cards(2, memory=MEMORY))
+    fleet.charge(charge("pod", grant(0, core=100, ratio=100, memory=MEMORY), node="node-0"))
+    # The pod keeps its card busy; a process outside Kubernetes uses the other one a little.
+    measure(fleet, {("node-0", 0): HOT, ("node-0", 1): (*IDLE[:4], 200.0, 400.0)})
+    other = place(fleet, waiting("other", {NVIDIA: 1}), ONLY_GENIUS)
+    assert [each.minor for each in other.grants] == [1]
+    for uid in ("uid-pod", other.pod.uid):
+        fleet.release(uid)
+    assert [each.minor for each in place(fleet, waiting("next", {NVIDIA: 1}), ONLY_GENIUS).grants] == [0]
+
+
 def test_pods_of_a_burst_do_not_all_go_to_the_idlest_node() -> None:
     fleet = fleet_of(*[cards(4, memory=MEMORY)] * 3)
     measure(fleet, {(f"node-{node}", minor): IDLE for node in range(3) for minor in range(4)})
