@@ -37,6 +37,7 @@ from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
 from berth_api import names
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
+from berth_base import request_metrics
 from berth_client import served
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
@@ -83,6 +84,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
     exporter = Exporter(inventory=inventory, proc_root=settings.proc_root)
     address, port = str(settings.metrics_address), settings.metrics_port
     async with server.serving(exporter.render, address=address, port=port), connect(settings) as client:
+        client.observe = request_metrics.count
         await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
         usage = reporter.of(settings, client=client)
         exporter.usage = usage

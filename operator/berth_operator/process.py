@@ -12,7 +12,7 @@ from typing import Final
 
 import structlog
 import uvloop
-from prometheus_client import disable_created_metrics, start_http_server
+from prometheus_client import start_http_server
 
 from berth_api import names
 from berth_api.plugins import PluginError
@@ -127,8 +127,6 @@ def main(arguments: Sequence[str]) -> None:
         logs.configure(form=settings.log_format, level=settings.log_level)
         _log_start(settings, configuration, plugins)
         if settings.metrics_port:
-            # They would nearly double the series, and no dashboard uses them.
-            disable_created_metrics()  # type: ignore[no-untyped-call]
             start_http_server(settings.metrics_port)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(operate(settings, configuration, plugins)))

@@ -17,6 +17,7 @@ from berth_agent.metrics.series import Snapshot
 from berth_agent.readings import CardSample, Reading
 from berth_agent.usage import processes
 from berth_agent.usage.holders import Holder, PodNames
+from berth_base import request_metrics
 
 
 class Usage(Protocol):
@@ -85,6 +86,7 @@ class Exporter:
         cards = snapshot.sample.cards if with_processes else {}
         registry = CollectorRegistry()
         ProcessCollector(registry=registry)
+        registry.register(request_metrics.REQUESTS)
         registry.register(_Snapshot(replace(snapshot, processes=self._memory(cards))))
         return generate_latest(registry)
 

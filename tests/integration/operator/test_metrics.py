@@ -137,7 +137,8 @@ def test_gauges_show_the_state(prometheus: Prometheus, scene: Scene) -> None:
         'time() - berth_watch_last_event_timestamp_seconds{watch="nodes"} < 120',
         'scheduler_schedule_attempts_total{result="scheduled"} == 1',
         'berth_pod_waiting_duration_seconds_count{gpus="1"} == 1',
-        'rest_client_requests_total{method="POST", code="201"} >= 1',
+        'rest_client_requests_total{job="berth-operator", method="POST", code="201"} >= 1',
+        'rest_client_requests_total{job="berth-agent", method="PATCH", code=~"20."} >= 1',
     ):
         prometheus.until(expression)
 
