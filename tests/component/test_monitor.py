@@ -10,6 +10,7 @@ import pytest
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import GAUGES
+from berth_operator.monitoring.bounds import MOST
 from berth_operator.monitoring.monitor import PAUSES, SLICE, Monitor
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.listener import NoListener
@@ -82,3 +83,16 @@ async def test_counting_many_pods_leaves_the_loop_to_others() -> None:
 
 def _pod(number: int) -> PendingPod:
     return waiting(f"p{number}", asks({GPU: 100}), namespace=f"ns-{number % 3000}", created="2026-01-01T00:00:00Z")
+
+
+async def test_models_are_bounded() -> None:
+    cluster = filled()
+    for number in range(MOST + 10):
+        cluster.put_node(node(f"n{number}"))
+        cluster.put_device(device(f"n{number}", {**entry(0), "id": f"GPU-{number}", "model": f"model-{number:03}"}))
+
+    await Monitor(cluster=cluster, ages=dict).refresh()
+
+    shown = GAUGES.shown[gauges.GPUS]
+    assert len({model for model, _ in shown}) == MOST + 1
+    assert sum(shown.values()) == 4 + MOST + 10
