@@ -125,7 +125,7 @@ class World:
     def __init__(self) -> None:
         self.server = Server()
         self.reporter = Reporter(api=self.server, instance="i", clock=now)
-        attempts = Attempts(clock=now)
+        self.attempts = attempts = Attempts(clock=now)
         self.notifier = Notifier(reporter=self.reporter, attempts=attempts, mark=lambda _kind, _name: None)
         self.cluster = Cluster(grace=1.0, listener=self.notifier, clock=now)
         self.storage = self.server.storage = Storage(self.cluster)
@@ -417,6 +417,7 @@ async def test_what_goes_while_its_volume_is_made(
     happens(world)
     await asyncio.sleep(1.5)
     assert world.charged == set()
+    assert not world.attempts.in_flight
     assert world.server.sent("condition")[: len(expected)] == expected
     assert "bind p" not in world.server.sent()
 

@@ -330,6 +330,7 @@ class World:
             yield self.api
             failed = [task.exception() for task in tasks if task.done()]
             assert not any(failed), failed
+            assert self.attempts.in_flight <= set(self.cluster.placements.in_flight()), "every attempt ends"
         finally:
             for task in tasks:
                 task.cancel()

@@ -6,6 +6,7 @@ with the answer to the Binding, or with another error.
 
 import time
 from collections.abc import Callable, Collection, Iterable
+from collections.abc import Set as AbstractSet
 from datetime import datetime
 from typing import Final, NamedTuple
 
@@ -40,6 +41,11 @@ class Attempts:
     def waiting(self) -> Collection[str]:
         """Return the UIDs of the pods that wait and have been tried."""
         return self._numbers.keys()
+
+    @property
+    def in_flight(self) -> AbstractSet[str]:
+        """Return the UIDs of the pods whose attempt has not ended."""
+        return self._in_flight.keys()
 
     def begin(self, pods: Iterable[PendingPod]) -> None:
         """Begin an attempt for each pod; it must be ended by one of the other methods."""
