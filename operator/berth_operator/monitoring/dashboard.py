@@ -264,6 +264,11 @@ ROWS: Final[Mapping[str, tuple[Panel, ...]]] = {
                 "/ sum by (model) (berth_gpu_memory_total_bytes)"
             },
         ),
+        Panel(
+            title="GPUs with live metrics, as the operator knows them",
+            stacked=True,
+            queries={"{{state}}": _leader("berth_gpu_metrics_cards", "state")},
+        ),
         Panel(title="Power", unit="watt", queries={"{{model}}": "sum by (model) (berth_gpu_power_watts)"}),
         Panel(
             title="Hottest GPUs",

@@ -30,6 +30,7 @@ NOT_HERE = {
     "berth_plugin_failures_total",
     "berth_gpu_xid_errors_total",
     "berth_gpu_pod_info",
+    "berth_gpu_metrics_cards",
     "berth_extender_calls_total",
     "berth_extender_call_seconds_bucket",
 }
@@ -260,6 +261,7 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
         {'berth_gpu_sample_timestamp_seconds{node="n"}': "0+60x5", 'berth_gpu_info{node="n",minor="0"}': "1x20"},
         {'berth_gpu_sample_timestamp_seconds{node="n"}': "0+60x5", 'berth_gpu_info{node="n",minor="0"}': "1x9"},
     ),
+    ("BerthLiveMetricsStale", {"berth_gpu_metrics_stale": "1x20"}, {"berth_gpu_metrics_stale": "0x12 1x8"}),
 ]
 """(alert, series with which it fires after 15 minutes, series with which it does not); a value every minute."""
 
