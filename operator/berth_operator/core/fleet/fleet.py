@@ -344,6 +344,8 @@ class Fleet(NodeColumns):
             self._model_masks = {}
             # A new cache, because single rows are cached by their fingerprints, which say nothing of aliases.
             self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
+            # Points count the changes of the cache.
+            self.prepared.clear()
 
     def set_device_classes(self, classes: Mapping[str, str]) -> None:
         """Set which DeviceClass provides each extended resource that no device plugin does."""

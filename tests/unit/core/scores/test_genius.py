@@ -170,6 +170,16 @@ def test_nodes_that_were_measured_differently_stay_different_when_they_fill_up_a
         assert points(fleet) == points(fleet.copy())
 
 
+def test_points_follow_charges_after_aliases_have_changed() -> None:
+    fleet = fleet_of([card(memory=MEMORY)])
+    for number in range(3):
+        fleet.charge(charge(f"{number}", grant(core=10, ratio=10, memory=8 * GI), node="node-0"))
+        points(fleet)
+    fleet.set_model_aliases({"a": ("*",)})
+    fleet.charge(charge("next", grant(core=10, ratio=10, memory=8 * GI), node="node-0"))
+    assert points(fleet) == points(fleet.copy())
+
+
 def test_a_device_that_goes_is_no_measure_for_the_others() -> None:
     fleet = fleet_of(cards(1, memory=MEMORY), cards(2, memory=MEMORY))
     before = points(fleet)["node-0"]
