@@ -18,7 +18,7 @@ import pytest
 from berth_api import injection
 from demo.audit import audit
 from devcluster import Arena, Cluster
-from devcluster.api import ApiError, Manifest
+from devcluster.api import ApiError
 from tests import kube_scheduler, policies
 from tests.differential import evictions
 from tests.integration.operator import world as words
@@ -76,13 +76,16 @@ class Stage:
         built = policies.about_pods(policies.built(self.folder, "extender"))
         applied = self.arena.apply(policies.confined(built, self.arena, self.shipped))
         probe = self.pod("probe", {"kubernetes.io/gpu": "50"})
-        self.world.wait(lambda: is_prepared(self.dry_run(probe)), what="the policies to be in force")
+        self.world.wait(lambda: is_prepared(self.admitted(probe)), what="the policies to be in force")
         return applied
 
-    def dry_run(self, pod: Raw) -> Raw:
-        """Return a pod as the API server admits it."""
+    def admitted(self, pod: Raw) -> Raw | None:
+        """Return a pod as the API server admits it; None if it refuses the pod."""
         path = f"/api/v1/namespaces/{self.arena.namespace}/pods"
-        return self.arena.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
+        try:
+            return self.arena.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})
+        except ApiError:
+            return None
 
     def lead(self) -> None:
         """Start the operator that leads."""
@@ -133,8 +136,10 @@ class Stage:
         assert [each["metadata"]["name"] for each in pods if is_bound(each) and not minors(each)] == []
 
 
-def is_prepared(pod: Raw) -> bool:
+def is_prepared(pod: Raw | None) -> bool:
     """Return whether the policies have renamed what a pod requests, and injected its cards."""
+    if pod is None:
+        return False
     [container] = pod["spec"]["containers"]
     return "env" in container and GPU in container["resources"]["requests"]
 
@@ -276,18 +281,10 @@ def refused_bindings(stage: Stage) -> Iterator[None]:
     shipped = policies.policies("protection.yaml", stage.arena)
     applied = stage.arena.apply(each for each in shipped if each["metadata"]["name"].startswith("berth-allocations"))
     forged = stage.arena.pod(annotations={words.ALLOCATED: "{}"})
-    stage.world.wait(lambda: refuses(stage, forged), what="the policy to be in force")
+    stage.world.wait(lambda: stage.admitted(forged) is None, what="the policy to be in force")
     yield
     for document in applied:
         stage.world.api.delete(stage.world.api.path_of(document))
-
-
-def refuses(stage: Stage, pod: Manifest) -> bool:
-    try:
-        stage.dry_run(pod)
-    except ApiError:
-        return True
-    return False
 
 
 def test_kube_scheduler_refuses_to_manage_resources_of_kubernetes_io(stage: Stage) -> None:
