@@ -7,18 +7,15 @@ import ssl
 import time
 from collections.abc import Sequence
 from datetime import timedelta
-from ipaddress import IPv4Address
-from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
 import structlog
 from aiohttp import web
-from pydantic import Field, IPvAnyAddress, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from berth_api import names
 from berth_base import logs, start
-from berth_base.logs import Form, Level
 from berth_base.start import StartError
 from berth_client import served
 from berth_client.credentials import CredentialsError
@@ -35,6 +32,7 @@ from berth_operator.list_watch.server import Limits, Server
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import ApiService, Files, Shared
 from berth_operator.serving.reviews import Reviews
+from berth_operator.serving.settings import ServerSettings
 from berth_operator.serving.tls import Clients, ServedCertificate
 
 NAME: Final = "berth-operator api"
@@ -47,44 +45,19 @@ RETRY_SECONDS: Final = 5.0
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class ApiSettings(BaseSettings):
+class ApiSettings(ServerSettings):
     """The list and watch API of nvidia-gpu-scheduler: GpuPods and GpuNodes, by an aggregated API.
 
     docs/list-watch-api.md describes it. `--version` prints the version.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="BERTH_API_",
-        cli_prog_name=NAME,
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        use_attribute_docstrings=True,
-        frozen=True,
-    )
-
-    address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
-    """Where to listen."""
+    model_config = SettingsConfigDict(env_prefix="BERTH_API_", cli_prog_name=NAME)
 
     port: Annotated[int, Field(ge=1, le=65535)] = 9444
     """Port to listen on."""
 
-    certificate: Path | None = None
-    """PEM file with the certificate chain, read again every `period`; without one the API creates its own."""
-
-    key: Path | None = None
-    """PEM file with the certificate's key."""
-
     host: str = "berth-api.berth-system.svc"
     """Host name or address by which the API server calls this API, for its own certificate."""
-
-    lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
-    """Seconds for which the API's own certificate is valid; it is renewed when a third is left."""
-
-    period: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two checks for another certificate, and for other authorities of the front proxy."""
-
-    namespace: str = "berth-system"
-    """Namespace of the Secret."""
 
     secret: str = "berth-api"  # noqa: S105 - a name
     """Name of the Secret through which replicas share their own certificate."""
@@ -94,21 +67,6 @@ class ApiSettings(BaseSettings):
 
     max_watches: Annotated[int, Field(ge=2)] = 2000
     """Watches that this replica serves at once; one user gets at most half of them."""
-
-    kubeconfig: Path | None = None
-    """Kubeconfig file; without one the pod's own service account is used."""
-
-    log_format: Form = "json"
-    """Log lines as key=value or as JSON."""
-
-    log_level: Level = "info"
-    """Least severity that is logged; libraries log from warnings on."""
-
-    @model_validator(mode="after")
-    def _check_files(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("--certificate and --key: set both files, or neither")
-        return self
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -5,17 +5,14 @@ import os
 import signal
 from collections.abc import Sequence
 from datetime import timedelta
-from ipaddress import IPv4Address
-from pathlib import Path
-from typing import Annotated, Final, Self
+from typing import Annotated, Final
 
-from pydantic import Field, IPvAnyAddress, model_validator
-from pydantic_settings import BaseSettings, SettingsConfigDict
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
 
 from berth_api import names
 from berth_api.plugins import PluginError
 from berth_base import logs, start
-from berth_base.logs import Form, Level
 from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
 from berth_operator import device_plugins, listening
@@ -23,6 +20,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.configuration import SchedulerNames
 from berth_operator.core.plugins import kinds_of
 from berth_operator.serving.certificates import Files, Shared, Source, Webhooks
+from berth_operator.serving.settings import ServerSettings
 from berth_operator.serving.tls import ServedCertificate
 from berth_operator.webhook import review
 from berth_operator.webhook.mutations import Mutations, Routing
@@ -32,44 +30,19 @@ from berth_operator.webhook.validation import Validation
 NAME: Final = "berth-operator webhook"
 
 
-class WebhookSettings(BaseSettings):
+class WebhookSettings(ServerSettings):
     """The webhook that routes pods to Berth, injects the variable by which they see devices, and validates requests.
 
     docs/operations.md describes it. `--version` prints the version.
     """
 
-    model_config = SettingsConfigDict(
-        env_prefix="BERTH_WEBHOOK_",
-        cli_prog_name=NAME,
-        cli_kebab_case=True,
-        cli_implicit_flags=True,
-        use_attribute_docstrings=True,
-        frozen=True,
-    )
-
-    address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
-    """Where to listen."""
+    model_config = SettingsConfigDict(env_prefix="BERTH_WEBHOOK_", cli_prog_name=NAME)
 
     port: Annotated[int, Field(ge=1, le=65535)] = 9443
     """Port to listen on."""
 
-    certificate: Path | None = None
-    """PEM file with the certificate chain, read again every `period`; without one the webhook creates its own."""
-
-    key: Path | None = None
-    """PEM file with the certificate's key."""
-
     host: str = "berth-webhook.berth-system.svc"
     """Host name or address by which the API server calls the webhook, for its own certificate."""
-
-    lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
-    """Seconds for which the webhook's own certificate is valid; it is renewed when a third is left."""
-
-    period: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two checks for another certificate."""
-
-    namespace: str = "berth-system"
-    """Namespace of the Secret."""
 
     secret: str = "berth-webhook"  # noqa: S105 - a name
     """Name of the Secret through which replicas share their own certificate."""
@@ -88,21 +61,6 @@ class WebhookSettings(BaseSettings):
 
     hami_core: bool = False
     """Whether to add HAMi-core, which limits containers to their share of a card, to pods whose label asks for it."""
-
-    kubeconfig: Path | None = None
-    """Kubeconfig file; without one the pod's own service account is used."""
-
-    log_format: Form = "json"
-    """Log lines as key=value or as JSON."""
-
-    log_level: Level = "info"
-    """Least severity that is logged; libraries log from warnings on."""
-
-    @model_validator(mode="after")
-    def _check_files(self) -> Self:
-        if (self.certificate is None) != (self.key is None):
-            raise ValueError("--certificate and --key: set both files, or neither")
-        return self
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -13,6 +13,7 @@ import pytest
 from devcluster import Arena
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture
+from tests.pod_resources import PodResourcesServer
 
 
 class RunningAgent:
@@ -53,6 +54,16 @@ class RunningAgent:
 
 
 StartAgent = Callable[..., RunningAgent]
+
+
+@pytest.fixture
+def resources() -> Iterator[PodResourcesServer]:
+    """Return kubelet's PodResources, in a folder whose path is short enough for sockets."""
+    with (
+        tempfile.TemporaryDirectory(prefix="berth-") as path,
+        PodResourcesServer(Path(path) / "kubelet.sock") as running,
+    ):
+        yield running
 
 
 @pytest.fixture

@@ -2,9 +2,8 @@
 
 import contextlib
 import socket
-import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -29,16 +28,6 @@ HALF = (
 
 Series = dict[str, float]
 Start = Callable[..., Any]
-
-
-@pytest.fixture
-def resources() -> Iterator[PodResourcesServer]:
-    """Return kubelet's PodResources, in a folder whose path is short enough for sockets."""
-    with (
-        tempfile.TemporaryDirectory(prefix="berth-") as path,
-        PodResourcesServer(Path(path) / "kubelet.sock") as running,
-    ):
-        yield running
 
 
 @pytest.fixture

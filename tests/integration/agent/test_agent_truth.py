@@ -2,9 +2,8 @@
 
 import asyncio
 import re
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,6 @@ SOON = 2.0
 """Longest time in seconds until a change is reported."""
 
 Start = Callable[..., Any]
-
-
-@pytest.fixture
-def resources() -> Iterator[PodResourcesServer]:
-    """Return kubelet's PodResources, in a folder whose path is short enough for sockets."""
-    with (
-        tempfile.TemporaryDirectory(prefix="berth-") as path,
-        PodResourcesServer(Path(path) / "kubelet.sock") as running,
-    ):
-        yield running
 
 
 @pytest.fixture

@@ -1,0 +1,51 @@
+"""The settings that the HTTPS servers which the API server calls have in common."""
+
+from ipaddress import IPv4Address
+from pathlib import Path
+from typing import Annotated, Self
+
+from pydantic import Field, IPvAnyAddress, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from berth_base.logs import Form, Level
+
+
+class ServerSettings(BaseSettings):
+    """Where to listen, by which certificate, and how to log."""
+
+    model_config = SettingsConfigDict(
+        cli_kebab_case=True, cli_implicit_flags=True, use_attribute_docstrings=True, frozen=True
+    )
+
+    address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
+    """Where to listen."""
+
+    certificate: Path | None = None
+    """PEM file with the certificate chain, read again every `period`; without one the server creates its own."""
+
+    key: Path | None = None
+    """PEM file with the certificate's key."""
+
+    lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
+    """Seconds for which the server's own certificate is valid; it is renewed when a third is left."""
+
+    period: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two checks for another certificate, or for other authorities of clients."""
+
+    namespace: str = "berth-system"
+    """Namespace of the Secret."""
+
+    kubeconfig: Path | None = None
+    """Kubeconfig file; without one the pod's own service account is used."""
+
+    log_format: Form = "json"
+    """Log lines as key=value or as JSON."""
+
+    log_level: Level = "info"
+    """Least severity that is logged; libraries log from warnings on."""
+
+    @model_validator(mode="after")
+    def _check_files(self) -> Self:
+        if (self.certificate is None) != (self.key is None):
+            raise ValueError("--certificate and --key: set both files, or neither")
+        return self
