@@ -170,8 +170,9 @@ class World:
         try:
             return self.wait(predicate, deadline=deadline, what=what)
         except TimeoutError:
+            node = self.arena.get("pods", name)["spec"].get("nodeName")
             raise AssertionError(
-                f"pod {name} was {what} in {deadline:g} s; its message is {self.message(name)!r}"
+                f"pod {name} was {what} in {deadline:g} s; its message is {self.message(name)!r}, its node {node}"
             ) from None
 
     def events(self, name: str, reason: str = "") -> list[Manifest]:
