@@ -227,7 +227,7 @@ def _string(value: Any, where: str) -> str:
 
 def _strings(value: Any, where: str) -> list[str]:
     values = _list(value, where)
-    if not all(isinstance(each, str) for each in values):
+    if not set(map(type, values)) <= {str}:
         raise ProtocolError(f"{where}: must have only strings")
     return values
 

@@ -6,6 +6,7 @@ plus a grace. Before the first observed renewal (after our start, or for a new D
 decides: Unknown stays Unknown until a renewal is observed; any other status is trusted for one duration.
 """
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -28,6 +29,8 @@ class Heartbeat:
     """When we first observed the Device, by our clock."""
     doubted: bool = False
     """Whether the Device's Ready condition was Unknown then."""
+    alive_until: float = -math.inf
+    """Until when the agent is alive if nothing else is observed, by our clock; it follows from the fields above."""
 
 
 class Heartbeats:
@@ -37,9 +40,9 @@ class Heartbeats:
         self._grace = grace
         self._beats: dict[str, Heartbeat] = {}
 
-    def nodes(self) -> Iterable[str]:
-        """Return the nodes that have a Device."""
-        return [name for name, beat in self._beats.items() if beat.expected_at is not None]
+    def silent(self, now: float) -> Iterable[str]:
+        """Return the nodes whose agents are not alive."""
+        return [name for name, beat in self._beats.items() if beat.alive_until < now]
 
     def expect(self, node: str, now: float, *, doubted: bool) -> None:
         """Record that a Device exists, so that its agent's Lease should be renewed.
@@ -49,11 +52,13 @@ class Heartbeats:
         beat = self._beats.setdefault(node, Heartbeat())
         if beat.expected_at is None:
             beat.expected_at, beat.doubted = now, doubted
+            self._update(beat)
 
     def dismiss(self, node: str) -> None:
         """Record that the Device was deleted."""
         if (beat := self._beats.get(node)) is not None:
             beat.expected_at = None
+            self._update(beat)
 
     def observe(self, node: str, renew_time: str, duration: float | None, now: float) -> None:
         """Record the Lease; it counts as renewed if its renewTime has changed since we first observed it."""
@@ -62,11 +67,13 @@ class Heartbeats:
             beat.renewed_at = now
         beat.renew_time = renew_time
         beat.duration = min(max(duration or DEFAULT_DURATION, 1.0), MAX_DURATION)
+        self._update(beat)
 
     def lost(self, node: str) -> None:
         """Record that the Lease was deleted; a new one will count as a renewal."""
         if (beat := self._beats.get(node)) is not None:
             beat.renew_time = ""
+            self._update(beat)
 
     def last_renewal(self, node: str) -> str:
         """Return the time in the node's Lease, by its agent's clock; empty if there is none."""
@@ -76,9 +83,15 @@ class Heartbeats:
     def alive(self, node: str, now: float) -> bool:
         """Return whether the node's agent is alive, so that its devices may be allocated."""
         beat = self._beats.get(node)
-        if beat is None or beat.expected_at is None:
-            return False
-        if beat.renewed_at is not None:
-            return now - beat.renewed_at <= beat.duration + self._grace
-        leased = beat.duration if beat.renew_time else 0.0
-        return not beat.doubted and now - beat.expected_at <= leased + self._grace
+        return beat is not None and now <= beat.alive_until
+
+    def _update(self, beat: Heartbeat) -> None:
+        """Compute `alive_until`."""
+        if beat.expected_at is None:
+            beat.alive_until = -math.inf
+        elif beat.renewed_at is not None:
+            beat.alive_until = beat.renewed_at + beat.duration + self._grace
+        elif beat.doubted:
+            beat.alive_until = -math.inf
+        else:
+            beat.alive_until = beat.expected_at + (beat.duration if beat.renew_time else 0.0) + self._grace

@@ -113,11 +113,14 @@ class NodeCache:
     def remove_lease(self, name: str) -> None:
         """Remove an agent's Lease."""
         self._heartbeats.lost(name)
+        self.check_alive(name)
 
     def check_all_alive(self) -> None:
-        """Update the freshness of all nodes by the clock."""
-        for name in self._heartbeats.nodes():
-            self.check_alive(name)
+        """Update by the clock the nodes whose agents have fallen silent; all others change when they are heard."""
+        rows, fresh = self._fleet.rows, self._fleet.fresh
+        for name in self._heartbeats.silent(self._clock()):
+            if (row := rows.get(name)) is not None and fresh[row]:
+                self.check_alive(name)
 
     def check_alive(self, name: str) -> None:
         """Update a node's freshness by the clock."""

@@ -158,19 +158,30 @@ def test_an_unknown_node_is_not_alive() -> None:
     assert not Heartbeats(grace=GRACE).alive("node", 0.0)
 
 
-def test_a_lease_without_a_device_is_not_alive_and_not_listed() -> None:
+def test_a_lease_without_a_device_is_silent() -> None:
     heartbeats = Heartbeats(grace=GRACE)
     heartbeats.observe("node", "1", DURATION, 0.0)
     heartbeats.observe("node", "2", DURATION, 1.0)
     assert not heartbeats.alive("node", 1.0)
-    assert not list(heartbeats.nodes())
+    assert list(heartbeats.silent(1.0)) == ["node"]
 
 
-def test_a_device_is_listed_until_it_is_gone() -> None:
+def test_an_agent_is_silent_exactly_while_it_is_not_alive() -> None:
     heartbeats = beats()
-    assert list(heartbeats.nodes()) == ["node"]
+    heartbeats.observe("node", "1", DURATION, 0.0)
+    heartbeats.observe("node", "2", DURATION, 1.0)
+    last = 1.0 + DURATION + GRACE
+    assert heartbeats.alive("node", last)
+    assert not list(heartbeats.silent(last))
+    assert not heartbeats.alive("node", last + 0.1)
+    assert list(heartbeats.silent(last + 0.1)) == ["node"]
+
+
+def test_a_node_without_its_device_is_silent() -> None:
+    heartbeats = beats()
+    assert not list(heartbeats.silent(0.0))
     heartbeats.dismiss("node")
-    assert not list(heartbeats.nodes())
+    assert list(heartbeats.silent(0.0)) == ["node"]
     assert not heartbeats.alive("node", 0.0)
 
 

@@ -8,6 +8,7 @@ the resources and host ports of pods that berth-scheduler has assumed, which kub
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import repeat
 from types import MappingProxyType
 from typing import Final
 
@@ -68,8 +69,7 @@ def pod_of(pod: PendingPod) -> PendingPod:
 
 def rows_of(fleet: Fleet, names: Sequence[str]) -> Indices:
     """Return the row of each node; -1 if there is no such Node."""
-    find = fleet.rows.get
-    rows = np.fromiter((find(name, -1) for name in names), np.intp, len(names))
+    rows = np.fromiter(map(fleet.rows.get, names, repeat(-1)), np.intp, len(names))
     return np.where((rows >= 0) & fleet.present[rows], rows, -1)
 
 
