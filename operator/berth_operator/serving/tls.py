@@ -57,6 +57,8 @@ class ServedCertificate:
         self._loaded: tuple[bytes, str] | None = None
         self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.tls.minimum_version = ssl.TLSVersion.TLSv1_2
+        # Go's clients resume no sessions, and kube-scheduler opens a connection for each bind beyond two.
+        self.tls.num_tickets = 0
         if clients is not None:
             self.tls.verify_mode = ssl.CERT_REQUIRED if clients.required else ssl.CERT_OPTIONAL
 
