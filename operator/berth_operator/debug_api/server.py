@@ -12,7 +12,6 @@ import re
 import ssl
 from collections.abc import Awaitable, Callable
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 import orjson
@@ -26,6 +25,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.debug_api.access import UNAUTHORIZED, Guard, RefusedError
 from berth_operator.debug_api.snapshots import Listed, Live, Snapshots, UnreadError
 from berth_operator.serving.reviews import Reviews
+from berth_operator.serving.tls import ServedCertificate
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
 
@@ -60,7 +60,14 @@ async def run(
     guard = Guard(Reviews(api=api, clock=cluster.clock)) if needs_guard(address) else None
     live, listed = Live(cluster), Listed(api=api, cluster=cluster, knows_nodes=knows_nodes)
     served = DebugApi(snapshots=lambda: live if knows_pods() else listed, guard=guard)
-    await served.serve(address, settings.debug_port, settings.debug_certificate, settings.debug_key)
+    async with asyncio.TaskGroup() as tasks:
+        tls = None
+        if settings.debug_certificate:
+            certificate = ServedCertificate.of_files(settings.debug_certificate, settings.debug_key)
+            await certificate.load()
+            tasks.create_task(certificate.keep())
+            tls = certificate.tls
+        await served.serve(address, settings.debug_port, tls)
 
 
 class DebugApi:
@@ -69,12 +76,11 @@ class DebugApi:
     def __init__(self, *, snapshots: Callable[[], Snapshots], guard: Guard | None) -> None:
         self._snapshots, self._guard = snapshots, guard
 
-    async def serve(self, address: str, port: int, certificate: Path | None, key: Path | None) -> None:
+    async def serve(self, address: str, port: int, tls: ssl.SSLContext | None) -> None:
         """Serve until cancelled; a failure to start is logged and does not end the process."""
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
-            tls = None if certificate is None else _tls(certificate, key)
             await web.TCPSite(runner, address, port, ssl_context=tls).start()
             log.info("debug API served", address=address, port=port, authenticated=self._guard is not None)
             await asyncio.Event().wait()
@@ -129,12 +135,6 @@ class DebugApi:
             await asyncio.sleep(0)
         await response.write(b"{}" if between == b"{" else b"}")
         return response
-
-
-def _tls(certificate: Path, key: Path | None) -> ssl.SSLContext:
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(certificate, key)
-    return context
 
 
 def _entry(fleet: Fleet, name: str) -> bytes:

@@ -52,8 +52,8 @@ class Server:
     def application(self) -> web.Application:
         """Return the aiohttp application."""
         application = web.Application(middlewares=[self._answer], client_max_size=protocol.MAX_BYTES)
-        for verb in VERBS:
-            application.router.add_post(f"{PATH}/{verb}", getattr(self, f"_{verb}"))
+        for verb, handler in zip(VERBS, (self._filter, self._prioritize, self._preempt, self._bind), strict=True):
+            application.router.add_post(f"{PATH}/{verb}", handler)
         return application
 
     @web.middleware

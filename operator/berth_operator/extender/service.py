@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
 import structlog
 
@@ -15,13 +14,9 @@ from berth_operator.extender import endpoints
 from berth_operator.extender.extender import Binds, Extender, Options
 from berth_operator.extender.server import Server
 from berth_operator.extender.waiting import WaitingPods
-from berth_operator.serving.certificates import Files
 from berth_operator.serving.tls import Clients, ServedCertificate
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
-
-RELOAD_SECONDS: Final = 30.0
-"""Seconds between two checks whether the files of the certificate have changed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -116,9 +111,5 @@ def _certificate(settings: Settings) -> ServedCertificate | None:
     if settings.extender_certificate is None:
         return None
     authorities = settings.extender_client_ca
-    return ServedCertificate(
-        source=Files(certificate=settings.extender_certificate, key=settings.extender_key),
-        period=RELOAD_SECONDS,
-        clients=None if authorities is None else Clients(authorities=authorities, required=True),
-        settle=0.0,
-    )
+    clients = None if authorities is None else Clients(authorities=authorities, required=True)
+    return ServedCertificate.of_files(settings.extender_certificate, settings.extender_key, clients)

@@ -5,15 +5,18 @@ import ssl
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Final, NoReturn, Self
 
 import structlog
 
 from berth_client.errors import CallError
-from berth_operator.serving.certificates import CertificateError, Source
+from berth_operator.serving.certificates import CertificateError, Files, Source
 
 SETTLE: Final = 2.0
 """Seconds from writing a new bundle to serving its certificate: each API server reads the bundle by its own watch."""
+
+RELOAD_SECONDS: Final = 30.0
+"""Seconds between two checks whether the files of a certificate have changed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -61,6 +64,12 @@ class ServedCertificate:
         self.tls.num_tickets = 0
         if clients is not None:
             self.tls.verify_mode = ssl.CERT_REQUIRED if clients.required else ssl.CERT_OPTIONAL
+
+    @classmethod
+    def of_files(cls, certificate: Path, key: Path | None, clients: Clients | None = None) -> Self:
+        """Create a context for a certificate in files; `key` is None if it is in the same file."""
+        source = Files(certificate=certificate, key=key)
+        return cls(source=source, period=RELOAD_SECONDS, clients=clients, settle=0.0)
 
     async def load(self) -> None:
         """Return once there is a certificate."""
