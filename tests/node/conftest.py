@@ -12,8 +12,8 @@ from tests.conftest import prepare
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without a real node is a mistake, as in CI."""
 
-REPEAT = int(os.environ.get("BERTH_REPEAT", "2"))
-"""How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`."""
+REPEAT = int(os.environ.get("BERTH_REPEAT", "1"))
+"""How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`, but `make test` once."""
 repeats = pytest.mark.timeout(240 + 240 * REPEAT)
 """Marks a test that does so."""
 

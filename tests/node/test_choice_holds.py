@@ -5,12 +5,13 @@ from pathlib import Path
 
 from devcluster import Arena
 from devcluster.real_node import RealNode
+from tests.node.conftest import REPEAT
 from tests.node.stage import GPU, SHARE, Stage
 from tests.nvml.fixture import Gpu, MigDevice, a100, rack
 
 SMALL = "nvidia.com/mig-1g.10gb"
 LARGE = "nvidia.com/mig-3g.40gb"
-BURST = 40
+BURST = 16 if REPEAT == 1 else 40
 LONG = 240.0
 """Seconds that forty containers may take to start on a busy machine."""
 

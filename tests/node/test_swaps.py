@@ -16,7 +16,8 @@ from tests.node.stage import GPU, Stage
 from tests.nvml.fixture import a100
 from tests.proxy import FaultProxy
 
-ROUNDS = 10 * REPEAT
+ROUNDS = 3 if REPEAT == 1 else 10 * REPEAT
+"""Four of five pods are given others' cards, so a few rounds exchange some."""
 SEED = 42
 PODS = 4
 LATE = 18.0
