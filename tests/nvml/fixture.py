@@ -254,6 +254,8 @@ class NvmlFixture:
     """The error code with which waiting for events fails."""
     event_poll_ms: int = 20
     """Interval in milliseconds at which the library polls for events, which a driver would signal."""
+    event_wait_ms: int = 0
+    """Milliseconds that one wait for events takes at most; 0 for as many as the caller says."""
     events: list[str] = field(default_factory=list)
 
     @property
@@ -347,6 +349,7 @@ class NvmlFixture:
             f"driver {self.driver}",
             f"wait_error {self.wait_error}",
             f"event_poll_ms {self.event_poll_ms}",
+            f"event_wait_ms {self.event_wait_ms}",
         ]
         cards = [line for gpu in self.gpus for line in self._gpu_lines(gpu)]
         return [*head, *cards, *(f"event {event}" for event in self.events)]

@@ -626,6 +626,14 @@ status_t nvmlDeviceRegisterEvents(device_t device, u64 types, struct event_set *
     END
 }
 
+static unsigned wait_limit(unsigned timeout_ms)
+{
+    pthread_mutex_lock(&lock);
+    u64 limit = current()->event_wait_ms;
+    pthread_mutex_unlock(&lock);
+    return limit && limit < timeout_ms ? (unsigned)limit : timeout_ms;
+}
+
 static status_t take_event(struct event_set *set, struct event_data *data, unsigned *pause_ms)
 {
     pthread_mutex_lock(&lock);
@@ -647,6 +655,7 @@ static status_t take_event(struct event_set *set, struct event_data *data, unsig
 status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms);
 status_t nvmlEventSetWait_v2(struct event_set *set, struct event_data *data, unsigned timeout_ms)
 {
+    timeout_ms = wait_limit(timeout_ms);
     for (unsigned waited = 0, pause_ms = 0;; waited += pause_ms) {
         status_t result = take_event(set, data, &pause_ms);
         if (result != TIMEOUT || waited >= timeout_ms)

@@ -70,6 +70,7 @@ static const struct field MACHINE_FIELDS[] = {
     {"cuda", 0, offsetof(struct machine, cuda)},
     {"wait_error", 0, offsetof(struct machine, wait_error)},
     {"event_poll_ms", 0, offsetof(struct machine, event_poll_ms)},
+    {"event_wait_ms", 0, offsetof(struct machine, event_wait_ms)},
     {"driver", 1, offsetof(struct machine, driver)},
 };
 

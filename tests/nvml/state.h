@@ -55,7 +55,7 @@ struct event {
 };
 
 struct machine {
-    u64 loaded, cuda, wait_error, event_poll_ms;
+    u64 loaded, cuda, wait_error, event_poll_ms, event_wait_ms;
     char driver[TEXT];
     struct gpu gpus[MAX_GPUS];
     struct event events[MAX_EVENTS];

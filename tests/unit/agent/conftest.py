@@ -11,7 +11,8 @@ from tests.nvml.probe import Machine, Probe, Start
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     def build(*gpus: Gpu, loaded: bool = True) -> NvmlFixture:
-        fixture = NvmlFixture(tmp_path, gpus=list(gpus), loaded=loaded)
+        # Closing an inventory waits for the wait that runs, which takes a second otherwise.
+        fixture = NvmlFixture(tmp_path, gpus=list(gpus), loaded=loaded, event_poll_ms=5, event_wait_ms=20)
         monkeypatch.setenv("BERTH_NVML_STATE", str(fixture.state))
         fixture.write()
         return fixture
