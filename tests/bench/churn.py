@@ -33,6 +33,7 @@ CLASSES: Final = 200
 START_SECONDS: Final = 120.0
 REPORTED_SECONDS: Final = 300.0
 STALE_SECONDS: Final = 60.0
+"""Where figures matter; else the first comparison is enough."""
 COUNTED_SECONDS: Final = 15.0
 MIB: Final = 2**20
 TAINT: Final = {"key": "bench.berth.dev/maintenance", "effect": "NoSchedule"}
@@ -67,6 +68,7 @@ class Churn:
         self._track, self._arena = track, track.arena
         self._waiters, self._seconds, self._joining = waiters, seconds, joining
         self._counted = COUNTED_SECONDS if track.calm else 0.0
+        self._stale_seconds = STALE_SECONDS if track.calm else 0.0
         self._nodes = sorted(node["metadata"]["name"] for node in self._arena.list("nodes"))
 
     def measure(self) -> dict[str, Any]:
@@ -167,11 +169,14 @@ class Churn:
         """Return the seconds until all waiting pods state the same reason as a new pod."""
         began = time.monotonic()
         current = self._probe(contestant, "last")
-        while (passed := time.monotonic() - began) < STALE_SECONDS:
+        while True:
+            passed = time.monotonic() - began
             reasons = list(crowd.reasons(self._waiting()))
             if all(reason == current for reason in reasons):
                 figures.say(f"{len(reasons)} of {waiters} pods wait and report: {current}")
                 return round(passed, 1)
+            if passed >= self._stale_seconds:
+                break
             time.sleep(0.5)
         figures.say(f"{sum(reason != current for reason in reasons)} of {len(reasons)} pods do not report: {current}")
         return None

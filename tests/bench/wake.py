@@ -6,10 +6,11 @@ wait. The bound pod is deleted, and a separate watch sees first its end and then
 waiting pods are older, so every pod that wakes with the new one is decided before it.
 
 Then follow eight kinds of events (`wake_events`), with CLASSES pods waiting for each and EVENTS of them measured, and
-with kube-scheduler on the same cluster. EVENTS=0 leaves them out.
+with kube-scheduler on the same cluster. EVENTS=0 leaves them out; KINDS names some of them, separated by spaces.
 """
 
 import asyncio
+import os
 from typing import Any, Final
 
 from devcluster import Arena, waiting
@@ -42,7 +43,8 @@ def compare(track: Track, ours: Contestant, *, classes: int, count: int) -> dict
     asyncio.run(track.clear())
     both = [contestants.kube_scheduler(track.arena, track.folder), ours]
     track.settle(ours)
-    return wake_events.measure(track, both, classes=classes, count=count)
+    kinds = os.environ.get("KINDS", "").split() or list(wake_events.SCENES)
+    return wake_events.measure(track, both, kinds, classes=classes, count=count)
 
 
 def measure(track: Track, ours: Contestant, *, waiters: int, samples: int) -> dict[str, float]:

@@ -253,13 +253,13 @@ def _watched(track: Track) -> dict[str, Signals]:
 
 
 def measure(
-    track: Track, contestants: Sequence[Contestant], *, classes: int, count: int
+    track: Track, contestants: Sequence[Contestant], kinds: Sequence[str], *, classes: int, count: int
 ) -> dict[str, dict[str, dict[str, float]]]:
-    """Return the quantiles of each contestant for each scene."""
+    """Return the quantiles of each contestant for each of these kinds of events."""
     quantiles: dict[str, dict[str, dict[str, float]]] = {}
     Stage(track, contestants[0], classes).label_slots()
-    for name, scene in SCENES.items():
-        quantiles[name] = {each.name: _play(track, each, scene, classes, count) for each in contestants}
+    for name in kinds:
+        quantiles[name] = {each.name: _play(track, each, SCENES[name], classes, count) for each in contestants}
         figures.say(f"{name}: {quantiles[name]}")
     return quantiles
 
