@@ -154,15 +154,16 @@ def site(own_cluster: Cluster, tmp_path: Path) -> Iterator[Site]:
     own.api.delete(FENCE["object"])
 
 
-def test_operator_binds_after_each_of_three_reinstallations(site: Site) -> None:
+def test_operator_binds_after_each_of_two_reinstallations(site: Site) -> None:
     for number in range(3):
+        if number:
+            site.uninstall()
+            site.install()
         operator = site.operator()
         operator.logged(LEADING)
         site.pod(f"p{number}")
         site.until_bound(f"p{number}")
         operator.kill()  # as if its Deployment were deleted
-        site.uninstall()
-        site.install()
 
 
 @pytest.mark.parametrize(
@@ -179,6 +180,7 @@ def test_paused_leader_binds_nothing_once_its_fence_was_deleted_and_is_back(
         site.pod("p")
         bind.wait()
         paused.pause()
+        site.release_lease()  # as if it had run out
         site.api.delete(FENCE[deleted])
         if refusal == UNSERVED:
             site.until_unserved()
