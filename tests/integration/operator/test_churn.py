@@ -49,14 +49,3 @@ def test_storm_of_taints_costs_two_writes_a_pod(proxy: FaultProxy, world: World,
         pod = world.arena.get("pods", name)
         scheduled = words.condition(pod, "PodScheduled")
         assert scheduled["observedGeneration"] == pod["metadata"]["generation"]
-
-
-def test_reason_follows_a_change_that_helps_no_pod(world: World) -> None:
-    [node] = world.arena.nodes()
-    world.operator()
-    world.pod("p", {"nvidia.com/gpu": "1"})
-    world.waits("p", "1 node.s. have no Device")
-
-    taint(world, node, on=True)
-
-    world.waits("p", "1 node.s. had untolerated taint", deadline=CURRENT)

@@ -231,14 +231,10 @@ def test_cluster_without_the_definition_has_pods_all_the_same(
 ) -> None:
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(minor) for minor in range(2)])
-    unknown = proxy.answer("GET", "/podgroups", status=404)
+    proxy.answer("GET", "/podgroups", status=404)
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
     world.pod("plain", CARD)
     world.bound("plain")
     pod_group(world, "g", 1)
     world.pod("m0", CARD, labels={LABEL: "g"})
     world.waits("m0", "does not exist")
-
-    unknown.remove()
-
-    world.bound("m0")
