@@ -28,65 +28,64 @@ def uses(world: World, node: str) -> list[tuple[int, str, list[str]]]:
 
 
 @pytest.fixture
-def node(world: World) -> str:
+def node(shared: World) -> str:
     """Create a node of two cards, of which a pod holds the second."""
-    [name] = world.arena.nodes()
-    world.operator()
-    publish(world, name, *CARDS[:2])
-    world.wait_ready(name, "True")
-    world.pod("first", WHOLE)
-    world.bound("first")
-    world.pod("second", WHOLE)
-    assert ids(world.bound("second")) == [CARDS[1]]
+    [name] = shared.arena.nodes()
+    publish(shared, name, *CARDS[:2])
+    shared.wait_ready(name, "True")
+    shared.pod("first", WHOLE)
+    shared.bound("first")
+    shared.pod("second", WHOLE)
+    assert ids(shared.bound("second")) == [CARDS[1]]
     return name
 
 
 @pytest.mark.parametrize("requests", [WHOLE, HALF], ids=["whole", "share"])
 @pytest.mark.parametrize("ends", ["nothing", "operator"])
-def test_reboot_without_the_first_card(world: World, node: str, requests: dict[str, str], ends: str) -> None:
-    world.remove("first")
-    publish(world, node, CARDS[1])
+def test_reboot_without_the_first_card(shared: World, node: str, requests: dict[str, str], ends: str) -> None:
+    shared.remove("first")
+    publish(shared, node, CARDS[1])
     if ends == "operator":
-        _restart(world)
-    world.pod("third", requests)
-    world.waits("third", "too few free GPUs")
-    world.wait(lambda: uses(world, node) == [(0, "", ["second"])], what="the holder to be shown at the card's minor")
-    publish(world, node, CARDS[1], CARDS[2])
-    assert ids(world.bound("third")) == [CARDS[2]]
+        _restart(shared)
+    shared.pod("third", requests)
+    shared.waits("third", "too few free GPUs")
+    shared.wait(lambda: uses(shared, node) == [(0, "", ["second"])], what="the holder to be shown at the card's minor")
+    publish(shared, node, CARDS[1], CARDS[2])
+    assert ids(shared.bound("third")) == [CARDS[2]]
 
 
 def test_a_card_that_is_gone_is_shown_with_its_holder_and_is_not_given_out_when_it_returns(
-    world: World, node: str
+    shared: World, node: str
 ) -> None:
-    publish(world, node, CARDS[1], CARDS[2])
+    publish(shared, node, CARDS[1], CARDS[2])
     # With `nvidia.com/gpu` it would wait: kube-scheduler counts both cards of the Node as held by the pods there.
-    world.pod("third", {"kubernetes.io/gpu": "100"})
-    assert ids(world.bound("third")) == [CARDS[2]]
+    shared.pod("third", {"kubernetes.io/gpu": "100"})
+    assert ids(shared.bound("third")) == [CARDS[2]]
     expected: list[Any] = [(0, "", ["second"]), (1, "", ["third"]), (-1, CARDS[0], ["first"])]
-    world.wait(lambda: sorted(uses(world, node)) == sorted(expected), what="the card that is gone to be shown")
+    shared.wait(lambda: sorted(uses(shared, node)) == sorted(expected), what="the card that is gone to be shown")
     # Never less than the live pods request.
-    world.wait_sum(node, "kubernetes.io/gpu", "300")
-    publish(world, node, CARDS[2], CARDS[1], CARDS[0])
-    world.pod("fourth", HALF)
-    world.waits("fourth", "too few free GPUs")
-    world.remove("first")
-    assert ids(world.bound("fourth")) == [CARDS[0]]
+    shared.wait_sum(node, "kubernetes.io/gpu", "300")
+    publish(shared, node, CARDS[2], CARDS[1], CARDS[0])
+    shared.pod("fourth", HALF)
+    shared.waits("fourth", "too few free GPUs")
+    shared.remove("first")
+    assert ids(shared.bound("fourth")) == [CARDS[0]]
 
 
-def test_one_id_twice_is_refused_with_a_message(world: World) -> None:
-    [name] = world.arena.nodes()
-    world.operator()
-    publish(world, name, CARDS[0], CARDS[0], CARDS[1])
-    message = world.wait_condition(name, "Valid", "False")
+def test_one_id_twice_is_refused_with_a_message(shared: World) -> None:
+    [name] = shared.arena.nodes()
+    publish(shared, name, CARDS[0], CARDS[0], CARDS[1])
+    message = shared.wait_condition(name, "Valid", "False")
     assert f"spec.devices[0].id: {CARDS[0]} is used more than once among the gpu devices" in message
-    world.pod("one", WHOLE)
-    assert ids(world.bound("one")) == [CARDS[1]]
-    world.pod("two", WHOLE)
-    world.waits("two", "too few free GPUs")
+    shared.pod("one", WHOLE)
+    assert ids(shared.bound("one")) == [CARDS[1]]
+    shared.pod("two", WHOLE)
+    shared.waits("two", "too few free GPUs")
 
 
 def _restart(world: World) -> None:
     for process in world.processes.started:
-        process.kill()
+        if process.name.startswith("operator") and process.exit_code is None:
+            process.kill()
     world.free_lease()
     world.operator()

@@ -17,13 +17,19 @@ NPU, CORE = "example.com/npu", "example.com/npu-core"
 EXAMPLE = Path(__file__).parents[3] / "examples" / "npu"
 
 
-@pytest.fixture
-def npus(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Install the example for an operator and an agent; return the file from which it reads its NPUs."""
-    # In a folder of its own, so that the tests' environment does not have it.
-    site, npu_file = tmp_path / "site", tmp_path / "npus.json"
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Install the example into a folder of its own, so that the tests' environment does not have it."""
+    site = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
     subprocess.run([*command, "--no-build-isolation", "--target", str(site), str(EXAMPLE)], check=True, timeout=120)
+    return site
+
+
+@pytest.fixture
+def npus(world: World, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Start an operator and an agent with the example; return the file from which it reads its NPUs."""
+    npu_file = tmp_path / "npus.json"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("EXAMPLE_NPUS", str(npu_file))
     npu_file.write_text("{}")

@@ -1,5 +1,6 @@
 """Base and components as kubectl combines them, and as the API server accepts them."""
 
+import copy
 import json
 import os
 import re
@@ -28,11 +29,16 @@ HOOKS = "MutatingWebhookConfiguration/berth-injection"
 Build = Callable[..., dict[str, Manifest]]
 
 
-@pytest.fixture
-def build(cluster: Cluster, tmp_path: Path) -> Build:  # noqa: ARG001 - so that its programs are built
+@pytest.fixture(scope="module")
+def build(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Build:  # noqa: ARG001 - so that its programs are built
+    """Return what builds base and components once for all tests."""
+    folder, known = tmp_path_factory.mktemp("kustomize"), dict[str, list[Manifest]]()
+
     def put_together(*components: str, patches: Sequence[Any] = ()) -> dict[str, Manifest]:
-        documents = policies.built(tmp_path, *components, patches=patches)
-        return {f"{each['kind']}/{each['metadata']['name']}": each for each in documents}
+        key = json.dumps([components, patches])
+        if key not in known:
+            known[key] = policies.built(folder, *components, patches=patches)
+        return {f"{each['kind']}/{each['metadata']['name']}": each for each in copy.deepcopy(known[key])}
 
     return put_together
 
