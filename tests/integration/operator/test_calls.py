@@ -93,6 +93,8 @@ def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cl
 
     # The first reason is still on its way when it is outdated.
     world.device(node, [words.gpu(0)])
+    # Else `q` may be decided before the Device is read, and its second reason is reported ten seconds after its first.
+    world.wait_ready(node, "True")
     world.pod("q", {"nvidia.com/gpu": "2"})
     world.waits("q", ".*too few healthy GPUs .2 requested")
     slow.release()
@@ -121,7 +123,7 @@ def test_refused_bind_is_reported_and_tried_again(proxy: FaultProxy, world: Worl
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(0)])
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    proxy.answer("POST", "/pods/p/binding", status=403, count=1)
+    refused = proxy.answer("POST", "/pods/p/binding", status=403)
 
     world.pod("p", HALF)
 
@@ -129,9 +131,10 @@ def test_refused_bind_is_reported_and_tried_again(proxy: FaultProxy, world: Worl
     assert event["type"] == "Warning"
     # Its cards are free meanwhile, and it is decided again after its back-off.
     world.pod("whole", {"nvidia.com/gpu": "1"})
-    world.bound("whole", deadline=1)
+    world.bound("whole")
+    refused.remove()
     world.remove("whole")
-    world.bound("p", deadline=5)
+    world.bound("p")
     assert len(proxy.sent("POST", "/pods/p/binding")) >= 2
 
 

@@ -118,15 +118,17 @@ def test_deleted_device_takes_its_sums_along_but_not_what_pods_hold(shared: Worl
     shared.wait_sum(node, K + "gpu", "50")
     shared.pod("p", {"nvidia.com/gpu": "2"})
     assert shared.waits("p") == "0/1 nodes are available: 1 node(s) have no Device."
+    shared.remove("p")
     # It comes back: the half that still runs is charged, so two whole cards are not free.
     shared.device(node, [words.gpu(0), words.gpu(1)])
-    shared.waits("p", "too few free GPUs")
     shared.wait_sum(node, K + "gpu", "200")
+    shared.pod("q", {"nvidia.com/gpu": "2"})
+    shared.waits("q", "too few free GPUs")
     shared.remove("runs")
-    shared.bound("p", deadline=words.PROMPT)
+    shared.bound("q", deadline=words.PROMPT)
 
     shared.arena.delete("devices", node)
-    shared.remove("p")
+    shared.remove("q")
 
     shared.wait(lambda: not shared.allocatable(node), what="the sums to go")
     shared.wait(
@@ -192,7 +194,9 @@ def test_node_that_returns_has_its_devices_again(shared: World) -> None:
     # Its Device outlived it, and pods that ran there may still run.
     shared.wait(lambda: shared.arena.get("nodes", node), what="the node")
     if "first" in shared.bound_names():
-        shared.waits("p", "0/1 nodes are available")
+        # The second reason of `p` would be reported ten seconds after its first.
+        shared.pod("q", HALF)
+        shared.waits("q", "0/1 nodes are available")
         shared.remove("first")
     shared.bound("p")
 
