@@ -13,10 +13,11 @@ COMMANDS: Final = ("advise", "simulate", "snapshot")
 """The commands for users (`berth_operator.commands`)."""
 WEBHOOK: Final = "webhook"
 API: Final = "api"
+CLEANUP: Final = "cleanup"
 
 
 def main() -> None:
-    """Start the operator, its webhook or its list and watch API, or run a command."""
+    """Start the operator, its webhook or its list and watch API, or run a command or the cleanup."""
     gc.disable()
     command = next(iter(sys.argv[1:2]), "")
     if command in COMMANDS:
@@ -33,6 +34,10 @@ def main() -> None:
 
         gc.enable()
         sys.exit(api.main(sys.argv[2:]))
+    if command == CLEANUP:
+        from berth_operator.cleanup import main as cleanup  # noqa: PLC0415 - only now
+
+        sys.exit(cleanup.main(sys.argv[2:]))
     if command and not command.startswith("-"):
         _refuse(command)
     from berth_operator import process  # noqa: PLC0415 - only now
@@ -44,7 +49,7 @@ def _refuse(command: str) -> None:
     """End the program because there is no such command."""
     from berth_base import start  # noqa: PLC0415 - only now
 
-    known = [*COMMANDS, WEBHOOK, API]
+    known = [*COMMANDS, WEBHOOK, API, CLEANUP]
     message = start.with_suggestion(f"unknown command {command}", start.nearest(command, known))
     start.give_up(NAME, f"{message} (allowed are {', '.join(known)}, or none for the operator)")
 

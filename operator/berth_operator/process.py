@@ -31,7 +31,7 @@ from berth_operator.settings import Settings
 Plugins = Mapping[str, DevicePlugin]
 
 NAME: Final = "berth-operator"
-OTHERS: Final = ("BERTH_AGENT_", "BERTH_WEBHOOK_", "BERTH_API_")
+OTHERS: Final = ("BERTH_AGENT_", "BERTH_WEBHOOK_", "BERTH_API_", "BERTH_CLEANUP_")
 """Prefixes of the variables of other programs."""
 
 COLLECT: Final = (20_000, 20, 20)

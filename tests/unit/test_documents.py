@@ -14,6 +14,7 @@ import berth_agent
 import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
+from berth_operator.cleanup.main import CleanupSettings
 from berth_operator.commands import main as commands
 from berth_operator.list_watch.main import ApiSettings
 from berth_operator.settings import Settings as OperatorSettings
@@ -77,7 +78,7 @@ FLAGS = {
     *(f"--{flag}" for flag in OTHER_FLAGS.values()),
     *(
         flag
-        for settings in (OperatorSettings, AgentSettings, WebhookSettings, ApiSettings)
+        for settings in (OperatorSettings, AgentSettings, WebhookSettings, ApiSettings, CleanupSettings)
         for flag in settings_flags(settings)
     ),
     *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),

@@ -1,5 +1,6 @@
 """The operator's login: like the agent's; kubernetes-asyncio reads kubeconfigs that the agent does not support."""
 
+import os
 from base64 import b64encode
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,16 @@ async def load(kubeconfig: Path | None) -> TokenSource:
 
         login, renew = await kubeconfigs.load(str(kubeconfig))
         return TokenSource(login=login, renew=renew)
+
+
+def usual_kubeconfig(given: Path | None) -> Path | None:
+    """Return the kubeconfig that kubectl would use; None for the service account of this pod."""
+    if given is not None:
+        return given
+    if named := os.environ.get("KUBECONFIG"):
+        return Path(named)
+    usual = Path.home() / ".kube/config"
+    return usual if usual.exists() else None
 
 
 def connection_info(login: Login, authorization: str | None) -> dict[str, Any]:

@@ -6,7 +6,6 @@ Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or ca
 import argparse
 import asyncio
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -21,6 +20,7 @@ from berth_base import start
 from berth_client.credentials import CredentialsError
 from berth_client.errors import CallError
 from berth_operator import configuration, device_plugins
+from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
 from berth_operator.commands import reports, snapshots, tables, workload
 from berth_operator.commands.errors import InputError
@@ -111,7 +111,7 @@ def _text(file: str) -> str:
 
 
 async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object]]:
-    login = _kubeconfig(options.kubeconfig)
+    login = logins.usual_kubeconfig(options.kubeconfig)
     try:
         client = await KubeClient.connect(login, "berth-operator/commands", limit=4)
     except CredentialsError as error:
@@ -121,16 +121,6 @@ async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object
         return [each async for each in taken]
     finally:
         client.close()
-
-
-def _kubeconfig(given: Path | None) -> Path | None:
-    """Return the kubeconfig that kubectl would use; None for the service account of this pod."""
-    if given is not None:
-        return given
-    if named := os.environ.get("KUBECONFIG"):
-        return Path(named)
-    usual = Path.home() / ".kube/config"
-    return usual if usual.exists() else None
 
 
 def _print_json(report: reports.Report) -> None:

@@ -1,0 +1,107 @@
+"""What an installation of Berth consists of, in the order in which it is removed.
+
+Every name of manifests/ is here, whatever components are in use: an object that does not exist is not an error. The
+rights of manifests/components/cleanup name the same objects (`tests/unit/cleanup/test_installed.py`).
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from berth_api import names
+
+ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POD_GROUP: Final = f"{names.POD_GROUPS}.{names.POD_GROUP_GROUP}"
+PROGRAM_LABEL: Final = "app.kubernetes.io/name"
+"""On every pod of Berth's programs, with the name of the Deployment or DaemonSet."""
+DEPLOYMENTS: Final = ("berth-webhook", "berth-api", "berth-operator")
+DAEMON_SETS: Final = ("berth-agent",)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Item:
+    """One object that may exist."""
+
+    kind: str
+    name: str
+    collection: str
+    """The path of the kind on the API server, with the namespace."""
+    namespace: str = ""
+
+    @property
+    def path(self) -> str:
+        """Return the object's path on the API server."""
+        return f"{self.collection}/{self.name}"
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
+
+
+def callers() -> tuple[Item, ...]:
+    """Return what makes the API server call Berth: without its servers, such requests would wait or fail."""
+    services = "/apis/apiregistration.k8s.io/v1/apiservices"
+    return (
+        Item(kind="APIService", name="v1.nvidia-gpu-scheduler", collection=services),
+        *_admission("MutatingWebhookConfiguration", ["berth-injection"]),
+        *_admission("ValidatingWebhookConfiguration", ["berth-validation"]),
+    )
+
+
+def programs(namespace: str) -> tuple[Item, ...]:
+    """Return what runs Berth's programs.
+
+    They are deleted, not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would
+    keep such a change, or report a conflict, when Berth is installed again.
+    """
+    apps = f"/apis/apps/v1/namespaces/{namespace}"
+    deployments = [_program("Deployment", name, f"{apps}/deployments", namespace) for name in DEPLOYMENTS]
+    daemon_sets = [_program("DaemonSet", name, f"{apps}/daemonsets", namespace) for name in DAEMON_SETS]
+    return (*deployments, *daemon_sets)
+
+
+def policies() -> tuple[Item, ...]:
+    """Return the admission policies, each kind of binding before its policies.
+
+    A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies all
+    that its binding selects, so all of them go before any definition.
+    """
+    mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
+    fence = ["berth-fence-marked", "berth-fence-epoch"]
+    validating = [*fence, "berth-agents", "berth-allocations", "berth-unscheduled"]
+    validations = ["berth-validation-pods", "berth-validation-templates"]
+    return (
+        *_admission("MutatingAdmissionPolicyBinding", mutating),
+        *_admission("MutatingAdmissionPolicy", mutating),
+        *_admission("ValidatingAdmissionPolicyBinding", [*validating, *validations]),
+        *_admission("ValidatingAdmissionPolicy", [*validating, "berth-validation"]),
+    )
+
+
+def written(namespace: str) -> tuple[Item, ...]:
+    """Return what the programs created and no manifest contains: their certificates and the extender's address."""
+    secrets = f"/api/v1/namespaces/{namespace}/secrets"
+    slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
+    return (
+        *(Item(kind="Secret", name=name, collection=secrets, namespace=namespace) for name in _CERTIFICATES),
+        Item(kind="EndpointSlice", name="berth-extender", collection=slices, namespace=namespace),
+    )
+
+
+_CERTIFICATES: Final = ("berth-webhook", "berth-api")
+
+
+def definitions() -> tuple[Item, ...]:
+    """Return the definitions (CRDs); other programs may own the one of PodGroups."""
+    plurals = (names.DEVICES, names.GPUPODS, names.LEADER_LEASES)
+    listed = [*(f"{plural}.{names.GROUP}" for plural in plurals), POD_GROUP]
+    return tuple(Item(kind="CustomResourceDefinition", name=name, collection=DEFINITIONS) for name in listed)
+
+
+def _program(kind: str, name: str, collection: str, namespace: str) -> Item:
+    return Item(kind=kind, name=name, collection=collection, namespace=namespace)
+
+
+def _admission(kind: str, listed: Iterable[str]) -> Iterable[Item]:
+    plural = f"{kind.lower().removesuffix('y')}ies" if kind.endswith("y") else f"{kind.lower()}s"
+    return [Item(kind=kind, name=name, collection=f"{ADMISSION}/{plural}") for name in listed]

@@ -1,0 +1,40 @@
+"""Which keys of an object Berth wrote, by its field managers (`metadata.managedFields`).
+
+The API server records there which client wrote each key last. So a key of another program is never removed, also if
+Berth would write the same one: GPU Feature Discovery and Koordinator label Nodes with the same names.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from berth_api import names
+from berth_client.objects import Object
+
+MANAGERS: Final = frozenset({names.OPERATOR, names.AGENT, names.AGENT_LABELS})
+
+
+def owned(obj: Object, *path: str) -> frozenset[str]:
+    """Return the keys of a map, such as `metadata.labels`, that Berth wrote and no other manager claims, too."""
+    return _keys(obj, path, ours=True) - _keys(obj, path, ours=False)
+
+
+def unowned(obj: Object, *path: str) -> frozenset[str]:
+    """Return the keys of a map that no manager claims, as after another client emptied `managedFields`."""
+    fields: Any = obj
+    for name in path:
+        fields = fields.get(name) or {}
+    return frozenset(fields) - _keys(obj, path, ours=True) - _keys(obj, path, ours=False)
+
+
+def _keys(obj: Object, path: Iterable[str], *, ours: bool) -> frozenset[str]:
+    entries = obj["metadata"].get("managedFields") or ()
+    claimed = [_claimed(entry, path) for entry in entries if (entry.get("manager") in MANAGERS) is ours]
+    return frozenset().union(*claimed)
+
+
+def _claimed(entry: Mapping[str, Any], path: Iterable[str]) -> frozenset[str]:
+    """Return the keys of a map that one entry lists, in the form {"f:metadata": {"f:labels": {"f:<key>": {}}}}."""
+    fields: Any = entry.get("fieldsV1") or {}
+    for name in path:
+        fields = fields.get(f"f:{name}") or {}
+    return frozenset(key[2:] for key in fields if key.startswith("f:"))
