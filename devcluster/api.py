@@ -148,6 +148,11 @@ class Api:
             self._resources = self._discover()
         raise LookupError(f"the API server serves no {name} of {api_version or 'any group'}")
 
+    def resources(self) -> list[Resource]:
+        """Return all kinds that are served now."""
+        self._resources = self._discover()
+        return self._resources
+
     def request(
         self,
         method: str,
