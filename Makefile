@@ -9,7 +9,7 @@ SOURCES := api base client operator agent devcluster demo tests examples
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test unit node-e2e chaos-devices chaos-kills: export PYTHONDONTWRITEBYTECODE :=
+test unit node-e2e chaos-devices chaos-kills upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -65,6 +65,11 @@ chaos-devices: binaries ## renumber, lose and replace cards and kill programs, a
 .PHONY: chaos-kills
 chaos-kills: binaries ## kill the operator at any moment while pods arrive, and audit the result: KILLS=20
 	@BERTH_KILLS=$(or $(KILLS),20) $(BIN)/pytest -q -s tests/chaos/test_crash.py
+
+.PHONY: upgrade-e2e
+upgrade-e2e: binaries ## upgrade from the version before and go back, under load: ROUNDS=3 RECORD=
+	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 \
+		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) $(BIN)/pytest -q -s tests/chaos/test_upgrade.py
 
 .PHONY: coverage
 coverage: setup ## measure branch coverage of the pure code

@@ -88,6 +88,8 @@ class Processes:
         self.arena = arena
         self.folder = folder
         self.started: list[Process] = []
+        self.environment: Mapping[str, str] = {}
+        """Variables of the programs that are started from now on."""
 
     def operator(self, *, kubeconfig: Path | None = None, wait: bool = True, **flags: object) -> Process:
         """Start an operator and `wait` until it leads; flags are named as in its settings, None leaves one out."""
@@ -181,7 +183,12 @@ class Processes:
                 *(_flag(name, value) for name, value in flags.items() if value is not None),
             ],
             folder=self.folder,
-            environment={"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1", **(environment or {})},
+            environment={
+                "BERTH_LOG_FORMAT": "json",
+                "PYTHONUNBUFFERED": "1",
+                **self.environment,
+                **(environment or {}),
+            },
         )
         self.started.append(process)
         return process

@@ -8,6 +8,7 @@ with Stage(node, arena, folder, gpus=[a100(0), a100(1)]) as stage:
 import asyncio
 import os
 import stat
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Awaitable, Mapping, Sequence
@@ -152,6 +153,26 @@ class Stage:
         if not units or len(withheld) == len(self.machine.gpus):
             return False
         return all(self.node.allocatable(name) == count for name, count in units.items())
+
+    def cleanup(self) -> str:
+        """Run the cleanup of an uninstall on this node; return what it printed."""
+        options = (f"--namespace={self.arena.namespace}", f"--node-selector={self.arena.selector}")
+        login = f"--kubeconfig={self.arena.cluster.kubeconfig}"
+        command = [sys.executable, "-m", "berth_operator", "cleanup", login, *options]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+    def written(self) -> Mapping[str, str]:
+        """Return the labels and the capacity of the Node that Berth writes, by key."""
+        node = self.arena.get("nodes", self.node.name)
+        keys = {**node["metadata"]["labels"], **node["status"]["capacity"], **node["status"]["allocatable"]}
+        foreign = {*self.arena.labels, GPU}  # kubelet writes the resource
+        return {
+            key: value
+            for key, value in keys.items()
+            if key.startswith((SHARE, "koordinator.sh", "nvidia.com/"))
+            or (".berth.dev" in key or key.startswith("berth.dev") or "koordinator" in key)
+            if key not in foreign
+        }
 
     # --- pods ---------------------------------------------------------------------------------------------------
 

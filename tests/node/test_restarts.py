@@ -14,6 +14,9 @@ from tests.node.gate import Gate
 from tests.node.stage import GPU, SHARE, Stage
 from tests.nvml.fixture import a100
 
+DENIED = "Pod admission denied"
+"""What kubelet logs of a pod that does not fit, also if it runs already."""
+KUBELET_LINES = 10_000
 FREE_SECONDS = 2.0
 """In which the cards of a pod that failed are free again."""
 
@@ -110,6 +113,39 @@ def test_an_xid_on_a_held_card_costs_no_pod_when_kubelet_restarts(arena: Arena, 
             stage.remove(half)
             stage.annotate(names.RECOVERED_DEVICES, str(card["minor"]))
             stage.wait(lambda: card["id"] in stage.healthy()[GPU], what="the card to be well")
+
+
+def test_pods_outlive_a_restart_of_kubelet_after_an_uninstall(arena: Arena, node: RealNode, tmp_path: Path) -> None:
+    with Stage(node, arena, tmp_path, gpus=[a100(0), a100(1)]) as stage:
+        stage.submit({GPU: "1"}, "whole")
+        stage.submit({SHARE: "50"}, "half")
+        stage.submit({SHARE: "30"}, "third")
+        stage.hold("whole", "half", "third")
+        running = containers(stage, "whole", "half", "third")
+        stage.wait(lambda: {"nvidia.com/gpu.count", SHARE} <= stage.written().keys(), what="labels and sums")
+        stage.operator.stop()
+        stage.agent.stop()
+
+        output = stage.cleanup()
+
+        kept = f"node {node.name} keeps {SHARE}: 80 for pods "
+        assert [line.split(kept)[1].split(", ") for line in output.splitlines() if line.startswith(kept)] == [
+            [f"{arena.namespace}/half", f"{arena.namespace}/third"]
+        ]
+        assert stage.written() == {SHARE: "80"}
+        node.restart_daemon("kubelet")
+        stage.remove("third")  # kubelet admits all pods again before it deletes one
+        assert DENIED not in node.tail("kubelet", lines=KUBELET_LINES)
+        assert stage.phases() == {"whole": "Running", "half": "Running"}
+        assert containers(stage, "whole", "half") == {name: running[name] for name in ("whole", "half")}
+
+        # Without what the node keeps, kubelet ends the pod: this is what the cleanup has to prevent.
+        nothing = {"status": {"capacity": {SHARE: None}, "allocatable": {SHARE: None}}}
+        arena.merge("nodes", node.name, nothing, subresource="status")
+        node.restart_daemon("kubelet")
+        half, _ = running["half"]
+        stage.wait(lambda: not Path(f"/proc/{half.pid}").exists(), what="kubelet to end the pod")
+        assert f"OutOf{SHARE}" in node.tail("kubelet", lines=KUBELET_LINES)
 
 
 def containers(stage: Stage, *names: str) -> dict[str, tuple[Container, int]]:

@@ -31,7 +31,7 @@ def stays(definitions: Sequence[Item], kept: Sequence[Plan], waiting: int) -> li
     ]
     if kept:
         lines.append(
-            f"capacity of {len(kept)} node(s), because kubelet would fail these pods at its next restart without it;"
+            f"capacity of {len(kept)} node(s), because kubelet would end these pods at its next restart without it;"
             " when they have ended, run this command again, or run it with --drain now"
         )
     if waiting:

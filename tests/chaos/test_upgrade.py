@@ -1,0 +1,268 @@
+"""A rolling upgrade from the version before, and back, while pods come and go: nothing is lost or booked twice.
+
+Operators and agents are replaced one at a time, in the order of docs/upgrade.md. In between, both versions read one
+snapshot of the cluster and have to see the same devices free. `make upgrade-e2e` does it several times.
+"""
+
+import itertools
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from demo.audit import audit
+from devcluster.api import ApiError, Manifest
+from tests import previous
+from tests.integration.operator.world import EPOCH, World
+from tests.processes import LEADING, Process
+
+ROUNDS: Final = int(os.environ.get("BERTH_ROUNDS", "1"))
+NODES: Final = 4
+PERIOD: Final = 0.05
+"""Seconds between two pods."""
+LIFE: Final = 40
+"""Pods that exist at a time: the oldest bound ones end, and about a third of them waits for cards."""
+KINDS: Final = ({"nvidia.com/gpu": "1"}, {"kubernetes.io/gpu": "50"}, {"kubernetes.io/gpu-memory-ratio": "30"})
+TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}
+BOUND: Final = 5
+"""Pods that have to be bound before the next step."""
+RECORD: Final = os.environ.get("BERTH_RECORD", "")
+"""Folder for what the version before wrote, which unit tests read; empty to record nothing."""
+
+OLD, NEW = "old", "new"
+
+
+class Load:
+    """Pods that come all the time, and end some time after they were bound."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.created: dict[str, str] = {}
+        """Name of each pod -> its UID."""
+        self.ended: dict[str, Manifest] = {}
+        """Pods that were deleted here, as they were last."""
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run)
+        self.problems: list[BaseException] = []
+
+    def _run(self) -> None:
+        try:
+            for number in itertools.count():
+                if self._stop.wait(PERIOD):
+                    return
+                self._create(number)
+                if len(self.created) - len(self.ended) > LIFE:
+                    self._end_oldest()
+        except (ApiError, OSError) as error:
+            self.problems.append(error)
+
+    def _create(self, number: int) -> None:
+        name = f"p{number}"
+        self.created[name] = self._world.pod(name, KINDS[number % len(KINDS)])["metadata"]["uid"]
+
+    def _end_oldest(self) -> None:
+        """Delete the bound pod that was created first, if there is one."""
+        bound = [pod for pod in self._world.arena.list("pods") if pod["spec"].get("nodeName")]
+        oldest = min(bound, key=lambda pod: int(pod["metadata"]["name"][1:]), default=None)
+        if oldest is not None:
+            name = oldest["metadata"]["name"]
+            self.ended[name] = oldest
+            self._world.remove(name)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            self._thread.join()
+        assert not self.problems
+
+    def pods(self) -> list[Manifest]:
+        """Return all pods that ever were bound, as they were last."""
+        listed = {pod["metadata"]["name"]: pod for pod in self._world.arena.list("pods")}
+        return [pod for pod in {**listed, **self.ended}.values() if pod["spec"].get("nodeName")]
+
+
+class Fleet:
+    """Two operators and two agents, each of one of the versions."""
+
+    def __init__(self, world: World, account: Path, folder: Path) -> None:
+        self._world, self._account = world, account
+        self.operators: list[Process] = []
+        self.agents: list[tuple[Process, Path]] = []
+        self.versions: dict[str, str] = {}
+        """Name of a process -> its version."""
+        names = world.arena.nodes(NODES)
+        for half in (names[::2], names[1::2]):
+            file = folder / f"{half[0]}.yaml"
+            file.write_text(yaml.safe_dump({"nodes": [{"names": name, "profile": "a100", "gpus": 4} for name in half]}))
+            self.agents.append((self._agent(OLD, file), file))
+        self.operators += [self._operator(OLD), self._operator(OLD)]
+        world.wait(lambda: all(world.ready(name) == "True" for name in names), what="Devices to be ready")
+
+    def replace_operators(self, version: str) -> None:
+        """Replace one replica after the other, as a Deployment does; the leader is the last."""
+        self.operators.sort(key=lambda process: LEADING in process.text())
+        for _ in tuple(self.operators):
+            self._end(self.operators.pop(0))
+            self.operators.append(self._operator(version))
+            self.until_bound()
+
+    def replace_agents(self, version: str) -> None:
+        """Replace one agent after the other, as a DaemonSet does."""
+        for agent, file in tuple(self.agents):
+            self._end(agent)
+            self.agents.remove((agent, file))
+            self.agents.append((self._agent(version, file), file))
+            self.until_bound()
+
+    def until_bound(self) -> None:
+        """Wait until some more pods are bound."""
+        before = self._world.bound_names()
+        self._world.wait(lambda: len(self._world.bound_names() - before) >= BOUND, what="pods to be bound")
+
+    def terms(self) -> Mapping[int, str]:
+        """Return the version of the leader of each term."""
+        return {
+            int(term): self.versions[process.name]
+            for process in self._world.processes.started
+            for term in re.findall(r'"term": (\d+)[^\n]*"event": "leading"', process.text())
+        }
+
+    def _end(self, process: Process) -> None:
+        assert process.exit_code is None, process.tail()
+        process.stop()
+
+    def _operator(self, version: str) -> Process:
+        with self._of(version):
+            return self._named(version, self._world.operator(kubeconfig=self._account, wait=False, **TERMS))
+
+    def _agent(self, version: str, file: Path) -> Process:
+        with self._of(version):
+            return self._named(version, self._world.processes.agent(file))
+
+    def _named(self, version: str, process: Process) -> Process:
+        self.versions[process.name] = version
+        return process
+
+    @contextmanager
+    def _of(self, version: str) -> Iterator[None]:
+        self._world.processes.environment = previous.environment() if version == OLD else {}
+        yield
+        self._world.processes.environment = {}
+
+
+@pytest.mark.timeout(300 + 300 * ROUNDS)
+def test_an_upgrade_and_the_way_back_lose_nothing(world: World, account: Path, tmp_path: Path) -> None:
+    previous.unpacked()
+    fleet, load = Fleet(world, account, tmp_path), Load(world)
+    started = time.monotonic()
+    with load.running():
+        fleet.until_bound()
+        for _ in range(ROUNDS):
+            fleet.replace_operators(NEW)
+            fleet.replace_agents(NEW)
+            check(world)
+            check_both_read_alike(world, tmp_path)
+            fleet.replace_agents(OLD)
+            fleet.replace_operators(OLD)
+            check(world)
+    check(world)
+    check_both_read_alike(world, tmp_path)
+    if RECORD:
+        record(world, tmp_path, Path(RECORD))
+    check_nothing_is_lost(world, load)
+    terms = fleet.terms()
+    bound = Counter(terms[int(pod["metadata"]["annotations"][EPOCH])] for pod in load.pods())
+    seconds = time.monotonic() - started
+    sys.stdout.write(f"{len(load.created)} pods, bound by {dict(bound)} in {len(terms)} terms, {seconds:.1f} s\n")
+    assert min(bound[OLD], bound[NEW]) >= BOUND * ROUNDS
+
+
+def snapshot(world: World, folder: Path) -> tuple[Path, list[str]]:
+    """Take a snapshot by this version; return its file, and the options by which both versions read it."""
+    file, config, workload = folder / "cluster.jsonl", folder / "config.yaml", folder / "workload.yaml"
+    command = [sys.executable, "-m", "berth_operator", "snapshot", f"--kubeconfig={world.arena.cluster.kubeconfig}"]
+    options = [f"--node-selector={world.arena.selector}"]
+    file.write_bytes(subprocess.run([*command, *options], capture_output=True, check=True).stdout)
+    profiles = {"profiles": [{"schedulerName": world.arena.scheduler_name}]}
+    kind = {"apiVersion": "config.berth.dev/v1alpha1", "kind": "BerthSchedulerConfiguration"}
+    config.write_text(yaml.safe_dump({**kind, **profiles}))
+    workload.write_text(yaml.safe_dump(world.arena.pod("none", requests={"cpu": "1m"})))
+    return file, ["simulate", f"--snapshot={file}", f"--config={config}", f"--file={workload}", "--output=json"]
+
+
+def free(report: str) -> list[Any]:
+    """Return what a report says is free of each device, before its workload."""
+    return [
+        {**row, "idle": row["idle"]["before"], "free": row["free"]["before"]} for row in json.loads(report)["devices"]
+    ]
+
+
+def check_both_read_alike(world: World, folder: Path) -> None:
+    """Check that both versions see the same of the objects that either of them wrote."""
+    _, options = snapshot(world, folder)
+    ours = subprocess.run(
+        [sys.executable, "-m", "berth_operator", *options], capture_output=True, text=True, check=False
+    )
+    expected = free(ours.stdout)
+    assert expected
+    assert free(previous.run("berth_operator", *options, check=False)) == expected
+
+
+def record(world: World, folder: Path, into: Path) -> None:
+    """Write objects of the version before, and what it reads in them, for `tests/unit/upgrade`."""
+    file, options = snapshot(world, folder)
+    (into / "free.json").write_text(json.dumps(free(previous.run("berth_operator", *options, check=False)), indent=1))
+    (into / "cluster.jsonl").write_bytes(file.read_bytes())
+    (into / "config.yaml").write_text((folder / "config.yaml").read_text())
+    kinds = ("devices", "gpupods", "leaderleases")
+    objects = {
+        kind: [each for each in world.arena.list(kind) if world.arena.id in str(each["metadata"])] for kind in kinds
+    }
+    (into / "objects.json").write_text(json.dumps(objects, indent=1))
+
+
+def check(world: World) -> None:
+    """Run the independent audit on a view of one moment: pods that were deleted while it was read are left out."""
+    pods, devices = world.arena.list("pods"), world.arena.list("devices")
+    still = {pod["metadata"]["uid"] for pod in world.arena.list("pods")}
+    findings = audit(
+        pods=[pod for pod in pods if pod["metadata"]["uid"] in still],
+        nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
+        devices=[device for device in devices if device["metadata"]["name"].startswith(world.arena.id)],
+        scheduler=world.arena.scheduler_name,
+    )
+    assert not findings, "\n".join(map(str, findings))
+
+
+def check_nothing_is_lost(world: World, load: Load) -> None:
+    """Check that each pod exists unless it was ended here, and that each that waits is bound once cards are free."""
+    left = {name: uid for name, uid in load.created.items() if name not in load.ended}
+    while left:
+        listed: dict[str, Any] = {pod["metadata"]["name"]: pod for pod in world.arena.list("pods")}
+        assert {name: listed[name]["metadata"]["uid"] for name in left if name in listed} == left
+        bound = [name for name in left if listed[name]["spec"].get("nodeName")]
+        for name in bound:
+            load.ended[name] = listed[name]
+            del left[name]
+            world.remove(name)
+        wait_for_any(world, frozenset(left))
+
+
+def wait_for_any(world: World, waiting: frozenset[str]) -> None:
+    """Wait until one of these pods is bound, if there are any."""
+    world.wait(lambda: not waiting or bool(waiting & world.bound_names()), what="the others to be bound")

@@ -1,0 +1,61 @@
+"""The version before: a commit of this repository, whose programs run next to ours and read what ours write.
+
+Its files are unpacked once into `.build`. It runs in our virtual environment, so its dependencies have to be there.
+"""
+
+import fcntl
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+COMMIT: Final = "f0e897393cb060b5f4ba509c740c0ea4dd460989"
+"""The last commit of the version before. With a new version, change it here and run `make upgrade-e2e RECORD=1`."""
+REQUIRED: Final = "BERTH_REQUIRE_HISTORY"
+"""Set where a clone without history is a mistake."""
+
+ROOT: Final = Path(__file__).parents[1]
+FOLDER: Final = ROOT / ".build" / f"previous-{COMMIT[:12]}"
+PACKAGES: Final = ("api", "base", "client", "operator", "agent")
+PARTS: Final = (*PACKAGES, "crds", "manifests")
+
+
+def environment() -> Mapping[str, str]:
+    """Return the variables with which Python runs the programs of that version."""
+    path = os.pathsep.join(str(unpacked() / package) for package in PACKAGES)
+    return {"PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
+
+
+def unpacked() -> Path:
+    """Return the folder with that version's files; skip the test if this clone does not have the commit."""
+    FOLDER.parent.mkdir(exist_ok=True)
+    with FOLDER.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not FOLDER.exists():
+            _unpack()
+    return FOLDER
+
+
+def _unpack() -> None:
+    known = subprocess.run(
+        ["git", "cat-file", "-e", f"{COMMIT}^{{commit}}"], cwd=ROOT, capture_output=True, check=False
+    )
+    if known.returncode:
+        reason = f"this clone has no commit {COMMIT[:12]}, the version before; `git fetch --unshallow` brings it"
+        pytest.fail(f"{reason}; {REQUIRED} is set") if os.environ.get(REQUIRED) else pytest.skip(reason)
+    archive = subprocess.run(["git", "archive", COMMIT, *PARTS], cwd=ROOT, capture_output=True, check=True)
+    draft = FOLDER.with_suffix(".draft")
+    draft.mkdir(exist_ok=True)
+    subprocess.run(["tar", "-x", "-C", str(draft)], input=archive.stdout, check=True)
+    draft.rename(FOLDER)
+
+
+def run(*arguments: str, check: bool = True) -> str:
+    """Run a module of that version and return what it printed."""
+    command = [sys.executable, "-m", *arguments]
+    own = {**os.environ, **environment()}
+    return subprocess.run(command, env=own, capture_output=True, text=True, check=check).stdout
