@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api base client operator agent devcluster demo tests examples
+SOURCES := api base client operator agent devcluster demo tests examples charts
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
@@ -35,8 +35,8 @@ node-binaries: binaries ## build also what a real node runs, where there can be 
 	@$(BIN)/python -m devcluster build --real-node > /dev/null
 
 .PHONY: test-binaries
-test-binaries: node-binaries ## build also the Prometheus that tests use (2 minutes, then cached)
-	@$(BIN)/python -m devcluster build prometheus promtool > /dev/null
+test-binaries: node-binaries ## build also the Prometheus and the Helm that tests use (4 minutes, then cached)
+	@$(BIN)/python -m devcluster build prometheus promtool helm > /dev/null
 
 .PHONY: demo
 demo: binaries ## run the main job on a real control plane and audit the result
@@ -140,10 +140,11 @@ stubs: setup ## write what protoc makes of the interfaces of kubelet into .build
 		--grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet,only_async:$(STUBS)
 
 .PHONY: generate
-generate: stubs ## write the files that are made from the models and interfaces
+generate: stubs binaries ## write the files that are made from the models, interfaces and manifests
 	@$(BIN)/python -m berth_api.crd crds
 	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
 	@$(BIN)/python -m berth_operator.monitoring.dashboard manifests/components
+	@$(BIN)/python -m charts.generate
 	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
 
 .PHONY: verify

@@ -19,6 +19,7 @@ from devcluster.errors import DevclusterError
 BINARIES: Final = Path(__file__).parent / "binaries"
 STAMP: Final = "k8s.io/component-base/version"
 PROMETHEUS_STAMP: Final = "github.com/prometheus/common/version.Version"
+HELM: Final = "helm.sh/helm/v3"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,11 +52,23 @@ class Program:
         """Linker flags: no symbols; and what a program reports as its version, where its module does not say it."""
         if self.module == "prometheus":
             return f"-s -w -X {PROMETHEUS_STAMP}={versions.text(self.version)}"
+        if self.module == "helm":
+            return " ".join(["-s -w", *(f"-X {HELM}/{key}={value}" for key, value in self._helm_stamps().items())])
         if self.module != "kubernetes":
             return "-s -w"
         major, minor, _ = self.version
         stamps = {"gitVersion": f"v{versions.text(self.version)}", "gitMajor": major, "gitMinor": minor}
         return " ".join(["-s -w", *(f"-X {STAMP}.{key}={value}" for key, value in stamps.items())])
+
+    def _helm_stamps(self) -> dict[str, object]:
+        """Return Helm's version, and the version of Kubernetes for which it renders and checks without a cluster."""
+        _, minor, _ = versions.required((self.folder / "go.mod").read_text(), "k8s.io/client-go")
+        packages = ("pkg/chartutil", "pkg/lint/rules")
+        served = {"k8sVersionMajor": 1, "k8sVersionMinor": minor}
+        return {
+            "internal/version.version": f"v{versions.text(self.version)}",
+            **{f"{package}.{key}": value for package in packages for key, value in served.items()},
+        }
 
 
 def _kubernetes(name: str, *version_args: str) -> Program:
@@ -105,6 +118,12 @@ PROGRAMS: Final = {
     ),
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
+    "helm": Program(
+        package=f"{HELM}/cmd/helm",
+        module="helm",
+        pin=HELM,
+        version_args=("version", "--short"),
+    ),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
 """What every cluster needs."""
@@ -112,6 +131,8 @@ REAL_NODE: Final = ("kubelet", "containerd", "containerd-shim-runc-v2", "ctr", "
 """What a real node needs in addition; built only if one is requested."""
 MONITORING: Final = ("prometheus", "promtool")
 """What tests of metrics, dashboards and alert rules need; without Prometheus' web pages."""
+PACKAGING: Final = ("helm",)
+"""What tests of the chart need."""
 
 
 def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:

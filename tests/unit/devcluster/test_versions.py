@@ -25,6 +25,7 @@ require (
         pytest.param("etcd Version: 3.6.16\nGit SHA: Not provided\n", (3, 6, 16), id="etcd"),
         pytest.param("kwok version v0.8.0 go1.26.8 (linux/amd64)\n", (0, 8, 0), id="kwok"),
         pytest.param("prometheus, version 3.13.5 (branch: , revision: unknown)\n", (3, 13, 5), id="prometheus"),
+        pytest.param("v3.22.0\n", (3, 22, 0), id="helm"),
         pytest.param("go version go1.27 linux/amd64\n", (1, 27, 0), id="go-without-patch"),
         pytest.param("error: unknown flag\n", None, id="none"),
     ],
