@@ -14,6 +14,7 @@ COMMANDS: Final = ("advise", "simulate", "snapshot")
 WEBHOOK: Final = "webhook"
 API: Final = "api"
 CLEANUP: Final = "cleanup"
+CRDS: Final = "crds"
 
 
 def main() -> None:
@@ -38,6 +39,10 @@ def main() -> None:
         from berth_operator.cleanup import main as cleanup  # noqa: PLC0415 - only now
 
         sys.exit(cleanup.main(sys.argv[2:]))
+    if command == CRDS:
+        from berth_operator.crds import main as crds  # noqa: PLC0415 - only now
+
+        sys.exit(crds.main(sys.argv[2:]))
     if command and not command.startswith("-"):
         _refuse(command)
     from berth_operator import process  # noqa: PLC0415 - only now
@@ -49,7 +54,7 @@ def _refuse(command: str) -> None:
     """End the program because there is no such command."""
     from berth_base import start  # noqa: PLC0415 - only now
 
-    known = [*COMMANDS, WEBHOOK, API, CLEANUP]
+    known = [*COMMANDS, WEBHOOK, API, CLEANUP, CRDS]
     message = start.with_suggestion(f"unknown command {command}", start.nearest(command, known))
     start.give_up(NAME, f"{message} (allowed are {', '.join(known)}, or none for the operator)")
 

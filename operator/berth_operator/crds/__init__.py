@@ -1,0 +1,1 @@
+"""`berth-operator crds apply`: applies the CustomResourceDefinitions of this version."""

@@ -1,0 +1,127 @@
+"""The command and its calls to the API server."""
+
+import argparse
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final, NoReturn
+
+from berth_api import crd, names
+from berth_base import start
+from berth_client.client import ApiClient
+from berth_client.credentials import CredentialsError
+from berth_client.errors import ApiError, CallError
+from berth_operator.clients.kube import KubeClient
+from berth_operator.crds.ownership import is_foreign
+
+NAME: Final = "berth-operator crds"
+DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+POLL_SECONDS: Final = 0.2
+
+Definition = dict[str, Any]
+
+
+class DefinitionsError(Exception):
+    """The definitions are not in force; the text says which and why."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Apply the definitions and wait until the API server serves them; return the exit status."""
+    options = _parser().parse_args(arguments)
+    try:
+        asyncio.run(_run(options))
+    except (CredentialsError, CallError, DefinitionsError) as error:
+        start.give_up(NAME, str(error))
+    return 0
+
+
+async def _run(options: argparse.Namespace) -> None:
+    client = await KubeClient.connect(options.kubeconfig, "berth-operator/crds", limit=4)
+    try:
+        await apply(client, options.timeout)
+    finally:
+        client.close()
+
+
+async def apply(client: ApiClient, seconds: float) -> None:
+    """Apply every definition except those of other projects, and wait until all are established.
+
+    Raises:
+        CallError: the API server refused a call or did not answer.
+        DefinitionsError: the API server has not accepted the names of a kind in time.
+    """
+    applied = [name for definition in crd.definitions().values() if (name := await _applied(client, definition))]
+    try:
+        async with asyncio.timeout(seconds):
+            for name in applied:
+                await _until_established(client, name)
+    except TimeoutError:
+        raise DefinitionsError(
+            f"the API server has not established {name} within {seconds:g} s; "
+            f"`kubectl describe crd {name}` shows the reason"
+        ) from None
+
+
+async def _applied(client: ApiClient, definition: Definition) -> str:
+    """Apply one definition; return its name, or nothing if it is another project's."""
+    name: str = definition["metadata"]["name"]
+    existing = await _read(client, name)
+    if existing is not None and is_foreign(existing):
+        _report(f"{name} is not Berth's: it is used as it is")
+        return ""
+    # Forced, because `kubectl apply -f crds/` may have written the same fields before.
+    await client.apply(f"{DEFINITIONS}/{name}", definition, names.OPERATOR, force=True)
+    _report(f"{name} {'created' if existing is None else 'applied'}")
+    return name
+
+
+async def _read(client: ApiClient, name: str) -> Definition | None:
+    try:
+        return await client.get(f"{DEFINITIONS}/{name}")
+    except ApiError as error:
+        if error.status != HTTPStatus.NOT_FOUND:
+            raise
+        return None
+
+
+async def _until_established(client: ApiClient, name: str) -> None:
+    while True:
+        if _is_established(await client.get(f"{DEFINITIONS}/{name}")):
+            return
+        await asyncio.sleep(POLL_SECONDS)
+
+
+def _is_established(definition: Definition) -> bool:
+    conditions = definition.get("status", {}).get("conditions") or ()
+    return any(condition["type"] == "Established" and condition["status"] == "True" for condition in conditions)
+
+
+def _report(line: str) -> None:
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
+class _Parser(argparse.ArgumentParser):
+    """Reports a mistake in the arguments as one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """End the program."""
+        start.give_up(self.prog, message)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(prog=NAME, description="Berth's CustomResourceDefinitions, as this version defines them.")
+    parser.add_argument("action", choices=["apply"], help="create or update them; a foreign PodGroup is left as it is")
+    parser.add_argument(
+        "--kubeconfig", type=Path, default=_kubeconfig(), help="by default $KUBECONFIG, or this pod's account"
+    )
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds until all are served (default: 60)")
+    return parser
+
+
+def _kubeconfig() -> Path | None:
+    path = os.environ.get("KUBECONFIG")
+    return Path(path) if path else None
