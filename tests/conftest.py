@@ -23,6 +23,8 @@ REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""
 MONITORING = {"prometheus", "promtool"}
 """Fixtures of tests with a real Prometheus."""
+PACKAGING = {"helm"}
+"""Fixtures of tests with a real Helm."""
 WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
 """Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
 TESTS = Path(__file__).parent
@@ -56,6 +58,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         needed = (*needed, *programs.REAL_NODE)
     if used & MONITORING:
         needed = (*needed, *programs.MONITORING)
+    if used & PACKAGING:
+        needed = (*needed, *programs.PACKAGING)
     if needed and not session.config.option.collectonly:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
@@ -104,6 +108,12 @@ def prometheus(tmp_path: Path) -> Iterator[Prometheus]:
     """Start a Prometheus that scrapes nothing yet."""
     with Prometheus(folder=tmp_path / "prometheus") as running:
         yield running
+
+
+@pytest.fixture(scope="session")
+def helm() -> Path:
+    """Return where Helm is."""
+    return programs.ensure(programs.PACKAGING)["helm"]
 
 
 @pytest.fixture(scope="session")

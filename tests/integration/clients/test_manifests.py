@@ -174,7 +174,7 @@ def test_the_operator_writes_the_term_of_its_leader_and_no_lease() -> None:
 
 
 def test_the_operator_waits_for_the_fence_that_ships_with_it() -> None:
-    [deployment] = manifests("operator.yaml")
+    [deployment] = [each for each in manifests("operator.yaml") if each["kind"] == "Deployment"]
     [container] = deployment["spec"]["template"]["spec"]["containers"]
     assert "--require-fence" in container["args"]
 

@@ -1,0 +1,184 @@
+{{/* Labels of every object. */}}
+{{- define "berth.labels" -}}
+app.kubernetes.io/part-of: berth
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end }}
+
+{{/* Name, namespace and labels of an object. Arguments: the root and a name. */}}
+{{- define "berth.metadata" -}}
+name: {{ index . 1 }}
+namespace: {{ (index . 0).Release.Namespace }}
+labels:
+  {{- include "berth.labels" (index . 0) | nindent 2 }}
+{{- end }}
+
+{{/* Reference of an image. Arguments: the root and `operator` or `agent`. */}}
+{{- define "berth.image" -}}
+{{- $image := index (index . 0).Values.image (index . 1) -}}
+{{- if $image.digest -}}
+{{ $image.repository }}@{{ $image.digest }}
+{{- else -}}
+{{ $image.repository }}:{{ $image.tag | default (index . 0).Chart.AppVersion }}
+{{- end -}}
+{{- end }}
+
+{{/* The scheduler names of Berth, as a JSON list: the profiles, without those of the extender. */}}
+{{- define "berth.schedulerNames" -}}
+{{- $names := list -}}
+{{- range .Values.profiles -}}
+{{- if not (and $.Values.extender.enabled (eq .schedulerName "default-scheduler")) -}}
+{{- $names = append $names .schedulerName -}}
+{{- end -}}
+{{- end -}}
+{{- if not $names -}}
+{{- fail "profiles: there is no profile for Berth's own pods; allowed is at least one besides that of default-scheduler" -}}
+{{- end -}}
+{{- toJson $names -}}
+{{- end }}
+
+{{/* What happens to pods of default-scheduler that request devices: routed, refused, or extended (placed by kube-scheduler). */}}
+{{- define "berth.unnamed" -}}
+{{- if .Values.extender.enabled -}}extended{{- else if .Values.routing.enabled -}}routed{{- else -}}refused{{- end -}}
+{{- end }}
+
+{{/* Who routes and injects: `policies` or `webhook`. */}}
+{{- define "berth.admission" -}}
+{{- $served := semverCompare ">=1.36.0-0" .Capabilities.KubeVersion.Version -}}
+{{- if and (eq .Values.admission.by "policies") (not $served) -}}
+{{- fail (printf "admission.by: policies need Kubernetes 1.36, this is %s; use webhook or auto" .Capabilities.KubeVersion.Version) -}}
+{{- end -}}
+{{- if ne .Values.admission.by "auto" -}}{{- .Values.admission.by -}}
+{{- else if $served -}}policies{{- else -}}webhook{{- end -}}
+{{- end }}
+
+{{/* `true` if the webhook runs, else empty. */}}
+{{- define "berth.webhook" -}}
+{{- if and .Values.operator.enabled (or (eq .Values.validation.by "webhook") (eq (include "berth.admission" .) "webhook")) -}}true{{- end -}}
+{{- end }}
+
+{{/* Objects of a generated file, with this release's namespace and scheduler names. Arguments: the root and the file's name. */}}
+{{- define "berth.objects" -}}
+{{- $root := index . 0 -}}
+{{- $names := include "berth.schedulerNames" $root -}}
+{{- $inner := $names | trimPrefix "[" | trimSuffix "]" -}}
+{{- $root.Files.Get (printf "files/%s.yaml" (index . 1))
+  | required (printf "files/%s.yaml is missing in the chart" (index . 1))
+  | replace "berth-system" $root.Release.Namespace
+  | replace `in ["berth-scheduler"` (printf "in [%s" ($inner | replace "," ", "))
+  | replace `"berth-scheduler"` (fromJsonArray $names | first | quote) -}}
+{{- end }}
+
+{{/* An object as a document, with the release's labels. Arguments: the root, the object, and further labels. */}}
+{{- define "berth.document" -}}
+{{- $object := deepCopy (index . 1) -}}
+{{- $labels := merge (index . 2) (include "berth.labels" (index . 0) | fromYaml) (default dict $object.metadata.labels) -}}
+{{- $_ := set $object.metadata "labels" $labels }}
+---
+{{ toYaml $object }}
+{{- end }}
+
+{{/* All objects of a generated file. Arguments: the root and the file's name. */}}
+{{- define "berth.documents" -}}
+{{- $root := index . 0 -}}
+{{- range include "berth.objects" . | fromYamlArray }}
+{{- include "berth.document" (list $root . dict) }}
+{{- end }}
+{{- end }}
+
+{{/* Variables of every container: the API server's address, then those of the values. Arguments: the root and `extraEnv`. */}}
+{{- define "berth.env" -}}
+{{- with (index . 0).Values.apiServer }}
+{{- if .host }}
+- name: KUBERNETES_SERVICE_HOST
+  value: {{ .host | quote }}
+- name: KUBERNETES_SERVICE_PORT
+  value: {{ .port | quote }}
+{{- end }}
+{{- end }}
+{{- with index . 1 }}
+{{ toYaml . }}
+{{- end }}
+{{- end }}
+
+{{/* Where pods run and with which images. Arguments: the root, the part's values and the label of its pods. */}}
+{{- define "berth.pod" -}}
+{{- $root := index . 0 -}}
+{{- $values := index . 1 -}}
+enableServiceLinks: false # a Service named berth-… would set variables with our prefix
+{{- with $values.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
+{{- if $values.hostNetwork }}
+hostNetwork: true
+dnsPolicy: ClusterFirstWithHostNet
+{{- end }}
+{{- with $root.Values.image.pullSecrets }}
+imagePullSecrets:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with $values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- if $values.affinity }}
+affinity:
+  {{- toYaml $values.affinity | nindent 2 }}
+{{- else if index . 2 }}
+affinity:
+  podAntiAffinity:
+    preferredDuringSchedulingIgnoredDuringExecution:
+      - weight: 100
+        podAffinityTerm:
+          topologyKey: kubernetes.io/hostname
+          labelSelector:
+            matchLabels:
+              app.kubernetes.io/name: {{ index . 2 }}
+{{- end }}
+{{- end }}
+
+{{/* Annotations of a hook's object, which is deleted when all objects of the hook have succeeded. Arguments: hooks, weight. */}}
+{{- define "berth.hook" -}}
+annotations:
+  helm.sh/hook: {{ index . 0 }}
+  helm.sh/hook-weight: {{ index . 1 | quote }}
+  helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
+{{/* Spec of a Job that runs the operator's program. Arguments: the root, its account, the program's arguments, seconds. */}}
+{{- define "berth.job" -}}
+{{- $root := index . 0 -}}
+{{- /* A ResourceQuota for a priority class may not exist yet. */ -}}
+{{- $values := omit $root.Values.operator "priorityClassName" "affinity" -}}
+backoffLimit: 4
+activeDeadlineSeconds: {{ index . 3 }}
+template:
+  metadata:
+    labels:
+      app.kubernetes.io/name: {{ index . 1 }}
+  spec:
+    serviceAccountName: {{ index . 1 }}
+    restartPolicy: Never
+    {{- include "berth.pod" (list $root $values "") | nindent 4 }}
+    containers:
+      - name: {{ index . 1 }}
+        image: {{ include "berth.image" (list $root "operator") | quote }}
+        imagePullPolicy: {{ $root.Values.image.pullPolicy }}
+        args:
+          {{- toYaml (index . 2) | nindent 10 }}
+        {{- with include "berth.env" (list $root $root.Values.operator.extraEnv) }}
+        env:
+          {{- . | nindent 10 }}
+        {{- end }}
+        resources:
+          requests: {cpu: 20m, memory: 96Mi}
+          limits: {memory: 512Mi}
+        securityContext:
+          {{- toYaml $root.Values.operator.securityContext | nindent 10 }}
+{{- end }}

@@ -1,0 +1,130 @@
+"""Write the files of the chart that repeat kustomize's manifests: `python -m charts.generate [--check]`.
+
+Each file in `charts/berth/files` is a list of objects as `kubectl kustomize` builds them from `manifests/`. The chart's
+templates choose among them and replace namespace and scheduler names (docs/decisions/0026-chart.md).
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devcluster import programs
+
+ROOT: Final = Path(__file__).parent.parent
+MANIFESTS: Final = ROOT / "manifests"
+FOLDER: Final = Path(__file__).parent / "berth/files"
+HEADER: Final = "# Generated from manifests/ by `make generate`; do not edit.\n"
+
+Object = dict[str, Any]
+
+_RBAC: Final = r"(ServiceAccount|(Cluster)?Role(Binding)?)"
+_VALIDATING: Final = r"ValidatingAdmissionPolicy(Binding)?"
+_POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-unscheduled)"
+_ISSUED: Final = r"(Issuer|Certificate)"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One file: some objects of the base with components."""
+
+    components: tuple[str, ...]
+    objects: str
+    """Regular expression of kind/name."""
+
+
+PARTS: Final = {
+    "operator-rbac": Part((), rf"{_RBAC}/berth-operator"),
+    "agent-rbac": Part((), rf"{_RBAC}/berth-agent"),
+    "user-rbac": Part((), r"ClusterRole/berth-(view|edit|devices-view)"),
+    "operator-policies": Part((), rf"{_VALIDATING}/berth-(fence-.*|allocations)"),
+    "agent-policies": Part((), rf"{_VALIDATING}/berth-agents"),
+    "operator-disruption": Part((), r"PodDisruptionBudget/berth-operator"),
+    # Pods of default-scheduler are routed, refused, or placed by kube-scheduler with the extender.
+    "policies-routed": Part(("hami-core", "runtime-class"), _POLICIES),
+    "policies-refused": Part(("hami-core", "runtime-class", "no-routing"), _POLICIES),
+    "policies-extended": Part(("hami-core", "runtime-class", "extender"), _POLICIES),
+    "webhooks-routed": Part(("webhook",), r"MutatingWebhookConfiguration/.*"),
+    "webhooks-refused": Part(("webhook", "no-routing"), r"MutatingWebhookConfiguration/.*"),
+    "webhooks-extended": Part(("webhook", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"),
+    "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
+    "validation-webhook": Part(("validation",), r"ValidatingWebhookConfiguration/.*"),
+    "webhook": Part(("validation",), rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
+    "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
+    "extender": Part(("extender",), r"(Service|Role|RoleBinding)/berth-extender"),
+    "extender-certificates": Part(("extender", "extender-cert-manager"), rf"{_ISSUED}/berth-extender.*"),
+    "debug-api": Part(("debug-api",), r"ClusterRole(Binding)?/berth-(operator-debug-api|debug-reader)"),
+    "list-watch-api": Part(("list-watch-api",), r"(?!Deployment)\w+/(berth-api.*|v1\.nvidia-gpu-scheduler)"),
+    "monitoring": Part(("monitoring",), r"ConfigMap/berth-(dashboard|rules)"),
+    "pod-monitors": Part(("monitoring-prometheus-operator",), r"PodMonitor/.*"),
+    "prometheus-rule": Part(("monitoring-prometheus-operator",), r"PrometheusRule/.*"),
+}
+"""File without its ending -> what is in it."""
+
+
+def files() -> dict[Path, str]:
+    """Return the text of each file."""
+    built = {part.components: _built(part.components) for part in PARTS.values()}
+    return {FOLDER / f"{name}.yaml": _text(_chosen(part, built[part.components])) for name, part in PARTS.items()}
+
+
+def _built(components: Iterable[str]) -> list[Object]:
+    """Return what kubectl makes of the base and components."""
+    with tempfile.TemporaryDirectory() as folder:
+        body = {
+            "resources": [os.path.relpath(MANIFESTS / "base", folder)],  # kustomize accepts no absolute path
+            "components": [os.path.relpath(MANIFESTS / "components" / name, folder) for name in components],
+        }
+        Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(body))
+        command: list[str | Path] = [programs.ensure(["kubectl"])["kubectl"], "kustomize", folder]
+        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return list(yaml.safe_load_all(done.stdout))
+
+
+def _chosen(part: Part, objects: Iterable[Object]) -> list[Object]:
+    chosen = [obj for obj in objects if re.fullmatch(part.objects, f"{obj['kind']}/{obj['metadata']['name']}")]
+    if not chosen:
+        raise ValueError(f"no object of manifests/ matches {part.objects}")
+    return chosen
+
+
+class _Dumper(yaml.SafeDumper):
+    """Writes text with quotes as it is, so that the templates find names between quotes."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style="|" if '"' in text or "\n" in text else None)
+
+
+_Dumper.add_representer(str, _represent_text)
+
+
+def _text(objects: list[Object]) -> str:
+    return HEADER + yaml.dump(objects, Dumper=_Dumper, sort_keys=False, width=sys.maxsize, allow_unicode=True)
+
+
+def main() -> int:
+    """Write the files, or with --check report which differ; return 1 if one does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    options = parser.parse_args()
+    texts = files()
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if options.check:
+            sys.stderr.write(f"{path} differs from manifests/: run `make generate`\n")
+        else:
+            path.write_text(texts[path])
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

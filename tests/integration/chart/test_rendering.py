@@ -1,0 +1,216 @@
+"""What the chart renders: what kustomize builds from manifests/, for the values that mean the same."""
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from charts import generate
+from devcluster.api import Manifest
+from tests import chart, policies
+from tests.chart import RenderError
+
+pytestmark = pytest.mark.usefixtures("helm")
+
+ON: Final = {"enabled": True}
+WEBHOOK: Final = {"by": "webhook"}
+INJECTION: Final = {"hamiCore": True, "runtimeClass": "nvidia"}
+SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
+    "base": ((), {}),
+    "policies": (
+        ("hami-core", "runtime-class", "device-plugin"),
+        {"injection": INJECTION, "agent": {"devicePlugin": True}},
+    ),
+    "servers": (
+        ("debug-api", "list-watch-api", "validation", "monitoring", "monitoring-prometheus-operator"),
+        {
+            "debugApi": ON,
+            "listWatchApi": ON,
+            "validation": WEBHOOK,
+            "metrics": dict.fromkeys(("podMonitors", "prometheusRule", "dashboard", "rules"), ON),
+        },
+    ),
+    "webhook": (
+        ("webhook", "webhook-hami-core", "webhook-runtime-class", "webhook-cert-manager"),
+        {"admission": WEBHOOK, "injection": INJECTION, "webhook": {"certManager": True}},
+    ),
+    "unrouted": (("hami-core", "no-routing"), {"injection": {"hamiCore": True}, "routing": {"enabled": False}}),
+    "webhook-unrouted": (("webhook", "no-routing"), {"admission": WEBHOOK, "routing": {"enabled": False}}),
+    "extender": (
+        ("hami-core", "runtime-class", "extender", "extender-cert-manager"),
+        {"injection": INJECTION, "extender": {"enabled": True, "certManager": True}},
+    ),
+    "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
+}
+"""Name -> components of kustomize, and values of the chart."""
+ONLY_IN_CHART: Final = {"ResourceQuota/berth-critical-pods"}
+ONLY_IN_KUSTOMIZE: Final = {"Namespace/berth-system"}
+"""Helm creates the release's namespace itself."""
+ADDED_LABELS: Final = r"app\.kubernetes\.io/(instance|version|managed-by)|helm\.sh/.*"
+
+
+def test_helm_finds_no_fault() -> None:
+    assert "0 chart(s) failed" in chart.helm("lint", chart.CHART, "--strict")
+
+
+def test_the_generated_files_are_current() -> None:
+    stale = [path.name for path, text in generate.files().items() if path.read_text() != text]
+    assert stale == [], "run `make generate`"
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_chart_and_kustomize_install_the_same(tmp_path: Path, name: str) -> None:
+    components, values = SAME[name]
+    built = policies.built(tmp_path, *components)
+    by_kustomize = {f"{each['kind']}/{each['metadata']['name']}": each for each in built}
+    by_chart = {key: each for key, each in chart.rendered(values).items() if not is_hook(each)}
+    assert by_chart.keys() - ONLY_IN_CHART == by_kustomize.keys() - ONLY_IN_KUSTOMIZE
+    for key in by_chart.keys() - ONLY_IN_CHART:
+        assert comparable(by_chart[key]) == comparable(by_kustomize[key]), key
+
+
+def is_hook(document: Manifest) -> bool:
+    return "helm.sh/hook" in document["metadata"].get("annotations", {})
+
+
+def comparable(document: Manifest) -> Manifest:
+    """Return an object without what Helm adds, and with lists whose order means nothing in one order."""
+    labels = document["metadata"].get("labels", {})
+    kept = {key: value for key, value in labels.items() if not re.fullmatch(ADDED_LABELS, key) and value != "berth"}
+    metadata = {**document["metadata"], "labels": kept}
+    out = {**document, "metadata": metadata}
+    if "berth.yaml" in document.get("data", {}):
+        out["data"] = {"berth.yaml": yaml.safe_load(document["data"]["berth.yaml"])}
+    if "template" in document.get("spec", {}):
+        out["spec"] = {**document["spec"], "template": comparable_template(document["spec"]["template"])}
+    return out
+
+
+def comparable_template(template: Mapping[str, Any]) -> dict[str, Any]:
+    spec = template["spec"]
+    [container] = spec["containers"]
+    container = {
+        **container,
+        "imagePullPolicy": None,
+        "args": sorted(arguments(container["args"])),
+        **{key: by_name(container.get(key, ())) for key in ("env", "ports", "volumeMounts")},
+    }
+    return {**template, "spec": {**spec, "containers": [container], "volumes": by_name(spec["volumes"])}}
+
+
+def arguments(args: Iterable[str]) -> list[str]:
+    """Return the arguments; a server's are without those by which the chart repeats its defaults."""
+    args = list(args)
+    if args[0] not in {"webhook", "api"}:
+        return args
+    return [each for each in args if not each.startswith(("--namespace=", "--host=", "--scheduler-names="))]
+
+
+def by_name(items: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return sorted(items, key=lambda item: str(item["name"]))
+
+
+# --- namespace and scheduler names ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", SAME)
+def test_namespace_and_scheduler_names_reach_every_object(name: str) -> None:
+    profiles = [{"schedulerName": "team-a"}, {"schedulerName": "team-b"}]
+    objects = chart.rendered({**SAME[name][1], "profiles": profiles}, namespace="devices")
+    text = json.dumps([each for key, each in objects.items() if not key.startswith("ConfigMap/berth-dashboard")])
+    assert "berth-system" not in text
+    assert "berth-scheduler" not in text
+    assert text.count("devices") > 10
+    for key, each in objects.items():
+        conditions = {one["name"]: one["expression"] for one in each.get("spec", {}).get("matchConditions", ())}
+        if "of-berth" in conditions:
+            assert '["team-a", "team-b"' in conditions["of-berth"], key
+
+
+def test_routed_pods_get_the_first_scheduler_name() -> None:
+    objects = chart.rendered({"profiles": [{"schedulerName": "team-a"}, {"schedulerName": "team-b"}]})
+    [mutation] = objects["MutatingAdmissionPolicy/berth-routing"]["spec"]["mutations"]
+    assert '"/spec/schedulerName", value: "team-a"' in mutation["jsonPatch"]["expression"]
+    args = container(
+        chart.rendered({"admission": WEBHOOK, "profiles": [{"schedulerName": "team-a"}, {"schedulerName": "team-b"}]})[
+            "Deployment/berth-webhook"
+        ]
+    )["args"]
+    assert "--scheduler-names=team-a,team-b" in args
+
+
+def container(document: Manifest) -> Manifest:
+    [only] = document["spec"]["template"]["spec"]["containers"]
+    assert isinstance(only, dict)
+    return only
+
+
+# --- versions of Kubernetes ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("minor", range(30, 38))
+def test_each_version_gets_what_its_api_server_serves(minor: int) -> None:
+    objects = chart.rendered(kube_version=f"1.{minor}.0")
+    by_policies = [key for key in objects if key.startswith("MutatingAdmission")]
+    by_webhook = {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} & objects.keys()
+    assert (len(by_policies), len(by_webhook)) == ((4, 0) if minor >= 36 else (0, 2))
+
+
+@pytest.mark.parametrize(
+    ("values", "version", "message"),
+    [
+        ({}, "1.29.4", "requires kubeVersion: >=1.30.0-0"),
+        ({"admission": {"by": "policies"}}, "1.35.0", "admission.by: policies need Kubernetes 1.36, this is v1.35.0"),
+    ],
+)
+def test_what_a_version_lacks_is_said(values: dict[str, Any], version: str, message: str) -> None:
+    with pytest.raises(RenderError, match=re.escape(message)):
+        chart.rendered(values, kube_version=version)
+
+
+# --- mistakes --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"replicas": 2}, "additional properties 'replicas' not allowed"),
+        ({"agent": {"mig": "single"}}, "at '/agent': additional properties 'mig' not allowed"),
+        ({"operator": {"replicas": "two"}}, "at '/operator/replicas': got string, want integer"),
+        ({"migStrategy": "all"}, "at '/migStrategy': value must be one of <nil>, 'none', 'single', 'mixed'"),
+        ({"deviceListStrategy": "cdi"}, "at '/deviceListStrategy': 'cdi' does not match pattern"),
+        ({"admission": {"by": "magic"}}, "at '/admission/by': value must be one of 'auto', 'policies', 'webhook'"),
+        ({"webhook": {"port": 70000}}, "at '/webhook/port': maximum: got 70,000, want 65,535"),
+        ({"profiles": []}, "at '/profiles': minItems: got 0, want 1"),
+        ({"trustedSchedulers": [{"name": "koord"}]}, "at '/trustedSchedulers/0': missing property 'account'"),
+        ({"crds": {"keep": False}, "cleanup": {"enabled": False}}, "crds.keep: false needs cleanup.enabled: true"),
+    ],
+)
+def test_a_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RenderError) as refused:
+        chart.rendered(values)
+    assert message in str(refused.value)
+
+
+def test_every_value_has_a_type_and_no_type_is_left_over() -> None:
+    values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
+    schema = json.loads((chart.CHART / "values.schema.json").read_text())
+    assert_same_names(values, schema, schema, ())
+
+
+def assert_same_names(
+    values: Mapping[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]
+) -> None:
+    while "$ref" in schema:
+        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
+    if "properties" not in schema:
+        return
+    assert schema["additionalProperties"] is False, path
+    assert schema["properties"].keys() - {"global"} == values.keys(), path
+    for name, value in values.items():
+        if isinstance(value, dict):
+            assert_same_names(value, schema["properties"][name], root, (*path, name))

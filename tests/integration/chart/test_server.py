@@ -1,0 +1,95 @@
+"""The API server accepts what the chart renders, and the chart's account may apply the definitions."""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Final
+
+import pytest
+import yaml
+
+from devcluster import Arena
+from devcluster.api import Api, Manifest
+from tests import chart
+
+pytestmark = pytest.mark.usefixtures("helm")
+
+ON: Final = {"enabled": True}
+TOLERATION: Final = {"key": "gpu", "operator": "Exists"}
+NOT_SERVED: Final = {"PodMonitor", "PrometheusRule", "Issuer", "Certificate"}
+"""Kinds of the Prometheus operator and cert-manager."""
+VALUES: Final[dict[str, dict[str, Any]]] = {
+    "defaults": {},
+    "agent-alone": {"operator": {"enabled": False}, "agent": {"devicePlugin": True}},
+    "operator-alone": {"agent": {"enabled": False}, "nodeSelectorDaemonSet": {"nodeinfo": "gpu"}},
+    "webhook": {"admission": {"by": "webhook"}, "webhook": {"certManager": True, "hostNetwork": True, "replicas": 3}},
+    "validation": {"validation": {"by": "webhook"}, "networkPolicy": ON},
+    "unrouted": {"routing": {"enabled": False}, "injection": {"hamiCore": True, "runtimeClass": "nvidia"}},
+    "extender": {"extender": {"enabled": True, "certManager": True, "extraArgs": ["--extender-nodes=2"]}},
+    "webhook-extender": {"admission": {"by": "webhook"}, "extender": ON, "injection": {"runtimeClass": "nvidia"}},
+    "servers": {"listWatchApi": ON, "debugApi": ON, "operator": {"replicas": 3}, "networkPolicy": ON},
+    "metrics": {"metrics": {"podMonitors": ON, "prometheusRule": ON, "dashboard": ON, "rules": ON}},
+    "device-plugin": {
+        "agent": {"devicePlugin": True, "runtimeClassName": "nvidia"},
+        "migStrategy": "single",
+        "failOnInitError": True,
+        "deviceListStrategy": "envvar,cdi-cri",
+        "deviceIDStrategy": "index",
+        "compatWithCPUManager": True,
+        "nvidiaDriverRoot": "/run/nvidia/driver",
+        "nodeSelectorDaemonSet": {"nodeinfo": "gpu"},
+        "devicePluginConfig": {"version": "v1", "flags": {"migStrategy": "single"}},
+    },
+    "no-kube-proxy": {"apiServer": {"host": "10.0.0.1", "port": 6443}, "operator": {"hostNetwork": True}},
+    "private-registry": {
+        "image": {
+            "operator": {"repository": "registry.example.com/a/berth-operator", "tag": "1.2.3"},
+            "agent": {"repository": "registry.example.com/a/berth-agent", "digest": f"sha256:{'0' * 64}"},
+            "pullPolicy": "Always",
+            "pullSecrets": [{"name": "registry"}],
+        }
+    },
+    "placement": {
+        "operator": {
+            "nodeSelector": {"role": "control"},
+            "tolerations": [TOLERATION],
+            "affinity": {"nodeAffinity": {}},
+            "priorityClassName": "",
+            "extraEnv": [{"name": "TZ", "value": "UTC"}],
+            "extraArgs": ["--evictions-per-minute=2"],
+            "extraVolumes": [{"name": "token", "emptyDir": {}}],
+            "extraVolumeMounts": [{"name": "token", "mountPath": "/token"}],
+            "securityContext": {"seccompProfile": None},
+        },
+        "agent": {"tolerations": [TOLERATION], "metricsPort": 0, "podLabels": {"team": "a"}},
+        "priorityClassQuota": {"enabled": False},
+    },
+    "profiles": {
+        "profiles": [{"schedulerName": "team-a", "score": {}}, {"schedulerName": "team-b"}],
+        "modelAliases": {"big": ["*H100*"]},
+        "trustedSchedulers": [
+            {"name": "koord-scheduler", "account": "system:serviceaccount:koordinator-system:koord-scheduler"}
+        ],
+    },
+}
+
+
+@pytest.fixture(scope="module")
+def accepted() -> set[str]:
+    """Return where accepted objects are noted, so that each is sent once."""
+    return set()
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_the_api_server_accepts(arena: Arena, accepted: set[str], name: str) -> None:
+    api = arena.cluster.api
+    for namespace in ("berth-system", "berth-node-lease"):
+        api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
+    objects = [each for each in chart.rendered(VALUES[name]).values() if each["kind"] not in NOT_SERVED]
+    texts = {yaml.safe_dump(each): each for each in objects}
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda text: dry_run(api, texts[text]), texts.keys() - accepted))
+    accepted |= texts.keys()
+
+
+def dry_run(api: Api, document: Manifest) -> None:
+    query = {"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
+    api.request("PATCH", api.path_of(document), body=document, query=query, content_type="application/apply-patch+yaml")
