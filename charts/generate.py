@@ -39,6 +39,8 @@ class Part:
     components: tuple[str, ...]
     objects: str
     """Regular expression of kind/name."""
+    base: str = "base"
+    """Folder of the kustomization."""
 
 
 PARTS: Final = {
@@ -65,6 +67,7 @@ PARTS: Final = {
     "list-watch-api": Part(("list-watch-api",), r"(?!Deployment)\w+/(berth-api.*|v1\.nvidia-gpu-scheduler)"),
     "monitoring": Part(("monitoring",), r"ConfigMap/berth-(dashboard|rules)"),
     "pod-monitors": Part(("monitoring-prometheus-operator",), r"PodMonitor/.*"),
+    "cleanup": Part((), rf"{_RBAC}/.*", base="cleanup"),
     "prometheus-rule": Part(("monitoring-prometheus-operator",), r"PrometheusRule/.*"),
 }
 """File without its ending -> what is in it."""
@@ -72,15 +75,17 @@ PARTS: Final = {
 
 def files() -> dict[Path, str]:
     """Return the text of each file."""
-    built = {part.components: _built(part.components) for part in PARTS.values()}
-    return {FOLDER / f"{name}.yaml": _text(_chosen(part, built[part.components])) for name, part in PARTS.items()}
+    built = {key: _built(*key) for key in {(part.base, part.components) for part in PARTS.values()}}
+    return {
+        FOLDER / f"{name}.yaml": _text(_chosen(part, built[part.base, part.components])) for name, part in PARTS.items()
+    }
 
 
-def _built(components: Iterable[str]) -> list[Object]:
-    """Return what kubectl makes of the base and components."""
+def _built(base: str, components: Iterable[str]) -> list[Object]:
+    """Return what kubectl makes of a kustomization and components."""
     with tempfile.TemporaryDirectory() as folder:
         body = {
-            "resources": [os.path.relpath(MANIFESTS / "base", folder)],  # kustomize accepts no absolute path
+            "resources": [os.path.relpath(MANIFESTS / base, folder)],  # kustomize accepts no absolute path
             "components": [os.path.relpath(MANIFESTS / "components" / name, folder) for name in components],
         }
         Path(folder, "kustomization.yaml").write_text(yaml.safe_dump(body))

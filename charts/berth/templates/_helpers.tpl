@@ -109,7 +109,7 @@ labels:
 {{- $values := index . 1 -}}
 enableServiceLinks: false # a Service named berth-… would set variables with our prefix
 {{- with $values.priorityClassName }}
-priorityClassName: {{ . }}
+priorityClassName: {{ . | quote }}
 {{- end }}
 {{- if $values.hostNetwork }}
 hostNetwork: true

@@ -47,6 +47,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             "pullSecrets": [{"name": "registry"}],
         }
     },
+    "cleanup": {"crds": {"keep": False}, "cleanup": {"drain": True}, "operator": {"managedNodes": "pool in (a,b)"}},
     "placement": {
         "operator": {
             "nodeSelector": {"role": "control"},
