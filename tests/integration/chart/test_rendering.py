@@ -194,23 +194,3 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RenderError) as refused:
         chart.rendered(values)
     assert message in str(refused.value)
-
-
-def test_every_value_has_a_type_and_no_type_is_left_over() -> None:
-    values = yaml.safe_load((chart.CHART / "values.yaml").read_text())
-    schema = json.loads((chart.CHART / "values.schema.json").read_text())
-    assert_same_names(values, schema, schema, ())
-
-
-def assert_same_names(
-    values: Mapping[str, Any], schema: Mapping[str, Any], root: Mapping[str, Any], path: tuple[str, ...]
-) -> None:
-    while "$ref" in schema:
-        schema = root["$defs"][schema["$ref"].rpartition("/")[2]]
-    if "properties" not in schema:
-        return
-    assert schema["additionalProperties"] is False, path
-    assert schema["properties"].keys() - {"global"} == values.keys(), path
-    for name, value in values.items():
-        if isinstance(value, dict):
-            assert_same_names(value, schema["properties"][name], root, (*path, name))
