@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +31,8 @@ _RBAC: Final = r"(ServiceAccount|(Cluster)?Role(Binding)?)"
 _VALIDATING: Final = r"ValidatingAdmissionPolicy(Binding)?"
 _POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-unscheduled)"
 _ISSUED: Final = r"(Issuer|Certificate)"
+_EXTENDER: Final = ("hami-core", "runtime-class", "extender", "extender-cert-manager")
+_SERVERS: Final = ("validation", "debug-api", "list-watch-api", "monitoring", "monitoring-prometheus-operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,36 +56,39 @@ PARTS: Final = {
     # Pods of default-scheduler are routed, refused, or placed by kube-scheduler with the extender.
     "policies-routed": Part(("hami-core", "runtime-class"), _POLICIES),
     "policies-refused": Part(("hami-core", "runtime-class", "no-routing"), _POLICIES),
-    "policies-extended": Part(("hami-core", "runtime-class", "extender"), _POLICIES),
+    "policies-extended": Part(_EXTENDER, _POLICIES),
     "webhooks-routed": Part(("webhook",), r"MutatingWebhookConfiguration/.*"),
     "webhooks-refused": Part(("webhook", "no-routing"), r"MutatingWebhookConfiguration/.*"),
     "webhooks-extended": Part(("webhook", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
-    "validation-webhook": Part(("validation",), r"ValidatingWebhookConfiguration/.*"),
-    "webhook": Part(("validation",), rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
+    "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
+    "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
-    "extender": Part(("extender",), r"(Service|Role|RoleBinding)/berth-extender"),
-    "extender-certificates": Part(("extender", "extender-cert-manager"), rf"{_ISSUED}/berth-extender.*"),
-    "debug-api": Part(("debug-api",), r"ClusterRole(Binding)?/berth-(operator-debug-api|debug-reader)"),
-    "list-watch-api": Part(("list-watch-api",), r"(?!Deployment)\w+/(berth-api.*|v1\.nvidia-gpu-scheduler)"),
-    "monitoring": Part(("monitoring",), r"ConfigMap/berth-(dashboard|rules)"),
-    "pod-monitors": Part(("monitoring-prometheus-operator",), r"PodMonitor/.*"),
+    "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),
+    "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),
+    "debug-api": Part(_SERVERS, r"ClusterRole(Binding)?/berth-(operator-debug-api|debug-reader)"),
+    "list-watch-api": Part(_SERVERS, r"(?!Deployment)\w+/(berth-api.*|v1\.nvidia-gpu-scheduler)"),
+    "monitoring": Part(_SERVERS, r"ConfigMap/berth-(dashboard|rules)"),
+    "pod-monitors": Part(_SERVERS, r"PodMonitor/.*"),
     "cleanup": Part((), rf"{_RBAC}/.*", base="cleanup"),
-    "prometheus-rule": Part(("monitoring-prometheus-operator",), r"PrometheusRule/.*"),
+    "prometheus-rule": Part(_SERVERS, r"PrometheusRule/.*"),
 }
 """File without its ending -> what is in it."""
 
 
 def files() -> dict[Path, str]:
     """Return the text of each file."""
-    built = {key: _built(*key) for key in {(part.base, part.components) for part in PARTS.values()}}
+    combinations = {(part.base, part.components) for part in PARTS.values()}
+    with ThreadPoolExecutor() as pool:
+        built = dict(zip(combinations, pool.map(_built, combinations), strict=True))
     return {
         FOLDER / f"{name}.yaml": _text(_chosen(part, built[part.base, part.components])) for name, part in PARTS.items()
     }
 
 
-def _built(base: str, components: Iterable[str]) -> list[Object]:
+def _built(combination: tuple[str, Iterable[str]]) -> list[Object]:
     """Return what kubectl makes of a kustomization and components."""
+    base, components = combination
     with tempfile.TemporaryDirectory() as folder:
         body = {
             "resources": [os.path.relpath(MANIFESTS / base, folder)],  # kustomize accepts no absolute path

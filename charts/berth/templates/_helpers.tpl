@@ -74,7 +74,7 @@ labels:
 {{/* An object as a document, with the release's labels. Arguments: the root, the object, and further labels. */}}
 {{- define "berth.document" -}}
 {{- $object := deepCopy (index . 1) -}}
-{{- $labels := merge (index . 2) (include "berth.labels" (index . 0) | fromYaml) (default dict $object.metadata.labels) -}}
+{{- $labels := merge (deepCopy (index . 2)) (include "berth.labels" (index . 0) | fromYaml) (default dict $object.metadata.labels) -}}
 {{- $_ := set $object.metadata "labels" $labels }}
 ---
 {{ toYaml $object }}

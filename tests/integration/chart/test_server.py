@@ -94,3 +94,40 @@ def test_the_api_server_accepts(arena: Arena, accepted: set[str], name: str) -> 
 def dry_run(api: Api, document: Manifest) -> None:
     query = {"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
     api.request("PATCH", api.path_of(document), body=document, query=query, content_type="application/apply-patch+yaml")
+
+
+def test_the_notes_warn_of_what_the_cluster_lacks(arena: Arena) -> None:
+    arena.create([daemon_set("nvidia-device-plugin-daemonset")])
+    label = {"pod-security.kubernetes.io/enforce": "restricted"}
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": label}})
+    values = {
+        "agent": {"devicePlugin": True},
+        "injection": {"runtimeClass": arena.id},
+        "debugApi": {"enabled": True, "certificateSecret": "missing"},
+    }
+    printed = chart.helm(
+        *("install", "berth", chart.CHART, f"--namespace={arena.namespace}", "--dry-run=server"),
+        values=values,
+        kubeconfig=arena.cluster.kubeconfig,
+    )
+    notes = printed.partition("NOTES:")[2]
+    for expected in (
+        f"the DaemonSet {arena.namespace}/nvidia-device-plugin-daemonset may be another device plugin",
+        f"injection.runtimeClass is {arena.id}, and the cluster has no such RuntimeClass",
+        f"debugApi.certificateSecret is missing, and the namespace {arena.namespace} has no such Secret",
+        f"the namespace {arena.namespace} enforces the Pod Security level restricted",
+        f"where the documents say berth-system, write {arena.namespace}",
+    ):
+        assert expected in notes
+    assert "podgroups.scheduling.x-k8s.io is another project's" not in notes
+
+
+def daemon_set(name: str) -> Manifest:
+    labels = {"app": name}
+    template = {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "image": "none"}]}}
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "DaemonSet",
+        "metadata": {"name": name},
+        "spec": {"selector": {"matchLabels": labels}, "template": template},
+    }
