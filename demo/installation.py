@@ -12,18 +12,15 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from demo import nvml
-from devcluster import Cluster, state, waiting
-from devcluster.api import ApiError
+from devcluster import Cluster, installation, state, waiting
 
 T = TypeVar("T")
 Manifest = dict[str, Any]
 
 ROOT: Final = Path(__file__).parent.parent
 EXAMPLES: Final = ROOT / "manifests" / "examples"
-BASE: Final = ("namespace", "operator-rbac", "agent-rbac", "fence", "injection", "routing")
-"""What an installation applies before its two programs; these run here as processes instead."""
-NAMESPACE: Final = "berth-system"
-SCHEDULER: Final = "berth-scheduler"
+WITHOUT: Final = ("protection",)
+"""Files of `manifests/base` that are not applied: the tokens of these agents name no node, so they could not write."""
 
 NVML_NODE: Final = "node-0"
 FLEET: Final = {
@@ -36,16 +33,14 @@ FLEET: Final = {
 """The nodes that one agent simulates; the last has unequal cards."""
 NODES: Final = (NVML_NODE, "node-1", "node-2", "node-3")
 
-OPERATOR: Final = "operator"
+OPERATOR: Final = installation.OPERATOR
 NVML_AGENT: Final = f"agent-{NVML_NODE}"
 FLEET_AGENT: Final = "agent-fleet"
 
 HEARTBEAT: Final = ("--lease-duration=3", "--renew-interval=0.5", "--poll-interval=1")
 GRACE: Final = ("--agent-grace=2",)
 """A dead agent is noticed within 6 s instead of 51, to keep the demo short."""
-TOKEN_SECONDS: Final = 3600
 DEADLINE: Final = 60.0
-LOG_LINES: Final = 12
 
 
 class DemoError(Exception):
@@ -65,45 +60,30 @@ class Installation:
 
     def install(self) -> None:
         """Apply an installation of Berth without its two programs."""
-        self.cluster.install_crds(ROOT / "crds")
-        for file in BASE:
-            self.apply(ROOT / "manifests" / "base" / f"{file}.yaml")
+        installation.apply(self.cluster, without=WITHOUT)
         self.cluster.play_device_plugins()
         self.cluster.create_nodes(NODES)
 
     def start_programs(self) -> None:
         """Start the operator and both agents."""
-        agent = self._account("berth-agent")
+        agent = installation.account(self.cluster, "berth-agent")
         fleet = self.cluster.folder / "fleet.yaml"
         fleet.write_text(yaml.safe_dump(FLEET))
         simulated = ["--inventory=simulated", f"--fleet={fleet}"]
         machine = nvml.machine(self.cluster.folder)
         real = ["--inventory=nvml", f"--node-name={NVML_NODE}", *machine.agent_options()]
-        self._start(
-            NVML_AGENT,
-            "berth_agent",
-            [*real, *HEARTBEAT, f"--kubeconfig={agent}"],
-            environment=machine.environment(),
-        )
-        self._start(FLEET_AGENT, "berth_agent", [*simulated, *HEARTBEAT, f"--kubeconfig={agent}"])
-        quiet = ("--require-fence", "--health=", "--metrics-port=0", "--debug-port=0", "--log-format=text")
-        operator = self._account("berth-operator")
-        self._start(OPERATOR, "berth_operator", [*quiet, *GRACE, f"--kubeconfig={operator}"])
+        command = [sys.executable, "-m", "berth_agent", *HEARTBEAT, f"--kubeconfig={agent}"]
+        self._start(NVML_AGENT, [*command, *real], environment=machine.environment())
+        self._start(FLEET_AGENT, [*command, *simulated])
+        self._start(OPERATOR, installation.operator(installation.account(self.cluster, "berth-operator"), *GRACE))
 
     def routes(self, file: Path) -> bool:
         """Return whether the API server would route the first pod of a file to Berth and inject a variable into it."""
-        pod = next(yaml.safe_load_all(file.read_text()))
-        path = self.cluster.api.resource("pods").path(namespace="default")
-        try:
-            spec = self.cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})["spec"]
-        except ApiError:  # the policy that refuses pods is in force before the one that routes them
-            return False
-        return spec["schedulerName"] == SCHEDULER and "env" in spec["containers"][0]
+        return installation.routes(self.cluster, installation.documents(file)[0])
 
     def apply(self, file: Path) -> list[Manifest]:
         """Apply a YAML file as administrator and return its objects."""
-        documents = [document for document in yaml.safe_load_all(file.read_text()) if document]
-        return [self.cluster.api.apply(document) for document in documents]
+        return [self.cluster.api.apply(document) for document in installation.documents(file)]
 
     # --- programs -------------------------------------------------------------------------------------------
 
@@ -122,28 +102,11 @@ class Installation:
         return "\n".join(self._end_of_log(name) for name in self.starts)
 
     def _end_of_log(self, name: str) -> str:
-        lines = (self.cluster.folder / f"{name}.log").read_text(errors="replace").splitlines()
-        return "\n".join([f"--- the last lines of {name}:", *lines[-LOG_LINES:]])
+        return "\n".join([f"--- the last lines of {name}:", *installation.last_lines(self.cluster, name)])
 
-    def _start(
-        self,
-        name: str,
-        module: str,
-        flags: Sequence[str],
-        *,
-        environment: Mapping[str, str] | None = None,
-    ) -> None:
-        command = [sys.executable, "-m", module, *flags]
+    def _start(self, name: str, command: Sequence[str], *, environment: Mapping[str, str] | None = None) -> None:
         self.starts[name] = functools.partial(self.cluster.run, name, command, environment=environment)
         self.restart(name)
-
-    def _account(self, name: str) -> Path:
-        """Write a kubeconfig with a fresh token of a ServiceAccount."""
-        path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{name}/token"
-        answer = self.cluster.api.post(path, {"spec": {"expirationSeconds": TOKEN_SECONDS}})
-        file = self.cluster.folder / f"{name}.kubeconfig"
-        state.write_private(file, self.cluster.kubeconfig_for(answer["status"]["token"]))
-        return file
 
     # --- looking at it --------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from devcluster import fleet, named, programs, real_node, state, steps
+from devcluster import fleet, installation, named, programs, real_node, state, steps
 from devcluster.api import ApiError
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
@@ -88,19 +88,36 @@ def build(options: argparse.Namespace) -> None:
 
 
 def _check(options: argparse.Namespace) -> None:
+    if options.nodes and options.fleet:
+        raise DevclusterError("--nodes and --fleet both describe the nodes: give one of them")
     reason = real_node.obstacle() if options.real_node else None
     if reason:
         raise DevclusterError(reason)
 
 
 def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
-    if options.nodes:
-        title = f"{options.nodes} nodes with {options.gpus} x {options.profile}"
-        with steps.shown(f"filling the cluster {options.name}") as step, step(title):
-            fleet.start(cluster, count=options.nodes, gpus=options.gpus, profile=options.profile)
+    names = []
+    with steps.shown(f"filling the cluster {options.name}") as step:
+        file = _fleet(cluster, options)
+        if options.operator:
+            with step("the definitions, rights and policies of Berth"):
+                installation.apply(cluster)
+        if file:
+            with step(f"the nodes of {file}"):
+                names = fleet.start(cluster, file)
+        if options.operator:
+            with step("the operator"):
+                installation.start(cluster, nodes=names)
     if options.real_node:
         node = real_node.RealNode(cluster=cluster).start()
         print(f"{node.name} is ready: images {image.NAME}; device plugins in {node.device_plugins}")
+
+
+def _fleet(cluster: Cluster, options: argparse.Namespace) -> Path | None:
+    """Return the fleet file of the simulated nodes; None if there are to be none."""
+    if options.nodes:
+        return fleet.generated(cluster, count=options.nodes, gpus=options.gpus, profile=options.profile)
+    return options.fleet or (fleet.EXAMPLE if options.operator and not options.real_node else None)
 
 
 def _running(name: str) -> tuple[state.State, Cluster]:
@@ -142,6 +159,12 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--nodes", type=int, default=0, metavar="N", help="create nodes node-0 to node-(N-1)")
     command.add_argument("--gpus", type=int, default=8, metavar="N", help="simulated GPUs of each (default: 8)")
     command.add_argument("--profile", default="a100", help="their kind (default: a100)")
+    command.add_argument("--fleet", type=Path, metavar="FILE", help="create the nodes of a fleet file instead")
+    command.add_argument(
+        "--operator",
+        action="store_true",
+        help="install Berth and start an operator, with the example fleet by default",
+    )
     command.add_argument(
         "--real-node", action="store_true", help="add a node with a kubelet and a containerd (as root)"
     )

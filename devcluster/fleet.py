@@ -1,36 +1,59 @@
 """A fleet of nodes with simulated GPUs: nodes that kwok plays, and one agent that reports devices for all."""
 
 import sys
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
 import yaml
 
-from devcluster import nodes, state, waiting
+from devcluster import installation, nodes, state, waiting
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
 
 CRDS: Final = Path(__file__).parent.parent / "crds"
 AGENT: Final = "berth-agent"
-LAST_LINES: Final = 15
+EXAMPLE: Final = Path(__file__).parent.parent / "manifests" / "configuration" / "fleet.yaml"
+"""A fleet on which every file of `manifests/examples` can be placed, except the pod that is to wait."""
 
 
-def start(cluster: Cluster, *, count: int, gpus: int, profile: str, deadline: float = 120.0) -> None:
-    """Create nodes node-0, node-1, … and return when each has a Device object."""
-    pattern = f"node-[0-{count - 1}]"
+def generated(cluster: Cluster, *, count: int, gpus: int, profile: str) -> Path:
+    """Write a fleet file of nodes node-0, node-1, … with equal cards."""
+    file = cluster.folder / "fleet.yaml"
+    file.write_text(document(pattern=f"node-[0-{count - 1}]", gpus=gpus, profile=profile))
+    return file
+
+
+def start(cluster: Cluster, file: Path, *, deadline: float = 120.0) -> list[str]:
+    """Create the nodes of a fleet file; return their names when each has a Device object."""
+    names = node_names(file)
     cluster.install_crds(CRDS)
     cluster.play_device_plugins()
-    cluster.create_nodes(nodes.expand(pattern), deadline=deadline)
-    file = cluster.folder / "fleet.yaml"
-    file.write_text(document(pattern=pattern, gpus=gpus, profile=profile))
-    command = [sys.executable, "-m", "berth_agent", "--inventory", "simulated", "--fleet", str(file)]
+    cluster.create_nodes(names, deadline=deadline)
+    command = [sys.executable, "-m", "berth_agent", "--inventory", "simulated", "--fleet", str(file.absolute())]
     pid = cluster.run(AGENT, command)
     waiting.until(
-        lambda: _all_reported(cluster, pid=pid, count=count),
+        lambda: _all_reported(cluster, pid=pid, names=names),
         deadline=deadline,
-        what=f"the devices of {count} nodes",
+        what=f"the devices of {len(names)} nodes",
         poll=0.2,
     )
+    return names
+
+
+def node_names(file: Path) -> list[str]:
+    """Return the nodes that a fleet file describes; the agent checks everything else in it.
+
+    Raises:
+        DevclusterError: the file cannot be read, or names no nodes.
+    """
+    try:
+        groups = yaml.safe_load(file.read_text())["nodes"]
+        return [name for group in groups for name in nodes.expand(group["names"])]
+    except OSError as error:
+        raise DevclusterError(f"{file}: {error.strerror}") from error
+    except (yaml.YAMLError, KeyError, TypeError) as error:
+        raise DevclusterError(f"{file} is no fleet file: `nodes` lacks a list with `names` in each entry") from error
 
 
 def document(*, pattern: str, gpus: int, profile: str) -> str:
@@ -39,9 +62,8 @@ def document(*, pattern: str, gpus: int, profile: str) -> str:
     return yaml.safe_dump(fleet, sort_keys=False)
 
 
-def _all_reported(cluster: Cluster, *, pid: int, count: int) -> bool:
+def _all_reported(cluster: Cluster, *, pid: int, names: Collection[str]) -> bool:
     if not state.is_alive(pid):
-        log = (cluster.folder / f"{AGENT}.log").read_text(errors="replace").splitlines()
-        raise DevclusterError("\n".join([f"{AGENT} ended; its last lines:", *log[-LAST_LINES:]]))
-    devices = cluster.api.resource("devices").path()
-    return len(cluster.api.get(devices)["items"]) >= count
+        raise DevclusterError("\n".join([f"{AGENT} ended; its last lines:", *installation.last_lines(cluster, AGENT)]))
+    devices = cluster.api.get(cluster.api.resource("devices").path())["items"]
+    return set(names) <= {device["metadata"]["name"] for device in devices}

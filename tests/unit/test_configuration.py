@@ -422,7 +422,7 @@ def test_the_operator_reads_the_shipped_config_map() -> None:
 
 
 def test_the_example_packs_and_spreads() -> None:
-    packed, spread = configuration.load(ROOT / "manifests/examples/configuration.yaml").policies.values()
+    packed, spread = configuration.load(ROOT / "manifests/configuration/profiles.yaml").policies.values()
     assert {"most-allocated", "card-packing"} <= dict(packed.weights).keys()
     assert {"least-allocated", "card-spreading"} <= dict(spread.weights).keys()
     assert (packed.card_strategy, spread.card_strategy) == ("MostAllocated", "LeastAllocated")

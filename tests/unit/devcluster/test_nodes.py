@@ -1,11 +1,13 @@
 """Names and manifests of the nodes that kwok plays."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from devcluster import fleet, nodes
+from devcluster import DevclusterError, fleet, nodes
+from devcluster.__main__ import main
 
 
 @pytest.mark.parametrize(
@@ -62,3 +64,34 @@ def test_fleet_file_names_nodes_profile_and_number() -> None:
     text = fleet.document(pattern="node-[0-9]", gpus=4, profile="t4")
 
     assert yaml.safe_load(text) == {"nodes": [{"names": "node-[0-9]", "profile": "t4", "gpus": 4}]}
+
+
+def test_nodes_of_a_fleet_file(tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text("nodes: [{names: 'node-[0-1]', profile: t4, gpus: 4}, {names: other}]")
+
+    assert fleet.node_names(file) == ["node-0", "node-1", "other"]
+
+
+@pytest.mark.parametrize("text", ["", "nodes:", "profiles: {}", "nodes: [{profile: t4}]", "nodes: [a]", "{", "- a"])
+def test_other_files_are_refused_by_name(text: str, tmp_path: Path) -> None:
+    file = tmp_path / "fleet.yaml"
+    file.write_text(text)
+
+    with pytest.raises(DevclusterError, match=f"{file} is no fleet file"):
+        fleet.node_names(file)
+
+
+def test_a_missing_fleet_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(DevclusterError, match=r"none\.yaml: No such file"):
+        fleet.node_names(tmp_path / "none.yaml")
+
+
+def test_every_example_has_nodes() -> None:
+    assert len(fleet.node_names(fleet.EXAMPLE)) == 15
+
+
+def test_nodes_are_described_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["up", "--nodes", "2", "--fleet", "fleet.yaml"]) == 1
+
+    assert "--nodes and --fleet both describe the nodes" in capsys.readouterr().err

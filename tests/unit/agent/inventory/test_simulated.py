@@ -203,5 +203,5 @@ def test_a_missing_fleet_file_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_example_fleet_is_valid() -> None:
-    read = fleet.load(ROOT / "manifests/examples/fleet.yaml")
-    assert len(read.nodes) == 14
+    read = fleet.load(ROOT / "manifests/configuration/fleet.yaml")
+    assert len(read.nodes) == 15
