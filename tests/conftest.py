@@ -17,7 +17,7 @@ from tests.proxy import FaultProxy
 hypothesis.settings.register_profile("berth", deadline=None)
 hypothesis.settings.load_profile("berth")
 
-CLUSTERS = {"cluster", "own_cluster"}
+CLUSTERS = {"cluster", "own_cluster", "site"}
 """Fixtures that start a cluster."""
 REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""

@@ -1,6 +1,7 @@
 """Nothing of a real node is left, however it ends: process, mount, link, control group, socket, changed setting."""
 
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -14,10 +15,12 @@ from devcluster import Cluster, state, waiting
 from devcluster.real_node import RealNode, image
 from devcluster.real_node.namespaces import CONTAINERD, KUBELET, SYSCTLS
 from devcluster.real_node.node import NAME
+from tests.integration.documents.console import commands
 from tests.node.boxes import START_SECONDS
 
 pytestmark = pytest.mark.usefixtures("root_on_linux")
 
+PAGE = Path(__file__).parents[2] / "docs/devcluster.md"
 OWNER = """
 import sys, time
 from pathlib import Path
@@ -93,9 +96,16 @@ def test_next_up_and_down_remove_what_a_killed_supervisor_left(tmp_path: Path) -
 
 
 def _up_and_kill(state_home: Path) -> int:
-    """Start a named cluster with a real node and a pod, kill its supervisor, and return what that one's id was."""
-    _devcluster(state_home, "up", "--name", "left", "--real-node")
-    supervisor = _run_a_pod(Cluster(folder=_folder(state_home)))
+    """Start a cluster and a pod as docs/devcluster.md says, kill its supervisor, and return what that one's id was."""
+    up, run = [
+        shlex.split(command.text.replace("\\\n", ""))
+        for command in commands(PAGE.read_text())
+        if "real" in command.text
+    ]
+    _devcluster(state_home, *up[3:], "--name", "left")
+    cluster = Cluster(folder=_folder(state_home))
+    cluster.kubectl(*run[1:])
+    supervisor = _wait_for_pod(cluster, "hello")
     programs = _programs(_folder(state_home))
 
     os.kill(supervisor, signal.SIGKILL)
@@ -109,7 +119,12 @@ def _run_a_pod(cluster: Cluster, *, node: str = NAME) -> int:
     container = {"name": "main", "image": image.NAME, "imagePullPolicy": "Never"}
     pod = {"metadata": {"name": "pod"}, "spec": {"nodeName": node, "containers": [container]}}
     cluster.api.post("/api/v1/namespaces/default/pods", pod)
-    path = "/api/v1/namespaces/default/pods/pod"
+    return _wait_for_pod(cluster, "pod")
+
+
+def _wait_for_pod(cluster: Cluster, name: str) -> int:
+    """Wait until a pod runs; return the supervisor's process id."""
+    path = f"/api/v1/namespaces/default/pods/{name}"
     waiting.until(
         lambda: cluster.api.get(path)["status"]["phase"] == "Running", deadline=START_SECONDS, what="the pod to run"
     )

@@ -1,0 +1,133 @@
+"""What the documents say to type works as written, and each example does what it says.
+
+The commands of the console blocks run in order, one shell for each page, on a cluster of `devcluster up --operator`.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devcluster import Cluster, installation, programs, waiting
+from tests.integration.documents.console import SECONDS, Command, Shell, commands, missing
+from tests.integration.documents.examples import CHECKS
+from tests.integration.documents.site import Site
+
+ROOT: Final = Path(__file__).parents[3]
+EXAMPLES: Final = ROOT / "manifests" / "examples"
+PAGES: Final = ("README.md", "docs/devcluster.md", "docs/install.md", "docs/operations.md", "docs/protocol.md")
+
+UP: Final = "python -m devcluster up --operator"
+DOWN: Final = "python -m devcluster down"
+BOX: Final = """kubectl run hello --image=berth.dev/devcluster/box:1 --image-pull-policy=Never \\
+    --overrides='{"spec":{"nodeName":"real-0"}}' -- env wait"""
+OPERATOR_IMAGE: Final = "docker build --push -f images/operator.Dockerfile -t $REGISTRY/berth-operator:0.1.0 ."
+AGENT_IMAGE: Final = "docker build --push -f images/agent.Dockerfile -t $REGISTRY/berth-agent:0.1.0 ."
+HELM: Final = """helm install berth charts/berth --namespace berth-system --create-namespace --wait \\
+    --set image.operator.repository=$REGISTRY/berth-operator \\
+    --set image.agent.repository=$REGISTRY/berth-agent"""
+ELSEWHERE: Final[Mapping[str, str]] = {
+    UP: "the fixture `site` runs it, once for all pages",
+    DOWN: "the fixture `site` runs it after the last page",
+    "make setup": "these tests run in the environment that it made",
+    "make test": "this is one of its tests",
+    "make demo": "tests/integration/test_demo.py",
+    "make kind": "needs Docker; tests/node/test_trial.py runs its steps",
+    "kind delete cluster --name berth": "needs Docker",
+    "python -m devcluster up --real-node": "tests/node/test_clean_up.py",
+    BOX: "tests/node/test_clean_up.py",
+    OPERATOR_IMAGE: "needs Docker and a registry",
+    AGENT_IMAGE: "needs Docker and a registry",
+    HELM: "needs the images on nodes; tests/node/test_trial.py installs the chart",
+}
+"""Commands that do not run here, by their exact text: why, or the test that runs them."""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder in which clusters by name are the tests' own."""
+    return tmp_path_factory.mktemp("state")
+
+
+@pytest.fixture(scope="module")
+def environment(home: Path) -> dict[str, str]:
+    """Return what a reader has: the checkout's programs on PATH, and no cluster yet."""
+    kubectl = programs.ensure(["kubectl"])["kubectl"]
+    path = f"{Path(sys.executable).parent}:{kubectl.parent}:{os.environ['PATH']}"
+    return {"XDG_STATE_HOME": str(home), "PATH": path, "COLUMNS": "200"}
+
+
+@pytest.fixture(scope="module")
+def site(environment: dict[str, str], home: Path) -> Iterator[Site]:
+    """Start the cluster as the pages say, and stop it as they say."""
+    try:
+        _type(UP, environment)
+        cluster = Cluster(folder=home / "berth" / "devcluster" / "berth")
+        yield Site(cluster)
+        cluster.api.close()
+    finally:
+        _type(DOWN, environment)
+
+
+def _type(command: str, environment: Mapping[str, str]) -> None:
+    done = subprocess.run(
+        command.split(),
+        cwd=ROOT,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, f"{command}: {done.stdout}{done.stderr}"
+
+
+def _commands(page: str) -> list[Command]:
+    return commands((ROOT / page).read_text())
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_each_command_of_a_page_works_as_written(page: str, site: Site, environment: dict[str, str]) -> None:
+    try:
+        with Shell(folder=ROOT, environment={**environment, "KUBECONFIG": str(site.cluster.kubeconfig)}) as shell:
+            for command in _commands(page):
+                if command.text not in ELSEWHERE:
+                    status, output = shell.run(command.text)
+                    assert status == 0, f"$ {command.text}\n{output}"
+                    assert missing(command.shown, output) == [], f"$ {command.text}\n{output}"
+    finally:
+        site.clear()
+
+
+def test_commands_that_run_elsewhere_are_still_there() -> None:
+    written = {command.text for page in PAGES for command in _commands(page)}
+    assert sorted(ELSEWHERE.keys() - written) == []
+    tests = [path for reason in ELSEWHERE.values() for path in re.findall(r"tests/\S+\.py", reason)]
+    assert [path for path in tests if not (ROOT / path).exists()] == []
+
+
+def test_there_is_a_check_for_each_example() -> None:
+    assert sorted(CHECKS) == sorted(file.stem for file in EXAMPLES.glob("*.yaml"))
+
+
+def test_all_examples_are_applied_at_once(site: Site) -> None:
+    try:
+        site.cluster.kubectl("apply", "-f", str(EXAMPLES))
+        waiting.until(lambda: site.waiting() == {"patient-", "waits"}, what=f"all pods but two; {site.waiting()}")
+    finally:
+        site.clear()
+
+
+@pytest.mark.parametrize("name", sorted(CHECKS))
+def test_an_example_does_what_it_says(name: str, site: Site) -> None:
+    try:
+        for document in installation.documents(EXAMPLES / f"{name}.yaml"):
+            site.api.apply(document)
+        assert CHECKS[name](site)
+    finally:
+        site.clear()
