@@ -42,6 +42,10 @@ test-binaries: node-binaries ## build also the Prometheus and the Helm that test
 demo: binaries ## run the main job on a real control plane and audit the result
 	@$(BIN)/python -m demo
 
+.PHONY: kind
+kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)
+	@demo/kind.sh
+
 .PHONY: test
 test: test-binaries ## run every test that needs no GPU: WORKERS=4
 	@$(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
