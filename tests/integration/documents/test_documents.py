@@ -28,7 +28,8 @@ BOX: Final = """kubectl run hello --image=berth.dev/devcluster/box:1 --image-pul
     --overrides='{"spec":{"nodeName":"real-0"}}' -- env wait"""
 OPERATOR_IMAGE: Final = "docker build --push -f images/operator.Dockerfile -t $REGISTRY/berth-operator:0.1.0 ."
 AGENT_IMAGE: Final = "docker build --push -f images/agent.Dockerfile -t $REGISTRY/berth-agent:0.1.0 ."
-HELM: Final = """helm install berth charts/berth --namespace berth-system --create-namespace --wait \\
+INSTALL: Final = "helm install berth charts/berth --namespace berth-system --create-namespace --wait"
+HELM: Final = f"""{INSTALL} \\
     --set image.operator.repository=$REGISTRY/berth-operator \\
     --set image.agent.repository=$REGISTRY/berth-agent"""
 ELSEWHERE: Final[Mapping[str, str]] = {
@@ -43,6 +44,10 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     BOX: "tests/node/test_clean_up.py",
     OPERATOR_IMAGE: "needs Docker and a registry",
     AGENT_IMAGE: "needs Docker and a registry",
+    "make images": "minutes the first time; tests/node/test_trial.py uses the same archives",
+    "ctr --namespace k8s.io images import .build/images/berth-operator.tar": "tests/node/test_trial.py",
+    "ctr --namespace k8s.io images import .build/images/berth-agent.tar": "tests/node/test_trial.py",
+    f"{INSTALL} --set image.pullPolicy=Never": "tests/node/test_trial.py installs the chart",
     HELM: "needs the images on nodes; tests/node/test_trial.py installs the chart",
 }
 """Commands that do not run here, by their exact text: why, or the test that runs them."""
