@@ -137,7 +137,7 @@ def _readiness(berth: Installation) -> dict[str, str]:
 def _why_it_waits(berth: Installation) -> str:
     pod = berth.cluster.api.get(f"{PODS}/{WAITING}")
     scheduled = _condition(pod, "PodScheduled")
-    return str(scheduled.get("message", "")) if scheduled.get("reason") == "Unschedulable" else ""
+    return str(scheduled.get("message", "")) if scheduled.get("status") == "False" else ""
 
 
 def _condition(manifest: Manifest, kind: str) -> Manifest:

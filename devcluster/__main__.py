@@ -96,18 +96,20 @@ def _check(options: argparse.Namespace) -> None:
 
 
 def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
-    names = []
+    operator: int | None = None
+    names: list[str] = []
     with steps.shown(f"filling the cluster {options.name}") as step:
-        file = _fleet(cluster, options)
         if options.operator:
             with step("the definitions, rights and policies of Berth"):
                 installation.apply(cluster)
-        if file:
+            # It starts while the agent does.
+            operator = installation.start(cluster)
+        if file := _fleet(cluster, options):
             with step(f"the nodes of {file}"):
                 names = fleet.start(cluster, file)
-        if options.operator:
+        if operator is not None:
             with step("the operator"):
-                installation.start(cluster, nodes=names)
+                installation.wait(cluster, operator, nodes=names)
     if options.real_node:
         node = real_node.RealNode(cluster=cluster).start()
         print(f"{node.name} is ready: images {image.NAME}; device plugins in {node.device_plugins}")

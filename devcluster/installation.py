@@ -31,6 +31,18 @@ DEADLINE: Final = 120.0
 
 Manifest = dict[str, Any]
 
+PROBE: Final[Manifest] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "probe"},
+    "spec": {
+        "containers": [
+            {"name": "main", "image": "none", "resources": {"limits": {"kubernetes.io/gpu": "50"}}},
+        ]
+    },
+}
+"""A pod that has to be routed and injected; it is never created."""
+
 
 def apply(cluster: Cluster, *, without: Collection[str] = ()) -> None:
     """Apply `crds/` and the files of `manifests/base`, except those named in `without`; no pods are created."""
@@ -62,13 +74,17 @@ def operator(kubeconfig: Path, *flags: str) -> list[str]:
     return [sys.executable, "-m", "berth_operator", *own, *flags]
 
 
-def start(cluster: Cluster, *, nodes: Iterable[str]) -> None:
-    """Start the operator; return when it leads, its policies are in force and all Devices of the nodes have a status.
+def start(cluster: Cluster) -> int:
+    """Start the operator, and return its process id."""
+    return cluster.run(OPERATOR, operator(account(cluster, "berth-operator")))
+
+
+def wait(cluster: Cluster, pid: int, *, nodes: Iterable[str]) -> None:
+    """Return when the operator leads, its policies are in force, and the Devices of the nodes have its conditions.
 
     Raises:
         DevclusterError: the operator ended.
     """
-    pid = cluster.run(OPERATOR, operator(account(cluster, "berth-operator")))
     names = set(nodes)
 
     def serves() -> bool:
@@ -82,19 +98,6 @@ def start(cluster: Cluster, *, nodes: Iterable[str]) -> None:
 def last_lines(cluster: Cluster, program: str) -> list[str]:
     """Return the end of a program's log."""
     return (cluster.folder / f"{program}.log").read_text(errors="replace").splitlines()[-LAST_LINES:]
-
-
-PROBE: Final[Manifest] = {
-    "apiVersion": "v1",
-    "kind": "Pod",
-    "metadata": {"name": "probe"},
-    "spec": {
-        "containers": [
-            {"name": "main", "image": "none", "resources": {"limits": {"kubernetes.io/gpu": "50"}}},
-        ]
-    },
-}
-"""A pod that has to be routed and injected; it is never created."""
 
 
 def routes(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
