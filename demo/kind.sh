@@ -72,6 +72,7 @@ install_chart() {
 }
 
 wait_for_pod() {
+    kubectl wait --for=create "device/$1" --timeout=180s
     kubectl wait --for=condition=Ready "device/$1" --timeout=180s
     kubectl wait --for=condition=Ready pod/first --timeout=180s
 }
