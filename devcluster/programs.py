@@ -30,6 +30,7 @@ class Program:
     module: str
     pin: str
     version_args: tuple[str, ...] = ("--version",)
+    """Arguments with which it prints its version; none if it cannot, and then only the one from the cache is used."""
     cgo: bool = False
     """Whether it has parts in C."""
     tags: str = ""
@@ -124,6 +125,9 @@ PROGRAMS: Final = {
         pin=HELM,
         version_args=("version", "--short"),
     ),
+    "karpenter": Program(
+        package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
+    ),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
 """What every cluster needs."""
@@ -133,6 +137,8 @@ MONITORING: Final = ("prometheus", "promtool")
 """What tests of metrics, dashboards and alert rules need; without Prometheus' web pages."""
 PACKAGING: Final = ("helm",)
 """What tests of the chart need."""
+AUTOSCALER: Final = ("karpenter",)
+"""What the tests with an autoscaler need: Karpenter, whose provider creates nodes that kwok plays."""
 
 
 def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
@@ -147,7 +153,7 @@ def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:
 def find(name: str) -> Path | None:
     """Return where the program is, or None where it must be built."""
     assets = os.environ.get("KUBEBUILDER_ASSETS")
-    for folder in (assets, os.environ.get("PATH")):
+    for folder in (assets, os.environ.get("PATH")) if PROGRAMS[name].version_args else ():
         path = shutil.which(name, path=folder) if folder else None
         if path and _has_pinned_version(PROGRAMS[name], Path(path)):
             return Path(path)
@@ -192,5 +198,5 @@ def _build(name: str, go: Path, target: Path) -> None:
         cgo=program.cgo,
         tags=program.tags,
     )
-    if not _has_pinned_version(program, target):
+    if program.version_args and not _has_pinned_version(program, target):
         raise DevclusterError(f"{name} was built, but does not run or has another version than go.mod pins")

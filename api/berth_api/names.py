@@ -90,7 +90,12 @@ POD_ANNOTATIONS: Final = (
 )
 POD_LABELS: Final = (FENCED_BY,)
 
+# A taint that node pools put on new nodes and that the operator removes once the devices of the node are known.
+AGENT_NOT_READY: Final = "berth.dev/agent-not-ready"
+
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
+MODEL_PREFIX: Final = "model.berth.dev/"
+"""Prefix of labels such as `model.berth.dev/NVIDIA-A100-SXM4-80GB: "4"`, the number of cards of each model."""
 VENDOR_LABEL: Final = "node.koordinator.sh/gpu-vendor"
 MODEL_LABEL: Final = "node.koordinator.sh/gpu-model"
 DRIVER_LABEL: Final = "node.koordinator.sh/gpu-driver-version"

@@ -368,6 +368,7 @@ def _cluster(
     """Return an empty state of the cluster."""
     cluster = Cluster(
         grace=settings.agent_grace,
+        startup_timeout=settings.node_startup_timeout,
         gang_timeout=settings.gang_timeout,
         confined=bool(settings.node_selector),
         listener=listener,

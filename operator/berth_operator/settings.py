@@ -123,6 +123,10 @@ class Settings(BaseSettings):
     agent_grace: Annotated[float, Field(ge=0)] = 10.0
     """Seconds beyond the duration of its Lease for which a silent agent counts as alive: one missed renewal."""
 
+    node_startup_timeout: Annotated[float, Field(ge=0, le=3600)] = 600.0
+    """Seconds after the creation of a Node within which pods that may fit there once its devices are reported are not
+    `Unschedulable`, so that autoscalers add no other node for them; 0 for never (docs/autoscalers.md)."""
+
     charge_foreign: bool = True
     """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""
 

@@ -1,13 +1,15 @@
 """Reasons of PodScheduled=False: `Unschedulable`, for which autoscalers add nodes, only if a node could help."""
 
 import asyncio
+from datetime import timedelta
 
 import pytest
 
-from tests.builders import GPU, NVIDIA, condition, container, pod, pod_group
+from berth_client import times
+from tests.builders import GPU, NVIDIA, condition, container, device, entry, node, pod, pod_group
 from tests.component.test_gangs import REFUSAL, member
 from tests.component.test_plugin_failures import Faulty
-from tests.component.world import Raw, World
+from tests.component.world import Raw, World, now
 from tests.third_party import NPU
 
 pytestmark = pytest.mark.looptime
@@ -115,3 +117,46 @@ async def test_a_condition_of_another_reason_is_replaced_though_its_message_stan
         await asyncio.sleep(30)
     assert len(api.patches) == patches
     assert api.events == []
+
+
+# --- nodes that are starting --------------------------------------------------------------------------------------
+
+
+def new_node(seconds_ago: float = 0) -> Raw:
+    """Return a node that an autoscaler has just added: its labels name its GPUs, and nothing has reported them yet."""
+    raw = node("new", labels={"karpenter.k8s.aws/instance-gpu-count": "8"}, offered={})
+    raw["metadata"]["creationTimestamp"] = times.time(times.now() - timedelta(seconds=seconds_ago))
+    return raw
+
+
+async def test_a_pod_is_not_unschedulable_while_a_node_for_it_starts() -> None:
+    world = World()
+    world.submit(pod("a", {GPU: "50"}))
+    async with world.running() as api:
+        await asyncio.sleep(2)
+        appeared = now()
+        world.cluster.put_node(new_node(seconds_ago=540))
+        world.submit(pod("late", {GPU: "50"}))
+        await asyncio.sleep(30)
+        world.cluster.node_cache.end_startups()
+        await asyncio.sleep(60)
+        world.cluster.node_cache.end_startups()
+        await asyncio.sleep(20)
+    written = [(name, patch["reason"]) for _, name, patch in api.patches]
+    assert [reason for name, reason in written if name == "a"] == ["Unschedulable", "NodeStarting", "Unschedulable"]
+    assert [reason for name, reason in written if name == "late"] == ["NodeStarting", "Unschedulable"]
+    [changed] = [at for at, name, patch in api.patches if (name, patch["reason"]) == ("a", "NodeStarting")]
+    # Sooner than any other change of the message, because autoscalers act on the reason.
+    assert changed - appeared < 5
+
+
+async def test_the_device_of_the_node_ends_the_wait() -> None:
+    world = World()
+    world.cluster.put_node(new_node())
+    world.submit(pod("a", {GPU: "50"}))
+    async with world.running() as api:
+        await asyncio.sleep(2)
+        world.cluster.put_device(device("new", entry(0)))
+        await asyncio.sleep(2)
+    assert [name for _, name, _ in api.binds] == ["a"]
+    assert [patch["reason"] for _, _, patch in api.patches] == ["NodeStarting"]

@@ -5,7 +5,7 @@ anything in the cluster changes, so writes are held back:
 
 * the first reason is written as soon as the bucket allows, before any later one;
 * another reason is written once it has stood for `SETTLE` seconds, or after `MAX_HOLD` seconds of change, and
-  `QUIET` seconds after the last write of this pod;
+  `QUIET` seconds after the last write of this pod, unless the reason's one word changes, on which autoscalers act;
 * a changed spec or nominated node is written at once.
 
 A failed write is retried as long as the pod waits, so conditions end up with the current reason.
@@ -146,7 +146,9 @@ class _Record:
             return -math.inf
         if not self.differs:
             return math.inf
-        return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + MAX_HOLD))
+        settled_at = min(self.changed_at + SETTLE, self.differs_since + MAX_HOLD)
+        is_other_word = self.reason is not None and self.reason.condition != self.written_reason
+        return settled_at if is_other_word else max(self.reported_at + QUIET, settled_at)
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
         """Set the pod's current reason."""

@@ -1,4 +1,4 @@
-"""Once a second, update the Fleet by the agents' heartbeats, and report pods with unknown allocations."""
+"""Once a second, update the Fleet by the clock, and report pods with unknown allocations."""
 
 import asyncio
 from typing import Final
@@ -10,8 +10,9 @@ PERIOD: Final = 1.0
 
 
 async def run(cluster: Cluster) -> None:
-    """Check agents and unknown allocations until cancelled."""
+    """Check agents, new nodes and unknown allocations until cancelled."""
     while True:
         cluster.node_cache.check_all_alive()
+        cluster.node_cache.end_startups()
         cluster.unknown_allocations.report()
         await asyncio.sleep(PERIOD)

@@ -200,6 +200,11 @@ def _ready(view: NodeView) -> _Verdict:
     return names.READY, "True", "AgentHeard", "the node's Lease is renewed"
 
 
+def is_ready(view: NodeView) -> bool:
+    """Return whether the Device of a node that has one is ready."""
+    return _ready(view)[1] == "True"
+
+
 def _renewal(view: NodeView) -> str:
     """Return since when the agent has been silent: a time, because each new text is written."""
     # An agent that is not heard does not change the time.

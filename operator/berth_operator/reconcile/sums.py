@@ -24,8 +24,6 @@ OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFI
 
 MANAGED: Final = "berth.dev/devices"
 """Label on every Node whose sums Berth writes; it stays until the sums have been removed."""
-MODEL_PREFIX: Final = "model.berth.dev/"
-"""Prefix of labels such as `model.berth.dev/NVIDIA-A100-SXM4-80GB: "4"`, the number of cards of each model."""
 
 
 def wanted(view: NodeView) -> dict[str, int]:
@@ -100,7 +98,7 @@ def label_patch(view: NodeView) -> dict[str, Any] | None:
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
     shown, desired = view.node.info.labels, _labels(view)
-    ours = [name for name in shown if name.startswith(MODEL_PREFIX)]
+    ours = [name for name in shown if name.startswith(names.MODEL_PREFIX)]
     ours += [MANAGED, names.VENDOR_LABEL, names.MODEL_LABEL, names.DRIVER_LABEL] if MANAGED in shown else []
     changes: dict[str, str | None] = {name: None for name in ours if name in shown and name not in desired}
     changes |= {name: value for name, value in desired.items() if shown.get(name) != value}
@@ -112,7 +110,7 @@ def _labels(view: NodeView) -> dict[str, str]:
         # Without a Device the label stays as long as the sums do, so that they are removed even after a restart.
         return {MANAGED: "false"} if view.node and MANAGED in view.node.info.labels and wanted(view) else {}
     models = Counter(_safe(card.model) for card in view.device.inventory.cards if card.type == GPU)
-    labels = {MANAGED: "true"} | {MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
+    labels = {MANAGED: "true"} | {names.MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
     if models:
         labels |= {names.VENDOR_LABEL: _safe(view.device.inventory.vendor)}
         labels |= {names.DRIVER_LABEL: _safe(view.device.driver_version)} if view.device.driver_version else {}

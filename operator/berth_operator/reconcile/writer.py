@@ -21,7 +21,7 @@ from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.clients.bucket import Bucket
 from berth_operator.metrics import counters
-from berth_operator.reconcile import gpupods, groups, status, sums
+from berth_operator.reconcile import gpupods, groups, startup, status, sums
 from berth_operator.state.views import GpuPodView, GroupView, NodeView, StatusKind, View
 
 RETRY: Final = 2.0
@@ -47,6 +47,9 @@ class Api(Protocol):
 
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a JSON merge patch."""
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
+        """Send a JSON patch."""
 
     async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> object:
         """Send a server-side apply, without force."""
@@ -148,6 +151,8 @@ class Writer:
             await self._send("node", functools.partial(self._api.merge_patch, f"{path}/status", patch))
         if (patch := sums.label_patch(view)) is not None:
             await self._send("node", functools.partial(self._api.merge_patch, path, patch))
+        if (operations := startup.patch(view)) is not None:
+            await self._send("node", functools.partial(self._api.json_patch, path, operations))
 
     async def _write(self, kind: StatusKind, name: str) -> None:
         match await self._view(kind, name):

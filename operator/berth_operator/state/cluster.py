@@ -50,6 +50,7 @@ class Cluster:
         self,
         *,
         grace: float,
+        startup_timeout: float = 600.0,
         gang_timeout: float = 60.0,
         confined: bool = False,
         fleet: Fleet | None = None,
@@ -62,6 +63,7 @@ class Cluster:
 
         Args:
             grace: seconds after the end of its Lease at which an agent counts as dead.
+            startup_timeout: seconds after its creation for which a Node counts as starting.
             gang_timeout: seconds that a gang may stay bound in part, where its PodGroup sets none.
             confined: whether a node selector leaves Nodes to other instances.
             fleet: a Fleet to use; by default an empty one.
@@ -118,6 +120,7 @@ class Cluster:
             listener=listener,
             clock=clock,
             grace=grace,
+            startup_timeout=startup_timeout,
             confined=confined,
         )
         self.gpu_metrics = GpuMetrics(fleet=self.fleet, waker=waker, clock=clock)

@@ -10,12 +10,14 @@ from berth_api.request import Kinds
 from berth_client import times
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.starting import will_have_devices
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import devices, nodes
 from berth_operator.state.allocation_tracker import AllocationTracker
 from berth_operator.state.devices import DeviceRecord
 from berth_operator.state.heartbeats import Heartbeats
 from berth_operator.state.listener import Listener
+from berth_operator.state.new_nodes import NewNodes
 from berth_operator.state.nodes import NodeRecord
 from berth_operator.state.views import NodeView, StatusKind
 from berth_operator.state.waker import Waker
@@ -38,12 +40,14 @@ class NodeCache:
         listener: Listener,
         clock: Callable[[], float],
         grace: float,
+        startup_timeout: float,
         confined: bool,
     ) -> None:
         """Create a cache; `confined`: whether a node selector leaves Nodes to other instances."""
         self._fleet, self._kinds, self._allocations = fleet, kinds, allocations
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
+        self._new = NewNodes(seconds=startup_timeout, clock=clock)
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
 
@@ -57,6 +61,10 @@ class NodeCache:
         before = known.info if known else None
         if before != info:
             self._fleet.put_node(info)
+        if known is None or known.uid != record.uid:
+            self._new.remove(info.name)
+            self._new.put(info.name, raw["metadata"].get("creationTimestamp") or "")
+        self._set_starting(info.name)
         self._allocations.put_boot(info.name, nodes.boot_id(raw))
         if change := nodes.change(before, info):
             labels = nodes.changed_labels(before, info)
@@ -67,6 +75,7 @@ class NodeCache:
         """Remove a Node that was deleted, or that our node selector no longer matches."""
         known = self.nodes.pop(name, None)
         self._fleet.remove_node(name)
+        self._new.remove(name)
         self._forget_if_gone(name)
         labels = nodes.changed_labels(known.info if known else None, None)
         self._waker.happened(ClusterEvent(change=Change.NODE_REMOVED, node=name, labels=labels))
@@ -84,6 +93,7 @@ class NodeCache:
         is_new = known is None or known.inventory != record.inventory
         if is_new:
             self._fleet.put_device(record.name, record.inventory)
+            self._set_starting(record.name)
             self._fleet.set_fresh(record.name, fresh=self.is_alive(record.name))
             self._fleet.set_heard(record.name, self._heard(record.name))
         if is_new or (known is not None and known.agent_report is not record.agent_report):
@@ -98,6 +108,7 @@ class NodeCache:
         self.devices.pop(name, None)
         self._heartbeats.dismiss(name)
         self._fleet.remove_device(name)
+        self._set_starting(name)
         self._forget_if_gone(name)
         self._changed(name)
 
@@ -141,6 +152,19 @@ class NodeCache:
         self._changed(name)
         if alive:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
+
+    def end_startups(self) -> None:
+        """Stop counting on nodes that have been starting for too long, by the clock."""
+        for name in self._new.expire():
+            if bool(self._fleet.starting[self._fleet.rows[name]]):
+                self._set_starting(name)
+                self._waker.record_change()
+
+    def _set_starting(self, name: str) -> None:
+        """Set whether a node is starting: it is new, and it has devices or shows that it will have them."""
+        node = self.nodes.get(name)
+        has_devices = node is not None and (name in self.devices or will_have_devices(node.info, self._kinds))
+        self._fleet.set_starting(name, starting=has_devices and name in self._new)
 
     # --- queries ----------------------------------------------------------------------------------------------
 

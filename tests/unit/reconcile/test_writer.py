@@ -95,6 +95,15 @@ class Api:
         self.cluster.put_node(stored)
         return stored
 
+    async def json_patch(self, path: str, operations: list[Raw]) -> Raw:
+        name = path.split("/")[4]
+        await self.call(f"taints {name}")
+        assert [each["op"] for each in operations] == ["test", "remove"]
+        stored = self.nodes[name]
+        del stored["spec"]["taints"][int(operations[1]["path"].rpartition("/")[2])]
+        self.cluster.put_node(stored)
+        return stored
+
     async def apply(self, path: str, body: Raw, field_manager: str) -> None:
         assert field_manager == "berth-operator"
         name = path.split("/")[5]
@@ -174,6 +183,22 @@ async def test_sums_then_labels_then_the_device() -> None:
     assert api.nodes["a"]["status"]["allocatable"][GPU] == "100"
     assert api.nodes["a"]["metadata"]["labels"]["berth.dev/devices"] == "true"
     assert api.devices["a"]["status"]["gpus"] == 1
+
+
+async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    other = {"key": "team", "effect": "NoSchedule"}
+    world.api.nodes["a"]["spec"]["taints"] = [other, {"key": names.AGENT_NOT_READY, "effect": "NoSchedule"}]
+    world.cluster.put_node(world.api.nodes["a"])
+    world.writer.mark(NODE, "a")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        assert "taints a" not in api.order()
+        world.writer.mark(NODE, "a")
+        await asyncio.sleep(1)
+    assert [what for what in api.order() if not what.startswith("device")] == ["sums a", "labels a", "taints a"]
+    assert api.nodes["a"]["spec"]["taints"] == [other]
 
 
 async def test_nothing_is_written_twice() -> None:

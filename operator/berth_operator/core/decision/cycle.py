@@ -17,8 +17,10 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.request import is_device, nearest
+from berth_operator.core.decision import messages, starting
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
+    NODE_STARTING,
     SCHEDULER_ERROR,
     UNSCHEDULABLE,
     cut,
@@ -232,14 +234,17 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
-    condition = UNSCHEDULABLE
+    condition, hint = UNSCHEDULABLE, _hint(fleet, request)
     if (refusing_filter := refusing(fleet, request, filters)) is not None:
         [of_pod] = refusing_filter.explain(fleet, request, fleet.present)
         condition = OF_REQUEST[refusing_filter.NAME]
+    elif starting_nodes := int(starting.may_fit(fleet, request, filters).sum()):
+        condition = NODE_STARTING
+        hint = " ".join(filter(None, (hint, messages.starting(starting_nodes))))
     return Failure(
         reasons=reasons,
         condition=condition,
-        message=_message(int(fleet.present.sum()), counts, of_pod, _hint(fleet, request)),
+        message=_message(int(fleet.present.sum()), counts, of_pod, hint),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
         filters=tuple(filters),

@@ -20,6 +20,8 @@ SCHEDULER_ERROR: Final = "SchedulerError"
 """kube-scheduler's reason for a pod that could not be decided or bound because of an error."""
 INVALID_REQUEST: Final = "InvalidRequest"
 """A resource, annotation or label of the pod is invalid."""
+NODE_STARTING: Final = "NodeStarting"
+"""A node that may take the pod is starting; its agent has not reported all devices yet."""
 POD_GROUP_NOT_READY: Final = "PodGroupNotReady"
 """The pod's group has too few members, does not exist or is invalid."""
 
@@ -33,6 +35,11 @@ def fit_error(nodes: int, counts: Mapping[str, int], of_pod: str = "") -> str:
         return NO_NODES
     reasons = of_pod or ", ".join(sorted(f"{count} {reason}" for reason, count in counts.items()))
     return f"0/{nodes} nodes are available: {reasons}."
+
+
+def starting(nodes: int) -> str:
+    """Return the sentence that ends the message of a pod that may fit on nodes that are starting."""
+    return f"{nodes} node(s) that may take the pod are starting."
 
 
 def invalid_request(error: str) -> str:

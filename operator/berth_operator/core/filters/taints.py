@@ -6,7 +6,7 @@ from typing import Final
 from berth_operator.core.filters import cordon
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.request import PodRequest, Taint
 from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "taints"
@@ -30,6 +30,10 @@ def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str,
 
 def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[Mask]:
     for taint, rows in fleet.taints().items():
-        # The filter `cordon` handles the taint of a cordon and reports it.
-        if taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint):
+        if repels(taint, request):
             yield rows
+
+
+def repels(taint: Taint, request: PodRequest) -> bool:
+    """Return whether a taint keeps the pod off; the filter `cordon` handles the taint of a cordon and reports it."""
+    return taint.effect != "PreferNoSchedule" and taint != cordon.TAINT and not request.tolerates(taint)

@@ -1,0 +1,51 @@
+"""The startup taint goes once the Node shows what its agent reported."""
+
+from typing import Any
+
+import pytest
+
+from berth_operator.reconcile import startup, sums
+from berth_operator.state import devices, nodes
+from berth_operator.state.views import NodeView
+from tests.builders import condition, device, entry, node
+
+Raw = dict[str, Any]
+
+OTHER = {"key": "team", "effect": "NoSchedule"}
+TAINT = {"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}
+REMOVED = [
+    {"op": "test", "path": "/spec/taints/1/key", "value": "berth.dev/agent-not-ready"},
+    {"op": "remove", "path": "/spec/taints/1"},
+]
+
+
+def view(*taints: Raw, shows: bool = True, has_device: bool = True, alive: bool = True, **status: Any) -> NodeView:
+    """Return the view of a node with a card; `shows`: whether the Node shows its sums and labels."""
+    record = devices.record(device("node", entry(0), **status)) if has_device else None
+    raw = node(taints=list(taints))
+    seen = NodeView(name="node", node=nodes.record(raw), device=record, ours=True, alive=alive, charges=())
+    if not shows:
+        return seen
+    for fields, patch in ((raw["status"], sums.status_patch(seen)), (raw["metadata"], sums.label_patch(seen))):
+        for kind, changes in (patch or {}).get("status" if fields is raw["status"] else "metadata", {}).items():
+            fields[kind] = fields[kind] | changes
+    return NodeView(name="node", node=nodes.record(raw), device=record, ours=True, alive=alive, charges=())
+
+
+@pytest.mark.parametrize(
+    ("seen", "expected"),
+    [
+        pytest.param(view(OTHER, TAINT), REMOVED, id="started"),
+        pytest.param(view(OTHER), None, id="no such taint"),
+        pytest.param(view(OTHER, TAINT, shows=False), None, id="sums not written yet"),
+        pytest.param(view(OTHER, TAINT, has_device=False), None, id="no Device"),
+        pytest.param(view(OTHER, TAINT, alive=False), None, id="agent silent"),
+        pytest.param(
+            view(OTHER, TAINT, conditions=[condition("DriverLoaded", "False", reason="Missing", message="")]),
+            None,
+            id="no driver",
+        ),
+    ],
+)
+def test_the_startup_taint_is_removed_last(seen: NodeView, expected: list[Raw] | None) -> None:
+    assert startup.patch(seen) == expected

@@ -1,0 +1,109 @@
+"""How long a node counts as starting: an agent that never comes must not keep autoscalers from adding nodes."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from berth_client import times
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cluster import Cluster
+from tests.builders import NVIDIA, device, entry, node, waiting
+
+Raw = dict[str, Any]
+
+GPU_LABEL = {"nvidia.com/gpu.present": "true"}
+POD = waiting("a", {NVIDIA: 1})
+
+
+class World:
+    """A cluster whose nodes start for ten minutes, with a controlled clock."""
+
+    def __init__(self, timeout: float = 600.0) -> None:
+        self.now = 100.0
+        self.cluster = Cluster(grace=20.0, startup_timeout=timeout, clock=lambda: self.now)
+
+    def created(self, seconds_ago: float, **fields: Any) -> None:
+        """Add a Node without a Device that was created some seconds ago."""
+        raw = node(**{"labels": GPU_LABEL, "offered": {}, **fields})
+        raw["metadata"]["creationTimestamp"] = times.time(times.now() - timedelta(seconds=seconds_ago))
+        self.cluster.put_node(raw)
+
+    def pass_time(self, seconds: float) -> None:
+        """Let time pass; the node sends its heartbeats."""
+        self.now += seconds
+        self.cluster.node_cache.end_startups()
+
+    def condition(self, pod: PendingPod = POD) -> str:
+        outcome = decide(self.cluster.fleet, pod, Policy())
+        return outcome.condition if isinstance(outcome, Failure) else "placed"
+
+
+@pytest.mark.parametrize(
+    ("age", "expected"),
+    [
+        pytest.param(0, "NodeStarting", id="new"),
+        pytest.param(-30, "NodeStarting", id="by a clock that is ahead"),
+        pytest.param(590, "NodeStarting", id="almost too old"),
+        pytest.param(601, "Unschedulable", id="too old, also for an operator that has just started"),
+    ],
+)
+def test_a_node_is_starting_by_its_age(age: float, expected: str) -> None:
+    world = World()
+    world.created(age)
+    assert world.condition() == expected
+
+
+def test_a_node_stops_starting_when_its_time_is_over_and_reasons_are_reviewed() -> None:
+    world = World()
+    world.created(500)
+    world.pass_time(90)
+    version = world.cluster.version
+    assert world.condition() == "NodeStarting"
+    world.pass_time(20)
+    assert world.condition() == "Unschedulable"
+    assert world.cluster.version > version
+
+
+def test_no_node_is_starting_without_the_timeout() -> None:
+    world = World(timeout=0)
+    world.created(0)
+    assert world.condition() == "Unschedulable"
+
+
+def test_a_node_may_show_its_gpus_later_than_it_appears() -> None:
+    world = World()
+    world.created(0, labels={})
+    assert world.condition() == "Unschedulable"
+    world.created(0)
+    assert world.condition() == "NodeStarting"
+
+
+def test_once_the_device_and_its_plugin_are_there_the_pod_is_placed() -> None:
+    world = World()
+    world.created(0, taints=[{"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}])
+    world.cluster.put_device(device("node", entry(0)))
+    assert world.condition() == "NodeStarting"
+    world.created(0)
+    assert world.condition() == "NodeStarting"
+    world.created(0, offered={NVIDIA: 1})
+    assert world.condition() == "placed"
+    assert world.condition(waiting("b", {NVIDIA: 2})) == "Unschedulable"
+
+
+def test_a_new_node_of_an_old_name_is_new() -> None:
+    world = World()
+    world.created(700, uid="old")
+    world.created(0, uid="new")
+    assert world.condition() == "NodeStarting"
+    world.cluster.remove_node("node")
+    world.pass_time(700)
+    assert world.condition() == "Unschedulable"
+
+
+def test_a_time_that_cannot_be_read_is_not_new() -> None:
+    world = World()
+    world.cluster.put_node(node(labels=GPU_LABEL, offered={}))
+    assert world.condition() == "Unschedulable"
