@@ -54,6 +54,11 @@ test: test-binaries ## run every test that needs no GPU: WORKERS=4
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2
 	@BERTH_REPEAT=$(or $(REPEAT),2) $(BIN)/pytest tests/node -n 2 --dist loadfile
 
+.PHONY: autoscaler-e2e
+autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth (builds it once, 6 minutes)
+	@$(BIN)/python -m devcluster build karpenter > /dev/null
+	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
+
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu

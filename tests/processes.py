@@ -105,6 +105,8 @@ class Processes:
                 "namespace": self.arena.namespace,
                 "lease": self.arena.lease_name,
                 "takeover_pause": 0.1,
+                # All nodes of a test are new.
+                "node_startup_timeout": 0,
                 "health": "",
                 "metrics_port": 0,
                 "debug_port": 0,

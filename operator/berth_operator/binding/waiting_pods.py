@@ -5,8 +5,9 @@ anything in the cluster changes, so writes are held back:
 
 * the first reason is written as soon as the bucket allows, before any later one;
 * another reason is written once it has stood for `SETTLE` seconds, or after `MAX_HOLD` seconds of change, and
-  `QUIET` seconds after the last write of this pod, unless the reason's one word changes, on which autoscalers act;
-* a changed spec or nominated node is written at once.
+  `QUIET` seconds after the last write of this pod;
+* a changed spec or nominated node is written at once, and so is that the pod is no longer `Unschedulable`, because
+  autoscalers add nodes for that reason.
 
 A failed write is retried as long as the pod waits, so conditions end up with the current reason.
 
@@ -28,6 +29,7 @@ from berth_client.errors import ApiError, CallError
 from berth_operator.binding.events import Event, EventApi, Subject, event_name, microtime
 from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.clients.bucket import Bucket
+from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.values.request import PendingPod
 
 RATE: Final = 250.0
@@ -140,15 +142,18 @@ class _Record:
         return max(self.retry_at, min(self._status_due(), *(each.due() for each in self.series.values()), math.inf))
 
     def _status_due(self) -> float:
-        if self.nominated_node is not None or (
-            self.differs and (self.is_first or self.pod.generation != self.generation)
-        ):
+        if self.nominated_node is not None or (self.differs and self._is_urgent):
             return -math.inf
         if not self.differs:
             return math.inf
-        settled_at = min(self.changed_at + SETTLE, self.differs_since + MAX_HOLD)
-        is_other_word = self.reason is not None and self.reason.condition != self.written_reason
-        return settled_at if is_other_word else max(self.reported_at + QUIET, settled_at)
+        return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + MAX_HOLD))
+
+    @property
+    def _is_urgent(self) -> bool:
+        """Return whether a reason that differs is written at once."""
+        reason = "" if self.reason is None else self.reason.condition
+        was_unschedulable = self.written_reason == UNSCHEDULABLE != reason
+        return self.is_first or self.pod.generation != self.generation or was_unschedulable
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
         """Set the pod's current reason."""

@@ -84,6 +84,7 @@ OWN = [
     # The condition PodScheduled=False
     (messages.INVALID_REQUEST, "InvalidRequest"),
     (messages.NODE_STARTING, "NodeStarting"),
+    (messages.UNKNOWN_MODEL, "UnknownModel"),
     (messages.POD_GROUP_NOT_READY, "PodGroupNotReady"),
     (OF_REQUEST["supported"], "NotSupported"),
     (OF_REQUEST["injected"], "NotInjected"),

@@ -17,10 +17,9 @@ import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.request import is_device, nearest
-from berth_operator.core.decision import messages, starting
+from berth_operator.core.decision import autoscaling
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
-    NODE_STARTING,
     SCHEDULER_ERROR,
     UNSCHEDULABLE,
     cut,
@@ -234,17 +233,15 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
-    condition, hint = UNSCHEDULABLE, _hint(fleet, request)
     if (refusing_filter := refusing(fleet, request, filters)) is not None:
         [of_pod] = refusing_filter.explain(fleet, request, fleet.present)
-        condition = OF_REQUEST[refusing_filter.NAME]
-    elif starting_nodes := int(starting.may_fit(fleet, request, filters).sum()):
-        condition = NODE_STARTING
-        hint = " ".join(filter(None, (hint, messages.starting(starting_nodes))))
+        condition, note = OF_REQUEST[refusing_filter.NAME], ""
+    else:
+        condition, note = autoscaling.condition(fleet, request, filters)
     return Failure(
         reasons=reasons,
         condition=condition,
-        message=_message(int(fleet.present.sum()), counts, of_pod, hint),
+        message=_message(int(fleet.present.sum()), counts, of_pod, _hint(fleet, request), note),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
         filters=tuple(filters),
@@ -274,6 +271,5 @@ def _hint(fleet: Fleet, request: PodRequest) -> str:
     return " ".join(filter(None, (request.devices.hint, nearest.hint(unknown, offered, fleet.kinds))))
 
 
-def _message(nodes: int, counts: Mapping[str, int], of_pod: str, hint: str) -> str:
-    text = fit_error(nodes, counts, of_pod)
-    return cut(f"{text} {hint}" if hint else text)
+def _message(nodes: int, counts: Mapping[str, int], of_pod: str, *notes: str) -> str:
+    return cut(" ".join(filter(None, (fit_error(nodes, counts, of_pod), *notes))))

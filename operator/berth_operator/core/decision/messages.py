@@ -22,6 +22,8 @@ INVALID_REQUEST: Final = "InvalidRequest"
 """A resource, annotation or label of the pod is invalid."""
 NODE_STARTING: Final = "NodeStarting"
 """A node that may take the pod is starting; its agent has not reported all devices yet."""
+UNKNOWN_MODEL: Final = "UnknownModel"
+"""No GPU is of the model that the pod's annotations name, and the pod does not select the nodes that have it."""
 POD_GROUP_NOT_READY: Final = "PodGroupNotReady"
 """The pod's group has too few members, does not exist or is invalid."""
 

@@ -10,8 +10,8 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.values.request import PendingPod, Taint, Toleration
-from tests.builders import GPU, NVIDIA, add, asks, cards, charge, gang, grant, inventory, node_info, waiting
+from berth_operator.core.values.request import NodeTerm, PendingPod, Taint, Toleration
+from tests.builders import GPU, NVIDIA, add, asks, cards, charge, gang, grant, inventory, label, node_info, waiting
 
 STARTUP = Taint(key="berth.dev/agent-not-ready", effect="NoSchedule")
 DEDICATED = Taint(key="team", value="a", effect="NoSchedule")
@@ -94,3 +94,31 @@ def test_a_gang_waits_for_a_starting_node(minimum: int, expected: str) -> None:
     fleet = starting()
     add(fleet, node_info("ready"), inventory(*cards(4)))
     assert condition(fleet, unit) == expected
+
+
+# --- models that no node has --------------------------------------------------------------------------------------
+
+B200 = of_pod({"berth.dev/gpu-model": "*B200*"}, {})
+ANY_A100 = of_pod({"berth.dev/gpu-model": "*A100*"}, {})
+
+
+@pytest.mark.parametrize(
+    ("pod", "expected"),
+    [
+        pytest.param(waiting("a", asks(TWO, model=B200)), "UnknownModel", id="no such model"),
+        pytest.param(waiting("a", asks(TWO, model=ANY_A100)), "Unschedulable", id="of this model, but too few"),
+        pytest.param(waiting("a", asks(TWO, model=B200, selector={"pool": "b"})), "Unschedulable", id="node selector"),
+        pytest.param(
+            waiting("a", asks(TWO, model=B200, affinity=[NodeTerm(labels=(label("pool", "Exists"),))])),
+            "Unschedulable",
+            id="node affinity",
+        ),
+    ],
+)
+def test_no_node_is_asked_for_a_model_that_autoscalers_cannot_see(pod: PendingPod, expected: str) -> None:
+    assert condition(starting(1, is_new=False), pod) == expected
+    assert condition(starting(1), pod) == expected
+
+
+def test_without_any_gpu_the_model_is_unknown_too() -> None:
+    assert condition(Fleet(), waiting("a", asks(TWO, model=ANY_A100))) == "UnknownModel"

@@ -1,0 +1,34 @@
+"""The reason of PodScheduled=False for a pod that fits on no node now: autoscalers add nodes for `Unschedulable` alone.
+
+An autoscaler knows the resources, labels and taints of the nodes that it could add, but neither Berth's annotations nor
+Devices. So it must not be asked where it would add a node in vain.
+"""
+
+from collections.abc import Sequence
+
+from berth_api.names import GPU
+from berth_operator.core.decision import messages, starting
+from berth_operator.core.filters import Filter
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+
+
+def condition(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> tuple[str, str]:
+    """Return the reason, and a sentence for the end of the message."""
+    if nodes := int(starting.may_fit(fleet, request, filters).sum()):
+        return messages.NODE_STARTING, messages.starting(nodes)
+    if _is_unknown_model(fleet, request):
+        return messages.UNKNOWN_MODEL, ""
+    return messages.UNSCHEDULABLE, ""
+
+
+def _is_unknown_model(fleet: Fleet, request: PodRequest) -> bool:
+    """Return whether no GPU is of the pod's model, and the pod does not select the nodes that have it either.
+
+    An autoscaler would add the cheapest node with GPUs, of any model.
+    """
+    if not request.model or request.node_selector or request.node_affinity is not None:
+        return False
+    cards = fleet.cards[GPU]
+    accepted = fleet.accepted_models(request.model)
+    return not accepted[cards.model[cards.present]].any()
