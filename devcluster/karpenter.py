@@ -42,7 +42,7 @@ def start(cluster: Cluster, *, types: Sequence[InstanceType], delay: float = DEL
             f"--instance-types-file-path={for_karpenter}",
             "--disable-leader-election",
             "--feature-gates=NodeOverlay=true",
-            # Nobody reads them here: any free port.
+            # Any free port: no test reads them.
             "--metrics-port=0",
             "--health-probe-port=0",
         ],

@@ -90,8 +90,12 @@ POD_ANNOTATIONS: Final = (
 )
 POD_LABELS: Final = (FENCED_BY,)
 
-# A taint that node pools put on new nodes and that the operator removes once the devices of the node are known.
-AGENT_NOT_READY: Final = "berth.dev/agent-not-ready"
+# Taints that node pools put on new nodes and that the operator removes once the devices of the node are known.
+AGENT_NOT_READY: Final = (
+    "berth.dev/agent-not-ready",
+    # cluster-autoscaler knows this one by its prefix, where its flags cannot be set.
+    "startup-taint.cluster-autoscaler.kubernetes.io/berth-agent-not-ready",
+)
 
 # Labels on Devices (written by agents) and Nodes (copied by the operator).
 MODEL_PREFIX: Final = "model.berth.dev/"

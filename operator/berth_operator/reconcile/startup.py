@@ -17,9 +17,10 @@ def patch(view: NodeView) -> list[dict[str, Any]] | None:
     """
     if view.node is None or view.device is None or not status.is_ready(view):
         return None
-    position = next((i for i, each in enumerate(view.node.info.taints) if each.key == names.AGENT_NOT_READY), None)
+    taints = ((i, each.key) for i, each in enumerate(view.node.info.taints) if each.key in names.AGENT_NOT_READY)
+    position, key = next(taints, (None, ""))
     # Sums first: with the taint gone, an autoscaler reads what the Node shows.
     if position is None or sums.status_patch(view) is not None or sums.label_patch(view) is not None:
         return None
     path = f"/spec/taints/{position}"
-    return [{"op": "test", "path": f"{path}/key", "value": names.AGENT_NOT_READY}, {"op": "remove", "path": path}]
+    return [{"op": "test", "path": f"{path}/key", "value": key}, {"op": "remove", "path": path}]

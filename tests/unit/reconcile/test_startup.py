@@ -13,10 +13,13 @@ Raw = dict[str, Any]
 
 OTHER = {"key": "team", "effect": "NoSchedule"}
 TAINT = {"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}
-REMOVED = [
-    {"op": "test", "path": "/spec/taints/1/key", "value": "berth.dev/agent-not-ready"},
-    {"op": "remove", "path": "/spec/taints/1"},
-]
+PREFIXED = "startup-taint.cluster-autoscaler.kubernetes.io/berth-agent-not-ready"
+
+
+def removal(position: int, key: str) -> list[Raw]:
+    """Return the patch that removes a taint."""
+    path = f"/spec/taints/{position}"
+    return [{"op": "test", "path": f"{path}/key", "value": key}, {"op": "remove", "path": path}]
 
 
 def view(*taints: Raw, shows: bool = True, has_device: bool = True, alive: bool = True, **status: Any) -> NodeView:
@@ -35,8 +38,9 @@ def view(*taints: Raw, shows: bool = True, has_device: bool = True, alive: bool 
 @pytest.mark.parametrize(
     ("seen", "expected"),
     [
-        pytest.param(view(OTHER, TAINT), REMOVED, id="started"),
+        pytest.param(view(OTHER, TAINT), removal(1, TAINT["key"]), id="started"),
         pytest.param(view(OTHER), None, id="no such taint"),
+        pytest.param(view(TAINT | {"key": PREFIXED}), removal(0, PREFIXED), id="the taint of cluster-autoscaler"),
         pytest.param(view(OTHER, TAINT, shows=False), None, id="sums not written yet"),
         pytest.param(view(OTHER, TAINT, has_device=False), None, id="no Device"),
         pytest.param(view(OTHER, TAINT, alive=False), None, id="agent silent"),

@@ -189,7 +189,7 @@ async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:
     world = World()
     world.api.add("a", entry(0))
     other = {"key": "team", "effect": "NoSchedule"}
-    world.api.nodes["a"]["spec"]["taints"] = [other, {"key": names.AGENT_NOT_READY, "effect": "NoSchedule"}]
+    world.api.nodes["a"]["spec"]["taints"] = [other, {"key": names.AGENT_NOT_READY[0], "effect": "NoSchedule"}]
     world.cluster.put_node(world.api.nodes["a"])
     world.writer.mark(NODE, "a")
     async with running(world) as api:

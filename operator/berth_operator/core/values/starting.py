@@ -51,7 +51,7 @@ STARTUP_SUFFIX: Final = "/agent-not-ready"
 def will_have_devices(node: NodeInfo, kinds: Kinds = BUILT_IN) -> bool:
     """Return whether a Node shows that it has devices, even if there is no Device yet."""
     return (
-        any(taint.key == names.AGENT_NOT_READY for taint in node.taints)
+        any(taint.key in names.AGENT_NOT_READY for taint in node.taints)
         or any(amount and is_device(name, kinds) for name, amount in node.allocatable.items())
         or any(_names_devices(key, value) for key, value in node.labels.items())
     )
