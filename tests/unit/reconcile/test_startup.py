@@ -1,5 +1,6 @@
 """The startup taint goes once the Node shows what its agent reported."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -22,17 +23,27 @@ def removal(position: int, key: str) -> list[Raw]:
     return [{"op": "test", "path": f"{path}/key", "value": key}, {"op": "remove", "path": path}]
 
 
-def view(*taints: Raw, shows: bool = True, has_device: bool = True, alive: bool = True, **status: Any) -> NodeView:
-    """Return the view of a node with a card; `shows`: whether the Node shows its sums and labels."""
+def view(
+    *taints: Raw,
+    shows: Collection[str] = ("sums", "labels"),
+    has_device: bool = True,
+    alive: bool = True,
+    **status: Any,
+) -> NodeView:
+    """Return the view of a node with a card; `shows`: what of its devices the Node shows."""
     record = devices.record(device("node", entry(0), **status)) if has_device else None
     raw = node(taints=list(taints))
-    seen = NodeView(name="node", node=nodes.record(raw), device=record, ours=True, alive=alive, charges=())
-    if not shows:
-        return seen
-    for fields, patch in ((raw["status"], sums.status_patch(seen)), (raw["metadata"], sums.label_patch(seen))):
-        for kind, changes in (patch or {}).get("status" if fields is raw["status"] else "metadata", {}).items():
-            fields[kind] = fields[kind] | changes
-    return NodeView(name="node", node=nodes.record(raw), device=record, ours=True, alive=alive, charges=())
+
+    def seen() -> NodeView:
+        return NodeView(name="node", node=nodes.record(raw), device=record, ours=True, alive=alive, charges=())
+
+    before = seen()
+    if "sums" in shows:
+        for field, amounts in (sums.status_patch(before) or {"status": {}})["status"].items():
+            raw["status"][field] |= amounts
+    if "labels" in shows:
+        raw["metadata"]["labels"] |= (sums.label_patch(before) or {"metadata": {"labels": {}}})["metadata"]["labels"]
+    return seen()
 
 
 @pytest.mark.parametrize(
@@ -41,7 +52,8 @@ def view(*taints: Raw, shows: bool = True, has_device: bool = True, alive: bool 
         pytest.param(view(OTHER, TAINT), removal(1, TAINT["key"]), id="started"),
         pytest.param(view(OTHER), None, id="no such taint"),
         pytest.param(view(TAINT | {"key": PREFIXED}), removal(0, PREFIXED), id="the taint of cluster-autoscaler"),
-        pytest.param(view(OTHER, TAINT, shows=False), None, id="sums not written yet"),
+        pytest.param(view(OTHER, TAINT, shows=["labels"]), None, id="sums not written yet"),
+        pytest.param(view(OTHER, TAINT, shows=["sums"]), None, id="labels not written yet"),
         pytest.param(view(OTHER, TAINT, has_device=False), None, id="no Device"),
         pytest.param(view(OTHER, TAINT, alive=False), None, id="agent silent"),
         pytest.param(

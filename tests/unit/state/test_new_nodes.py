@@ -67,6 +67,13 @@ def test_a_node_stops_starting_when_its_time_is_over_and_reasons_are_reviewed() 
     assert world.cluster.version > version
 
 
+def test_a_clock_that_is_ahead_does_not_make_it_longer() -> None:
+    world = World()
+    world.created(-300)
+    world.pass_time(601)
+    assert world.condition() == "Unschedulable"
+
+
 def test_no_node_is_starting_without_the_timeout() -> None:
     world = World(timeout=0)
     world.created(0)
