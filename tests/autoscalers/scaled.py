@@ -1,7 +1,7 @@
 """One test's pods, and the nodes that Karpenter adds for them."""
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -52,12 +52,13 @@ class Scaled:
         self.claims_seen |= {claim["metadata"]["name"] for claim in self.claims()}
         return pods
 
-    def wait_bound(self, count: int) -> list[Manifest]:
-        """Wait until so many pods are bound; return them."""
+    def wait_bound(self, count: int, *, other_than: Collection[str] = ()) -> list[Manifest]:
+        """Wait until so many pods are bound and none has one of these UIDs; return them."""
 
         def bound() -> list[Manifest] | None:
             pods = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
-            return pods if len(pods) == count else None
+            are_other = all(pod["metadata"]["uid"] not in other_than for pod in pods)
+            return pods if len(pods) == count and are_other else None
 
         pods: list[Manifest] = self._until(bound, f"{count} pods to be bound")
         return pods
@@ -79,6 +80,16 @@ class Scaled:
     def devices(self) -> list[str]:
         """Return the names of all Devices."""
         return [each["metadata"]["name"] for each in self.api.get(self.api.resource("devices").path())["items"]]
+
+    def holders(self) -> set[str]:
+        """Return the UIDs of the pods that hold cards according to the Devices."""
+        devices = self.api.get(self.api.resource("devices").path())["items"]
+        cards = [card for device in devices for card in device["status"]["devices"]]
+        return {holder["uid"] for card in cards for holder in card.get("holders", ())}
+
+    def delete_claim(self, name: str) -> None:
+        """Have Karpenter remove a node, with its pods."""
+        self.api.delete(f"{CLAIMS}/{name}")
 
     def settle(self) -> None:
         """Let Karpenter add what else it would."""

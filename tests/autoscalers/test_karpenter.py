@@ -121,3 +121,16 @@ def test_an_empty_node_is_removed_with_its_records(scaled: Scaled) -> None:
     scaled.pod("b", {NVIDIA: "1"})
     scaled.wait_bound(1)
     assert scaled.devices() != [device]
+
+
+def test_pods_of_a_node_that_is_removed_get_another(scaled: Scaled) -> None:
+    scaled.example("shares.yaml")
+    before = scaled.wait_bound(3)
+    [claim] = scaled.claims()
+    scaled.delete_claim(claim["metadata"]["name"])
+    uids = {pod["metadata"]["uid"] for pod in before}
+    after = scaled.wait_bound(3, other_than=uids)
+    scaled.settle()
+    assert types(scaled) == {"g6.12xlarge": 1}
+    assert scaled.devices() == [pod["spec"]["nodeName"] for pod in after[:1]]
+    assert scaled.holders() == {pod["metadata"]["uid"] for pod in after}
