@@ -78,7 +78,7 @@ class Instances:
     def _start(self, node: Manifest) -> None:
         """Take away the devices that the provider gives a Node at once."""
         none = {
-            name: None for name in node["status"]["capacity"] | node["status"]["allocatable"] if _is_of_devices(name)
+            name: None for name in node["status"]["capacity"] | node["status"]["allocatable"] if is_of_devices(name)
         }
         # The Node may be gone already.
         with contextlib.suppress(ApiError):
@@ -96,7 +96,8 @@ class Instances:
             self._written = groups
 
 
-def _is_of_devices(resource: str) -> bool:
+def is_of_devices(resource: str) -> bool:
+    """Return whether a resource comes from device plugins or from Berth."""
     return is_of_plugin(resource) or resource.startswith(SUMS)
 
 

@@ -162,9 +162,10 @@ class NodeCache:
 
     def _set_starting(self, name: str) -> None:
         """Set whether a node is starting: it is new, and it has devices or shows that it will have them."""
-        node = self.nodes.get(name)
-        has_devices = node is not None and (name in self.devices or will_have_devices(node.info, self._kinds))
-        self._fleet.set_starting(name, starting=has_devices and name in self._new)
+        # Most nodes are not new, which is the cheapest question.
+        node = self.nodes.get(name) if name in self._new else None
+        starting = node is not None and (name in self.devices or will_have_devices(node.info, self._kinds))
+        self._fleet.set_starting(name, starting=starting)
 
     # --- queries ----------------------------------------------------------------------------------------------
 

@@ -16,9 +16,9 @@ def empty_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def _etcd(folder: Path, version: str) -> Path:
+def _etcd(folder: Path, version: str, name: str = "etcd") -> Path:
     folder.mkdir(parents=True)
-    program = folder / "etcd"
+    program = folder / name
     program.write_text(f"#!/bin/sh\necho etcd Version: {version}\n")
     program.chmod(0o755)
     return program
@@ -47,6 +47,14 @@ def test_program_that_does_not_run_is_passed_over(tmp_path: Path) -> None:
     _etcd(tmp_path / "path", PINNED).write_text("no program")
 
     assert programs.find("etcd") is None
+
+
+def test_program_that_cannot_print_its_version_is_taken_from_the_cache_alone(tmp_path: Path) -> None:
+    _etcd(tmp_path / "path", versions.text(programs.PROGRAMS["karpenter"].version), "karpenter")
+    assert programs.find("karpenter") is None
+
+    cached = _etcd(programs.cached("karpenter").parent, "none", "karpenter")
+    assert programs.find("karpenter") == cached
 
 
 def test_cache_makes_a_file_once(tmp_path: Path) -> None:
