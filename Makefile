@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api base client operator agent devcluster demo tests examples charts
+SOURCES := api base client operator agent devcluster demo images tests examples charts
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
@@ -37,6 +37,10 @@ node-binaries: binaries ## build also what a real node runs, where there can be 
 .PHONY: test-binaries
 test-binaries: node-binaries ## build also the Prometheus and the Helm that tests use (4 minutes, then cached)
 	@$(BIN)/python -m devcluster build prometheus promtool helm > /dev/null
+
+.PHONY: images
+images: setup ## build the images of operator and agent as OCI archives in .build/images (root on Debian 12)
+	@$(BIN)/python -m devcluster images .build/images
 
 .PHONY: demo
 demo: binaries ## run the main job on a real control plane and audit the result
@@ -137,6 +141,7 @@ types: setup ## check the types
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests
 	@$(BIN)/mypy examples/npu/berth_example_npu
+	@$(BIN)/mypy images/requirements.py
 
 .PHONY: imports
 imports: setup ## check the layers' imports

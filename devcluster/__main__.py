@@ -1,7 +1,8 @@
-"""The command line: `python -m devcluster up|down|env|status|build`."""
+"""The command line: `python -m devcluster up|down|env|status|build|images`."""
 
 import argparse
 import shlex
+import shutil
 import signal
 import sys
 import time
@@ -11,7 +12,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from devcluster import fleet, installation, named, programs, real_node, state, steps
+from devcluster import fleet, images, installation, named, oci, programs, real_node, state, steps
 from devcluster.api import ApiError
 from devcluster.cluster import Cluster
 from devcluster.errors import DevclusterError
@@ -85,6 +86,15 @@ def build(options: argparse.Namespace) -> None:
         tools.ensure()
     for name, path in programs.ensure(names).items():
         print(f"{name:24} {path}")
+
+
+def write_images(options: argparse.Namespace) -> None:
+    """Write the OCI archives of operator and agent to a folder."""
+    options.folder.mkdir(parents=True, exist_ok=True)
+    for name in images.IMAGES:
+        archive = options.folder / f"{name}.tar"
+        shutil.copyfile(images.archive(name), archive)
+        print(f"{archive}  {oci.digest(archive)}  {oci.unpacked_bytes(archive) / 1e6:.0f} MB unpacked")
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -189,6 +199,10 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("programs", nargs="*", metavar="program", help=f"of {', '.join(programs.PROGRAMS)}")
     command.add_argument("--real-node", action="store_true", help="also what a real node needs, if there can be one")
     command.set_defaults(command=build)
+
+    command = commands.add_parser("images", help="build the images of operator and agent (as root on Debian 12)")
+    command.add_argument("folder", type=Path, help="where to write their OCI archives")
+    command.set_defaults(command=write_images)
     return parser
 
 

@@ -1,10 +1,11 @@
 """The per-user cache of built programs and fetched toolchains; several processes may use it at once."""
 
+import contextlib
 import fcntl
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 
@@ -29,12 +30,19 @@ def once(target: Path, make: Callable[[Path], None]) -> Path:
     """
     if target.exists():
         return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with target.with_name(f".{target.name}.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(target):
         if not target.exists():
             _make(target, make)
     return target
+
+
+@contextlib.contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Let one process at a time work on `target`; the others wait."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with target.with_name(f".{target.name}.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def _make(target: Path, make: Callable[[Path], None]) -> None:
