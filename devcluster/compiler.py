@@ -11,8 +11,10 @@ LOCK: Final = Path(__file__).parent / "binaries" / "requirements-cc.lock"
 
 def command() -> list[str]:
     """Return the command that starts a C compiler; arguments as for `cc` follow it."""
-    for name in ("cc", "gcc", "clang"):
-        path = shutil.which(name)
-        if path:
-            return [path]
-    return [str(wheels.install(LOCK) / "ziglang" / "zig"), "cc"]
+    system = of_system()
+    return [system] if system else [str(wheels.install(LOCK) / "ziglang" / "zig"), "cc"]
+
+
+def of_system() -> str | None:
+    """Return the system's C compiler, or None."""
+    return next(filter(None, map(shutil.which, ("cc", "gcc", "clang"))), None)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devcluster import cache, golang, steps, versions
+from devcluster import cache, compiler, debian, golang, steps, versions
 from devcluster.errors import DevclusterError
 
 BINARIES: Final = Path(__file__).parent / "binaries"
@@ -35,6 +35,8 @@ class Program:
     """Whether it has parts in C."""
     tags: str = ""
     """Build tags."""
+    library: str = ""
+    """The C library, as pkg-config names it, without which it is built without its tags."""
 
     @property
     def folder(self) -> Path:
@@ -116,6 +118,8 @@ PROGRAMS: Final = {
         module="runc",
         pin="github.com/opencontainers/runc",
         cgo=True,
+        tags="seccomp",
+        library="libseccomp",
     ),
     "prometheus": _prometheus("prometheus"),
     "promtool": _prometheus("promtool"),
@@ -164,7 +168,8 @@ def cached(name: str) -> Path:
     """Return the program's place in the cache, whether it is there or not."""
     program = PROGRAMS[name]
     pins = cache.fingerprint(program.folder / file for file in ("go.mod", "go.sum", "tools.go"))
-    return cache.root() / "binaries" / f"{program.module}-{versions.text(program.version)}-{pins}" / name
+    parts = (program.module, versions.text(program.version), pins, program.library)
+    return cache.root() / "binaries" / "-".join(filter(None, parts)) / name
 
 
 def source(name: str) -> Path:
@@ -203,7 +208,12 @@ def _build(name: str, go: Path, target: Path) -> None:
         ldflags=program.ldflags,
         target=target,
         cgo=program.cgo,
-        tags=program.tags,
+        tags=program.tags if _has_library(program) else "",
     )
     if program.version_args and not _has_pinned_version(program, target):
         raise DevclusterError(f"{name} was built, but does not run or has another version than go.mod pins")
+
+
+def _has_library(program: Program) -> bool:
+    """Return whether the program's C library can be linked; the compiler of a wheel does not know the system's."""
+    return not program.library or (compiler.of_system() is not None and debian.ensure_library(program.library))

@@ -32,6 +32,8 @@ class NodeSetup:
     programs: Mapping[str, Path]
     tools: Path
     """The folder of our own small programs."""
+    seccomp: bool
+    """Whether runc was built with libseccomp."""
     labels: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -66,6 +68,11 @@ class NodeSetup:
     def ctr(self, *arguments: str) -> Sequence[str]:
         """Return the command line of ctr, among kubelet's containers."""
         return [str(self.programs["ctr"]), f"--address={SOCKET}", f"--namespace={NAMESPACE}", *arguments]
+
+    @property
+    def runc(self) -> Path:
+        """The runtime of containers: runc, or what removes seccomp profiles before an runc that would refuse them."""
+        return self.programs["runc"] if self.seccomp else self.tools / "runc-without-seccomp"
 
     def search_path(self, path: str) -> str:
         """Return PATH for containerd: our wrapper of runc looks for it there."""
@@ -147,7 +154,7 @@ runtime_type = "io.containerd.runc.v2"
 runtime_path = "{shim}"
 
 [plugins.'io.containerd.cri.v1.runtime'.containerd.runtimes.runc.options]
-BinaryName = "{tools}/runc-without-seccomp"
+BinaryName = "{runc}"
 SystemdCgroup = false
 """
 
@@ -160,5 +167,6 @@ def _containerd(setup: NodeSetup) -> str:
         image=image.NAME,
         cdi=setup.cdi,
         tools=setup.tools,
+        runc=setup.runc,
         shim=setup.programs["containerd-shim-runc-v2"],
     )

@@ -25,6 +25,12 @@ CONTAINERD = Path("/run/containerd")
 """Where shims make their sockets, whatever containerd's options say."""
 LOGS = Path("/var/log")
 """Where kubelet links to the logs of containers, whatever its options say."""
+FOLDERS = {
+    KUBELET: "kubelet",
+    Path("/run/cdi"): "cdi",
+    Path("/var/lib/berth-agent"): "berth-agent",
+}
+"""Where pods look for folders of their node, and the names of these in the node's own folder."""
 READY = "ready"
 
 SYSCTLS = {
@@ -47,8 +53,8 @@ def main() -> None:
 
 
 def _hold(folder: Path) -> NoReturn:
-    # A mount point is a name that kubelet and containerd know; it stays, an empty folder, on a machine without them.
-    for place in (KUBELET, CONTAINERD):
+    # A mount point stays, an empty folder, on a machine that does not have it.
+    for place in (*FOLDERS, CONTAINERD):
         place.mkdir(parents=True, exist_ok=True)
     _call("unshare", CLONE_NEWNS | CLONE_NEWPID)
     _mount(None, Path("/"), flags=MS_REC | MS_SLAVE)
@@ -65,8 +71,9 @@ def _arrange(folder: Path) -> None:
     _mount("proc", Path("/proc"), kind="proc")
     _mount("tmpfs", CONTAINERD, kind="tmpfs")
     _mount("tmpfs", LOGS, kind="tmpfs")
-    (folder / "kubelet").mkdir(exist_ok=True)
-    _mount(str(folder / "kubelet"), KUBELET, flags=MS_BIND)
+    for place, own in FOLDERS.items():
+        (folder / own).mkdir(exist_ok=True)
+        _mount(str(folder / own), place, flags=MS_BIND)
     _show_sysctls(CONTAINERD / "sysctls")
     (folder / READY).touch()
 

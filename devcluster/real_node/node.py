@@ -18,6 +18,7 @@ from typing import Final, Literal, Self
 from devcluster import nodes, programs, state, waiting
 from devcluster.api import ApiError, Manifest
 from devcluster.cluster import Cluster
+from devcluster.commands import run
 from devcluster.errors import DevclusterError
 from devcluster.real_node import cgroups, config, image, namespaces, tools
 
@@ -220,6 +221,11 @@ class RealNode:
         """Run ctr among the node's containers and return its output."""
         return self.inside(self.setup.ctr(*arguments))
 
+    def import_images(self, *archives: Path) -> None:
+        """Import the images of OCI archives into containerd; pods name them as the archives do, and nothing is pulled."""
+        for archive in archives:
+            self.ctr("images", "import", str(archive))
+
     def inside(self, command: Sequence[str]) -> str:
         """Run a program among the node's mounts and processes and return its output."""
         completed = subprocess.run(self._entering(command), capture_output=True, text=True, check=False)
@@ -262,11 +268,13 @@ class RealNode:
             self.cluster.api.delete(path, grace_seconds=grace_seconds)
 
     def _prepare(self) -> config.NodeSetup:
+        paths = programs.ensure(programs.REAL_NODE)
         setup = config.NodeSetup(
             node=self.name,
             folder=self.folder,
             group=cgroups.name(self._supervisor(), self.name),
-            programs=programs.ensure(programs.REAL_NODE),
+            programs=paths,
+            seccomp="libseccomp" in run([paths["runc"], "--version"]),
             tools=tools.ensure(),
             labels=self.labels,
         )
@@ -287,7 +295,7 @@ class RealNode:
     def _import_image(self) -> None:
         archive = self.folder / "image.tar"
         image.write(archive, program=self.setup.tools / image.PROGRAM)
-        self.ctr("images", "import", str(archive))
+        self.import_images(archive)
 
     def _containerd_answers(self) -> bool:
         try:

@@ -5,6 +5,7 @@ import json
 import os
 import tarfile
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ SETUP = config.NodeSetup(
     group="berth-7-real-0",
     programs={name: Path(f"/programs/{name}") for name in ("kubelet", "containerd", "containerd-shim-runc-v2", "runc")},
     tools=Path("/tools"),
+    seccomp=True,
     labels={"a": "b", "c": "d"},
 )
 KUBECONFIG = yaml.safe_dump({"users": [{"name": "devcluster", "user": {"token": "secret"}}]})
@@ -137,3 +139,13 @@ def test_without_root_there_is_a_message(monkeypatch: pytest.MonkeyPatch, capsys
 
 def _blob(digest: str) -> str:
     return f"blobs/{digest.replace(':', '/')}"
+
+
+@pytest.mark.parametrize(("seccomp", "runtime"), [(True, "/programs/runc"), (False, "/tools/runc-without-seccomp")])
+def test_profiles_are_removed_only_before_an_runc_that_knows_none(seccomp: bool, runtime: str) -> None:  # noqa: FBT001 - a row
+    setup = replace(SETUP, seccomp=seccomp)
+
+    containerd = tomllib.loads(setup.files(kubeconfig=KUBECONFIG)["containerd.toml"])
+
+    runc = containerd["plugins"]["io.containerd.cri.v1.runtime"]["containerd"]["runtimes"]["runc"]
+    assert runc["options"]["BinaryName"] == runtime
