@@ -30,8 +30,11 @@ CONTROL_PLANE: Final = ("etcd", "kube-apiserver", "kube-controller-manager", "ku
 ENVIRONMENT: Final = {"GOGC": "400", "GOMEMLIMIT": "4GiB"}
 """Of all components. By default Go's collector takes both of two cores for a second every few thousand writes, in which
 everything else is half as fast; memory is not what is short here."""
+AGGREGATOR_ROUTING: Final = "--enable-aggregator-routing=true"
+"""The flag of an API server that calls webhooks at the addresses of their pods, as there is no kube-proxy."""
+ENDPOINT_SLICES: Final = "endpointslice-controller"
 UNUSED_CONTROLLERS: Final = (
-    "endpointslice-controller",
+    ENDPOINT_SLICES,
     "endpointslice-mirroring-controller",
     "persistentvolume-attach-detach-controller",
 )
@@ -124,16 +127,22 @@ def _apiserver(control_plane: ControlPlane) -> list[str]:
     ]
 
 
-def _controller_manager(_: ControlPlane) -> list[str]:
+def _controller_manager(control_plane: ControlPlane) -> list[str]:
     return [
         *_client_args(),
         f"--service-account-private-key-file={KEY}",
         f"--root-ca-file={CERTIFICATE}",
-        # No Service routes anywhere and no volume is attached here, but for each node these look at all others.
-        f"--controllers=*,{','.join(f'-{name}' for name in UNUSED_CONTROLLERS)}",
+        f"--controllers={','.join(['*', *(f'-{name}' for name in _unused_controllers(control_plane))])}",
         # A fake node has no heartbeat: it is as ready as its status says, until a test says otherwise.
         "--node-monitor-grace-period=87600h",
     ]
+
+
+def _unused_controllers(control_plane: ControlPlane) -> Sequence[str]:
+    # No Service routes anywhere and no volume is attached here, but for each node these look at all others. Only an API
+    # server that calls the addresses behind Services needs their EndpointSlices.
+    needed = AGGREGATOR_ROUTING in control_plane.extra_args.get("kube-apiserver", ())
+    return [name for name in UNUSED_CONTROLLERS if not (needed and name == ENDPOINT_SLICES)]
 
 
 def _scheduler(_: ControlPlane) -> list[str]:

@@ -222,7 +222,7 @@ class RealNode:
         return self.inside(self.setup.ctr(*arguments))
 
     def import_images(self, *archives: Path) -> None:
-        """Import the images of OCI archives into containerd; pods name them as the archives do, and nothing is pulled."""
+        """Import the images of OCI archives; pods name them as the archives do, and nothing is pulled."""
         for archive in archives:
             self.ctr("images", "import", str(archive))
 

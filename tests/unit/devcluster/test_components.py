@@ -1,6 +1,7 @@
 """Command lines of the components."""
 
 import base64
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -26,6 +27,16 @@ def test_api_server_finds_etcd_and_its_own_port() -> None:
 def test_extra_arguments_come_last() -> None:
     assert CONTROL_PLANE.command("kube-apiserver")[-1] == "--audit-log-path=audit.log"
     assert "--audit-log-path=audit.log" not in CONTROL_PLANE.command("kwok")
+
+
+@pytest.mark.parametrize(("flag", "slices"), [("--profiling=true", False), (components.AGGREGATOR_ROUTING, True)])
+def test_endpoint_slices_are_kept_for_an_api_server_that_reads_them(flag: str, slices: bool) -> None:  # noqa: FBT001 - a row
+    control_plane = replace(CONTROL_PLANE, extra_args={"kube-apiserver": [flag]})
+
+    [controllers] = [word for word in control_plane.command("kube-controller-manager") if "--controllers=" in word]
+
+    assert ("-endpointslice-controller" not in controllers.split(",")) == slices
+    assert "-persistentvolume-attach-detach-controller" in controllers.split(",")
 
 
 @pytest.mark.parametrize("name", components.CONTROL_PLANE)
