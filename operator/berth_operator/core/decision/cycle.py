@@ -170,8 +170,6 @@ def _depends_on_nominees(request: PodRequest) -> bool:
 
 
 def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None) -> int:
-    if np.count_nonzero(fits) == 1:  # nothing to compare, as in kube-scheduler
-        return int(np.argmax(fits))
     # argmax returns the lowest of equal rows, so that the same fleet gives the same decision.
     return int(np.argmax(totals(fleet, request, policy, fits, bias)))
 
