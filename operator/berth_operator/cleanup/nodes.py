@@ -14,7 +14,7 @@ from berth_api import names, quantity, resources
 from berth_api.allocation import text
 from berth_client.objects import Object
 from berth_operator.cleanup import ownership
-from berth_operator.reconcile.sums import MANAGED, MODEL_PREFIX, OURS
+from berth_operator.reconcile.sums import MANAGED, OURS
 
 NATIVE: Final = names.PREFIX
 """kubelet counts a resource whose name contains this, and treats all others as extended resources."""
@@ -113,7 +113,7 @@ def read_node(raw: Object) -> Node:
 
 def _labels(raw: Object) -> frozenset[str]:
     shown: Iterable[str] = raw["metadata"].get("labels") or ()
-    only_ours = {label for label in shown if label == MANAGED or label.startswith(MODEL_PREFIX)}
+    only_ours = {label for label in shown if label == MANAGED or label.startswith(names.MODEL_PREFIX)}
     return (ownership.owned(raw, "metadata", "labels") | only_ours) & frozenset(shown)
 
 
