@@ -2,12 +2,14 @@
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
+from typing import Any
 
 import pytest
+import yaml
 from pydantic_settings import BaseSettings
 
 import berth_agent
@@ -20,10 +22,10 @@ from berth_operator.list_watch.main import ApiSettings
 from berth_operator.settings import Settings as OperatorSettings
 from berth_operator.webhook.main import WebhookSettings
 from devcluster import __main__ as devcluster
-from tests import metric_names
+from tests import chart, metric_names
 
 ROOT = Path(__file__).parents[2]
-PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "charts").rglob("*.md")]
 BASES = [ROOT / base for base in ("", "operator/berth_operator", "agent/berth_agent", "tests")]
 """A document may name a file relative to the root, to one of the two programs, or to the tests."""
 
@@ -55,6 +57,18 @@ PACKAGES = {
         for name in ("berth_api", "berth_base", "berth_client", "berth_operator", "berth_agent", "devcluster", "demo")
     },
 }
+
+
+def values(tree: Mapping[str, Any], prefix: str = "") -> Iterator[str]:
+    """Yield the names of the chart's values: `agent.enabled`."""
+    for name, value in tree.items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from values(value, f"{prefix}{name}.")
+
+
+VALUES = set(values(yaml.safe_load((chart.CHART / "values.yaml").read_text())))
+"""Some begin like modules: `webhook.port`."""
 
 
 def settings_flags(settings: type[BaseSettings]) -> Iterator[str]:
@@ -98,7 +112,7 @@ def wrong_path(span: str) -> bool:
 
 def wrong_module(name: str) -> bool:
     named = MODULE.fullmatch(name)
-    if named is None or named["package"] not in PACKAGES or name.endswith((".py", ".md")):
+    if name in VALUES or named is None or named["package"] not in PACKAGES or name.endswith((".py", ".md")):
         return False
     try:
         resolve_name(name.replace(named["package"], PACKAGES[named["package"]], 1))
