@@ -126,9 +126,15 @@ def test_namespace_and_scheduler_names_reach_every_object(name: str) -> None:
     assert "berth-scheduler" not in text
     assert text.count("devices") > 10
     for key, each in objects.items():
-        conditions = {one["name"]: one["expression"] for one in each.get("spec", {}).get("matchConditions", ())}
-        if "of-berth" in conditions:
-            assert '["team-a", "team-b"' in conditions["of-berth"], key
+        for condition in conditions(each):
+            if condition["name"] in {"of-berth", "with-names-of-berth"}:
+                assert 'in ["team-a", "team-b"' in condition["expression"], key
+
+
+def conditions(document: Manifest) -> list[dict[str, str]]:
+    """Return the conditions of a policy, or of all webhooks of a configuration."""
+    parts = [document.get("spec", {}), *document.get("webhooks", ())]
+    return [condition for part in parts for condition in part.get("matchConditions", ())]
 
 
 def test_routed_pods_get_the_first_scheduler_name() -> None:
