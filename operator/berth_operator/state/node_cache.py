@@ -164,7 +164,9 @@ class NodeCache:
         """Set whether a node is starting: it is new, and it has devices or shows that it will have them."""
         # Most nodes are not new, which is the cheapest question.
         node = self.nodes.get(name) if name in self._new else None
-        starting = node is not None and (name in self.devices or will_have_devices(node.info, self._kinds))
+        device = self.devices.get(name)
+        has_devices = device is not None and bool(device.inventory.cards)
+        starting = node is not None and (has_devices or will_have_devices(node.info, self._kinds))
         self._fleet.set_starting(name, starting=starting)
 
     # --- queries ----------------------------------------------------------------------------------------------

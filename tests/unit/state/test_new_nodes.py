@@ -100,6 +100,15 @@ def test_once_the_device_and_its_plugin_are_there_the_pod_is_placed() -> None:
     assert world.condition(waiting("b", {NVIDIA: 2})) == "Unschedulable"
 
 
+def test_an_agent_alone_does_not_show_that_there_will_be_devices() -> None:
+    world = World()
+    world.created(0, labels={})
+    world.cluster.put_device(device("node"))
+    assert world.condition() == "Unschedulable"
+    world.created(0)
+    assert world.condition() == "NodeStarting"
+
+
 def test_a_new_node_of_an_old_name_is_new() -> None:
     world = World()
     world.created(700, uid="old")

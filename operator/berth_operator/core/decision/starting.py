@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.names import GPU
 from berth_api.request import is_device
 from berth_operator.core.filters import Filter, measured_memory, node_ready, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
@@ -34,9 +35,11 @@ def _as_now(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
     return filter_.passes(fleet, request)
 
 
-def _with_device(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
-    """Apply a filter to the rows whose Device exists."""
-    return ~fleet.has_device | filter_.passes(fleet, request)
+def _with_devices(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
+    """Apply a filter to the rows whose devices are reported; without a driver a Device lists no GPU yet."""
+    requests_gpus = any(part.type == GPU for part in request.devices.parts)
+    reported = fleet.cards[GPU].present.any(axis=1) if requests_gpus else fleet.has_device
+    return ~reported | filter_.passes(fleet, request)
 
 
 def _any(_filter: Filter, fleet: Fleet, _request: PodRequest) -> Mask:
@@ -61,8 +64,8 @@ def _enough_resources(_filter: Filter, fleet: Fleet, request: PodRequest) -> Mas
 
 
 _ONCE_STARTED: Final[Mapping[str, Callable[[Filter, Fleet, PodRequest], Mask]]] = {
-    DeviceFilter.NAME: _with_device,
-    measured_memory.NAME: _with_device,
+    DeviceFilter.NAME: _with_devices,
+    measured_memory.NAME: _with_devices,
     resources.NAME: _enough_resources,
     taints.NAME: _without_startup_taints,
     node_ready.NAME: _any,

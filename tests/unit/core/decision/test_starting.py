@@ -42,6 +42,7 @@ def condition(fleet: Fleet, unit: PendingPod | Gang) -> str:
         pytest.param({"taints": [STARTUP]}, "NodeStarting", id="startup taint"),
         pytest.param({"count": 8, "taints": [STARTUP]}, "NodeStarting", id="Device there, startup taint"),
         pytest.param({"count": 8}, "NodeStarting", id="Device there, no device plugin yet"),
+        pytest.param({"count": 0}, "NodeStarting", id="Device there, no driver yet"),
         pytest.param({"count": 1}, "Unschedulable", id="too few cards in the Device"),
         pytest.param({"offered": {NVIDIA: 1}}, "Unschedulable", id="device plugin offers too little"),
         pytest.param({"taints": [STARTUP, DEDICATED]}, "Unschedulable", id="a taint that stays"),
