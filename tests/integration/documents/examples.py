@@ -214,3 +214,12 @@ CHECKS: Final[Mapping[str, Check]] = {
     "whole": _whole("whole", 1),
 }
 """By the name of the file. A check waits for the pods, and returns whether they have what the file's comment says."""
+
+REFUSED: Final[Mapping[str, tuple[str, str]]] = {
+    "nvlink": ("node-15", "with NVLinks among all of them"),
+    "min-memory": ("node-15", "too little memory"),
+    "subdevices-never": ("node-13", "neither sliced nor in MIG mode"),
+    "gang": ("node-14", "1 of the 4 required members fit"),
+    "gang-by-annotation": ("node-14", "1 of the 2 required members fit"),
+}
+"""Examples whose constraint other nodes meet by chance: a node on which they have to wait, and a part of the reason."""

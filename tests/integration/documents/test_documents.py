@@ -14,8 +14,9 @@ from typing import Final
 import pytest
 
 from devcluster import Cluster, installation, programs, waiting
+from devcluster.api import Manifest
 from tests.integration.documents.console import SECONDS, Command, Shell, commands, missing
-from tests.integration.documents.examples import CHECKS
+from tests.integration.documents.examples import CHECKS, REFUSED
 from tests.integration.documents.site import Site
 
 ROOT: Final = Path(__file__).parents[3]
@@ -136,3 +137,23 @@ def test_an_example_does_what_it_says(name: str, site: Site) -> None:
         assert CHECKS[name](site)
     finally:
         site.clear()
+
+
+@pytest.mark.parametrize("name", sorted(REFUSED))
+def test_an_example_waits_where_its_constraint_cannot_be_met(name: str, site: Site) -> None:
+    node, reason = REFUSED[name]
+    try:
+        for document in installation.documents(EXAMPLES / f"{name}.yaml"):
+            site.api.apply(_pinned(document, node))
+        waiting.until(lambda: reason in "".join(site.messages().values()), what=f"{reason!r}; {site.messages()}")
+        assert all("nodeName" not in pod["spec"] for pod in site.pods())
+    finally:
+        site.clear()
+
+
+def _pinned(document: Manifest, node: str) -> Manifest:
+    """Return an object whose pods have to run on a node."""
+    pod = document["spec"].get("template", document)
+    if "containers" in pod["spec"]:
+        pod["spec"]["nodeSelector"] = {"kubernetes.io/hostname": node}
+    return document

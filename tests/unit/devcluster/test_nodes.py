@@ -88,7 +88,7 @@ def test_a_missing_fleet_file_is_named(tmp_path: Path) -> None:
 
 
 def test_every_example_has_nodes() -> None:
-    assert len(fleet.node_names(fleet.EXAMPLE)) == 15
+    assert len(fleet.node_names(fleet.EXAMPLE)) == 16
 
 
 def test_nodes_are_described_once(capsys: pytest.CaptureFixture[str]) -> None:

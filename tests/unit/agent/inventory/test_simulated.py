@@ -204,4 +204,4 @@ def test_a_missing_fleet_file_is_refused(tmp_path: Path) -> None:
 
 def test_the_example_fleet_is_valid() -> None:
     read = fleet.load(ROOT / "manifests/configuration/fleet.yaml")
-    assert len(read.nodes) == 15
+    assert len(read.nodes) == 16
