@@ -4,6 +4,7 @@ The mirrors are those of apt on this machine.
 """
 
 import os
+import platform
 import shutil
 import subprocess
 import tempfile
@@ -19,6 +20,14 @@ RELEASE: Final = "bookworm"
 SUITES: Final = (RELEASE, f"{RELEASE}-updates", f"{RELEASE}-security")
 NETWORK: Final = ("Acquire::http", "Acquire::https", "Acquire::Check-")
 """The settings of apt by which this machine reaches its mirrors."""
+
+
+def is_here() -> bool:
+    """Return whether this machine runs the release."""
+    try:
+        return platform.freedesktop_os_release().get("VERSION_CODENAME") == RELEASE
+    except OSError:
+        return False
 
 
 def install(packages: Sequence[str]) -> None:

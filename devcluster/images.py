@@ -29,7 +29,7 @@ DEFAULT_REGISTRY: Final = "docker.io/library"
 """What container runtimes put before a name without a registry, as in the manifests. Nothing is fetched from it."""
 TOOLS: Final = ("buildah", "mmdebstrap")
 PYTHON: Final = (3, 11)
-"""Debian 12's."""
+"""The version in Debian 12."""
 BASE: Final = ("python3", "libstdc++6")
 """Python, and the library of C++ that wheels expect of every system."""
 BUILDER: Final = (*BASE, "python3-venv", "dash", "coreutils", "findutils")
@@ -38,6 +38,18 @@ EPOCH: Final = 1_767_225_600
 WHEELS: Final = "/wheels"
 KEPT: Final = 4
 """Archives of an image that the cache keeps."""
+
+
+def obstacle() -> str | None:
+    """Return why the images cannot be built here, or None."""
+    if os.geteuid() != 0:
+        return "only root can build images without Docker"
+    if not debian.is_here():
+        return "images are built without Docker on Debian 12 alone, of its packages"
+    if sys.version_info[:2] != PYTHON:
+        wanted, found = (".".join(map(str, version)) for version in (PYTHON, sys.version_info[:2]))
+        return f"images are built with Python {wanted}, for which packages are fetched, and not with {found}"
+    return None
 
 
 def archive(image: str) -> Path:
@@ -75,7 +87,9 @@ def _fingerprint(files: Iterable[Path]) -> str:
 
 def _build(image: str, target: Path) -> None:
     """Write the archive of an image; one process at a time uses buildah's storage."""
-    _check()
+    reason = obstacle()
+    if reason:
+        raise DevclusterError(f"{reason}; elsewhere use `docker build`, as images/README.md has it")
     with (
         cache.locked(_folder() / "storage"),
         steps.shown(f"building the image {image}: minutes the first time") as step,
@@ -89,17 +103,6 @@ def _build(image: str, target: Path) -> None:
             _build_stages(image, bases, wheels)
             _buildah("push", "--quiet", image, f"oci-archive:{target}:{name(image)}")
             _remove_old(image)
-
-
-def _check() -> None:
-    if os.geteuid() != 0:
-        raise DevclusterError("only root can build the images here; elsewhere use `docker build` (images/README.md)")
-    if sys.version_info[:2] != PYTHON:
-        wanted, found = (".".join(map(str, version)) for version in (PYTHON, sys.version_info[:2]))
-        raise DevclusterError(
-            f"the images are built by Python {wanted}, for which their packages are fetched; this is {found}. "
-            "Use another virtual environment, or `docker build` (images/README.md)"
-        )
 
 
 def _base(base: str, packages: Sequence[str]) -> str:
