@@ -73,7 +73,6 @@ def test_term_that_is_over_is_refused_by_the_server(proxy: FaultProxy, world: Wo
     world.pod("p", HALF)
     bind.wait()
     first.pause()
-    world.free_lease()  # as if it had run out
     # The next leader takes the term, and waits so long before it reads that only the old decision can arrive.
     second = world.operator(kubeconfig=account, takeover_pause=60, wait=False, **QUICK_TERMS)
     second.logged('"event": "term changed"')

@@ -135,7 +135,7 @@ def test_the_benchmark_of_elections_ends_with_the_rows_of_both(
 def test_the_benchmark_of_churn_ends_with_the_figures_of_both(
     open_track: Callable[[float], Opener], result: Result
 ) -> None:
-    printed = result(lambda: churn.main(open_track(NONE)), WAITING=4, SECONDS=1, JOINING=1)
+    printed = result(lambda: churn.main(open_track(NONE)), WAITING=20, SECONDS=1, JOINING=1)
 
     for scheduler in ("ours", "kube_scheduler"):
         figures = printed[scheduler]

@@ -93,8 +93,6 @@ def test_older_reason_never_replaces_a_newer(proxy: FaultProxy, world: World, cl
 
     # The first reason is still on its way when it is outdated.
     world.device(node, [words.gpu(0)])
-    # Else `q` may be decided before the Device is read, and its second reason is reported ten seconds after its first.
-    world.wait_ready(node, "True")
     world.pod("q", {"nvidia.com/gpu": "2"})
     world.waits("q", ".*too few healthy GPUs .2 requested")
     slow.release()
