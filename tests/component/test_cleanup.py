@@ -240,6 +240,18 @@ async def test_drain_waits_until_the_pods_have_ended() -> None:
     assert not [line for line in said if "keeps" in line]
 
 
+async def test_drain_waits_for_no_pod_that_came_in_the_place_of_another() -> None:
+    """A StatefulSet creates it again under its name, without Berth's capacity."""
+    server = Server(node(), pod(nodeName="a"))
+    successor = pod(nodeName="a")
+    successor["metadata"]["uid"] = "another"
+    asyncio.get_running_loop().call_later(100, server.put, successor)
+    ended, said = await clean(server, drain=True)
+    assert 100 < asyncio.get_running_loop().time() < 110
+    assert not ended
+    assert f"node a keeps {GPU}: 50 for pods ns/p" in said
+
+
 async def test_drain_ends_in_time_and_names_the_pods_that_remain() -> None:
     server = Server(node("a"), node("b"), pod("p", nodeName="a"), pod("q", nodeName="b"))
     asyncio.get_running_loop().call_later(100, lambda: server.objects.pop("/api/v1/namespaces/ns/pods/q"))

@@ -150,7 +150,7 @@ def _kept(node: Node, pods: Iterable[Pod]) -> Sums:
     needed: Counter[str] = Counter()
     for pod in pods:
         kept = ours | set(OURS) if pod.is_bound_by_berth else ours
-        needed.update({name: amount for name, amount in pod.requests.items() if name in kept and NATIVE in name})
+        needed.update({name: amount for name, amount in pod.requests.items() if name in kept})
     return {name: text(name.removeprefix(NATIVE), amount) for name, amount in sorted(needed.items())}
 
 
