@@ -86,7 +86,7 @@ async def _run(settings: CleanupSettings) -> int:
     finally:
         client.close()
     if not has_ended:
-        sys.stderr.write(f"{NAME}: pods have not ended in {settings.timeout:g} s; run this command again\n")
+        sys.stderr.write(f"{NAME}: nodes still keep capacity for the pods above; run this command again\n")
         return FAILED
     return 0
 
