@@ -21,6 +21,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from berth_client.objects import without_managed_fields
 from demo.audit import audit
 from devcluster.api import ApiError, Manifest
 from tests import previous
@@ -226,14 +227,19 @@ def check_both_read_alike(world: World, folder: Path) -> None:
 def record(world: World, folder: Path, into: Path) -> None:
     """Write objects of the version before, and what it reads in them, for `tests/unit/upgrade`."""
     file, options = snapshot(world, folder)
-    (into / "free.json").write_text(json.dumps(free(previous.run("berth_operator", *options, check=False)), indent=1))
+    into.mkdir(exist_ok=True)
+    rows = free(previous.run("berth_operator", *options, check=False))
+    (into / "free.json").write_text(json.dumps(rows, indent=1) + "\n")
     (into / "cluster.jsonl").write_bytes(file.read_bytes())
     (into / "config.yaml").write_text((folder / "config.yaml").read_text())
-    kinds = ("devices", "gpupods", "leaderleases")
+    kinds = ("devices", "leaderleases")
     objects = {
-        kind: [each for each in world.arena.list(kind) if world.arena.id in str(each["metadata"])] for kind in kinds
+        kind: [
+            without_managed_fields(each) for each in world.arena.list(kind) if world.arena.id in str(each["metadata"])
+        ]
+        for kind in kinds
     }
-    (into / "objects.json").write_text(json.dumps(objects, indent=1))
+    (into / "objects.json").write_text(json.dumps(objects) + "\n")
 
 
 def check(world: World) -> None:
