@@ -6,6 +6,6 @@ Object = dict[str, Any]
 
 
 def without_managed_fields(obj: Object) -> Object:
-    """Remove `managedFields`, which nothing reads and which is often half of an object; return the object."""
+    """Remove `managedFields`, which no decision reads and which is often half of an object; return the object."""
     obj["metadata"].pop("managedFields", None)
     return obj

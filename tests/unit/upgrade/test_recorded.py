@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
 from berth_api.device import Device
 from berth_api.leader_lease import LeaderLease
 from berth_operator.commands import main as commands
 
 RECORDED = Path(__file__).parent / "recorded"
-MODELS = {"devices": Device, "leaderleases": LeaderLease}
+MODELS: dict[str, type[BaseModel]] = {"devices": Device, "leaderleases": LeaderLease}
 
 
 def objects(kind: str) -> list[dict[str, Any]]:
