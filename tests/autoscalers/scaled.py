@@ -77,6 +77,11 @@ class Scaled:
         """Return the Nodes that Karpenter has added."""
         return list(self.api.get("/api/v1/nodes", labelSelector="karpenter.sh/nodepool")["items"])
 
+    def wait_node(self) -> None:
+        """Wait until Karpenter has added a node and has seen it itself."""
+        registered = {"labelSelector": "karpenter.sh/registered=true"}
+        self._until(lambda: self.api.get("/api/v1/nodes", **registered)["items"], "a node")
+
     def devices(self) -> list[str]:
         """Return the names of all Devices."""
         return [each["metadata"]["name"] for each in self.api.get(self.api.resource("devices").path())["items"]]

@@ -38,7 +38,7 @@ def test_a_whole_card_adds_one_node(scaled: Scaled) -> None:
 
 def test_pods_that_come_while_a_node_starts_add_no_other(scaled: Scaled) -> None:
     scaled.pod("a", {NVIDIA: "1"})
-    scaled.wait_reason("a", "NodeStarting")
+    scaled.wait_node()
     for name in "bc":
         scaled.pod(name, {NVIDIA: "1"})
     scaled.pod("d", {"kubernetes.io/gpu": "100"})
