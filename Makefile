@@ -50,6 +50,11 @@ demo: binaries ## run the main job on a real control plane and audit the result
 kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)
 	@demo/kind.sh
 
+.PHONY: kind-e2e
+kind-e2e: node-binaries ## run the steps of `make kind` on a real node of the development cluster (root on Debian 12)
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@BERTH_KIND_STEPS=1 $(BIN)/pytest -q tests/node/test_trial.py
+
 .PHONY: test
 test: test-binaries ## run every test that needs no GPU: WORKERS=4
 	@$(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
