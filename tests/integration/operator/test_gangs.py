@@ -1,7 +1,6 @@
 """Gangs on a real control plane: both protocols, waiting, repair, and aborting what cannot be completed."""
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from tests.proxy import FaultProxy
 
 CARD = {"nvidia.com/gpu": "1"}
 LABEL = "scheduling.x-k8s.io/pod-group"
-EXAMPLES = Path(__file__).parents[3] / "manifests/examples"
 
 # As Kubeflow's training operator sends it: with an owner, an empty status, and timestamps that are null.
 KUBEFLOW = """
@@ -162,17 +160,6 @@ def test_pods_and_group_as_kubeflow_writes_them(groups: World) -> None:
     for role in ("master", "worker"):
         groups.bound(f"pytorch-simple-{role}-0")
     wait_status(groups, "pytorch-simple", phase="Running")
-
-
-@pytest.mark.parametrize("file", ["gang.yaml", "gang-by-annotation.yaml"])
-def test_examples_run(groups: World, file: str) -> None:
-    groups.nodes()
-    text = (EXAMPLES / file).read_text().replace("berth-scheduler", groups.arena.scheduler_name)
-    documents = list(yaml.safe_load_all(text))
-    groups.arena.apply(documents)
-    size = documents[-1]["spec"]["parallelism"]
-    groups.wait(lambda: len(groups.bound_names()) == size, what="all to be bound")
-    groups.arena.delete("jobs", documents[-1]["metadata"]["name"])
 
 
 def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
