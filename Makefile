@@ -68,6 +68,15 @@ autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth
 	@$(BIN)/python -m devcluster build karpenter > /dev/null
 	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
 
+.PHONY: chart-e2e
+chart-e2e: test-binaries ## install, upgrade, roll back and uninstall the chart by Helm on a real API server
+	@TEST_KUBERNETES=1.36 $(BIN)/pytest -s tests/release
+
+.PHONY: test-versions
+test-versions: test-binaries ## the same on API servers of Kubernetes 1.30 and 1.37, too (builds both once, 8 minutes)
+	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.37 > /dev/null
+	@TEST_KUBERNETES="1.30 1.36 1.37" $(BIN)/pytest -s tests/release
+
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu

@@ -31,6 +31,7 @@ class Cluster:
         folder: data and logs (`<component>.log`); a new temporary folder where none is given.
         extra_args: more arguments for a component by its name, such as `{"kube-apiserver": ["--v=4"]}`.
         keep: leave the folder behind after the stop.
+        replaced: other programs for components by their names, such as `{"kube-apiserver": "kube-apiserver-1.30"}`.
     """
 
     def __init__(
@@ -39,10 +40,12 @@ class Cluster:
         folder: Path | None = None,
         extra_args: components.ExtraArgs | None = None,
         keep: bool = False,
+        replaced: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder or Path(tempfile.gettempdir()) / f"berth-{secrets.token_hex(6)}"
         self.extra_args = extra_args or {}
         self.keep = keep
+        self.replaced = replaced or {}
         self._supervisor: subprocess.Popen[str] | None = None
 
     def __enter__(self) -> Self:
@@ -85,7 +88,9 @@ class Cluster:
 
     def start(self) -> Self:
         """Start everything and return when the cluster is ready; the programs are built first where needed."""
-        paths = {name: str(path) for name, path in programs.ensure().items()}
+        chosen = {name: self.replaced.get(name, name) for name in programs.CLUSTER}
+        found = programs.ensure(chosen.values())
+        paths = {name: str(found[program]) for name, program in chosen.items()}
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         try:
             self._supervisor = self._start_supervisor()

@@ -57,7 +57,7 @@ class Program:
             return f"-s -w -X {PROMETHEUS_STAMP}={versions.text(self.version)}"
         if self.module == "helm":
             return " ".join(["-s -w", *(f"-X {HELM}/{key}={value}" for key, value in self._helm_stamps().items())])
-        if self.module != "kubernetes":
+        if not self.module.startswith("kubernetes"):
             return "-s -w"
         major, minor, _ = self.version
         stamps = {"gitVersion": f"v{versions.text(self.version)}", "gitMajor": major, "gitMinor": minor}
@@ -80,6 +80,14 @@ def _kubernetes(name: str, *version_args: str) -> Program:
         module="kubernetes",
         pin="k8s.io/kubernetes",
         version_args=version_args or ("--version",),
+    )
+
+
+def _api_server(minor: str) -> Program:
+    return Program(
+        package="k8s.io/kubernetes/cmd/kube-apiserver",
+        module=f"kubernetes-{minor}",
+        pin="k8s.io/kubernetes",
     )
 
 
@@ -132,6 +140,8 @@ PROGRAMS: Final = {
     "karpenter": Program(
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
+    "kube-apiserver-1.30": _api_server("1.30"),
+    "kube-apiserver-1.37": _api_server("1.37"),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
 """What every cluster needs."""

@@ -29,7 +29,7 @@ class DefinitionsError(Exception):
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Apply the definitions and wait until the API server serves them; return the exit status."""
+    """Apply the definitions and wait until the API server has established them; return the exit status."""
     options = _parser().parse_args(arguments)
     try:
         asyncio.run(_run(options))
@@ -118,7 +118,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--kubeconfig", type=Path, default=_kubeconfig(), help="by default $KUBECONFIG, or this pod's account"
     )
-    parser.add_argument("--timeout", type=float, default=60.0, help="seconds until all are served (default: 60)")
+    parser.add_argument("--timeout", type=float, default=60.0, help="seconds until all are established (default: 60)")
     return parser
 
 
