@@ -31,6 +31,7 @@ steps() {
     step "load the images" load_images
     step "describe two simulated GPUs for node $node" simulate_gpus "$node"
     step "install the chart" install_chart
+    step "wait until the API server injects new pods" wait_for_injection
     step "create the first pod" kubectl apply -f demo/first-pod.yaml
     step "wait for the GPUs and the pod" wait_for_pod "$node"
     show
@@ -71,10 +72,20 @@ install_chart() {
         --wait --timeout 5m
 }
 
+# A pod that is created before the policies are in force lacks the variable, and is never placed.
+wait_for_injection() {
+    local deadline=$((SECONDS + 120))
+    until kubectl create --dry-run=server -f demo/first-pod.yaml -o jsonpath='{.spec.containers[0].env}' |
+        grep -q NVIDIA_VISIBLE_DEVICES; do
+        ((SECONDS < deadline)) || { echo "no policy or webhook injected a pod within 120 s"; return 1; }
+        sleep 1
+    done
+}
+
 wait_for_pod() {
     kubectl wait --for=create "device/$1" --timeout=180s
     kubectl wait --for=condition=Ready "device/$1" --timeout=180s
-    kubectl wait --for=condition=Ready pod/first --timeout=180s
+    kubectl wait --for=condition=Ready pod/first --timeout=180s || { kubectl describe pod first; return 1; }
 }
 
 show() {
