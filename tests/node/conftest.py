@@ -2,10 +2,11 @@
 
 import os
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
-from devcluster import Arena, Cluster
+from devcluster import Arena, Cluster, images
 from devcluster.real_node import RealNode, obstacle
 from tests.conftest import prepare
 
@@ -21,7 +22,17 @@ repeats = pytest.mark.timeout(240 + 240 * REPEAT)
 @pytest.fixture(scope="session")
 def root_on_linux() -> None:
     """What a real node cannot do without; a test that asks for it is skipped elsewhere."""
-    reason = obstacle()
+    _skip_if(obstacle())
+
+
+@pytest.fixture(scope="session")
+def image_archives(root_on_linux: None) -> list[Path]:  # noqa: ARG001 - asked for its skip
+    """The OCI archives of operator and agent."""
+    _skip_if(images.obstacle())
+    return [images.archive(image) for image in images.IMAGES]
+
+
+def _skip_if(reason: str | None) -> None:
     if reason and os.environ.get(REQUIRED):
         pytest.fail(f"{reason}; {REQUIRED} is set")
     if reason:

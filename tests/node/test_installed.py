@@ -1,0 +1,198 @@
+"""Berth is installed from its files, runs as pods with what they grant, gives pods their cards, and is removed.
+
+On a cluster of its own: the names in manifests/ belong to the whole cluster.
+"""
+
+import re
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from devcluster import Arena, Cluster, oci
+from devcluster.api import ApiError, Manifest
+from devcluster.components import AGGREGATOR_ROUTING
+from devcluster.nodes import Strings
+from devcluster.real_node import Container, RealNode
+from tests.chart import NAMESPACE
+from tests.integration.operator import world
+from tests.node.installed import Installation, Kustomization, Place, Release
+from tests.node.stage import GPU, SHARE, Stage
+from tests.nvml.fixture import a100
+
+PROGRAMS = ("operator", "webhook", "agent")
+"""The containers; the label of each pod is `berth-` and this name."""
+INSTALLATIONS: dict[str, Callable[[Place, Path], Installation]] = {"kustomize": Kustomization, "helm": Release}
+BOUND_SECONDS = 45
+"""Longest time from an installation to the first bound pod."""
+READY_SECONDS = 10
+"""Longest time from a ready operator to the first bound pod."""
+LOG_LINES = 40
+MAX_BYTES = {"berth-operator": 300_000_000, "berth-agent": 220_000_000}
+
+
+@pytest.fixture(scope="module")
+def own_cluster() -> Iterator[Cluster]:
+    """A cluster whose API server calls webhooks at the addresses of their pods: there is no kube-proxy."""
+    with Cluster(extra_args={"kube-apiserver": [AGGREGATOR_ROUTING]}) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def own_node(image_archives: list[Path], own_cluster: Cluster) -> Iterator[RealNode]:
+    with RealNode(cluster=own_cluster) as running:
+        running.import_images(*image_archives)
+        yield running
+
+
+class Site(Stage):
+    """A stage whose operator and agent are pods: what `installation` installs."""
+
+    def __init__(
+        self, node: RealNode, arena: Arena, folder: Path, installation: Callable[[Place, Path], Installation]
+    ) -> None:
+        super().__init__(node, arena, folder, gpus=[a100(index) for index in range(4)], device_list_strategy="envvar")
+        self.machine.write()
+        self.installation = installation(Place(cluster=arena.cluster, machine=self.machine), folder)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def close(self) -> None:
+        """Remove Berth, and what its pods would need."""
+        for name in PROGRAMS:
+            if self.pod_of(name):
+                sys.stdout.write(f"--- {name}\n{self.log(name)}\n")
+        self.installation.uninstall()
+        super().close()
+
+    def pod_of(self, program: str) -> Manifest:
+        """Return the newest pod of a program; empty if there is none."""
+        query = {"labelSelector": f"app.kubernetes.io/name=berth-{program}"}
+        pods = self.arena.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods", **query)["items"]
+        return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default={})
+
+    def log(self, program: str) -> str:
+        """Return the last lines of a program; empty if its container has not started."""
+        try:
+            return "\n".join(self.node.output(self.pod_of(program), program).splitlines()[-LOG_LINES:])
+        except (ValueError, FileNotFoundError):
+            return ""
+
+    def is_ready(self, program: str) -> bool:
+        """Return whether the probes of a program succeed."""
+        return world.condition(self.pod_of(program), "Ready").get("status") == "True"
+
+    def is_accepted(self, name: str, limits: Strings, **fields: Any) -> bool:
+        """Create a pod; return whether the API server accepted it: it refuses while the webhook does not answer."""
+        try:
+            self.submit(limits, name, **fields)
+        except ApiError as error:
+            if "failed calling webhook" in str(error):
+                return False
+            raise
+        return True
+
+    def containers(self, *names: str) -> list[Container]:
+        """Return the containers of pods."""
+        return [self.node.container(self.read(name)) for name in names]
+
+    def is_bound(self, name: str) -> bool:
+        """Return whether a pod has a node."""
+        return "nodeName" in self.read(name)["spec"]
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """When something happened, in seconds after the installation began."""
+
+    applied: float
+    ready: float
+    bound: float
+
+    def __str__(self) -> str:
+        return f"applied {self.applied:.1f} s, operator ready {self.ready:.1f} s, pod bound {self.bound:.1f} s"
+
+
+def install(site: Site, name: str) -> Times:
+    """Install Berth and create a pod as soon as it is accepted; return when the pod was bound."""
+    began = time.monotonic()
+    site.installation.install()
+    seen = {"applied": time.monotonic() - began}
+    steps = {
+        "accepted": lambda: site.is_accepted(name, {GPU: "1"}),
+        "ready": lambda: site.is_ready("operator"),
+        "bound": lambda: "accepted" in seen and site.is_bound(name),
+    }
+
+    def are_all_seen() -> bool:
+        for step in steps.keys() - seen:
+            if steps[step]():
+                seen[step] = time.monotonic() - began
+        return steps.keys() <= seen.keys()
+
+    site.wait(are_all_seen, what=f"{name} to be bound by a ready operator")
+    return Times(seen["applied"], seen["ready"], seen["bound"])
+
+
+@pytest.fixture(params=INSTALLATIONS)
+def site(
+    request: pytest.FixtureRequest,
+    helm: Path,  # noqa: ARG001 - asked for, so that it is built before the first test
+    own_node: RealNode,
+    own_cluster: Cluster,
+    tmp_path: Path,
+) -> Iterator[Site]:
+    arena = Arena(cluster=own_cluster, folder=tmp_path)
+    arena.scheduler_name = "berth-scheduler"
+    arena.open()
+    with Site(own_node, arena, tmp_path, INSTALLATIONS[request.param]) as installed:
+        yield installed
+    arena.close()
+
+
+def test_images_are_small(image_archives: list[Path]) -> None:
+    sizes = {path.name.rpartition("-")[0]: oci.unpacked_bytes(path) for path in image_archives}
+    assert {name: size < MAX_BYTES[name] for name, size in sizes.items()} == dict.fromkeys(MAX_BYTES, True), sizes
+
+
+def test_pods_get_their_cards_from_an_installation_an_upgrade_and_a_reinstallation(site: Site) -> None:
+    first = install(site, "first")
+    site.submit({SHARE: "50"}, "half", scheduler_name="default-scheduler")
+    site.hold("first", "half")
+    assert site.read("half")["spec"]["schedulerName"] == "berth-scheduler"  # routed
+    assert {name: confinement(site.node.container(site.pod_of(name), name)) for name in PROGRAMS} == {
+        "operator": AS_USER,
+        "webhook": AS_USER,
+        "agent": AS_ROOT,
+    }
+    containers = site.containers("first", "half")
+
+    site.installation.upgrade()
+    site.submit({GPU: "1"}, "second")
+    site.hold("second")
+    site.installation.uninstall()
+    again = install(site, "third")
+
+    site.hold("first", "half", "second", "third")
+    assert site.containers("first", "half") == containers
+    sys.stdout.write(f"first: {first}\nagain: {again}\n")
+    for times in (first, again):
+        assert times.bound - times.ready <= READY_SECONDS
+        assert times.bound <= BOUND_SECONDS
+
+
+def confinement(container: Container) -> dict[str, str]:
+    """Return by what the kernel confines a container."""
+    status = Path(f"/proc/{container.pid}/status").read_text()
+    fields = dict(re.findall(r"^(Uid|CapEff|NoNewPrivs|Seccomp):\s+(\w+)", status, re.MULTILINE))
+    root = re.search(r" / / (\w+)", Path(f"/proc/{container.pid}/mountinfo").read_text())
+    return {**fields, "root": root[1] if root else ""}
+
+
+AS_USER = {"Uid": "65532", "CapEff": "0" * 16, "NoNewPrivs": "1", "Seccomp": "2", "root": "ro"}
+AS_ROOT = {**AS_USER, "Uid": "0"}
