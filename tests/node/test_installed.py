@@ -162,7 +162,7 @@ def test_images_are_small(image_archives: list[Path]) -> None:
 
 def test_pods_get_their_cards_from_an_installation_an_upgrade_and_a_reinstallation(site: Site) -> None:
     first = install(site, "first")
-    site.submit({SHARE: "50"}, "half", scheduler_name="default-scheduler")
+    site.submit({SHARE: "50"}, "half", scheduler_name="default-scheduler", nodeSelector={})
     site.hold("first", "half")
     assert site.read("half")["spec"]["schedulerName"] == "berth-scheduler"  # routed
     assert {name: confinement(site.node.container(site.pod_of(name), name)) for name in PROGRAMS} == {
