@@ -50,6 +50,11 @@ demo: binaries ## run the main job on a real control plane and audit the result
 kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)
 	@demo/kind.sh
 
+.PHONY: install-e2e
+install-e2e: node-binaries ## install Berth from its images by kustomize and Helm, as pods of a real node (root on Debian 12)
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@BERTH_IMAGES=1 $(BIN)/pytest -s tests/node/test_installed.py
+
 .PHONY: kind-e2e
 kind-e2e: node-binaries ## run the steps of `make kind` on a real node of the development cluster (root on Debian 12)
 	@$(BIN)/python -m devcluster build helm > /dev/null

@@ -8,7 +8,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from devcluster import Arena, Cluster, images, programs, real_node
+from devcluster import Arena, Cluster, programs, real_node
 from tests import shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
@@ -21,8 +21,6 @@ CLUSTERS = {"cluster", "own_cluster", "site"}
 """Fixtures that start a cluster."""
 REAL_NODES = {"root_on_linux"}
 """Fixtures of tests with a real node."""
-IMAGES = {"image_archives"}
-"""Fixtures of tests with the images of operator and agent."""
 MONITORING = {"prometheus", "promtool"}
 """Fixtures of tests with a real Prometheus."""
 PACKAGING = {"helm"}
@@ -62,13 +60,10 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         needed = (*needed, *programs.MONITORING)
     if used & PACKAGING:
         needed = (*needed, *programs.PACKAGING)
-    built = images.IMAGES if used & IMAGES and not (real_node.obstacle() or images.obstacle()) else ()
-    if (needed or built) and not session.config.option.collectonly:
+    if needed and not session.config.option.collectonly:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             programs.ensure(needed)
-            for image in built:
-                images.archive(image)
 
 
 def _fixtures(item: pytest.Item) -> set[str]:

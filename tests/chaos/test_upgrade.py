@@ -149,7 +149,9 @@ class Fleet:
 
     def _operator(self, version: str) -> Process:
         with self._of(version):
-            return self._named(version, self._world.operator(kubeconfig=self._account, wait=False, **TERMS))
+            # The version before does not know this flag of other tests.
+            flags = {"node_startup_timeout": None, **TERMS}
+            return self._named(version, self._world.operator(kubeconfig=self._account, wait=False, **flags))
 
     def _agent(self, version: str, file: Path) -> Process:
         with self._of(version):

@@ -192,7 +192,7 @@ def test_people_read_our_kinds_and_write_only_pod_groups(own_cluster: Cluster) -
         bind(own_cluster, f"{role}er", role, NAMESPACE)
         bind(own_cluster, f"{role}er-everywhere", role)
     command = "create clusterrolebinding team-a-devices --clusterrole=berth-devices-view --group=team-a"
-    assert f"    kubectl {command}\n" in (ROOT / "docs/operations.md").read_text()
+    assert f"$ kubectl {command}\n" in (ROOT / "docs/operations.md").read_text()
     own_cluster.kubectl(*command.split())
     asked = partial(may, own_cluster)
     waiting.until(

@@ -16,6 +16,7 @@ from tests.prometheus import Prometheus
 WHOLE = {"kubernetes.io/gpu": "100"}
 SECONDS = {"metrics_interval": 1, "metrics_stale_after": 4}
 STALE = "berth_gpu_metrics_stale"
+FRESH = 'berth_gpu_metrics_cards{state="fresh"}'
 READS = 'berth_gpu_metrics_refreshes_total{result="read"}'
 
 
@@ -50,7 +51,8 @@ class Machines:
             prometheus_ca=prometheus.authority,
             **SECONDS,
         )
-        self.operator.logged('"state": "fresh"')
+        # Other tests' Devices have no metrics.
+        self.world.wait(lambda: self.read(FRESH) >= len(self.cards) * 2, what="metrics of all cards")
 
     def _profile(self, folder: Path) -> Path:
         plugins = {"filters": {"disabled": ["injected"]}, "scores": {"weights": {"genius": 1000}}}
