@@ -59,7 +59,8 @@ def desk(world: World, tmp_path: Path) -> Desk:
 
 def test_pods_go_where_the_simulation_says(desk: Desk) -> None:
     world, arena = desk.world, desk.world.arena
-    world.nodes(2, gpus=2)
+    for _ in range(2):  # one after the other: of two equal nodes the operator takes the one that it has known longer
+        world.nodes(1, gpus=2)
     world.nodes(1, profile="t4", gpus=2)
     secret = {"env": [{"name": "PASSWORD", "value": "hunter2"}]}
     for number in range(2):
