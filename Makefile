@@ -9,7 +9,7 @@ SOURCES := api base client operator agent devcluster demo images tests examples 
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test unit node-e2e chaos-devices chaos-kills upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+test unit node-e2e chaos-devices upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -93,10 +93,6 @@ unit: setup ## run the tests that need no cluster
 .PHONY: chaos-devices
 chaos-devices: binaries ## renumber, lose and replace cards and kill programs, audited by UUID: BINDS=5000 SEED=13
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
-
-.PHONY: chaos-kills
-chaos-kills: binaries ## kill the operator at any moment while pods arrive, and audit the result: KILLS=20
-	@BERTH_KILLS=$(or $(KILLS),20) $(BIN)/pytest -q -s tests/chaos/test_crash.py
 
 .PHONY: upgrade-e2e
 upgrade-e2e: binaries ## upgrade from the version before and go back, under load: ROUNDS=3 RECORD=

@@ -1,6 +1,5 @@
 """The operator is killed at any moment while pods arrive: no pod is lost, and no card is allocated twice."""
 
-import os
 import random
 import time
 from collections.abc import Iterator
@@ -11,8 +10,7 @@ from devcluster.api import Manifest
 from tests.integration.operator.world import World
 from tests.processes import Process
 
-KILLS: Final = int(os.environ.get("BERTH_KILLS", "8"))
-"""`make chaos-kills KILLS=20`."""
+KILLS: Final = 20
 TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}
 """Long enough that no leader loses its term on a busy machine: this test is about leaders that are killed."""
 SEED: Final = 20_260
@@ -70,7 +68,8 @@ def _batches(world: World, chance: random.Random) -> Iterator[list[Manifest]]:
         for number in range(count)
     ]
     chance.shuffle(pods)
-    return iter([pods[first::KILLS] for first in range(KILLS)])
+    share = len(pods) // KILLS
+    return iter([pods[first : first + share] for first in range(0, len(pods), share)])
 
 
 def _bound(world: World) -> dict[str, int]:
