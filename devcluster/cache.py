@@ -38,7 +38,7 @@ def once(target: Path, make: Callable[[Path], None]) -> Path:
 
 @contextlib.contextmanager
 def locked(target: Path) -> Iterator[None]:
-    """Let one process at a time work on `target`; the others wait."""
+    """Lock `target` for one process; the others wait."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with target.with_name(f".{target.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

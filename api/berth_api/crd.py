@@ -6,6 +6,7 @@ not allow (titles, defaults of optional fields, `const`) are left out or replace
 
 import argparse
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,6 +19,9 @@ from berth_api.leader_lease import LeaderLease
 from berth_api.podgroup import PodGroup
 
 Schema = dict[str, Any]
+
+CATEGORY: Final = "berth"
+"""Every definition of Berth's lists its kind in this category (`kubectl get berth`), and no other project's does."""
 
 HEADER: Final = "# Generated from the models in api/berth_api by `make generate`; do not edit.\n"
 _KEPT: Final = (
@@ -106,7 +110,7 @@ def _definition(model: type[Model], group: str, plural: str, short: list[str], c
                 "plural": plural,
                 "singular": kind.lower(),
                 **({"shortNames": short} if short else {}),
-                "categories": ["berth"],
+                "categories": [CATEGORY],
             },
             "versions": [
                 {
@@ -120,6 +124,15 @@ def _definition(model: type[Model], group: str, plural: str, short: list[str], c
             ],
         },
     }
+
+
+def is_foreign(definition: Mapping[str, Any]) -> bool:
+    """Return whether another project installed this definition.
+
+    PodGroups are defined by scheduler-plugins, too. Berth reads and writes theirs as well as its own.
+    """
+    spec = definition["spec"]
+    return spec["group"] != names.GROUP and CATEGORY not in spec["names"].get("categories", ())
 
 
 def schema(model: type[Model]) -> Schema:

@@ -97,7 +97,7 @@ class Scaled:
         self.api.delete(f"{CLAIMS}/{name}")
 
     def settle(self) -> None:
-        """Let Karpenter add what else it would."""
+        """Wait for the nodes that Karpenter still adds."""
         end = time.monotonic() + SETTLE
         while time.monotonic() < end:
             self.pods()

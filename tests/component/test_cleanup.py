@@ -38,7 +38,8 @@ class Server:
         items = (*installed.callers(), *installed.programs("berth-system"), *installed.policies())
         for item in (*items, *installed.written("berth-system"), *installed.definitions()):
             names = {"categories": ["berth"]} if item.name != installed.POD_GROUP else {}
-            self.objects[item.path] = {"metadata": {"name": item.name}, "spec": {"names": names}}
+            group = item.name.partition(".")[2]
+            self.objects[item.path] = {"metadata": {"name": item.name}, "spec": {"group": group, "names": names}}
 
     def put(self, raw: Raw) -> None:
         metadata = raw["metadata"]

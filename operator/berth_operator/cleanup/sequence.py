@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Protocol, TypeVar
 
-from berth_api import names, resources
+from berth_api import crd, names, resources
 from berth_client.client import Params
 from berth_client.errors import ApiError, CallError
 from berth_client.lists import pages
@@ -121,7 +121,7 @@ class Cleanup:
         present = [(item, obj) for item in installed.definitions() if (obj := await self._read(item.path)) is not None]
         if not self._order.delete_definitions:
             return [item for item, _ in present]
-        ours = [item for item, obj in present if "berth" in (obj["spec"]["names"].get("categories") or ())]
+        ours = [item for item, obj in present if not crd.is_foreign(obj)]
         await self._delete(ours)
         for item in ours:
             await self._until_gone(item)

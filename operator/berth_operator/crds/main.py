@@ -2,7 +2,6 @@
 
 import argparse
 import asyncio
-import os
 import sys
 from collections.abc import Sequence
 from http import HTTPStatus
@@ -14,8 +13,8 @@ from berth_base import start
 from berth_client.client import ApiClient
 from berth_client.credentials import CredentialsError
 from berth_client.errors import ApiError, CallError
+from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
-from berth_operator.crds.ownership import is_foreign
 
 NAME: Final = "berth-operator crds"
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
@@ -39,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 async def _run(options: argparse.Namespace) -> None:
-    client = await KubeClient.connect(options.kubeconfig, "berth-operator/crds", limit=4)
+    client = await KubeClient.connect(logins.usual_kubeconfig(options.kubeconfig), "berth-operator/crds", limit=4)
     try:
         await apply(client, options.timeout)
     finally:
@@ -69,7 +68,7 @@ async def _applied(client: ApiClient, definition: Definition) -> str:
     """Apply one definition; return its name, or nothing if it is another project's."""
     name: str = definition["metadata"]["name"]
     existing = await _read(client, name)
-    if existing is not None and is_foreign(existing):
+    if existing is not None and crd.is_foreign(existing):
         _report(f"{name} is not Berth's: it is used as it is")
         return ""
     # Forced, because `kubectl apply -f crds/` may have written the same fields before.
@@ -115,13 +114,6 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(prog=NAME, description="Berth's CustomResourceDefinitions, as this version defines them.")
     parser.add_argument("action", choices=["apply"], help="create or update them; a foreign PodGroup is left as it is")
-    parser.add_argument(
-        "--kubeconfig", type=Path, default=_kubeconfig(), help="by default $KUBECONFIG, or this pod's account"
-    )
+    parser.add_argument("--kubeconfig", type=Path, help="by default $KUBECONFIG, ~/.kube/config, or this pod's account")
     parser.add_argument("--timeout", type=float, default=60.0, help="seconds until all are established (default: 60)")
     return parser
-
-
-def _kubeconfig() -> Path | None:
-    path = os.environ.get("KUBECONFIG")
-    return Path(path) if path else None

@@ -32,7 +32,7 @@ class World:
         self.cluster.put_node(raw)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass; the node sends its heartbeats."""
+        """Advance the clock, with the heartbeats of the node."""
         self.now += seconds
         self.cluster.node_cache.end_startups()
 
