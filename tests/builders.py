@@ -38,6 +38,7 @@ from berth_operator.core.values.request import (
     Taint,
     Toleration,
 )
+from berth_operator.reconcile.sums import OURS
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import PodTable, Selection
 
@@ -63,6 +64,8 @@ PROFILES = ("1g.5gb", "1g.10gb", "1g.10gb.me", "1g.24gb", "1g.24gb.me", "2g.20gb
 INSTANCES = [mig.resource(each) + suffix for each in PROFILES for suffix in ("", ".shared")]
 OFFERED = dict.fromkeys((NVIDIA, REPLICAS, "amd.com/gpu", "dcu.com/gpu", *INSTANCES), 1000)
 """What device plugins offer on a node unless a test says otherwise: enough that only the Device limits decisions."""
+SUMS = dict.fromkeys(OURS, 10**15)
+"""What a node shows of its devices unless a test says otherwise."""
 _LONG = {
     "core": "gpu-core",
     "ratio": "gpu-memory-ratio",
@@ -133,6 +136,7 @@ def node_info(
     ready: bool = True,
     more: Mapping[str, int] | None = None,
     offered: Mapping[str, int] = OFFERED,
+    sums: Mapping[str, int] = SUMS,
     unreachable: bool = False,
     images: Mapping[str, int] | None = None,
     features: Sequence[str] = (),
@@ -142,7 +146,7 @@ def node_info(
     return NodeInfo(
         name=name,
         labels=labels or {},
-        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **offered, **allocatable, **(more or {})},
+        allocatable={"cpu": 64_000, "memory": 512 * GI, "pods": 110, **sums, **offered, **allocatable, **(more or {})},
         taints=tuple(taints),
         cordoned=cordoned,
         ready=ready and not unreachable,
@@ -291,10 +295,10 @@ def charge(name: str = "pod", *grants: Grant, node: str = "node", **fields: Any)
 def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **fields: Any) -> Raw:
     """Return a Node; `allocatable`, `capacity`, `taints`, `unschedulable`, `conditions` become its fields.
 
-    `offered` is what its device plugins offer.
+    `offered` is what its device plugins offer, `sums` what it shows of other devices.
     """
-    offered = {name: str(amount) for name, amount in fields.get("offered", OFFERED).items()}
-    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **offered}
+    devices = {**fields.get("offered", OFFERED), **fields.get("sums", SUMS)}
+    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", **{name: str(each) for name, each in devices.items()}}
     spec = {key: fields[key] for key in ("taints", "unschedulable") if key in fields}
     return {
         "metadata": {"name": name, "uid": fields.get("uid", f"uid-{name}"), "labels": dict(labels or {})},
@@ -308,6 +312,11 @@ def node(name: str = "node", *, labels: Mapping[str, str] | None = None, **field
             "nodeInfo": {"bootID": fields.get("boot", "boot-1")},
         },
     }
+
+
+def bare_node(name: str = "node", **fields: Any) -> Raw:
+    """Return a Node that shows no devices yet, apart from these `fields`; see `node`."""
+    return node(name, **{"sums": {}, "offered": {}, **fields})
 
 
 def entry(minor: int = 0, *, memory: int | str = A100_BYTES, **fields: Any) -> Raw:

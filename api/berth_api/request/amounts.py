@@ -29,8 +29,8 @@ VENDORS: Final = {
 }
 """Resource -> vendor, as in the vendor label of the Device."""
 
-_OF_PLUGINS: Final = (NVIDIA_GPU, NVIDIA_SHARED, AMD_GPU, DCU_GPU)
-"""Resources that a vendor's device plugin offers, in addition to those of MIG profiles and of added types."""
+_OFFERED_BY_NOBODY: Final = (NPU_CORE, NPU_CPU, NPU_DVPP)
+"""Resources of devices that neither Berth nor a device plugin writes to the Node."""
 
 _COMMON: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
 
@@ -58,14 +58,14 @@ def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
     return allocation.short(name) in _COMMON or name in VENDORS or mig.is_resource(name) or kinds.has(name)
 
 
-def is_counted_on_node(name: str, kinds: Kinds = BUILT_IN) -> bool:
+def is_counted_on_node(name: str) -> bool:
     """Return whether a resource must also fit the Node's allocatable, as in NodeResourcesFit.
 
-    This is true for all resources but the sums that Berth itself writes to the Node, which only repeat the Device. The
-    resources of a device plugin count on cards and on the Node: if the Node lacks the resource, kubelet starts the pod
-    without devices.
+    This is true for devices too, because kubelet checks the Node as well as the cards: it ends a pod for good if the
+    sums that Berth writes to the Node do not show its devices yet, and starts a pod without devices if a device plugin
+    has not registered.
     """
-    return not is_device(name, kinds) or name in _OF_PLUGINS or mig.is_resource(name) or kinds.is_of_plugin(name)
+    return name not in _OFFERED_BY_NOBODY
 
 
 def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Kinds = BUILT_IN) -> DeviceRequest:

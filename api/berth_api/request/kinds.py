@@ -153,10 +153,6 @@ class Kinds:
                 return True
         return False
 
-    def is_of_plugin(self, resource: str) -> bool:
-        """Return whether a device plugin of kubelet offers a resource of an added type."""
-        return any(resource in kind.resources and not kind.summed for kind in self.added)
-
     def parts(self, amounts: Mapping[str, int], hints: Mapping[str, Hint]) -> Iterator[Part]:
         """Yield the parts of a request for added types.
 

@@ -2,7 +2,7 @@
 
 When kubelet restarts, it admits the running pods again against these sums, and kills pods that no longer fit. The sums
 are therefore the healthy cards plus what pods hold on other cards, and never less than the pods request. Decisions read
-cards, not sums.
+the sums as well as the cards, as kubelet does.
 """
 
 import re

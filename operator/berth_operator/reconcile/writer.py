@@ -4,7 +4,7 @@ An object is marked when anything about it may have changed. When its turn comes
 and written only if it differs. The sums of Nodes come before other statuses, because kubelet acts on them, and statuses
 let binds go first. A status that has waited for `PATIENCE` no longer waits for binds, and takes turns with the sums.
 Among statuses, the one written longest ago comes first, so that those that change all the time do not delay others.
-Decisions do not read anything that is written here.
+Of what is written here decisions read only the sums.
 """
 
 import asyncio

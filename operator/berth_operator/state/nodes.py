@@ -23,7 +23,7 @@ class NodeRecord:
     info: NodeInfo
     capacity: Mapping[str, int]
     allocatable: Mapping[str, int]
-    """Device resources that the Node shows; other resources are in `info`."""
+    """Device resources that the Node shows."""
 
 
 _KEPT: Final = ("allocatable", "capacity", "conditions", "declaredFeatures", "images", "nodeInfo")
@@ -49,17 +49,17 @@ def record(node: Object, kinds: Kinds = BUILT_IN) -> NodeRecord:
     """Read a Node, with the device resources that it shows."""
     return NodeRecord(
         uid=node["metadata"]["uid"],
-        info=info(node, kinds),
+        info=info(node),
         capacity=device_sums(node, "capacity", kinds),
         allocatable=device_sums(node, "allocatable", kinds),
     )
 
 
-def info(node: Object, kinds: Kinds = BUILT_IN) -> NodeInfo:
-    """Read a Node without the device resources that Berth writes, since decisions count devices on cards."""
+def info(node: Object) -> NodeInfo:
+    """Read a Node; its allocatable includes the sums of devices that Berth writes, which kubelet checks as well."""
     spec, status = node.get("spec") or {}, node.get("status") or {}
     shown = status.get("allocatable") or {}
-    counted = {name: value for name, value in shown.items() if request.is_counted_on_node(name, kinds)}
+    counted = {name: value for name, value in shown.items() if request.is_counted_on_node(name)}
     return NodeInfo(
         name=node["metadata"]["name"],
         labels=node["metadata"].get("labels") or {},

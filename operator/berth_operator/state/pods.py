@@ -175,7 +175,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     request.mistakes.check_amounts(spec)
     devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
     return PodRequest(
-        resources=_counted_on_node(total, kinds),
+        resources=_counted_on_node(total),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
         devices=devices,
         plugin_requests=_plugin_requests(total, kinds),
@@ -196,8 +196,8 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     )
 
 
-def _counted_on_node(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
-    counted = {name: amount for name, amount in total.items() if request.is_counted_on_node(name, kinds)}
+def _counted_on_node(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    counted = {name: amount for name, amount in total.items() if request.is_counted_on_node(name)}
     return tuple(sorted({**counted, PODS: 1}.items()))
 
 
@@ -324,7 +324,7 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
     spec, _, status = orjson.loads(template)
     total = resize.held(spec, status)
     return _Taken(
-        resources=_counted_on_node(total, kinds),
+        resources=_counted_on_node(total),
         nonzero_requested=nonzero_requested.of_pod(spec, status),
         plugin_requests=_plugin_requests(total, kinds),
         devices=allocations.requested(total, kinds, spec),

@@ -19,6 +19,7 @@ from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, po
 Raw = dict[str, Any]
 CARD = {"nvidia.com/gpu": "1"}
 NPU = {"example.com/npu": "1"}
+NPUS = {"example.com/npu": 2, "example.com/bad": 1}
 SCHEDULER = {"schedulerName": names.SCHEDULER}
 OWNED = {"ownerReferences": [{"kind": "ReplicaSet", "name": "rs", "uid": "1", "controller": True}]}
 MIRROR = {"ownerReferences": [{"kind": "Node", "name": "a", "uid": "1", "controller": True}]}
@@ -113,7 +114,7 @@ def plugged(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk
     devices = [
         {"type": kind, "minor": n, "id": f"{kind}-{n}", "health": True} for kind in ("npu", "bad") for n in (0, 1)
     ]
-    return desk.put("nodes", node("a")).put("devices", device("a", *devices)).put("leases", lease("a"))
+    return desk.put("nodes", node("a", sums=NPUS)).put("devices", device("a", *devices)).put("leases", lease("a"))
 
 
 @pytest.mark.parametrize("trusted", ["", "volcano,koord-scheduler"])
@@ -350,7 +351,7 @@ def test_advice_never_moves_pods_without_a_controller(desk: Desk, owner: Mapping
 
 
 def test_advice_moves_pods_of_plug_ins(plugged: Desk) -> None:
-    plugged.put("nodes", node("b", labels={"kind": "b"})).put("leases", lease("b"))
+    plugged.put("nodes", node("b", labels={"kind": "b"}, sums=NPUS)).put("leases", lease("b"))
     plugged.put("devices", device("b", {"type": "npu", "minor": 0, "id": "npu-b", "health": True}))
     allocated = '{"npu": [{"minor": 0, "resources": {"kubernetes.io/npu": "100"}}]}'
     plugged.put("pods", pod("mover", NPU, on="b", allocated=allocated, metadata=OWNED, **SCHEDULER))

@@ -8,7 +8,7 @@ import pytest
 from berth_operator.reconcile import startup, sums
 from berth_operator.state import devices, nodes
 from berth_operator.state.views import NodeView
-from tests.builders import condition, device, entry, node
+from tests.builders import bare_node, condition, device, entry
 
 Raw = dict[str, Any]
 
@@ -32,7 +32,7 @@ def view(
 ) -> NodeView:
     """Return the view of a node with a card; `shows`: what of its devices the Node shows."""
     record = devices.record(device("node", entry(0), **status)) if has_device else None
-    raw = node(taints=list(taints))
+    raw = bare_node(taints=list(taints))
 
     def seen() -> NodeView:
         return NodeView(name="node", node=nodes.record(raw), device=record, ours=True, alive=alive, charges=())

@@ -25,12 +25,12 @@ from tests.builders import (
     NVIDIA,
     RATIO,
     T4,
+    bare_node,
     charge,
     device,
     entry,
     grant,
     instance,
-    node,
     replica,
 )
 
@@ -41,7 +41,7 @@ MARKED = {MANAGED: "true"}
 
 def view(*entries: Raw, raw: Raw | None = None, charges: tuple[Charge, ...] = (), **fields: Any) -> NodeView:
     """Return the view of a node with these entries in its Device; `without=True` omits the Device."""
-    shown = raw or node()
+    shown = raw or bare_node()
     record = NodeRecord(
         uid="uid-node",
         info=nodes.info(shown),
@@ -223,7 +223,7 @@ def test_a_new_device_is_shown_in_both_fields_and_under_both_prefixes() -> None:
 
 def current(of: NodeView, **changes: str) -> Raw:
     """Return a node whose sums are up to date, except for the changes."""
-    return node(labels=MARKED, allocatable={**written(of), **changes})
+    return bare_node(labels=MARKED, allocatable={**written(of), **changes})
 
 
 def test_nothing_is_written_when_nothing_differs() -> None:
@@ -261,7 +261,7 @@ def test_a_difference_in_one_field_is_enough() -> None:
 
 
 def test_what_others_write_is_left_alone() -> None:
-    raw = node(labels=MARKED, allocatable={NVIDIA: "8", "example.com/x": "1"})
+    raw = bare_node(labels=MARKED, allocatable={NVIDIA: "8", "example.com/x": "1"})
     assert not {NVIDIA, "example.com/x", "cpu"} & set(written(view(gpu(0), raw=raw)))
 
 
@@ -282,12 +282,12 @@ def test_a_deleted_devices_sums_stay_as_long_as_live_pods_request_them() -> None
     "of",
     [
         pytest.param(view(without=True), id="bare"),
-        pytest.param(view(without=True, raw=node(allocatable={GPU: "800"})), id="another system's sums"),
+        pytest.param(view(without=True, raw=bare_node(allocatable={GPU: "800"})), id="another system's sums"),
         pytest.param(
             view(without=True, charges=(charge("a", plugin_requests=((GPU, 50),)),)), id="a pod that requests"
         ),
-        pytest.param(view(without=True, raw=node(labels={names.MODEL_LABEL: "x"})), id="another system's labels"),
-        pytest.param(view(without=True, raw=node(labels={MODEL_PREFIX + "x": "1"})), id="a label like ours"),
+        pytest.param(view(without=True, raw=bare_node(labels={names.MODEL_LABEL: "x"})), id="another system's labels"),
+        pytest.param(view(without=True, raw=bare_node(labels={MODEL_PREFIX + "x": "1"})), id="a label like ours"),
     ],
 )
 def test_nothing_is_touched_on_a_node_that_never_had_a_device(of: NodeView) -> None:
@@ -356,7 +356,7 @@ def test_a_driver_that_is_not_loaded_has_no_label() -> None:
 
 
 def labelled(of: NodeView, **more: str) -> Raw:
-    return node(labels={**labels(of), **more})
+    return bare_node(labels={**labels(of), **more})
 
 
 def test_nothing_is_written_when_no_label_differs() -> None:

@@ -10,7 +10,7 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cluster import Cluster
-from tests.builders import NVIDIA, device, entry, node, waiting
+from tests.builders import NVIDIA, bare_node, device, entry, waiting
 
 Raw = dict[str, Any]
 
@@ -27,7 +27,7 @@ class World:
 
     def created(self, seconds_ago: float, **fields: Any) -> None:
         """Add a Node without a Device that was created some seconds ago."""
-        raw = node(**{"labels": GPU_LABEL, "offered": {}, **fields})
+        raw = bare_node(**{"labels": GPU_LABEL, "offered": {}, **fields})
         raw["metadata"]["creationTimestamp"] = times.time(times.now() - timedelta(seconds=seconds_ago))
         self.cluster.put_node(raw)
 
@@ -121,5 +121,5 @@ def test_a_new_node_of_an_old_name_is_new() -> None:
 
 def test_a_time_that_cannot_be_read_is_not_new() -> None:
     world = World()
-    world.cluster.put_node(node(labels=GPU_LABEL, offered={}))
+    world.cluster.put_node(bare_node(labels=GPU_LABEL, offered={}))
     assert world.condition() == "Unschedulable"

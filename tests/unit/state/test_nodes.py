@@ -19,17 +19,17 @@ def ready(status: str) -> Raw:
 
 def test_a_node_is_read() -> None:
     taints = [{"key": "a", "value": "1", "effect": "NoSchedule"}, {"key": "b", "effect": "NoExecute"}]
-    info = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True, offered={}))
+    info = nodes.info(node("n", labels={"zone": "x"}, taints=taints, unschedulable=True, offered={}, sums={}))
     assert (info.name, info.labels, info.cordoned, info.ready) == ("n", {"zone": "x"}, True, True)
     assert info.allocatable == {"cpu": 64_000, "memory": 512 * GI, "pods": 110}
     assert info.taints == (Taint(key="a", value="1"), Taint(key="b", effect="NoExecute"))
 
 
-def test_the_sums_that_berth_writes_are_kept_apart() -> None:
-    raw = node(allocatable={GPU: "800", NVIDIA: "8", "example.com/x": "2"}, capacity={GPU: "700"}, offered={})
+def test_all_that_the_node_shows_counts_as_for_kubelet() -> None:
+    shown = {GPU: "800", NVIDIA: "8", "example.com/x": "2"}
+    raw = node(allocatable=shown, capacity={GPU: "700"}, offered={}, sums={})
     allocatable = nodes.info(raw).allocatable
-    assert (allocatable.get("example.com/x"), allocatable.get(NVIDIA)) == (2, 8)
-    assert GPU not in allocatable
+    assert {name: allocatable[name] for name in shown} == {GPU: 800, NVIDIA: 8, "example.com/x": 2}
     assert nodes.device_sums(raw, "allocatable") == {GPU: 800, NVIDIA: 8}
     assert nodes.device_sums(raw, "capacity") == {GPU: 700}
 
@@ -70,7 +70,7 @@ def test_a_bare_node_is_read() -> None:
         pytest.param(ready("Unknown"), Change.NODE_TAINTS, id="silence"),
         pytest.param({"allocatable": {"cpu": "1"}}, Change.NODE_ALLOCATABLE, id="allocatable"),
         pytest.param({"allocatable": {NVIDIA: "7"}}, Change.NODE_ALLOCATABLE, id="what a device plugin offers"),
-        pytest.param({"allocatable": {RATIO: "100"}}, Change(0), id="sums that Berth writes are not for decisions"),
+        pytest.param({"allocatable": {RATIO: "100"}}, Change.NODE_ALLOCATABLE, id="sums that Berth writes"),
         pytest.param(
             {"labels": {names.PARTITION_POLICY_LABEL: "Honor"}},
             Change.NODE_LABELS | Change.DEVICE,

@@ -1,4 +1,4 @@
-"""What device plugins offer on a Node is compared with its pods' requests, in addition to the Device's cards."""
+"""What a Node shows of its devices is compared with its pods' requests, in addition to the Device's cards."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,6 +18,7 @@ from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
 from tests.builders import (
     NVIDIA,
+    SUMS,
     container,
     device,
     entry,
@@ -39,10 +40,10 @@ INSTANCE = {"id": "MIG-0-0", "profile": "1g.10gb", "gpuInstance": 1, "computeIns
 SHORT = "0/1 nodes are available: 1 Insufficient {}."
 
 
-def cluster(offered: Mapping[str, int], *entries: Raw) -> Cluster:
-    """Return a node with eight healthy cards, or these devices, where device plugins offer this much."""
+def cluster(offered: Mapping[str, int], *entries: Raw, sums: Mapping[str, int] = SUMS) -> Cluster:
+    """Return a node with eight healthy cards, or these devices, that shows these amounts of devices."""
     state = Cluster(grace=20.0, clock=lambda: 0.0)
-    state.put_node(node(offered=offered))
+    state.put_node(node(offered=offered, sums=sums))
     state.put_device(device("node", *(entries or map(entry, range(CARDS)))))
     return state
 
@@ -99,8 +100,22 @@ def test_so_it_is_with_every_name_of_the_plugin(resource: str, fields: Raw) -> N
 
 
 @pytest.mark.parametrize("resource", ["kubernetes.io/gpu", "koordinator.sh/gpu"])
-def test_what_berth_sums_itself_is_counted_on_cards_alone(resource: str) -> None:
-    assert message(cluster({}), pod("a", {resource: 100})) == ""
+@pytest.mark.parametrize(
+    ("shown", "fits"),
+    [
+        pytest.param({}, False, id="not written yet: kubelet would end the pod"),
+        pytest.param({"gpu": 700}, False, id="of a card that has just healed not written yet"),
+        pytest.param({"gpu": 800}, True, id="all cards"),
+    ],
+)
+def test_a_pod_waits_until_the_node_shows_the_sums_that_kubelet_checks(
+    resource: str, shown: Mapping[str, int], *, fits: bool
+) -> None:
+    prefix, _, _ = resource.partition("/")
+    of = cluster({}, sums={f"{prefix}/{name}": amount for name, amount in shown.items()})
+    assert message(of, pod("a", {resource: 800})) == ("" if fits else SHORT.format(resource))
+    of.put_node(node(offered={}))
+    assert fits or wakes(of)
 
 
 def test_the_device_speaks_first() -> None:

@@ -51,7 +51,7 @@ def test_a_pod_that_waits_is_read_with_all_that_scheduling_reads() -> None:
     assert (pending.key, pending.uid, pending.priority, pending.weight, pending.error) == ("ns/a", "uid-a", 7, -3, "")
     assert pending.scheduler == "mine"
     request = pending.request
-    assert request.resources == (("cpu", 500), ("pods", 1))
+    assert request.resources == (("cpu", 500), (GPU, 50), ("pods", 1))
     assert request.plugin_requests == ((GPU, 50),)
     assert dict(request.devices.parts[0].amounts) == {"gpu-core": 50, "gpu-memory-ratio": 50}
     assert request.node_selector == (label("a", "In", "1"), label("b", "In", "2"))
@@ -265,7 +265,7 @@ def test_unread_fields_are_dropped() -> None:
 def test_a_bound_pod_takes_its_requests_of_the_cards_that_its_annotation_names() -> None:
     charge = pods.charge(pod("a", {"cpu": "2", GPU: "50"}, on="node", allocated=half(3)))
     assert (charge.uid, charge.pod, charge.node) == ("uid-a", "ns/a", "node")
-    assert charge.resources == (("cpu", 2000), ("pods", 1))
+    assert charge.resources == (("cpu", 2000), (GPU, 50), ("pods", 1))
     assert charge.plugin_requests == ((GPU, 50),)
     assert charge.grants == (grant(3, core=50, ratio=50),)
     assert charge.unknown == ()

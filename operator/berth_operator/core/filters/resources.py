@@ -1,8 +1,9 @@
 """The Node has enough free cpu, memory, pods and extended resources of its allocatable, as in NodeResourcesFit.
 
-The resources of a device plugin (`nvidia.com/gpu`) are checked here as well as on the cards: kubelet allocates only
-devices that the plugin offers, and starts a pod without any device if the Node does not have the resource. The sums
-that Berth writes to the Node are checked on the cards alone.
+Devices are checked here as well as on the cards, because kubelet checks the Node. It ends a pod for good
+(`OutOfkubernetes.io/gpu`) if the Node does not show the sum yet that Berth writes for new or healed cards. Of a device
+plugin's resource (`nvidia.com/gpu`) it allocates only what the plugin offers, and starts a pod without any device if
+the Node does not have the resource.
 """
 
 from collections import Counter

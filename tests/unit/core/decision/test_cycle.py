@@ -237,7 +237,7 @@ def test_a_placement_is_charged_as_it_was_decided() -> None:
     (found,) = made.on_node("node")
     assert found == placement.charge
     assert dict(found.plugin_requests) == {GPU: 50}
-    assert dict(found.resources) == {"cpu": 1_000, "pods": 1}
+    assert dict(found.resources) == {"cpu": 1_000, "pods": 1, GPU: 50}
 
 
 # --- why none ---------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.state import nodes, pods
 from berth_operator.state.cluster import Cluster
-from tests.builders import add, inventory, node, node_info, other_card, pod, waiting
+from tests.builders import add, bare_node, inventory, node_info, other_card, pod, waiting
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"
 KIND = Kind(name="npu", resources={NPU: 1, CORE: 100}, counted=("npu-memory",))
@@ -189,15 +189,12 @@ def test_without_the_plug_in_its_devices_are_passed_over_and_the_others_counted(
     assert dict(charge.resources)[NPU] == 1
 
 
-def test_a_nodes_sum_is_no_limit_in_addition_to_the_devices() -> None:
-    raw = node("n", allocatable={"cpu": "4", NPU: "2"}, offered={})
-    assert NPU not in nodes.info(raw, KINDS).allocatable
-    assert nodes.device_sums(raw, "allocatable", KINDS) == {NPU: 2}
-
-
-def test_what_a_device_plugin_of_kubelet_offers_is_compared_with_the_node() -> None:
-    kinds = Kinds((replace(KIND, summed=False),))
-    assert nodes.info(node("n", allocatable={NPU: "2"}), kinds).allocatable[NPU] == 2
+@pytest.mark.parametrize("summed", [True, False])
+def test_what_a_node_shows_limits_pods_in_addition_to_the_devices(*, summed: bool) -> None:
+    kinds = Kinds((replace(KIND, summed=summed),))
+    raw = bare_node("n", allocatable={NPU: "2"})
+    assert nodes.info(raw).allocatable[NPU] == 2
+    assert nodes.device_sums(raw, "allocatable", kinds) == {NPU: 2}
     assert dict(pods.pending(pod("a", {NPU: "3"}), kinds).request.resources)[NPU] == 3
     assert dict(pods.charge(pod("a", {NPU: "3"}, on="n"), kinds).resources)[NPU] == 3
 
@@ -213,7 +210,7 @@ def test_a_plug_in_may_stay_out_of_gangs(*, gangs: bool, error: str) -> None:
 
 def test_the_cluster_reads_pods_and_nodes_by_its_plug_ins() -> None:
     cluster = Cluster(grace=1.0, fleet=Fleet(kinds=KINDS), clock=lambda: 0.0)
-    cluster.put_node(node("n", allocatable={NPU: "2"}, offered={}))
+    cluster.put_node(bare_node("n", allocatable={NPU: "2"}))
     cluster.put_pending(pod("a", {NPU: "1"}))
     assert cluster.pending["uid-a"].request.devices.parts[0].type == "npu"
     cluster.put_bound(pod("b", {NPU: "1"}, on="n", allocated=HELD))

@@ -1,5 +1,8 @@
 """What shows that a new node will have devices, and which taints go by themselves."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import pytest
 
 from berth_operator.core.values.inventory import NodeInfo
@@ -8,22 +11,30 @@ from berth_operator.core.values.starting import is_startup_taint, will_have_devi
 from tests.builders import NVIDIA, node_info
 
 
+def node_shows(amounts: Mapping[str, int], **fields: Any) -> NodeInfo:
+    return node_info(sums={}, offered=amounts, **fields)
+
+
 def labelled(key: str, value: str = "1") -> NodeInfo:
-    return node_info(labels={key: value}, offered={})
+    return node_shows({}, labels={key: value})
 
 
 @pytest.mark.parametrize(
     ("node", "expected"),
     [
-        pytest.param(node_info(offered={}), False, id="nothing"),
-        pytest.param(node_info(offered={NVIDIA: 8}), True, id="a device plugin's resource"),
-        pytest.param(node_info(offered={NVIDIA: 0}), False, id="a resource that kubelet remembers from before"),
-        pytest.param(node_info(offered={"example.com/thing": 8}), False, id="another extended resource"),
+        pytest.param(node_shows({}), False, id="nothing"),
+        pytest.param(node_shows({NVIDIA: 8}), True, id="a device plugin's resource"),
+        pytest.param(node_shows({NVIDIA: 0}), False, id="a resource that kubelet remembers from before"),
+        pytest.param(node_shows({"example.com/thing": 8}), False, id="another extended resource"),
         pytest.param(
-            node_info(offered={}, taints=[Taint(key="berth.dev/agent-not-ready")]), True, id="Berth's startup taint"
+            node_shows({}, taints=[Taint(key="berth.dev/agent-not-ready")]),
+            True,
+            id="Berth's startup taint",
         ),
         pytest.param(
-            node_info(offered={}, taints=[Taint(key="node.cilium.io/agent-not-ready")]), False, id="another taint"
+            node_shows({}, taints=[Taint(key="node.cilium.io/agent-not-ready")]),
+            False,
+            id="another taint",
         ),
         pytest.param(labelled("nvidia.com/gpu.present", "true"), True, id="NVIDIA's discovery"),
         pytest.param(labelled("feature.node.kubernetes.io/pci-10de.present", "false"), False, id="says no"),
