@@ -134,8 +134,11 @@ class Settings(BaseSettings):
     """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas; empty
     for none. The policy in manifests/base/protection.yaml must list their accounts (docs/operations.md)."""
 
+    node_rate: Annotated[float, Field(gt=0)] = 100.0
+    """Writes to Nodes a second; pods wait until a new node shows its devices."""
+
     status_rate: Annotated[float, Field(gt=0)] = 20.0
-    """Status writes a second, for all objects together; binds do not wait for them."""
+    """Writes of other statuses a second; binds do not wait for them."""
 
     volume_timeout: Annotated[float, Field(gt=0)] = 600.0
     """Seconds for binding a pod's claims before the pod is decided again; the default is kube-scheduler's."""

@@ -57,7 +57,7 @@ def test_killed_operator_loses_no_pod_and_books_no_card_twice(world: World) -> N
 
 
 def _follower(world: World) -> Process:
-    return world.operator(wait=False, **TERMS, status_rate=200)
+    return world.operator(wait=False, **TERMS, status_rate=200, node_rate=200)
 
 
 def _batches(world: World, chance: random.Random) -> Iterator[list[Manifest]]:

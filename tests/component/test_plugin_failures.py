@@ -28,7 +28,7 @@ class Faulty(World):
         self.broken = set(broken)
         own = {call: self._sometimes(call) for call in ("passes", "could_pass", "reasons", "choose")}
         super().__init__(plugins=plugins(**own))
-        self.cluster.put_node(node())
+        self.cluster.put_node(node(allocatable={NPU: "2"}))
         self.cluster.put_device(device("node", entry(0), *map(npu, range(npus))))
 
     def _sometimes(self, call: str) -> Callable[..., Any]:

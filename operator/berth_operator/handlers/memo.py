@@ -91,11 +91,11 @@ class Memo:
 
     async def _write(self) -> None:
         """Start the writer and mark every object once, because any may have changed before this term."""
-        bucket = Bucket(rate=self.settings.status_rate, clock=time.monotonic)
         self.writer = Writer(
             api=self.client,
             view=self.view,
-            bucket=bucket,
+            node_bucket=Bucket(rate=self.settings.node_rate, clock=time.monotonic),
+            bucket=Bucket(rate=self.settings.status_rate, clock=time.monotonic),
             busy=self.busy,
         )
         self.writing = asyncio.get_running_loop().create_task(self.writer.run())

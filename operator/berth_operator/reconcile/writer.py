@@ -1,8 +1,8 @@
-"""Writes the status of Nodes, Devices, PodGroups and GpuPods, at the rate of a token bucket.
+"""Writes the status of Nodes, Devices, PodGroups and GpuPods, at the rates of two token buckets.
 
 An object is marked when anything about it may have changed. When its turn comes, its status is computed from one view
-and written only if it differs. The sums of Nodes come before other statuses, because kubelet acts on them, and statuses
-let binds go first. A status that has waited for `PATIENCE` no longer waits for binds, and takes turns with the sums.
+and written only if it differs. Nodes have a bucket of their own, because pods wait until a new node shows its sums.
+Other statuses let sums and binds go first, but for at most `PATIENCE`.
 Among statuses, the one written longest ago comes first, so that those that change all the time do not delay others.
 Of what is written here decisions read only the sums.
 """
@@ -33,7 +33,7 @@ PATIENCE: Final = 5.0
 RECENT: Final = 60.0
 """Seconds for which the time of a write is remembered."""
 CHECK_SECONDS: Final = 0.1
-"""Seconds between two checks whether binds are in flight."""
+"""Seconds between two checks whether sums or binds are still due."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -63,18 +63,19 @@ class Writer:
         *,
         api: Api,
         view: Callable[[StatusKind, str], Awaitable[View | None]],
+        node_bucket: Bucket,
         bucket: Bucket,
         busy: Callable[[], bool],
     ) -> None:
-        self._api, self._view, self._bucket, self._busy = api, view, bucket, busy
+        self._api, self._view, self._node_bucket, self._bucket, self._busy = api, view, node_bucket, bucket, busy
         self._nodes: dict[str, None] = {}
         """Names of Nodes whose sums are marked, the longest-marked first."""
+        self._node_marked = asyncio.Event()
+        self._is_writing_node = False
         self._statuses: dict[_Status, float] = {}
         """Marked status -> since when, the longest-marked first."""
         self._written: dict[_Status, float] = {}
         """Recently written status -> when, the longest ago first."""
-        self._status_is_next = False
-        """Whether an overdue status goes before the next sums."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
         self._marked = asyncio.Event()
@@ -83,6 +84,7 @@ class Writer:
         """Mark an object whose status may be out of date."""
         if kind is StatusKind.NODE:
             self._nodes[name] = None
+            self._node_marked.set()
         self._mark_status((kind, name))
 
     def _mark_status(self, marked: _Status) -> None:
@@ -91,20 +93,32 @@ class Writer:
 
     async def run(self) -> None:
         """Write until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write_nodes())
+            tasks.create_task(self._write_statuses())
+
+    async def _write_nodes(self) -> None:
+        while True:
+            await self._node_marked.wait()
+            self._is_writing_node = True
+            while self._nodes:
+                await self._write_sums()
+            self._is_writing_node = False
+            self._node_marked.clear()
+
+    async def _write_statuses(self) -> None:
         while True:
             await self._marked.wait()
-            is_overdue = self._is_overdue()
-            if self._nodes and not (is_overdue and self._status_is_next):
-                self._status_is_next = True
-                await self._write_sums()
-            elif not self._statuses:
+            if not self._statuses:
                 self._marked.clear()
-            elif self._busy() and not is_overdue:
-                # A status costs the API server as much as several binds.
+            elif self._others_go_first() and not self._is_overdue():
                 await asyncio.sleep(CHECK_SECONDS)
             else:
-                self._status_is_next = False
                 await self._write_status()
+
+    def _others_go_first(self) -> bool:
+        """Return whether sums or binds are due: a status costs the API server as much as several binds."""
+        return self._is_writing_node or bool(self._nodes) or self._busy()
 
     def _is_overdue(self) -> bool:
         """Return whether a status has waited for `PATIENCE`."""
@@ -192,7 +206,8 @@ class Writer:
             await self._send("gpupod", functools.partial(self._api.merge_patch, gpupods.path(view.record.key), patch))
 
     async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
-        await asyncio.sleep(self._bucket.delay())
+        bucket = self._node_bucket if kind == "node" else self._bucket
+        await asyncio.sleep(bucket.delay())
         await request()
         counters.STATUS_WRITES.labels(kind).inc()
 
