@@ -106,6 +106,11 @@ class Slow(Rule):
 
 
 @dataclass(kw_only=True, eq=False)
+class Cut(Rule):
+    """Ends the server's answer in order, but within its first line, as a proxy does that is shut down."""
+
+
+@dataclass(kw_only=True, eq=False)
 class Answer(Rule):
     """Answers instead of the server."""
 
@@ -159,6 +164,10 @@ class FaultProxy(Background):
     def lose(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Lose:
         """Pass requests on and lose their answers."""
         return self._add(Lose(method=method, path=re.compile(path), first=first, count=count))
+
+    def cut(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Cut:
+        """End answers within their first line."""
+        return self._add(Cut(method=method, path=re.compile(path), first=first, count=count))
 
     def slow(self, method: str, path: str, *, pause: Callable[[], float]) -> Slow:
         """Delay answers, part by part; `pause` returns the seconds before each part."""
@@ -239,6 +248,9 @@ class FaultProxy(Background):
                 async for chunk in answer.content.iter_any():
                     if isinstance(rule, Slow):
                         await asyncio.sleep(rule.pause())
+                    if isinstance(rule, Cut):
+                        await response.write(chunk[: len(chunk) // 2])
+                        break
                     await response.write(chunk)
             return response
 

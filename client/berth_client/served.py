@@ -33,15 +33,20 @@ async def check(api: Api, version: str, kinds: Iterable[str]) -> None:
     Raises:
         NotServedError: some kinds are not served.
     """
+    if not_served := await missing(api, version, kinds):
+        raise NotServedError(
+            f"the API server does not serve {version} {', '.join(f'{kind}s' for kind in not_served)}: apply crds/ first"
+        )
+
+
+async def missing(api: Api, version: str, kinds: Iterable[str]) -> list[str]:
+    """Return the kinds of one group and version that the API server does not serve; none if it does not answer."""
     try:
         served = await _kinds(api, version)
     except CallError as error:
         _log.warning("served kinds not checked", version=version, error=str(error))
-        return
-    if missing := [kind for kind in kinds if kind not in served]:
-        raise NotServedError(
-            f"the API server does not serve {version} {', '.join(f'{kind}s' for kind in missing)}: apply crds/ first"
-        )
+        return []
+    return [kind for kind in kinds if kind not in served]
 
 
 async def _kinds(api: Api, version: str) -> set[str]:

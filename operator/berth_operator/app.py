@@ -14,6 +14,8 @@ from typing import Final
 
 import structlog
 
+from berth_api import names
+from berth_client import served
 from berth_client.reflector import Reflector
 from berth_operator.binding import confirmation
 from berth_operator.binding.attempts import Attempts
@@ -103,13 +105,11 @@ class App:
             cluster=self._cluster,
             marks=marks,
             loop=asyncio.get_running_loop(),
-            failed=self._fail,
         )
         self._fence = Fence(
             api=client, namespace=settings.namespace, lease=settings.lease, required=settings.require_fence
         )
-        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._kopf = KopfThread(memo=self._memo)
+        self._kopf = KopfThread(memo=self._memo, are_served=self._are_served)
         self._tasks: asyncio.TaskGroup | None = None
         """The tasks of the term; None until it has begun."""
         self._leading = False
@@ -199,14 +199,13 @@ class App:
         """
         try:
             async with asyncio.TaskGroup() as tasks:
-                tasks.create_task(self._kopf_failed())
                 tasks.create_task(self._reporter.run())
                 if self._file is not None:
                     tasks.create_task(self._file.run())
                 await self._test_fence_first()
                 for reflector in self._reflectors.values():
                     tasks.create_task(reflector.run())
-                tasks.create_task(self._serve())
+                tasks.create_task(self._serve(tasks))
                 tasks.create_task(self._extender.serve())
                 term = await self._election.acquired()
                 tasks.create_task(self._lose(term))
@@ -217,7 +216,7 @@ class App:
             self._election.drained = await self._scheduler.drain()
             await self._kopf.stop()
 
-    async def _serve(self) -> None:
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         """Start kopf, and serve the debug API.
 
         kopf lists all Devices once more. It starts after the lists that decisions need, because garbage collection is
@@ -226,7 +225,7 @@ class App:
         await self._have_read(STANDBY_SECONDS)
         if self._election.term is not None:
             await self._have_read(READING_SECONDS)
-        self._kopf.start()
+        tasks.create_task(self._kopf.run())
         await debug_server.run(
             settings=self._settings,
             api=self._client,
@@ -273,7 +272,7 @@ class App:
         tasks.create_task(self._evictor.run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
         tasks.create_task(self._refresh_gpu_metrics())
-        await self._memo.lead()
+        self._memo.lead()
         tasks.create_task(Monitor(cluster=self._cluster, ages=self._ages).run())
         self._leading = True
         self._extender.lead(tasks)
@@ -337,12 +336,9 @@ class App:
         """Return for each watch the seconds since it was last heard."""
         return {name: each.last_event_age() for name, each in self._watches().items()}
 
-    async def _kopf_failed(self) -> None:
-        await self._failed
-
-    def _fail(self, error: BaseException) -> None:
-        if not self._failed.done():
-            self._failed.set_exception(error)
+    async def _are_served(self) -> bool:
+        """Return whether the API server serves the kinds that kopf watches."""
+        return not await served.missing(self._client, names.API_VERSION, ("Device", "GpuPod"))
 
     def _problem(self) -> str:
         """Return what is wrong with this process; empty if nothing is."""

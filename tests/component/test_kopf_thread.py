@@ -22,7 +22,7 @@ current-context: x
 """Address of an API server that is away: kopf keeps trying."""
 
 
-def memo(folder: Path, failures: list[BaseException]) -> Memo:
+def memo(folder: Path) -> Memo:
     (folder / "kubeconfig").write_text(KUBECONFIG)
     settings = Settings.model_construct(
         **{name: field.default for name, field in Settings.model_fields.items()}
@@ -32,31 +32,33 @@ def memo(folder: Path, failures: list[BaseException]) -> Memo:
         settings=settings,
         problem=lambda: "",
         busy=lambda: False,
-        failed=failures.append,
         cluster=Cluster(grace=10),
         marks=Marks(asyncio.get_running_loop()),
         loop=asyncio.get_running_loop(),
     )
 
 
+async def are_served() -> bool:
+    return True
+
+
 @pytest.mark.parametrize("seconds", [0.0, 0.03, 0.3])
 async def test_term_that_ends_while_kopf_starts_leaves_no_traceback(
     tmp_path: Path, seconds: float, caplog: pytest.LogCaptureFixture
 ) -> None:
-    failures: list[BaseException] = []
-    shared = memo(tmp_path, failures)
-    kopf = KopfThread(memo=shared)
-    kopf.start()
-    leading = asyncio.create_task(shared.lead())
-    await asyncio.wait([leading], timeout=seconds)
+    shared = memo(tmp_path)
+    kopf = KopfThread(memo=shared, are_served=are_served)
+    running = asyncio.create_task(kopf.run())
+    shared.lead()
+    await asyncio.wait([running], timeout=seconds)
 
-    leading.cancel()
-    await asyncio.gather(leading, return_exceptions=True)
+    assert not running.done()
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
     await asyncio.wait_for(kopf.stop(), 30)
 
-    assert not failures
     assert [record for record in caplog.records if record.exc_info] == []
 
 
 async def test_memo_can_be_printed_before_kopf_has_started(tmp_path: Path) -> None:
-    assert "Memo" in repr(memo(tmp_path, []))
+    assert "Memo" in repr(memo(tmp_path))

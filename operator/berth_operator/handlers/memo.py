@@ -4,7 +4,6 @@ import asyncio
 import functools
 import time
 from collections.abc import Callable, Collection, Coroutine
-from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Self, TypeVar
@@ -29,16 +28,18 @@ class Memo:
     """Returns what is wrong with the process, for the liveness probe; empty if nothing is."""
     busy: Callable[[], bool]
     """Returns whether binds are in flight; safe in any thread."""
-    failed: Callable[[BaseException], None]
-    """Ends the process; must be called in `loop`."""
     cluster: Cluster
     """Used only in `loop`; handlers call `view` instead."""
     marks: Marks
     """The objects that the scheduler's thread marks for the writer."""
     loop: asyncio.AbstractEventLoop
     """The scheduler's event loop."""
-    own: Future[asyncio.AbstractEventLoop] = field(default_factory=Future, init=False)
-    """kopf's event loop, once it has started; the fields below are used only in it."""
+    leads: bool = field(default=False, init=False)
+    """Whether this replica leads, so that statuses are written; set once, in `loop`."""
+    own: asyncio.AbstractEventLoop | None = field(default=None, init=False)
+    """kopf's event loop while kopf runs; the fields below are used only in it."""
+    failed: Callable[[BaseException], None] = field(init=False)
+    """Ends this run of kopf."""
     client: KubeClient = field(init=False)
     writer: Writer | None = field(default=None, init=False)
     writing: asyncio.Task[None] | None = field(default=None, init=False)
@@ -48,18 +49,20 @@ class Memo:
 
     # --- from the scheduler's thread --------------------------------------------------------------------------
 
-    async def lead(self) -> None:
-        """Begin to write statuses."""
-        # First, so that changes are marked while the writer starts.
+    def lead(self) -> None:
+        """Begin to write statuses, now or when kopf has started."""
+        self.leads = True
         self.marks.open(self._hand_over)
-        # Shielded, because a term that ends meanwhile must not cancel the future that kopf is about to set.
-        own = await asyncio.shield(asyncio.wrap_future(self.own))
-        await _in(own, self._write())
+        self._tell(self._write)
 
     def _hand_over(self, marked: Collection[Marked]) -> None:
-        if self.own.done():
-            with suppress(RuntimeError):  # kopf's loop has ended, and the process will end soon
-                self.own.result().call_soon_threadsafe(self._mark_all, marked)
+        self._tell(functools.partial(self._mark_all, marked))
+
+    def _tell(self, call: Callable[[], None]) -> None:
+        """Call a function in kopf's loop; without kopf do nothing, since everything is marked when it starts again."""
+        if (own := self.own) is not None:
+            with suppress(RuntimeError):  # kopf's loop has just ended
+                own.call_soon_threadsafe(call)
 
     def _mark_all(self, marked: Collection[Marked]) -> None:
         for kind, name in marked:
@@ -68,9 +71,11 @@ class Memo:
     # --- from kopf's thread -----------------------------------------------------------------------------------
 
     def start(self, client: KubeClient) -> None:
-        """Set kopf's client; called in kopf's loop."""
+        """Set kopf's client, and write statuses if this replica leads; called in kopf's loop."""
         self.client = client
-        self.own.set_result(asyncio.get_running_loop())
+        self.own = asyncio.get_running_loop()
+        if self.leads:
+            self._write()
 
     def mark(self, kind: StatusKind, name: str) -> None:
         """Mark an object for the writer; does nothing in a replica that does not lead."""
@@ -83,14 +88,22 @@ class Memo:
 
     async def stop(self) -> None:
         """Stop writing and close the connection."""
+        self.own = None
         if self.writing is not None:
             self.writing.cancel()
             with suppress(asyncio.CancelledError):
                 await self.writing
+        self.writer = self.writing = None
         self.client.close()
 
-    async def _write(self) -> None:
-        """Start the writer and mark every object once, because any may have changed before this term."""
+    def _write(self) -> None:
+        """Start the writer, unless it runs."""
+        if self.writing is None:
+            self.writing = asyncio.get_running_loop().create_task(self._write_until_cancelled())
+            self.writing.add_done_callback(self._ended)
+
+    async def _write_until_cancelled(self) -> None:
+        """Write, first every object once, because any may have changed before this term or run of kopf."""
         self.writer = Writer(
             api=self.client,
             view=self.view,
@@ -98,15 +111,14 @@ class Memo:
             bucket=Bucket(rate=self.settings.status_rate, clock=time.monotonic),
             busy=self.busy,
         )
-        self.writing = asyncio.get_running_loop().create_task(self.writer.run())
-        self.writing.add_done_callback(self._ended)
         for kind in StatusKind:
             for name in await self._call_scheduler(functools.partial(self.cluster.names, kind)):
                 self.writer.mark(kind, name)
+        await self.writer.run()
 
     def _ended(self, writing: asyncio.Task[None]) -> None:
         if not writing.cancelled() and (error := writing.exception()) is not None:
-            self.loop.call_soon_threadsafe(self.failed, error)
+            self.failed(error)
 
     async def _call_scheduler(self, question: Callable[[], T]) -> T:
         async def answer() -> T:

@@ -33,7 +33,8 @@ async def start(*, memo: Memo, settings: kopf.OperatorSettings, **_: object) -> 
     settings.networking.request_timeout = 30
     settings.execution.default_backoff = 5
     settings.persistence.diffbase_storage, settings.persistence.progress_storage = NoDiffBase(), NoProgress()
-    settings.process.ultimate_exiting_timeout = 10
+    # kopf would kill the whole process with SIGKILL.
+    settings.process.ultimate_exiting_timeout = None
     memo.start(await KubeClient.connect(memo.settings.kubeconfig, "berth-operator/reconcile", limit=CONNECTIONS))
 
 

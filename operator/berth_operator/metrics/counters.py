@@ -36,6 +36,9 @@ GPU_METRICS_REFRESHES: Final = Counter(
 GPU_METRICS_DROPPED: Final = Counter(
     "berth_gpu_metrics_dropped_total", "Samples of GPUs that were not used, by reason", ["reason"]
 )
+KOPF_FAILURES: Final = Counter(
+    "berth_kopf_failures_total", "Failures of kopf, which writes statuses; it is started again"
+)
 LEADING: Final = Gauge("berth_leading", "1 while this replica leads")
 EXTENDER_CALLS: Final = Counter(
     "berth_extender_calls_total", "Calls of the extender, by verb and result", ["verb", "result"]
