@@ -138,6 +138,10 @@ bench-restart: binaries ## measure how soon a new operator binds its first pod: 
 bench-memory: binaries ## measure the operator's memory: NODES=5000 PODS=40000
 	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.memory
 
+.PHONY: bench-failover
+bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
+	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.failover
+
 .PHONY: bench-election
 bench-election: binaries ## measure how slow an API server may be for a leader to lead: DELAYS="0.5 1 2 4" SECONDS=60 OVERLOAD=30
 	@DELAYS="$(or $(DELAYS),0.5 1 2 4)" SECONDS=$(or $(SECONDS),60) OVERLOAD=$(or $(OVERLOAD),30) $(BIN)/python -m tests.bench.election

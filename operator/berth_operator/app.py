@@ -214,7 +214,11 @@ class App:
         finally:
             counters.LEADING.set(0)
             self._election.drained = await self._scheduler.drain()
-            await self._kopf.stop()
+            await self._memo.stop_writing()
+
+    async def stop(self) -> None:
+        """Stop kopf; last, because the next leader waits for the LeaderLease and kopf's clean-up takes a second."""
+        await self._kopf.stop()
 
     async def _serve(self, tasks: asyncio.TaskGroup) -> None:
         """Start kopf, and serve the debug API.

@@ -56,8 +56,8 @@ async def _elect_and_work(settings: Settings, configuration: Configuration, plug
         stack.callback(lease_client.close)
         await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
         election = _election(settings, lease_client)
-        await stack.enter_async_context(_running(election))
-        await _work(settings, configuration, plugins, election)
+        async with _running(election):
+            await _work(settings, configuration, plugins, election, stack)
 
 
 def _election(settings: Settings, client: KubeClient) -> LeaderElection:
@@ -84,7 +84,14 @@ async def _running(election: LeaderElection) -> AsyncIterator[None]:
             await task
 
 
-async def _work(settings: Settings, configuration: Configuration, plugins: Plugins, election: LeaderElection) -> None:
+async def _work(
+    settings: Settings,
+    configuration: Configuration,
+    plugins: Plugins,
+    election: LeaderElection,
+    after: contextlib.AsyncExitStack,
+) -> None:
+    """Work until the end; what need not end before the LeaderLease is released is left to `after`."""
     # Most of the program. Loading it takes half of the pause after a takeover, so it runs during that pause.
     app = await asyncio.to_thread(importlib.import_module, "berth_operator.app")
     gc.freeze()
@@ -92,13 +99,12 @@ async def _work(settings: Settings, configuration: Configuration, plugins: Plugi
     gc.enable()
     client = await KubeClient.connect(settings.kubeconfig, "berth-operator")
     client.observe = request_metrics.observe
-    try:
-        operator = app.App(
-            settings=settings, configuration=configuration, plugins=plugins, client=client, election=election
-        )
-        await operator.run()
-    finally:
-        client.close()
+    after.callback(client.close)
+    operator = app.App(
+        settings=settings, configuration=configuration, plugins=plugins, client=client, election=election
+    )
+    after.push_async_callback(operator.stop)
+    await operator.run()
 
 
 async def _until_the_end(work: Awaitable[None]) -> int:

@@ -70,7 +70,7 @@ class Track:
     def settled(self, ours: Contestant) -> Iterator[Process]:
         """Return an operator that has brought Nodes and Devices up to date; it stops with the context."""
         began, position = time.monotonic(), self.log.position()
-        process = ours.start(f"--status-rate={QUICK}")
+        process = ours.start(f"--status-rate={QUICK}", f"--node-rate={QUICK}")
         process.logged('"event": "leading"', deadline=READY_SECONDS)
         count, since = -1, time.monotonic()
         while time.monotonic() - since < self.calm:

@@ -3,6 +3,8 @@
 * `term` becomes None before any other replica can lead: it ends `renew_deadline` after the *start* of the last
   successful renewal, and other replicas wait for `lease_duration` after they last *observed* a change of the lease.
   Each replica uses its own monotonic clock and never compares it with a time written by another process.
+* A candidate watches the lease, so that it observes a renewal or release at once. Without a watch it reads the lease
+  once in each `retry_period`.
 * A leader that stops after all its binds were answered records this in the LeaderLease that it releases. The next
   leader then need not wait for requests that may still be in flight.
 * A term is higher than any before it, even after the LeaderLease or its CRD was deleted. The fence uses it: the API
@@ -12,9 +14,10 @@ Below, "lease" is short for LeaderLease.
 """
 
 import asyncio
+import contextlib
 import copy
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -33,6 +36,11 @@ TERM_ORIGIN: Final = datetime(2025, 1, 1, tzinfo=UTC)
 COPIES: Final = 5
 """How often a request is sent until it is answered, spread evenly over the renew deadline."""
 
+WATCH_SECONDS: Final = 300
+"""Seconds after which a watch of the lease is opened anew."""
+SOON: Final = 0.01
+"""The least wait for the expiry of a lease, in seconds: the loop's clock may be behind ours by less than that."""
+
 _CHANGED: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}
 """Answers to a write if the lease was deleted or changed since it was read."""
 
@@ -48,6 +56,9 @@ class Api(Protocol):
 
     def request(self, method: str, path: str, *, body: Any = None, timeout: float = ...) -> Coroutine[Any, Any, Any]:
         """Return the decoded answer."""
+
+    def stream(self, path: str, params: dict[str, str], *, idle_timeout: float = ...) -> AsyncGenerator[bytes, None]:
+        """Yield the lines of a watch."""
 
 
 @dataclass(eq=False)
@@ -81,6 +92,7 @@ class LeaderElection:
     _highest: int = field(default=0, init=False)  # number known to be taken
     _announced: int | None = field(default=None, init=False)
     _changed: asyncio.Event = field(default_factory=asyncio.Event, init=False)
+    _news: asyncio.Event = field(default_factory=asyncio.Event, init=False)  # the watch has shown a change
     _expiry: asyncio.TimerHandle | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -108,17 +120,49 @@ class LeaderElection:
 
     async def run(self) -> None:
         """Take part in the election until cancelled, then release the lease. Stop using the term before that."""
+        watching = asyncio.create_task(self._watch())
         try:
             while True:
                 started = self.clock()
+                self._news.clear()
                 await self._turn()
                 self._announce()
                 # Measured from the start of the turn, so that a slow answer does not delay the next renewal.
-                await asyncio.sleep(started + self.retry_period - self.clock())
+                await self._rest(started + self.retry_period - self.clock())
         finally:
+            watching.cancel()
+            await asyncio.gather(watching, return_exceptions=True)
             self._ends_at = 0.0
             self._announce()
             await self._release()
+
+    async def _rest(self, seconds: float) -> None:
+        """Wait until the next turn, which a change of the lease or its expiry makes due earlier unless we lead."""
+        if self.term is not None:
+            await asyncio.sleep(seconds)
+            return
+        left = self._expires_at(self._seen) - self.clock()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(min(seconds, max(left, SOON)) if left > 0 else seconds):
+                await self._news.wait()
+
+    async def _watch(self) -> None:
+        """Set `_news` when the lease changes, until cancelled."""
+        params = {
+            "watch": "true",
+            "fieldSelector": f"metadata.name={self.name}",
+            "timeoutSeconds": str(WATCH_SECONDS),
+        }
+        while True:
+            try:
+                stream = self.api.stream(self._url(), params, idle_timeout=2.0 * WATCH_SECONDS)
+                async with contextlib.aclosing(stream) as lines:
+                    async for line in lines:
+                        if line:
+                            self._news.set()
+            except CallError as error:
+                log.debug("lease not watched, it is read instead", lease=self.name, error=str(error))
+            await asyncio.sleep(self.retry_period)
 
     async def _turn(self) -> None:
         try:
@@ -169,7 +213,10 @@ class LeaderElection:
         # Our own identity: our term expired, or the answer to our write was lost.
         if spec.get("holderIdentity") in {None, "", self.identity}:
             return True
-        return self.clock() >= self._seen_at + float(spec.get("leaseDurationSeconds") or 0)
+        return self.clock() >= self._expires_at(spec)
+
+    def _expires_at(self, spec: Object) -> float:
+        return self._seen_at + float(spec.get("leaseDurationSeconds") or 0)
 
     async def _hold(self, number: int) -> None:
         started = self.clock()
@@ -215,7 +262,7 @@ class LeaderElection:
             ApiError: the first answer is an error; a 409 may be the answer to a copy.
             Unreachable: there is no answer within the renew deadline.
         """
-        url = f"/apis/{names.API_VERSION}/namespaces/{self.namespace}/{names.LEADER_LEASES}{path}"
+        url = self._url() + path
         requests: list[asyncio.Task[Object]] = []
         try:
             for _ in range(COPIES):
@@ -231,6 +278,9 @@ class LeaderElection:
             for task in requests:
                 task.cancel()
             await asyncio.gather(*requests, return_exceptions=True)
+
+    def _url(self) -> str:
+        return f"/apis/{names.API_VERSION}/namespaces/{self.namespace}/{names.LEADER_LEASES}"
 
     def _announce(self) -> None:
         if self.term != self._announced:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Collection, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from berth_operator.clients.bucket import Bucket
 from berth_operator.clients.kube import KubeClient
@@ -15,6 +15,9 @@ from berth_operator.reconcile.writer import Writer
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.views import StatusKind, View
+
+STOP_SECONDS: Final = 1.0
+"""Seconds that the end of a term waits for a write."""
 
 T = TypeVar("T")
 
@@ -55,6 +58,14 @@ class Memo:
         self.marks.open(self._hand_over)
         self._tell(self._write)
 
+    async def stop_writing(self) -> None:
+        """Stop writing statuses, for the next leader writes them."""
+        self.leads = False
+        if (own := self.own) is not None:
+            with suppress(TimeoutError, RuntimeError):  # kopf's loop is ending
+                async with asyncio.timeout(STOP_SECONDS):
+                    await _in(own, self._stop_writing())
+
     def _hand_over(self, marked: Collection[Marked]) -> None:
         self._tell(functools.partial(self._mark_all, marked))
 
@@ -89,12 +100,15 @@ class Memo:
     async def stop(self) -> None:
         """Stop writing and close the connection."""
         self.own = None
+        await self._stop_writing()
+        self.client.close()
+
+    async def _stop_writing(self) -> None:
         if self.writing is not None:
             self.writing.cancel()
             with suppress(asyncio.CancelledError):
                 await self.writing
         self.writer = self.writing = None
-        self.client.close()
 
     def _write(self) -> None:
         """Start the writer, unless it runs."""

@@ -6,7 +6,7 @@ the store stays consistent.
 
 import asyncio
 import copy
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,6 +33,7 @@ class LeaseStore:
     version: int = 0
     numbers: list[int] = field(default_factory=list)
     """Every term that was ever written, without consecutive repetitions."""
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     served: bool = True
     """Whether the API server has the CRD."""
 
@@ -49,6 +50,8 @@ class LeaseStore:
     def touch(self, name: str) -> None:
         self.version += 1
         self.leases[name]["metadata"]["resourceVersion"] = str(self.version)
+        self.changed.set()
+        self.changed = asyncio.Event()
 
     def handle(self, method: str, path: str, body: Any) -> Object:
         prefix, _, name = path.rpartition("/leaderleases")
@@ -106,6 +109,8 @@ class LeaseClient:
     """Seconds until its answer arrives."""
     resumed: asyncio.Event = field(default_factory=asyncio.Event)
     """If cleared, the whole process is paused, with its timeouts."""
+    watches: bool = True
+    """Whether watches are accepted."""
     calls: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -126,3 +131,18 @@ class LeaseClient:
             await asyncio.sleep(max(0.0, min(late, timeout - latency)))
             if self.deaf or latency + late >= timeout:
                 raise Unreachable("the answer was lost")
+
+    async def stream(
+        self, path: str, params: Mapping[str, str], *, idle_timeout: float = 30.0
+    ) -> AsyncGenerator[bytes, None]:
+        assert path.endswith("/leaderleases")
+        assert params["fieldSelector"] == "metadata.name=berth"
+        if not self.watches or self.down or not self.store.served:
+            raise Unreachable("down")
+        yield b""
+        while True:
+            await asyncio.wait_for(self.store.changed.wait(), idle_timeout)
+            await self.resumed.wait()
+            if self.down or self.deaf:
+                raise Unreachable("down")
+            yield b"{}"

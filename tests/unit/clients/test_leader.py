@@ -133,23 +133,35 @@ async def test_end_of_a_term_is_announced_while_a_renewal_waits() -> None:
         assert now() == election.renew_deadline
 
 
-async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_duration() -> None:
+@pytest.mark.parametrize(
+    ("watches", "late"), [pytest.param(True, 0.0, id="by watch"), pytest.param(False, 2.0, id="by reading")]
+)
+async def test_the_other_takes_over_once_the_lease_has_stood_still_for_its_duration(
+    *, watches: bool, late: float
+) -> None:
     store = LeaseStore()
     first, second = store.client(), store.client()
+    second.watches = watches
     a, b = candidate(first, "a"), candidate(second, "b")
     async with running(a):
         await a.acquired()
+        await asyncio.sleep(0.5)
         async with running(b):
             await asyncio.sleep(5)
             first.down = True
             assert await b.acquired() == FIRST + 1
-            assert 4 + 15 <= now() <= 4 + 15 + 2 * 2  # a renewed last at 4; b polls every two seconds
+            # a renewed last at 4; without a watch b reads every two seconds
+            assert 4 + 15 <= now() <= 4 + 15 + late + leader.SOON
             assert a.term is None
 
 
-async def test_a_leader_that_stops_releases_and_the_other_takes_over_at_its_next_retry() -> None:
+@pytest.mark.parametrize(
+    ("watches", "at"), [pytest.param(True, 4.5, id="by watch"), pytest.param(False, 6, id="by reading")]
+)
+async def test_a_leader_that_stops_releases_and_the_other_takes_over(*, watches: bool, at: float) -> None:
     store = LeaseStore()
-    a, b = candidate(store.client(), "a"), candidate(store.client(), "b")
+    a, b = candidate(store.client(), "a"), candidate(other := store.client(), "b")
+    other.watches = watches
     async with running(a) as tasks:
         term = await a.acquired()
         async with running(b):
@@ -160,7 +172,7 @@ async def test_a_leader_that_stops_releases_and_the_other_takes_over_at_its_next
             assert (spec["holderIdentity"], spec["leaseDurationSeconds"]) == ("", 1)
             assert (a.term, spec["term"]) == (None, term)
             assert await b.acquired() == term + 1
-            assert now() == 6
+            assert now() == at
 
 
 @pytest.mark.parametrize("drained", [True, False])
@@ -412,7 +424,8 @@ async def test_candidate_says_what_to_install_where_the_kind_is_missing() -> Non
     with structlog.testing.capture_logs() as logs:
         async with running(election):
             await asyncio.sleep(1)
-    assert logs[0]["error"] == "the API server serves no leaderleases.berth.dev: apply crds/"
+    error = next(each["error"] for each in logs if each["event"] == "election turn failed")
+    assert error == "the API server serves no leaderleases.berth.dev: apply crds/"
 
 
 async def test_candidate_stopped_at_its_write_does_not_lead_two_terms_later() -> None:
