@@ -10,7 +10,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly CLUSTER=berth NAMESPACE=berth-system VERSION=0.1.0
-readonly OPERATOR=berth-operator:$VERSION AGENT=berth-agent:$VERSION
+readonly OPERATOR=berth.dev/berth-operator:$VERSION AGENT=berth.dev/berth-agent:$VERSION
 
 main() {
     case "${1:-}" in

@@ -25,8 +25,8 @@ IMAGES: Final = {"berth-operator": "operator", "berth-agent": "agent"}
 """Each image, and the folder of what it alone contains; its Dockerfile and the extra of its packages have that name."""
 COMMON: Final = ("api", "base", "client")
 """The folders of what both contain."""
-DEFAULT_REGISTRY: Final = "docker.io/library"
-"""What container runtimes put before a name without a registry, as in the manifests. Nothing is fetched from it."""
+PREFIX: Final = "berth.dev"
+"""Names of our images begin with it, in the manifests too, so that no runtime adds a registry. Nothing serves them."""
 TOOLS: Final = ("buildah", "mmdebstrap")
 PYTHON: Final = (3, 11)
 """The version in Debian 12."""
@@ -68,9 +68,9 @@ def inputs(image: str) -> list[Path]:
 
 
 def name(image: str) -> str:
-    """Return the name under which a runtime looks for an image that manifests name without a registry."""
+    """Return the name of an image in the manifests and in the archive."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return f"{DEFAULT_REGISTRY}/{image}:{version}"
+    return f"{PREFIX}/{image}:{version}"
 
 
 def _folder() -> Path:

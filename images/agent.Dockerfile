@@ -1,4 +1,4 @@
-# The agent of a node: docker build -f images/agent.Dockerfile -t berth-agent:0.1.0 .
+# The agent of a node: docker build -f images/agent.Dockerfile -t berth.dev/berth-agent:0.1.0 .
 ARG BASE=python:3.11-slim-bookworm
 # An image with the same Python that also has a shell and the module venv with pip.
 ARG BUILDER=$BASE

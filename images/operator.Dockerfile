@@ -1,4 +1,4 @@
-# Operator, webhook and list and watch API: docker build -f images/operator.Dockerfile -t berth-operator:0.1.0 .
+# Operator, webhook and list and watch API: docker build -f images/operator.Dockerfile -t berth.dev/berth-operator:0.1.0 .
 ARG BASE=python:3.11-slim-bookworm
 # An image with the same Python that also has a shell and the module venv with pip.
 ARG BUILDER=$BASE

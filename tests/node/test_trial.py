@@ -56,7 +56,7 @@ def _environment(node: RealNode, folder: Path) -> dict[str, str]:
         (folder / f"{name}.tar").symlink_to(images.archive(name))
     enter = shlex.join(node._entering(node.setup.ctr("images", "import")))
     load = folder / "load"
-    load.write_text(f'#!/bin/sh\nexec {enter} {folder}/"${{1%:*}}.tar"\n')
+    load.write_text(f'#!/bin/sh\nname=${{1##*/}}\nexec {enter} {folder}/"${{name%:*}}.tar"\n')
     load.chmod(0o700)
     paths = programs.ensure(("kubectl", "helm")).values()
     return {

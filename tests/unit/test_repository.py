@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+from devcluster import images
+
 ROOT = Path(__file__).parents[2]
+TEXT = {".md", ".py", ".sh", ".tpl", ".txt", ".yaml"}
 
 
 def test_operator_folder_is_no_package() -> None:
@@ -38,3 +41,31 @@ def test_every_test_that_a_page_names_is_there() -> None:
     assert named
     sources = {path: (ROOT / "tests" / path).read_text() for path, _ in named}
     assert [each for each in named if f"def {each[1]}(" not in sources[each[0]]] == []
+
+
+def test_no_file_names_a_registry_and_each_image_has_the_name_that_archives_have() -> None:
+    """A name without a host would be looked for in a registry that the runtime chooses."""
+    folders = (
+        "agent",
+        "api",
+        "base",
+        "charts",
+        "client",
+        "demo",
+        "devcluster",
+        "docs",
+        "images",
+        "manifests",
+        "operator",
+    )
+    files = [file for folder in folders for file in (ROOT / folder).rglob("*") if file.suffix in TEXT]
+    texts = {file: file.read_text() for file in [*files, *ROOT.glob("*.md"), *(ROOT / "images").glob("*.Dockerfile")]}
+    hosts = re.compile(r"\b(?:docker|gcr|ghcr|nvcr|quay)\.io\b|\bregistry\.k8s\b")
+    assert [str(file) for file, text in texts.items() if hosts.search(text)] == []
+
+    ours = re.compile(r"image: (\S*berth-(?:operator|agent)\S*)$", re.MULTILINE)
+    manifests = {ROOT / "manifests", ROOT / "demo"}
+    named = {
+        name for file, text in texts.items() if manifests.intersection(file.parents) for name in ours.findall(text)
+    }
+    assert named == {images.name(image) for image in images.IMAGES}
