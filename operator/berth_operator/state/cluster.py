@@ -58,6 +58,7 @@ class Cluster:
         trusted_schedulers: Collection[str] = (),
         listener: Listener = NO_LISTENER,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         """Create an empty state.
 
@@ -71,6 +72,7 @@ class Cluster:
             trusted_schedulers: other schedulers whose allocations are trusted.
             listener: is called when the state changes.
             clock: monotonic seconds.
+            wall: seconds since 1970, to compare with times of the API server.
         """
         self.clock = clock
         self.fleet = Fleet() if fleet is None else fleet
@@ -119,6 +121,7 @@ class Cluster:
             waker=waker,
             listener=listener,
             clock=clock,
+            wall=wall,
             grace=grace,
             startup_timeout=startup_timeout,
             confined=confined,

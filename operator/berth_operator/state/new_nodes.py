@@ -8,16 +8,16 @@ from berth_client import times
 class NewNodes:
     """The Nodes that were created less than `seconds` ago; an agent that never comes cannot make one new for longer."""
 
-    def __init__(self, *, seconds: float, clock: Callable[[], float]) -> None:
-        """Create an empty set; `clock` returns monotonic seconds."""
-        self._seconds, self._clock = seconds, clock
+    def __init__(self, *, seconds: float, clock: Callable[[], float], wall: Callable[[], float]) -> None:
+        """Create an empty set; `clock` returns monotonic seconds, `wall` seconds since 1970."""
+        self._seconds, self._clock, self._wall = seconds, clock, wall
         self._ends: dict[str, float] = {}
         """Name -> when the Node is no longer new."""
 
     def put(self, name: str, created: str) -> None:
         """Add a Node by its `creationTimestamp`, if it is new; without a valid one it is not."""
         try:
-            age = (times.now() - times.parse(created)).total_seconds()
+            age = self._wall() - times.parse(created).timestamp()
         except ValueError:
             return
         # The API server's clock may be ahead of ours.

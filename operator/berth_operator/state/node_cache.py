@@ -39,6 +39,7 @@ class NodeCache:
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
+        wall: Callable[[], float],
         grace: float,
         startup_timeout: float,
         confined: bool,
@@ -47,7 +48,7 @@ class NodeCache:
         self._fleet, self._kinds, self._allocations = fleet, kinds, allocations
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
-        self._new = NewNodes(seconds=startup_timeout, clock=clock)
+        self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
 
