@@ -24,8 +24,8 @@ NOT_STARTED = {"pod-ready.stage.kwok.x-k8s.io/delay": "1h"}
 """Keeps kwok from starting a pod: the next pod that kubelet admits is one that has not started."""
 START = 30.0
 """Longest time in seconds for an agent to start on a busy machine."""
-SOON = 2.0
-"""Longest time in seconds until a change is reported."""
+SOON = 20.0
+"""Longest time in seconds until a change is reported: it takes one or two where the machine is not busy."""
 
 Start = Callable[..., Any]
 
