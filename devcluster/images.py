@@ -27,6 +27,8 @@ COMMON: Final = ("api", "base", "client")
 """The folders of what both contain."""
 PREFIX: Final = "berth.dev"
 """Names of our images begin with it, in the manifests too, so that no runtime adds a registry. Nothing serves them."""
+BUILT_BY: Final = ("pyproject.toml", "requirements.lock", ".dockerignore", "images/base.sh", "images/requirements.py")
+"""What builds both images, besides their Dockerfiles and what this module does."""
 TOOLS: Final = ("buildah", "mmdebstrap")
 PYTHON: Final = (3, 11)
 """The version in Debian 12."""
@@ -52,40 +54,47 @@ def obstacle() -> str | None:
     return None
 
 
-def archive(image: str) -> Path:
-    """Return the OCI archive of an image; build it if the cache has none of these files."""
-    return cache.once(_folder() / f"{image}-{_fingerprint(inputs(image))}.tar", functools.partial(_build, image))
+def archive(image: str, *, context: Path = ROOT, tag: str = "") -> Path:
+    """Return the OCI archive of an image; build it if the cache has none of these files.
+
+    Args:
+        image: one of IMAGES.
+        context: a folder with the files of another version, and those of BUILT_BY; by default this checkout.
+        tag: another tag than the version.
+    """
+    own = f"{_fingerprint(inputs(image, context), context)}{tag and '-'}{tag}"
+    make = functools.partial(_build, image, context, name(image, tag))
+    return cache.once(_folder() / f"{image}-{own}.tar", make)
 
 
-def inputs(image: str) -> list[Path]:
-    """Return all files of ours that an image is made of, or by."""
+def inputs(image: str, context: Path = ROOT) -> list[Path]:
+    """Return all files of a context that an image is made of, or by."""
     side = IMAGES[image]
-    sources = [path for folder in (*COMMON, side) for path in (ROOT / folder).rglob("*")]
+    sources = [path for folder in (*COMMON, side) for path in (context / folder).rglob("*")]
     files = [path for path in sources if path.is_file() and "__pycache__" not in path.parts]
-    own = ["base.sh", "requirements.py", f"{side}.Dockerfile"]
-    project = [ROOT / file for file in ("pyproject.toml", "requirements.lock", ".dockerignore")]
-    return sorted([*files, *project, *(ROOT / "images" / file for file in own), Path(__file__), Path(debian.__file__)])
+    own = (*BUILT_BY, f"images/{side}.Dockerfile")
+    return sorted([*files, *(context / file for file in own)])
 
 
-def name(image: str) -> str:
-    """Return the name of an image in the manifests and in the archive."""
+def name(image: str, tag: str = "") -> str:
+    """Return the name of an image in the manifests and in the archive; the tag is that of this version by default."""
     version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    return f"{PREFIX}/{image}:{version}"
+    return f"{PREFIX}/{image}:{tag or version}"
 
 
 def _folder() -> Path:
     return cache.root() / "images"
 
 
-def _fingerprint(files: Iterable[Path]) -> str:
-    """Return a short hash over the files' places and contents."""
-    digest = hashlib.sha256()
+def _fingerprint(files: Iterable[Path], context: Path) -> str:
+    """Return a short hash over the files' places in their context, their contents, and what builds images."""
+    digest = hashlib.sha256(Path(__file__).read_bytes() + Path(debian.__file__).read_bytes())
     for file in files:
-        digest.update(f"{file.relative_to(ROOT)}\0{file.stat().st_size}\0".encode() + file.read_bytes())
+        digest.update(f"{file.relative_to(context)}\0{file.stat().st_size}\0".encode() + file.read_bytes())
     return digest.hexdigest()[:12]
 
 
-def _build(image: str, target: Path) -> None:
+def _build(image: str, context: Path, reference: str, target: Path) -> None:
     """Write the archive of an image; one process at a time uses buildah's storage."""
     reason = obstacle()
     if reason:
@@ -100,15 +109,15 @@ def _build(image: str, target: Path) -> None:
         with step("packages of Python"):
             wheels = _wheels(IMAGES[image])
         with step(image):
-            _build_stages(image, bases, wheels)
-            _buildah("push", "--quiet", image, f"oci-archive:{target}:{name(image)}")
+            _build_stages(image, context, bases, wheels)
+            _buildah("push", "--quiet", image, f"oci-archive:{target}:{reference}")
             _remove_old(image)
 
 
 def _base(base: str, packages: Sequence[str]) -> str:
     """Return the name of a base in buildah's storage; make it if the cache has none."""
     hook = ROOT / "images" / "base.sh"
-    target = _folder() / f"{base}-{_fingerprint([hook, Path(debian.__file__), Path(__file__)])}.tar"
+    target = _folder() / f"{base}-{_fingerprint([hook], ROOT)}.tar"
     make = functools.partial(_extract, packages, hook)
     with tempfile.TemporaryDirectory() as context:
         (Path(context) / "Dockerfile").write_text("FROM scratch\nADD base.tar /\n")
@@ -137,15 +146,15 @@ def _fetch(locks: str, target: Path) -> None:
         run([*pip, "--no-deps", "--require-hashes", "--only-binary=:all:", "--dest", target, "-r", file.name])
 
 
-def _build_stages(image: str, bases: dict[str, str], wheels: Path) -> None:
+def _build_stages(image: str, context: Path, bases: dict[str, str], wheels: Path) -> None:
     arguments = {**bases, "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": WHEELS}
     options = [f"--build-arg={key}={value}" for key, value in arguments.items()]
-    file = ROOT / "images" / f"{IMAGES[image]}.Dockerfile"
+    file = context / "images" / f"{IMAGES[image]}.Dockerfile"
     common = [*options, f"--volume={wheels}:{WHEELS}:ro", f"--file={file}"]
     # By its name the slow stage stays in the storage when the other layers are removed.
     stage = "dependencies"
-    _buildah("build", *_options(f"{image}-{stage}"), *common, f"--target={stage}", str(ROOT))
-    _buildah("build", *_options(image), *common, str(ROOT))
+    _buildah("build", *_options(f"{image}-{stage}"), *common, f"--target={stage}", str(context))
+    _buildah("build", *_options(image), *common, str(context))
 
 
 def _options(tag: str) -> Iterator[str]:

@@ -5,6 +5,7 @@ Its files are unpacked once into `.build`. It runs in our virtual environment, s
 
 import fcntl
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -13,7 +14,9 @@ from typing import Final
 
 import pytest
 
-COMMIT: Final = "f0e897393cb060b5f4ba509c740c0ea4dd460989"
+from devcluster import images
+
+COMMIT: Final = "285308c65aa41302e65f5c77c4fad8932887cffe"
 """The last commit of the version before. With a new version, change it here and run `make upgrade-e2e RECORD=1`."""
 REQUIRED: Final = "BERTH_REQUIRE_HISTORY"
 """Set where a clone without history is a mistake."""
@@ -22,6 +25,8 @@ ROOT: Final = Path(__file__).parents[1]
 FOLDER: Final = ROOT / ".build" / f"previous-{COMMIT[:12]}"
 PACKAGES: Final = ("api", "base", "client", "operator", "agent")
 PARTS: Final = (*PACKAGES, "crds", "manifests")
+TAG: Final = f"before-{COMMIT[:12]}"
+"""Tag of that version's images."""
 
 
 def environment() -> Mapping[str, str]:
@@ -52,6 +57,16 @@ def _unpack() -> None:
     draft.mkdir(exist_ok=True)
     subprocess.run(["tar", "-x", "-C", str(draft)], input=archive.stdout, check=True)
     draft.rename(FOLDER)
+
+
+def image_archives() -> list[Path]:
+    """Return the OCI archives of that version's images: its programs, in images built as ours are."""
+    context = FOLDER.with_suffix(".images")
+    shutil.copytree(unpacked(), context, dirs_exist_ok=True)
+    for file in (*images.BUILT_BY, *(f"images/{side}.Dockerfile" for side in images.IMAGES.values())):
+        (context / file).parent.mkdir(exist_ok=True)
+        shutil.copyfile(ROOT / file, context / file)
+    return [images.archive(image, context=context, tag=TAG) for image in images.IMAGES]
 
 
 def run(*arguments: str, check: bool = True) -> str:

@@ -4,13 +4,12 @@ Operators and agents are replaced one at a time, in the order of docs/upgrade.md
 snapshot of the cluster and have to see the same devices free. `make upgrade-e2e` does it several times.
 """
 
-import itertools
+import functools
 import json
 import os
 import re
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping
@@ -22,10 +21,12 @@ import pytest
 import yaml
 
 from berth_client.objects import without_managed_fields
-from demo.audit import audit
-from devcluster.api import ApiError, Manifest
+from devcluster import Arena
+from devcluster.api import Manifest
+from devcluster.nodes import Strings
 from tests import previous
 from tests.integration.operator.world import EPOCH, World
+from tests.load import BOUND, Load, check
 from tests.processes import LEADING, Process
 
 ROUNDS: Final = int(os.environ.get("BERTH_ROUNDS", "1"))
@@ -34,74 +35,18 @@ PERIOD: Final = 0.05
 """Seconds between two pods."""
 LIFE: Final = 40
 """Pods that exist at a time: the oldest bound ones end, and about a third of them waits for cards."""
-KINDS: Final = ({"nvidia.com/gpu": "1"}, {"kubernetes.io/gpu": "50"}, {"kubernetes.io/gpu-memory-ratio": "30"})
 TERMS: Final = {"lease_duration": 12, "renew_deadline": 10, "retry_period": 0.2}
-BOUND: Final = 5
-"""Pods that have to be bound before the next step."""
 RECORD: Final = os.environ.get("BERTH_RECORD", "")
 """Folder for what the version before wrote, which unit tests read; empty to record nothing."""
 
 OLD, NEW = "old", "new"
 
 
-class Load:
-    """Pods that come all the time, and end some time after they were bound."""
-
-    def __init__(self, world: World) -> None:
-        self._world = world
-        self.created: dict[str, str] = {}
-        """Name of each pod -> its UID."""
-        self.ended: dict[str, Manifest] = {}
-        """Pods that were deleted here, as they were last."""
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run)
-        self.problems: list[BaseException] = []
-
-    def _run(self) -> None:
-        try:
-            for number in itertools.count():
-                if self._stop.wait(PERIOD):
-                    return
-                self._create(number)
-                if len(self.created) - len(self.ended) > LIFE:
-                    self._end_oldest()
-        except (ApiError, OSError) as error:
-            self.problems.append(error)
-
-    def _create(self, number: int) -> None:
-        name = f"p{number}"
-        self.created[name] = self._world.pod(name, KINDS[number % len(KINDS)])["metadata"]["uid"]
-
-    def _end_oldest(self) -> None:
-        """Delete the bound pod that was created first, if there is one."""
-        bound = [pod for pod in self._world.arena.list("pods") if pod["spec"].get("nodeName")]
-        oldest = min(bound, key=lambda pod: int(pod["metadata"]["name"][1:]), default=None)
-        if oldest is not None:
-            name = oldest["metadata"]["name"]
-            self.ended[name] = oldest
-            self._world.remove(name)
-
-    @contextmanager
-    def running(self) -> Iterator[None]:
-        self._thread.start()
-        try:
-            yield
-        finally:
-            self._stop.set()
-            self._thread.join()
-        assert not self.problems
-
-    def pods(self) -> list[Manifest]:
-        """Return all pods that ever were bound, as they were last."""
-        listed = {pod["metadata"]["name"]: pod for pod in self._world.arena.list("pods")}
-        return [pod for pod in {**listed, **self.ended}.values() if pod["spec"].get("nodeName")]
-
-
 class Fleet:
     """Two operators and two agents, each of one of the versions."""
 
-    def __init__(self, world: World, account: Path, folder: Path) -> None:
-        self._world, self._account = world, account
+    def __init__(self, world: World, load: Load, account: Path, folder: Path) -> None:
+        self._world, self._load, self._account = world, load, account
         self.operators: list[Process] = []
         self.agents: list[tuple[Process, Path]] = []
         self.versions: dict[str, str] = {}
@@ -120,7 +65,7 @@ class Fleet:
         for _ in tuple(self.operators):
             self._end(self.operators.pop(0))
             self.operators.append(self._operator(version))
-            self.until_bound()
+            self._load.until_bound()
 
     def replace_agents(self, version: str) -> None:
         """Replace one agent after the other, as a DaemonSet does."""
@@ -128,19 +73,14 @@ class Fleet:
             self._end(agent)
             self.agents.remove((agent, file))
             self.agents.append((self._agent(version, file), file))
-            self.until_bound()
-
-    def until_bound(self) -> None:
-        """Wait until some more pods are bound."""
-        before = self._world.bound_names()
-        self._world.wait(lambda: len(self._world.bound_names() - before) >= BOUND, what="pods to be bound")
+            self._load.until_bound()
 
     def terms(self) -> Mapping[int, str]:
-        """Return the version of the leader of each term."""
+        """Return the version of the leader of each term; it binds pods before it logs that it leads."""
         return {
             int(term): self.versions[process.name]
             for process in self._world.processes.started
-            for term in re.findall(r'"term": (\d+)[^\n]*"event": "leading"', process.text())
+            for term in re.findall(r'"term": (\d+), "event": "term changed"', process.text())
         }
 
     def _end(self, process: Process) -> None:
@@ -171,28 +111,34 @@ class Fleet:
 @pytest.mark.timeout(300 + 300 * ROUNDS)
 def test_an_upgrade_and_the_way_back_lose_nothing(world: World, account: Path, tmp_path: Path) -> None:
     previous.unpacked()
-    fleet, load = Fleet(world, account, tmp_path), Load(world)
+    load = Load(world.arena, functools.partial(pod, world.arena), prefix="p", period=PERIOD, life=LIFE)
+    fleet = Fleet(world, load, account, tmp_path)
     started = time.monotonic()
     with load.running():
-        fleet.until_bound()
+        load.until_bound()
         for _ in range(ROUNDS):
             fleet.replace_operators(NEW)
             fleet.replace_agents(NEW)
-            check(world)
+            check(world.arena)
             check_both_read_alike(world, tmp_path)
             fleet.replace_agents(OLD)
             fleet.replace_operators(OLD)
-            check(world)
-    check(world)
+            check(world.arena)
+    check(world.arena)
     check_both_read_alike(world, tmp_path)
     if RECORD:
         record(world, tmp_path, Path(RECORD))
-    check_nothing_is_lost(world, load)
+    load.check_nothing_is_lost()
     terms = fleet.terms()
     bound = Counter(terms[int(pod["metadata"]["annotations"][EPOCH])] for pod in load.pods())
     seconds = time.monotonic() - started
     sys.stdout.write(f"{len(load.created)} pods, bound by {dict(bound)} in {len(terms)} terms, {seconds:.1f} s\n")
     assert min(bound[OLD], bound[NEW]) >= BOUND * ROUNDS
+
+
+def pod(arena: Arena, name: str, requests: Strings) -> Manifest:
+    """Return the manifest of a pod that requests devices."""
+    return arena.pod(name, requests=requests, limits=requests)
 
 
 def snapshot(world: World, folder: Path) -> tuple[Path, list[str]]:
@@ -242,35 +188,3 @@ def record(world: World, folder: Path, into: Path) -> None:
         for kind in kinds
     }
     (into / "objects.json").write_text(json.dumps(objects) + "\n")
-
-
-def check(world: World) -> None:
-    """Run the independent audit on a view of one moment: pods that were deleted while it was read are left out."""
-    pods, devices = world.arena.list("pods"), world.arena.list("devices")
-    still = {pod["metadata"]["uid"] for pod in world.arena.list("pods")}
-    findings = audit(
-        pods=[pod for pod in pods if pod["metadata"]["uid"] in still],
-        nodes=world.arena.list("nodes", labelSelector=world.arena.selector),
-        devices=[device for device in devices if device["metadata"]["name"].startswith(world.arena.id)],
-        scheduler=world.arena.scheduler_name,
-    )
-    assert not findings, "\n".join(map(str, findings))
-
-
-def check_nothing_is_lost(world: World, load: Load) -> None:
-    """Check that each pod exists unless it was ended here, and that each that waits is bound once cards are free."""
-    left = {name: uid for name, uid in load.created.items() if name not in load.ended}
-    while left:
-        listed: dict[str, Any] = {pod["metadata"]["name"]: pod for pod in world.arena.list("pods")}
-        assert {name: listed[name]["metadata"]["uid"] for name in left if name in listed} == left
-        bound = [name for name in left if listed[name]["spec"].get("nodeName")]
-        for name in bound:
-            load.ended[name] = listed[name]
-            del left[name]
-            world.remove(name)
-        wait_for_any(world, frozenset(left))
-
-
-def wait_for_any(world: World, waiting: frozenset[str]) -> None:
-    """Wait until one of these pods is bound, if there are any."""
-    world.wait(lambda: not waiting or bool(waiting & world.bound_names()), what="the others to be bound")
