@@ -50,13 +50,18 @@ demo: binaries ## run the main job on a real control plane and audit the result
 kind: ## install Berth in a kind cluster with two simulated GPUs, and run a pod (needs Docker, kind, kubectl and helm)
 	@demo/kind.sh
 
+.PHONY: trial
+trial: node-binaries ## the same without Docker, on a real node of the development cluster (root on Debian 12)
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@demo/kind.sh devcluster
+
 .PHONY: install-e2e
 install-e2e: node-binaries ## install Berth from its images by kustomize and Helm, as pods of a real node (root on Debian 12)
 	@$(BIN)/python -m devcluster build helm > /dev/null
 	@BERTH_IMAGES=1 $(BIN)/pytest -s tests/node/test_installed.py
 
 .PHONY: kind-e2e
-kind-e2e: node-binaries ## run the steps of `make kind` on a real node of the development cluster (root on Debian 12)
+kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind`, and look at the result (root on Debian 12)
 	@$(BIN)/python -m devcluster build helm > /dev/null
 	@BERTH_KIND_STEPS=1 $(BIN)/pytest -q tests/node/test_trial.py
 
@@ -95,9 +100,11 @@ chaos-devices: binaries ## renumber, lose and replace cards and kill programs, a
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
 
 .PHONY: upgrade-e2e
-upgrade-e2e: binaries ## upgrade from the version before and go back, under load: ROUNDS=3 RECORD=
-	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 \
-		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) $(BIN)/pytest -q -s tests/chaos/test_upgrade.py
+upgrade-e2e: node-binaries ## upgrade from the version before and go back, under load, with and without Helm: ROUNDS=3 RECORD=
+	@$(BIN)/python -m devcluster build helm > /dev/null
+	@BERTH_ROUNDS=$(or $(ROUNDS),3) BERTH_REQUIRE_HISTORY=1 BERTH_IMAGES=1 \
+		BERTH_RECORD=$(if $(RECORD),tests/unit/upgrade/recorded) \
+		$(BIN)/pytest -q -s tests/chaos/test_upgrade.py tests/node/test_helm_upgrade.py
 
 .PHONY: coverage
 coverage: setup ## measure branch coverage of the pure code

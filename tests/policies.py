@@ -17,13 +17,23 @@ BASE = MANIFESTS / "base"
 ABOUT_PODS = r"(MutatingAdmissionPolicy|ValidatingAdmissionPolicy(Binding)?/berth-unscheduled)"
 
 
-def built(folder: Path, *components: str, patches: Sequence[Any] = ()) -> list[dict[str, Any]]:
-    """Return what kubectl makes of the base, components and patches; it writes to the folder."""
+def built(
+    folder: Path,
+    *components: str,
+    patches: Sequence[Any] = (),
+    images: Sequence[Any] = (),
+    manifests: Path = MANIFESTS,
+) -> list[dict[str, Any]]:
+    """Return what kubectl makes of the base of some manifests, components, patches and names of images.
+
+    It writes to the folder.
+    """
     # kustomize accepts no absolute path.
     body = {
-        "resources": [os.path.relpath(BASE, folder)],
-        "components": [os.path.relpath(MANIFESTS / "components" / each, folder) for each in components],
+        "resources": [os.path.relpath(manifests / "base", folder)],
+        "components": [os.path.relpath(manifests / "components" / each, folder) for each in components],
         "patches": list(patches),
+        "images": list(images),
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(body))
     command: list[str | Path] = [programs.ensure(["kubectl"])["kubectl"], "kustomize", folder]

@@ -82,14 +82,24 @@ def _ports(*names: str) -> dict[str, int]:
 class Kustomization:
     """The manifests by kubectl: the base, the agent as device plugin, and the webhook in place of policies."""
 
-    def __init__(self, place: Place, folder: Path) -> None:
-        self._cluster = place.cluster
+    def __init__(
+        self,
+        place: Place,
+        folder: Path,
+        *,
+        root: Path = ROOT,
+        components: Sequence[str] = COMPONENTS,
+        images: Sequence[Mapping[str, str]] = (),
+    ) -> None:
+        """Write the manifests to a folder; `root` may be that of another version, whose `images` are named."""
+        self._cluster, self._crds = place.cluster, root / "crds"
         self._file = folder / "manifests.yaml"
-        self._file.write_text(yaml.safe_dump_all(built(folder, *COMPONENTS, patches=list(_patches(place)))))
+        objects = built(folder, *components, patches=list(_patches(place)), images=images, manifests=root / "manifests")
+        self._file.write_text(yaml.safe_dump_all(objects))
 
     def install(self) -> None:
         """Apply the definitions and the manifests, as docs/operations.md has it."""
-        self._cluster.kubectl("apply", "--server-side", "-f", str(ROOT / "crds"))
+        self._cluster.kubectl("apply", "--server-side", "-f", str(self._crds))
         self._cluster.kubectl("apply", "--server-side", "-f", str(self._file))
 
     def upgrade(self) -> None:
@@ -108,7 +118,7 @@ class Release:
 
     def __init__(self, place: Place, folder: Path) -> None:  # noqa: ARG002 - as the other needs it
         self._kubeconfig = place.cluster.kubeconfig
-        self._values = _values(place)
+        self._values = chart_values(place)
 
     def install(self) -> None:
         """Install the chart; the definitions are applied by its hook."""
@@ -127,7 +137,8 @@ class Release:
         helm(command, *arguments, f"--namespace={NAMESPACE}", values=values, kubeconfig=self._kubeconfig)
 
 
-def _values(place: Place) -> Values:
+def chart_values(place: Place) -> Values:
+    """Return the values of the chart for a node without network, whose cards are those of the NVML fixture."""
     host, port = place.api_server
     ports = place.ports
     volumes = {f"cards-{number}": str(folder) for number, folder in enumerate(place.folders)}

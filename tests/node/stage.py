@@ -72,7 +72,7 @@ class Stage:
         try:
             self.start_operator()
             self.start_agent()
-            self.wait(self._is_injected, what="the injection to be in force")
+            self.wait(self.is_injected, what="the injection to be in force")
             self.wait(self.is_on_offer, what="the cards on offer")
         except BaseException:
             self.close()
@@ -139,7 +139,7 @@ class Stage:
     def _make_node(self, name: str) -> None:
         os.mknod(self._folder / "dev" / name, stat.S_IFCHR | 0o666, NULL)
 
-    def _is_injected(self) -> bool:
+    def is_injected(self) -> bool:
         probe = self.pod("probe", {SHARE: "50"})
         path = f"/api/v1/namespaces/{self.arena.namespace}/pods"
         answer = self.arena.cluster.api.request("POST", path, body=probe, query={"dryRun": "All"})

@@ -9,29 +9,21 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
 
 import pytest
 
 from devcluster import Arena, Cluster, oci
-from devcluster.api import ApiError, Manifest
 from devcluster.components import AGGREGATOR_ROUTING
-from devcluster.nodes import Strings
 from devcluster.real_node import Container, RealNode
-from tests.chart import NAMESPACE
-from tests.integration.operator import world
 from tests.node.installed import Installation, Kustomization, Place, Release
-from tests.node.stage import GPU, SHARE, Stage
-from tests.nvml.fixture import a100
+from tests.node.site import PROGRAMS, Site
+from tests.node.stage import GPU, SHARE
 
-PROGRAMS = ("operator", "webhook", "agent")
-"""The containers; the label of each pod is `berth-` and this name."""
 INSTALLATIONS: dict[str, Callable[[Place, Path], Installation]] = {"kustomize": Kustomization, "helm": Release}
 BOUND_SECONDS = 45
 """Longest time from an installation to the first bound pod."""
 READY_SECONDS = 10
 """Longest time from a ready operator to the first bound pod."""
-LOG_LINES = 40
 MAX_BYTES = {"berth-operator": 300_000_000, "berth-agent": 220_000_000}
 
 
@@ -47,63 +39,6 @@ def own_node(image_archives: list[Path], own_cluster: Cluster) -> Iterator[RealN
     with RealNode(cluster=own_cluster) as running:
         running.import_images(*image_archives)
         yield running
-
-
-class Site(Stage):
-    """A stage whose operator and agent are pods: what `installation` installs."""
-
-    def __init__(
-        self, node: RealNode, arena: Arena, folder: Path, installation: Callable[[Place, Path], Installation]
-    ) -> None:
-        super().__init__(node, arena, folder, gpus=[a100(index) for index in range(4)], device_list_strategy="envvar")
-        self.machine.write()
-        self.installation = installation(Place(cluster=arena.cluster, machine=self.machine), folder)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def close(self) -> None:
-        """Remove Berth, and what its pods would need."""
-        for name in PROGRAMS:
-            if self.pod_of(name):
-                sys.stdout.write(f"--- {name}\n{self.log(name)}\n")
-        self.installation.uninstall()
-        super().close()
-
-    def pod_of(self, program: str) -> Manifest:
-        """Return the newest pod of a program; empty if there is none."""
-        query = {"labelSelector": f"app.kubernetes.io/name=berth-{program}"}
-        pods = self.arena.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods", **query)["items"]
-        return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default={})
-
-    def log(self, program: str) -> str:
-        """Return the last lines of a program; empty if its container has not started."""
-        try:
-            return "\n".join(self.node.output(self.pod_of(program), program).splitlines()[-LOG_LINES:])
-        except (ValueError, FileNotFoundError):
-            return ""
-
-    def is_ready(self, program: str) -> bool:
-        """Return whether the probes of a program succeed."""
-        return world.condition(self.pod_of(program), "Ready").get("status") == "True"
-
-    def is_accepted(self, name: str, limits: Strings, **fields: Any) -> bool:
-        """Create a pod; return whether the API server accepted it: it refuses while the webhook does not answer."""
-        try:
-            self.submit(limits, name, **fields)
-        except ApiError as error:
-            if "failed calling webhook" in str(error):
-                return False
-            raise
-        return True
-
-    def containers(self, *names: str) -> list[Container]:
-        """Return the containers of pods."""
-        return [self.node.container(self.read(name)) for name in names]
-
-    def is_bound(self, name: str) -> bool:
-        """Return whether a pod has a node."""
-        return "nodeName" in self.read(name)["spec"]
 
 
 @dataclass(frozen=True, slots=True)
