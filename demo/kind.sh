@@ -1,36 +1,69 @@
 #!/usr/bin/env bash
-# Berth in a kind cluster, with two simulated GPUs: `make kind`. It needs Docker, kind, kubectl and helm.
+# Berth as Helm installs it, with two simulated GPUs:
 #
-#   demo/kind.sh           create the cluster berth, build the images, then the steps
-#   demo/kind.sh steps     only the steps, on the cluster of the current kubeconfig
+#   demo/kind.sh                in a kind cluster (`make kind`); it needs Docker, kind, kubectl and helm
+#   demo/kind.sh devcluster     on a real node of the development cluster (`make trial`), as root on Debian 12
 #
-# Variables of the steps: LOAD, the command that gives the nodes an image, and VALUES, more arguments for helm. With them
-# tests/node/test_trial.py runs the same steps on the development cluster.
+# Both create the cluster berth, build the images, and take the same steps.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
+readonly PYTHON=${PYTHON:-.venv/bin/python}
 readonly CLUSTER=berth NAMESPACE=berth-system VERSION=0.1.0
 readonly OPERATOR=berth.dev/berth-operator:$VERSION AGENT=berth.dev/berth-agent:$VERSION
 
 main() {
     case "${1:-}" in
-        "") need docker kind kubectl helm
-            docker info > /dev/null 2>&1 || fail "Docker does not answer: start it, and check that you may use it"
-            create_cluster
-            build_images
-            LOAD="kind load docker-image --name $CLUSTER"
-            steps ;;
-        steps) need kubectl helm; steps ;;
-        *) fail "unknown argument $1; it takes none, or \`steps\`" ;;
+        "") in_kind ;;
+        devcluster) in_devcluster ;;
+        *) fail "unknown argument $1; it takes none, or \`devcluster\`" ;;
     esac
 }
 
+in_kind() {
+    need docker kind kubectl helm
+    docker info > /dev/null 2>&1 || fail "Docker does not answer: start it, and check that you may use it"
+    create_cluster
+    build_images
+    steps "kind load docker-image --name $CLUSTER"
+}
+
+in_devcluster() {
+    local helm
+    step "start the cluster $CLUSTER with a real node" "$PYTHON" -m devcluster up --name "$CLUSTER" --real-node
+    step "build the images" "$PYTHON" -m devcluster images .build/images
+    helm=$("$PYTHON" -m devcluster build helm | awk '{print $2}')
+    eval "$("$PYTHON" -m devcluster env --name "$CLUSTER")"
+    PATH=$(dirname "$helm"):$PATH
+    # Its pods use the machine's network, because they have none.
+    read -r health metrics < <(free_ports)
+    server=$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')
+    server=${server#https://}
+    steps load_archive --set=apiServer.host="${server%:*}" --set=apiServer.port="${server##*:}" \
+        --set=operator.hostNetwork=true --set=operator.healthPort="$health" --set=operator.metricsPort="$metrics" \
+        --set='operator.extraArgs[0]=--debug-port=0' --set=agent.hostNetwork=true --set=agent.metricsPort=0
+    echo "Use the cluster with: eval \"\$($PYTHON -m devcluster env)\"; end it with: $PYTHON -m devcluster down"
+}
+
+load_archive() {
+    local name=${1##*/}
+    "$PYTHON" -m devcluster load --name "$CLUSTER" ".build/images/${name%:*}.tar"
+}
+
+free_ports() {
+    "$PYTHON" -c 'import socket
+held = [socket.create_server(("127.0.0.1", 0)) for _ in range(2)]
+print(*(listener.getsockname()[1] for listener in held))'
+}
+
+# The first argument is the command that gives the nodes an image; the others are for helm.
 steps() {
-    local node
+    local node load=$1
+    shift
     node=$(kubectl get nodes -o jsonpath='{.items[0].metadata.name}')
-    step "load the images" load_images
+    step "load the images" load_images "$load"
     step "describe two simulated GPUs for node $node" simulate_gpus "$node"
-    step "install the chart" install_chart
+    step "install the chart" install_chart "$@"
     step "wait until the API server injects new pods" wait_for_injection
     step "create the first pod" kubectl apply -f demo/first-pod.yaml
     step "wait for the GPUs and the pod" wait_for_pod "$node"
@@ -53,7 +86,7 @@ build_images() {
 load_images() {
     local image
     for image in "$OPERATOR" "$AGENT"; do
-        ${LOAD:?set LOAD to the command that gives the nodes an image} "$image"
+        $1 "$image"
     done
 }
 
@@ -66,9 +99,7 @@ simulate_gpus() {
 }
 
 install_chart() {
-    # VALUES is split into words on purpose.
-    # shellcheck disable=SC2086
-    helm upgrade --install berth charts/berth --namespace "$NAMESPACE" --values demo/kind-values.yaml ${VALUES:-} \
+    helm upgrade --install berth charts/berth --namespace "$NAMESPACE" --values demo/kind-values.yaml "$@" \
         --wait --timeout 5m
 }
 

@@ -1,4 +1,4 @@
-"""The command line: `python -m devcluster up|down|env|status|build|images`."""
+"""The command line: `python -m devcluster up|down|env|status|build|images|load`."""
 
 import argparse
 import shlex
@@ -95,6 +95,12 @@ def write_images(options: argparse.Namespace) -> None:
         archive = options.folder / f"{name}.tar"
         shutil.copyfile(images.archive(name), archive)
         print(f"{archive}  {oci.digest(archive)}  {oci.unpacked_bytes(archive) / 1e6:.0f} MB unpacked")
+
+
+def load(options: argparse.Namespace) -> None:
+    """Import OCI archives into the containerd of a cluster's real node."""
+    _, cluster = _running(options.name)
+    real_node.RealNode(cluster=cluster).attach().import_images(*(archive.resolve() for archive in options.archives))
 
 
 def _check(options: argparse.Namespace) -> None:
@@ -203,6 +209,13 @@ def _parser() -> argparse.ArgumentParser:
     command = commands.add_parser("images", help="build the images of operator and agent (as root on Debian 12)")
     command.add_argument("folder", type=Path, help="where to write their OCI archives")
     command.set_defaults(command=write_images)
+
+    command = commands.add_parser("load", help="import images into a cluster's real node (as root)")
+    _add_name(command)
+    command.add_argument(
+        "archives", nargs="+", type=Path, metavar="archive", help="an OCI archive, such as of `images`"
+    )
+    command.set_defaults(command=load)
     return parser
 
 

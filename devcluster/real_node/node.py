@@ -124,7 +124,7 @@ class RealNode:
     def setup(self) -> config.NodeSetup:
         """How it is set up."""
         if self._setup is None:
-            raise DevclusterError(f"the node {self.name} was not started by this process")
+            raise DevclusterError(f"the node {self.name} was neither started nor attached by this process")
         return self._setup
 
     def start(self) -> Self:
@@ -142,6 +142,16 @@ class RealNode:
         except BaseException:
             self.stop()
             raise
+        return self
+
+    def attach(self) -> Self:
+        """Find the node that another process has started in this cluster, to run commands among its containers."""
+        running = state.read(self.cluster.folder)
+        pids = running.processes if running else {}
+        self._pids = {name.removeprefix(f"{self.name}-"): pid for name, pid in pids.items() if self.name in name}
+        if HOLD not in self._pids:
+            raise DevclusterError(f"the cluster has no node {self.name}; start it with `up --real-node`")
+        self._setup = self._describe()
         return self
 
     def stop(self) -> None:
@@ -267,9 +277,9 @@ class RealNode:
             path = f"/api/v1/namespaces/{metadata['namespace']}/pods/{metadata['name']}"
             self.cluster.api.delete(path, grace_seconds=grace_seconds)
 
-    def _prepare(self) -> config.NodeSetup:
+    def _describe(self) -> config.NodeSetup:
         paths = programs.ensure(programs.REAL_NODE)
-        setup = config.NodeSetup(
+        return config.NodeSetup(
             node=self.name,
             folder=self.folder,
             group=cgroups.name(self._supervisor(), self.name),
@@ -278,6 +288,9 @@ class RealNode:
             tools=tools.ensure(),
             labels=self.labels,
         )
+
+    def _prepare(self) -> config.NodeSetup:
+        setup = self._describe()
         cgroups.sweep()
         cgroups.make(setup.group)
         for name, text in setup.files(kubeconfig=self.kubeconfig.read_text()).items():
