@@ -105,12 +105,7 @@ def test_the_notes_warn_of_what_the_cluster_lacks(arena: Arena) -> None:
         "injection": {"runtimeClass": arena.id},
         "debugApi": {"enabled": True, "certificateSecret": "missing"},
     }
-    printed = chart.helm(
-        *("install", "berth", chart.CHART, f"--namespace={arena.namespace}", "--dry-run=server"),
-        values=values,
-        kubeconfig=arena.cluster.kubeconfig,
-    )
-    notes = printed.partition("NOTES:")[2]
+    printed = notes(arena, values)
     for expected in (
         f"the DaemonSet {arena.namespace}/nvidia-device-plugin-daemonset may be another device plugin",
         f"injection.runtimeClass is {arena.id}, and the cluster has no such RuntimeClass",
@@ -118,8 +113,32 @@ def test_the_notes_warn_of_what_the_cluster_lacks(arena: Arena) -> None:
         f"the namespace {arena.namespace} enforces the Pod Security level restricted",
         f"where the documents say berth-system, write {arena.namespace}",
     ):
-        assert expected in notes
-    assert "podgroups.scheduling.x-k8s.io is another project's" not in notes
+        assert expected in printed
+    assert "podgroups.scheduling.x-k8s.io is another project's" not in printed
+
+
+def test_the_notes_do_not_warn_of_what_is_there(arena: Arena) -> None:
+    classes = "/apis/node.k8s.io/v1/runtimeclasses"
+    arena.cluster.api.post(classes, {"metadata": {"name": arena.id}, "handler": "runc"})
+    arena.apply({"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "present"}})
+    values = {"injection": {"runtimeClass": arena.id}, "debugApi": {"enabled": True, "certificateSecret": "present"}}
+    try:
+        printed = notes(arena, values)
+    finally:
+        arena.cluster.api.delete(f"{classes}/{arena.id}")
+    assert "kubectl get devices" in printed
+    for unexpected in ("no such RuntimeClass", "no such Secret", "Pod Security level"):
+        assert unexpected not in printed
+
+
+def notes(arena: Arena, values: dict[str, Any]) -> str:
+    """Return what Helm would print after an installation in the arena's namespace."""
+    printed = chart.helm(
+        *("install", "berth", chart.CHART, f"--namespace={arena.namespace}", "--dry-run=server"),
+        values=values,
+        kubeconfig=arena.cluster.kubeconfig,
+    )
+    return printed.partition("NOTES:")[2]
 
 
 def daemon_set(name: str) -> Manifest:
