@@ -29,12 +29,10 @@ in_kind() {
 }
 
 in_devcluster() {
-    local helm
     step "start the cluster $CLUSTER with a real node" "$PYTHON" -m devcluster up --name "$CLUSTER" --real-node
     step "build the images" "$PYTHON" -m devcluster images .build/images
-    helm=$("$PYTHON" -m devcluster build helm | awk '{print $2}')
+    "$PYTHON" -m devcluster build helm > /dev/null
     eval "$("$PYTHON" -m devcluster env --name "$CLUSTER")"
-    PATH=$(dirname "$helm"):$PATH
     # Its pods use the machine's network, because they have none.
     read -r health metrics < <(free_ports)
     server=$(kubectl config view --minify -o jsonpath='{.clusters[0].cluster.server}')

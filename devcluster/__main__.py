@@ -62,9 +62,11 @@ def down(options: argparse.Namespace) -> None:
 def env(options: argparse.Namespace) -> None:
     """Print what a shell evaluates to use a cluster."""
     _, cluster = _running(options.name)
-    kubectl = programs.ensure(["kubectl"])["kubectl"]
+    folders = [programs.ensure(["kubectl"])["kubectl"].parent]
+    if helm := programs.find("helm"):
+        folders.append(helm.parent)
     print(f"export KUBECONFIG={shlex.quote(str(cluster.kubeconfig))}")
-    print(f'export PATH={shlex.quote(str(kubectl.parent))}:"$PATH"')
+    print(f'export PATH={shlex.quote(":".join(map(str, folders)))}:"$PATH"')
 
 
 def status(_: argparse.Namespace) -> None:

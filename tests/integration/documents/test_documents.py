@@ -44,6 +44,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "make trial": "tests/node/test_trial.py",
     'eval "$(.venv/bin/python -m devcluster env)"': "belongs to `make trial`",
     "kubectl describe pod first": "belongs to `make trial`",
+    "helm uninstall berth --namespace berth-system": "tests/node/test_trial.py",
     ".venv/bin/python -m devcluster down": "belongs to `make trial`",
     "python -m devcluster up --real-node": "tests/node/test_clean_up.py",
     BOX: "tests/node/test_clean_up.py",
