@@ -45,6 +45,8 @@ from berth_client.objects import Object
 
 LEAVE_SECONDS: Final = 2.0
 """Seconds that the last publication may take: the end of the agent's pod must not wait for it."""
+ADMIT_SECONDS: Final = 5.0
+"""Seconds in which kubelet may still ask for pods that are bound already."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -246,13 +248,21 @@ class Agent:
             self._plugin.check()
 
     async def leave(self) -> None:
-        """Publish that kubelet is offered nothing before that is so: it would refuse pods that come meanwhile."""
-        if self._plugin:
-            self._plugin.leave()
-            self._observe(self._readings)
+        """Publish that kubelet is offered nothing before that is so: it would refuse pods that come meanwhile.
+
+        Pods that were bound before the scheduler knew are still served.
+        """
+        if not self._plugin:
+            return
+        self._plugin.leave()
+        self._observe(self._readings)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(LEAVE_SECONDS):
+                await self._publisher.publish(self._view(self._with_faults(self._readings)))
+        if self._usage:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(LEAVE_SECONDS):
-                    await self._publisher.publish(self._view(self._with_faults(self._readings)))
+                async with asyncio.timeout(ADMIT_SECONDS):
+                    await self._usage.admission.until_admitted()
 
     def _observe(self, readings: Mapping[str, Reading]) -> None:
         """Assign minors to devices that have none, and record the faults of new readings."""

@@ -25,6 +25,10 @@ LIST_SECONDS: Final = 1.0
 """Kubelet admits nothing while it waits for us."""
 NAMED: Final = 3
 """Pods that a refusal names."""
+QUIET: Final = 0.5
+"""Seconds without a new pod after which the scheduler is expected to know that the agent is leaving."""
+POLL: Final = 0.05
+"""Seconds between two looks for waiting pods."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -159,6 +163,18 @@ class Admission:
     def is_ready(self) -> bool:
         """Return whether the node's pods are known, and kubelet answered when it was asked last."""
         return self.known.is_set() and self.answers is True
+
+    async def until_admitted(self) -> None:
+        """Wait until kubelet has asked for every pod that is bound, and none has come for a moment.
+
+        A pod of which kubelet never asks holds it up for ever: bound the wait.
+        """
+        quiet_since = self._clock()
+        while self._clock() - quiet_since < QUIET:
+            await asyncio.sleep(POLL)
+            snapshot = self.mirror.snapshot()
+            if any(snapshot.is_waiting(pod) and not snapshot.is_late(pod) for pod in snapshot.pods):
+                quiet_since = self._clock()
 
     # --- what the node's keeper asks ---------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ lists containers and init containers that stay.
 """
 
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -194,8 +194,12 @@ class Kubelet:
 class Agent:
     """The agent's admission with a watch that may be late, and a checkpoint that outlives it."""
 
-    def __init__(self, *, api: Api, kubelet: Kubelet, path: Path, cards: int) -> None:
+    def __init__(
+        self, *, api: Api, kubelet: Kubelet, path: Path, cards: int, clock: Callable[[], float] | None = None
+    ) -> None:
+        """Start it; without a `clock`, time passes with each look at it."""
         self.api = api
+        self._clock = clock or self._tick
         self.kubelet = kubelet
         self._path = path
         self._cards = cards
@@ -211,7 +215,7 @@ class Agent:
             server=self.api,
             memory=Checkpoint(path=self._path, boot_id="boot"),
             running=lambda: frozenset(self.running),
-            clock=self._tick,
+            clock=self._clock,
         )
         self.admission.mirror.units = units(self._cards)
         self._heard = len(self.api.changes)
