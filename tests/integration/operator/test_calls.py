@@ -19,6 +19,7 @@ def test_each_bind_is_one_call(proxy: FaultProxy, world: World, cluster: Cluster
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(minor) for minor in range(8)])
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    world.wait_sum(node, "kubernetes.io/gpu", "800")
     names = [f"p{number}" for number in range(12)]
 
     world.pods(names, HALF)
