@@ -168,7 +168,7 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
     refused = proxy.answer("POST", "/pods/m1/binding", status=403)
     others = ["m0", "m2"]
-    pod_group(world, "g", 3, scheduleTimeoutSeconds=3)
+    pod_group(world, "g", 3, scheduleTimeoutSeconds=8)
     world.pods(members(3), CARD, labels={LABEL: "g"})
     for name in others:
         world.bound(name)
@@ -186,7 +186,7 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     refused.wait(2)
     notes = [each["message"] for each in world.arena.list("events") if each["reason"] == "PodGroupTimedOut"]
     assert len(notes) == 2
-    assert all("could not be completed within 3 s: 2 of 3 members were bound" in each for each in notes)
+    assert all("could not be completed within 8 s: 2 of 3 members were bound" in each for each in notes)
     world.waits("m1", "waiting for members: 1 of 3")
     # Created again, and no bind is refused any more.
     refused.remove()
