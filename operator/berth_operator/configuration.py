@@ -260,6 +260,9 @@ class Profile(_Part):
     plugins: Plugins = Plugins()
     preemption: bool = _DEFAULT.preemption
     """Whether pods of lower priority may be preempted for a pod that fits nowhere."""
+    reserve_after_seconds: Annotated[int, Field(ge=0, le=86400)] = int(_DEFAULT.reserve_after)
+    """Seconds after which a pod that waits for devices may get a node reservation, which smaller pods cannot overtake;
+    0 for never."""
     subdevices: SubdeviceRule = LAST
     """Whether `nvidia.com/gpu` may be a time-sliced replica or MIG instance: `last` if no whole card is free for the
     pod, `equal` like a whole card, `never`. The annotation `berth.dev/gpu-subdevices` of a pod comes first."""
@@ -273,6 +276,7 @@ class Profile(_Part):
             switched_off=self.plugins.filters.switched_off(),
             card_strategy=self.strategy.cards,
             preemption=self.preemption,
+            reserve_after=float(self.reserve_after_seconds),
             subdevices=self.subdevices,
             gang_topology_keys=tuple(self.gang.topology_keys),
             gang_keep_partial=self.gang.keep_partial,

@@ -29,6 +29,8 @@ Raw = dict[str, Any]
 LATENCY = 0.01
 GRACE = 0.5
 """Seconds that a deleted pod takes to end."""
+EPOCH = 1_767_225_600
+"""The start of a test, in seconds since 1970: 2026-01-01T00:00:00Z, when its pods are created."""
 DEFAULT = Policy()
 
 
@@ -263,6 +265,7 @@ class World:
             lease="berth",
             term=lambda: self.term,
             work=self.notifier.work,
+            wall=lambda: EPOCH + now(),
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

@@ -72,6 +72,7 @@ def test_every_field_reaches_the_policy() -> None:
               filters: {disabled: [cordon, taints]}
               scores: {disabled: ["*"], weights: {card-packing: 2.5, taints: 0}}
             preemption: false
+            reserveAfterSeconds: 60
             subdevices: never
             gang: {topologyKeys: [example.com/rack], keepPartial: true}
             genius:
@@ -85,6 +86,7 @@ def test_every_field_reaches_the_policy() -> None:
         switched_off=frozenset({"cordon", "taints"}),
         card_strategy="LeastAllocated",
         preemption=False,
+        reserve_after=60.0,
         subdevices="never",
         gang_topology_keys=("example.com/rack",),
         gang_keep_partial=True,
@@ -164,7 +166,7 @@ def test_scheduler_names_that_kubernetes_takes(name: str) -> None:
 
 ROOT_FIELDS, PROFILE_FIELDS = (
     "apiVersion, kind, modelAliases, profiles",
-    "gang, genius, plugins, preemption, schedulerName, strategy, subdevices",
+    "gang, genius, plugins, preemption, reserveAfterSeconds, schedulerName, strategy, subdevices",
 )
 FILE_HEAD = "apiVersion: config.berth.dev/v1alpha1\nkind: BerthSchedulerConfiguration\n"
 IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
@@ -325,6 +327,11 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
             profile(preemption="no"),
             'profiles[0].preemption: must be a valid boolean, not "no"',
             id="text for a switch",
+        ),
+        pytest.param(
+            profile(reserveAfterSeconds=-1),
+            "profiles[0].reserveAfterSeconds: must be greater than or equal to 0, not -1",
+            id="negative seconds",
         ),
         pytest.param(
             profile(gang={"topologyKeys": ["zone", "a/b/c"]}),

@@ -221,6 +221,8 @@ class Preemptor:
         if pod is None:
             # A pod of kube-scheduler, which decides it again.
             self._cluster.nominator.release(uid)
+        elif pod.reserved_node:
+            self._cluster.queue.put(self._cluster.nominator.end_reservation(pod))
         elif pod.gang is None:
             self._cluster.queue.put(self.withdraw_nomination(pod))
         else:

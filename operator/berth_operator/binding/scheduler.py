@@ -5,6 +5,7 @@ already keeps the cards. The loop runs for one term of leadership and sends noth
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reserver import Reserver
 from berth_operator.binding.review import Review
 from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
 from berth_operator.core.decision import assigned
@@ -55,11 +57,13 @@ class Scheduler:
         lease: str,
         term: Callable[[], int | None],
         work: asyncio.Event,
+        wall: Callable[[], float] = time.time,
     ) -> None:
-        """Create a scheduler; `work` is set whenever a pod may be decided."""
+        """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970."""
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._review, self._work, self._attempts = Review(cluster), work, attempts
+        self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -84,11 +88,13 @@ class Scheduler:
         """Schedule until cancelled, or until the term ends."""
         term = self._term()
         self._preemptor.restore()
+        self._reserver.restore()
         while term is not None and self._term() == term:
             if self._failure is not None:
                 raise self._failure
             self._work.clear()
             self.turn_at = self._cluster.clock()
+            self._reserver.follow()
             if await self._schedule_batch(term) or self._review.wakes_one():
                 await asyncio.sleep(0)
             else:
@@ -169,7 +175,7 @@ class Scheduler:
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
             self._cluster.queue.park(pod, outcome, self._cluster.version)
-            self._reporter.unschedulable(pod, outcome)
+            self._reporter.unschedulable(pod, self._reserver.annotated(pod, outcome))
             return False
         self._attempts.decided(pod)
         try:
@@ -185,7 +191,10 @@ class Scheduler:
 
     def _decide(self, pod: PendingPod) -> Placement | Failure:
         policy = self._policy(pod.scheduler)
-        return self._cluster.spares.decide(lambda: decide(self._cluster.fleet, pod, policy))
+        outcome = self._cluster.spares.decide(lambda: decide(self._cluster.fleet, pod, policy))
+        if pod.lifetime and isinstance(outcome, Failure):
+            return self._reserver.backfill(pod, policy) or outcome
+        return outcome
 
     def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Assume a placement and start to bind it."""

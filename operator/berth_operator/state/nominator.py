@@ -1,4 +1,8 @@
-"""Nominated pods, for which a node's capacity is kept until other pods have left it."""
+"""Pods for which a node's capacity is kept until other pods have left it.
+
+Nominated pods wait for pods that are being evicted; pods with a node reservation wait for pods that end by themselves.
+In the Fleet both are nominees.
+"""
 
 from dataclasses import replace
 
@@ -32,12 +36,25 @@ class Nominator:
     def nominate(self, pod: PendingPod, charge: Charge) -> PendingPod:
         """Keep a node's capacity for a pod; return the pod with this nomination."""
         self._fleet.nominate(charge)
-        return self._replaced(pod, charge.node)
+        return self._replaced(pod, nominated_node=charge.node)
 
     def withdraw(self, pod: PendingPod) -> PendingPod:
         """Withdraw a pod's nomination; return the pod without it."""
         self.release(pod.uid)
-        return self._replaced(pod, "")
+        return self._replaced(pod)
+
+    def reserve(self, pod: PendingPod, charge: Charge) -> PendingPod:
+        """Reserve a node's capacity for a pod; return the pod with this node reservation."""
+        before = self._fleet.withdraw(pod.uid)
+        self._fleet.nominate(charge)
+        if before is not None and (before.node, before.grants) != (charge.node, charge.grants):
+            self._waker.pod_left(before)
+        return self._replaced(pod, reserved_node=charge.node)
+
+    def end_reservation(self, pod: PendingPod) -> PendingPod:
+        """End a pod's node reservation; return the pod without it."""
+        self.release(pod.uid)
+        return self._replaced(pod)
 
     def release(self, uid: str) -> None:
         """Release the capacity that is kept for a pod, which no longer waits."""
@@ -54,8 +71,8 @@ class Nominator:
         for nominee in self.of_gang(gang):
             self._listener.nomination_withdrawn(self.withdraw(self._pending[nominee.uid]))
 
-    def _replaced(self, pod: PendingPod, node: str) -> PendingPod:
-        pod = replace(pod, nominated_node=node)
+    def _replaced(self, pod: PendingPod, *, nominated_node: str = "", reserved_node: str = "") -> PendingPod:
+        pod = replace(pod, nominated_node=nominated_node, reserved_node=reserved_node)
         if pod.uid in self._pending:
             self._pending[pod.uid] = pod
             if pod.gang is not None:

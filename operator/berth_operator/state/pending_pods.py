@@ -77,7 +77,13 @@ class PendingPods:
         if known is None:
             return replace(pod, arrived=next(self._arrivals), queued_at=self._clock())
         # Our own nomination counts: the watch may be behind.
-        return replace(pod, arrived=known.arrived, queued_at=known.queued_at, nominated_node=known.nominated_node)
+        return replace(
+            pod,
+            arrived=known.arrived,
+            queued_at=known.queued_at,
+            nominated_node=known.nominated_node,
+            reserved_node=known.reserved_node,
+        )
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""

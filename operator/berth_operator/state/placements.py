@@ -163,8 +163,8 @@ class Placements:
         if known.volumes:
             # The API server now shows the volumes that the decision chose.
             self._fleet.charge(charge)
-        elif known.started != charge.started:
-            self._fleet.started(charge.uid, charge.started)
+        elif (known.started, known.ends) != (charge.started, charge.ends):
+            self._fleet.started(charge.uid, charge.started, charge.ends)
 
     def _charge(self, known: Charge | None, charge: Charge) -> None:
         """Charge a pod, in place of its known charge."""

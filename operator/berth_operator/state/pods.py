@@ -16,7 +16,7 @@ from berth_client.objects import without_managed_fields
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
-from berth_operator.state import affinity, allocations, features, groups, images, mounts, ports, terms
+from berth_operator.state import affinity, allocations, endings, features, groups, images, mounts, ports, terms
 
 Object = Mapping[str, Any]
 
@@ -104,7 +104,7 @@ def has_gates(pod: Object) -> bool:
 def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
     """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]
-    last_reason, last_message = _last_condition(pod)
+    last_reason, last_message, since = _last_condition(pod)
     try:
         request.mistakes.check_names(metadata.get("annotations") or {}, metadata.get("labels") or {})
         pod_request, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
@@ -128,6 +128,9 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
         generation=metadata.get("generation") or 0,
         last_message=last_message,
         last_reason=last_reason,
+        unschedulable_since=since,
+        lifetime=endings.lifetime(pod),
+        ends=endings.expected(pod),
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
@@ -236,13 +239,16 @@ def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest)
         yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"
 
 
-def _last_condition(pod: Object) -> tuple[str, str]:
-    """Return reason and message of the PodScheduled condition; both are empty if scheduling gates caused it."""
+def _last_condition(pod: Object) -> tuple[str, str, str]:
+    """Return reason, message and time of PodScheduled=False; all are empty if scheduling gates caused it."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition["type"] == "PodScheduled" and condition["status"] == "False":
             reason = str(condition.get("reason") or "")
-            return ("", "") if reason == "SchedulingGated" else (reason, str(condition.get("message") or ""))
-    return "", ""
+            if reason == "SchedulingGated":
+                break
+            since = str(condition.get("lastTransitionTime") or "")
+            return reason, str(condition.get("message") or ""), since
+    return "", "", ""
 
 
 # --- bound pods ---------------------------------------------------------------------------------------------
@@ -295,6 +301,7 @@ def charge(
         alike_key=request_of(pod, kinds).alike_key if gang else None,
         priority=pod["spec"].get("priority") or 0,
         started=_started(pod.get("status") or {}),
+        ends=endings.of_placed(pod),
     )
 
 

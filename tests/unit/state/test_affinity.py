@@ -164,7 +164,7 @@ def test_what_waits_and_what_is_placed_are_read_alike() -> None:
     assert waiting.identity == placed.identity == Identity(namespace="ns", labels=(("a", "1"), ("b", "2")))
     assert waiting.affinity is placed.affinity
     assert not placed.terminating
-    assert pods.charge(pod(on="node", metadata={"deletionTimestamp": "now"})).terminating
+    assert pods.charge(pod(on="node", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})).terminating
 
 
 def test_replicas_share_their_affinity_and_most_pods_have_none() -> None:
@@ -410,7 +410,7 @@ WAKES = [
             "nodeSelector": {"zone": "1"},
         },
         [placed()],
-        placed(metadata={"deletionTimestamp": "now"}),
+        placed(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
         Change.POD_LABELS,
         id="one of the fullest domain begins to terminate",
     ),

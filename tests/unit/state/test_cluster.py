@@ -789,7 +789,8 @@ def test_a_pod_that_has_left_is_leaving_no_more() -> None:
     world = World()
     world.pods.apply("ADDED", BOUND)
     world.cluster.fleet.mark_leaving("uid-a")
-    world.pods.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], "deletionTimestamp": "now"}})
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    world.pods.apply("MODIFIED", {**BOUND, "metadata": {**BOUND["metadata"], **deleted}})
     assert world.cluster.fleet.leaving == {"uid-a"}
     world.pods.apply("DELETED", BOUND)
     assert not world.cluster.fleet.leaving

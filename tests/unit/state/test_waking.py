@@ -209,7 +209,8 @@ class ChangingCluster:
         if self.placed:
             uid = self.random.choice(sorted(self.placed))
             metadata = self.placed[uid]["metadata"]
-            changed: Raw = self.random.choice(({"labels": {"app": "x"}}, {"labels": {}}, {"deletionTimestamp": "now"}))
+            deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+            changed: Raw = self.random.choice(({"labels": {"app": "x"}}, {"labels": {}}, deleted))
             self.placed[uid] = {**self.placed[uid], "metadata": {**metadata, **changed}}
             self.cluster.put_bound(self.placed[uid])
 

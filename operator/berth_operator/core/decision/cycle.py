@@ -72,6 +72,7 @@ class Placement:
             gang=self.pod.gang,
             alike_key=self.pod.request.alike_key if self.pod.gang else None,
             priority=self.pod.priority,
+            ends=self.pod.ends,
         )
 
 

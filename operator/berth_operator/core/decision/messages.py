@@ -52,3 +52,9 @@ def invalid_request(error: str) -> str:
 def cut(text: str) -> str:
     """Return a message, shortened if it is too long for an Event."""
     return text if len(text) <= MAX_MESSAGE else text[: MAX_MESSAGE - len(CUT)] + CUT
+
+
+def with_note(text: str, note: str) -> str:
+    """Return a message with a sentence at its end, which is kept if the message is too long for an Event."""
+    room = MAX_MESSAGE - len(note) - 1
+    return f"{text if len(text) <= room else text[: room - len(CUT)] + CUT} {note}"

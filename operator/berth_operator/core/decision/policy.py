@@ -71,6 +71,8 @@ class Policy:
     """The card strategy by which the cards of a node are chosen."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
+    reserve_after: float = 300.0
+    """Seconds after which a pod that waits for devices may get a node reservation; 0 for never."""
     subdevices: SubdeviceRule = LAST
     """Whether `nvidia.com/gpu` may be a replica or MIG instance, unless the pod says so itself."""
     gang_topology_keys: tuple[str, ...] = (

@@ -28,7 +28,7 @@ from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.what_if import WhatIf, sets
+from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place, rank_within_place, sets
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -172,7 +172,7 @@ def without_lower_priority(fleet: Fleet, priority: int, in_flight: Collection[st
     """Return a Fleet without the pods below a priority; only the resources and devices in it are valid."""
     placed = fleet.placed_pods.current(fleet)
     what_if = WhatIf(fleet, np.arange(len(fleet.names)), placed)
-    for pods in _one_pod_per_place(np.flatnonzero(_preemptible_below(fleet, priority, in_flight)), placed.rows):
+    for pods in one_pod_per_place(np.flatnonzero(_preemptible_below(fleet, priority, in_flight)), placed.rows):
         what_if.take(placed.rows[pods], pods)
     return what_if.fleet
 
@@ -379,7 +379,7 @@ class _Search:
         self._going = np.flatnonzero(lower & leaving)
         self._base = WhatIf(fleet, self._rows, placed)
         """All places without the pods that are already leaving."""
-        for pods in _one_pod_per_place(self._going, self._sorts_by):
+        for pods in one_pod_per_place(self._going, self._sorts_by):
             self._base.take(self._place[pods], pods)
         ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
@@ -419,14 +419,11 @@ class _Search:
     def _reprieve_all(self) -> tuple[Mask, Mask]:
         """Return the places where the pod would fit by the row's own pods, and the pods to evict there."""
         what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
-        for pods in _one_pod_per_place(self._staying, self._sorts_by):
+        for pods in one_pod_per_place(self._staying, self._sorts_by):
             what_if.take(self._place[pods], pods)
         fits, victims = what_if.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
-        for pods in _one_pod_per_place(self._staying[fits[self._place[self._staying]]], self._sorts_by):
-            what_if.give_back(self._place[pods], pods)
-            needed = pods[~what_if.fits(self._request, self._policy)[self._place[pods]]]
-            what_if.take(self._place[needed], needed)
-            victims[needed] = True
+        potential = self._staying[fits[self._place[self._staying]]]
+        victims[what_if.reprieve(self._sorts_by, potential, self._request, self._policy)] = True
         return fits, victims
 
     def _order(self, victims: Mask, fits: Mask) -> Indices:
@@ -553,16 +550,6 @@ class _Search:
         )
 
 
-def _one_pod_per_place(pods: Indices, places: Column) -> Iterator[Indices]:
-    """Yield the pods in turns, each with at most one pod of a place, in the given order."""
-    if not pods.size:
-        return
-    by_place = pods[np.argsort(places[pods], kind="stable")]
-    turn = _rank_within_place(places[by_place])
-    by_turn = np.argsort(turn.astype(np.min_scalar_type(int(turn.max()))), kind="stable")
-    yield from np.split(by_place[by_turn], np.cumsum(np.bincount(turn))[:-1])
-
-
 @contextmanager
 def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
     """Release pods within the context, and charge them again at its end."""
@@ -587,13 +574,8 @@ def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices
     for budget, protected in _protected(placed, ranked, budgets).items():
         pods = np.array(protected, np.intp)
         by_place = pods[np.argsort(place[pods], kind="stable")]
-        mask[by_place[_rank_within_place(place[by_place]) >= budget.allowed - spent[budget]]] = True
+        mask[by_place[rank_within_place(place[by_place]) >= budget.allowed - spent[budget]]] = True
     return mask
-
-
-def _rank_within_place(places: Indices) -> Indices:
-    """Return the position of each pod among those of its place; pods of a place are adjacent."""
-    return np.arange(len(places)) - np.searchsorted(places, places)
 
 
 def _protected(placed: PlacedPods, ranked: Indices, budgets: Budgets) -> dict[Budget, list[int]]:

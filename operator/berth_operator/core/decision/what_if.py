@@ -6,14 +6,14 @@ other rows matter, a what-if needs a `Fleet.copy`.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import combinations
 
 import numpy as np
 
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import Cards, Indices, Mask
+from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import Handles, PlacedPods
 from berth_operator.core.values.request import PodRequest
@@ -49,6 +49,19 @@ class WhatIf:
         """Return for each what-if whether its row has the resources and devices for a request."""
         return cycle.feasible(self.fleet, request, policy.local)
 
+    def reprieve(self, at: Column, pods: Indices, request: PodRequest, policy: Policy) -> Indices:
+        """Put taken pods back, in order, where a request still fits with them; return those that have to be gone.
+
+        `at` has the what-if of every placed pod.
+        """
+        necessary = [np.zeros(0, np.intp)]
+        for turn in one_pod_per_place(pods, at):
+            self.give_back(at[turn], turn)
+            needed = turn[~self.fits(request, policy)[at[turn]]]
+            self.take(at[needed], needed)
+            necessary.append(needed)
+        return np.concatenate(necessary)
+
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
         self.fleet.move_requested(at, self._placed.amounts[:, self._placed.amount_columns[pods]], sign)
         for device_type, parts in self._placed.parts.items():
@@ -68,6 +81,21 @@ class WhatIf:
             if part in functions:
                 cards.hold(row, functions[part], sign)
                 cards.find_spare(row, self.fleet.intern_table)
+
+
+def one_pod_per_place(pods: Indices, places: Column) -> Iterator[Indices]:
+    """Yield the pods in turns, each with at most one pod of a place, in the given order."""
+    if not pods.size:
+        return
+    by_place = pods[np.argsort(places[pods], kind="stable")]
+    turn = rank_within_place(places[by_place])
+    by_turn = np.argsort(turn.astype(np.min_scalar_type(int(turn.max()))), kind="stable")
+    yield from np.split(by_place[by_turn], np.cumsum(np.bincount(turn))[:-1])
+
+
+def rank_within_place(places: Indices) -> Indices:
+    """Return the position of each pod among those of its place; pods of a place are adjacent."""
+    return np.arange(len(places)) - np.searchsorted(places, places)
 
 
 def sets(of: Indices, pods: Indices, places: Indices, size: int, limit: int) -> tuple[Indices, Indices]:

@@ -274,9 +274,9 @@ class Fleet(NodeColumns):
             self._drop_if_empty(charge.node)
         return charge
 
-    def started(self, uid: str, at: int) -> None:
-        """Set when a placed pod started, in seconds since 1970; what it uses does not change."""
-        charge = replace(self.charges[uid], started=at)
+    def started(self, uid: str, at: int, ends: int) -> None:
+        """Set when a placed pod started, in seconds since 1970, and when it ends; what it uses does not change."""
+        charge = replace(self.charges[uid], started=at, ends=ends)
         self.charges[uid] = self._on_node[charge.node][uid] = charge
         self.placed_pods.moved(uid)
 

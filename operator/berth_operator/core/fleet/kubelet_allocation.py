@@ -13,6 +13,7 @@ from typing import Final
 from berth_api.allocation import MAX_MINOR, Grant
 from berth_api.names import GPU, GPU_MEMORY, NVIDIA_PREFIX
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 
 FOREIGN: Final = "processes outside Kubernetes"
@@ -155,7 +156,9 @@ def leftover_uid(node: str, uid: str) -> str:
 def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
     """Return a charge for the cards, as a whole, that processes outside Kubernetes use; None if there are none."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
-    return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND) if grants else None
+    if not grants:
+        return None
+    return Charge(uid=foreign_uid(node), pod=FOREIGN, node=node, grants=grants, priority=BEYOND, ends=ending.NEVER)
 
 
 def foreign_uid(node: str) -> str:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from berth_api.allocation import Grant
+from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.mounts import NO_MOUNTS, NO_POD_VOLUMES, Mounts, PodVolumes
 from berth_operator.core.values.request import AlikeKey, HostPort, Membership
@@ -41,3 +42,5 @@ class Charge:
     priority: int = 0
     started: int = field(default=NOT_STARTED, compare=False)
     """Seconds since 1970, as kubelet reports; not compared, because it does not affect what the pod uses."""
+    ends: int = field(default=ending.UNKNOWN, compare=False)
+    """When the pod has ended at the latest, as in `ending`; not compared either."""

@@ -10,6 +10,7 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import NOTHING, DeviceRequest
 from berth_api.selectors import Requirement
 from berth_api.share import Share
+from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
@@ -180,11 +181,19 @@ class PendingPod:
     """The message of the pod's current PodScheduled condition."""
     last_reason: str = ""
     """The reason of that condition."""
+    unschedulable_since: str = ""
+    """When that condition became False, in RFC 3339; empty while there is none."""
+    lifetime: int = 0
+    """Seconds after its start by which kubelet has ended the pod (`activeDeadlineSeconds`); 0 if unlimited."""
+    ends: int = ending.UNKNOWN
+    """What can be expected of its end once it is placed, as in `ending`."""
     gang: Membership | None = None
     preempts: bool = True
     """Whether pods of lower priority may be preempted for this pod."""
     nominated_node: str = ""
     """The pod's nominated node, if any; it is tried first."""
+    reserved_node: str = ""
+    """The node with the pod's node reservation, if any."""
 
     @property
     def key(self) -> str:
@@ -192,14 +201,15 @@ class PendingPod:
         return f"{self.namespace}/{self.name}"
 
     @property
-    def class_key(self) -> tuple[PodRequest, str, str, int, bool, str]:
+    def class_key(self) -> tuple[PodRequest, str, str, int, bool, int, str]:
         """Return the key of the pods that get the same decision.
 
-        It includes the scheduler, because policies differ, and the priority, because it determines the victims. A pod
-        with a nominated node has a key of its own.
+        It includes the scheduler, because policies differ, the priority, because it determines the victims, and the
+        lifetime, because it determines which node reservations the pod may backfill. A pod with a nominated node or a
+        node reservation has a key of its own.
         """
-        own = self.uid if self.nominated_node else ""
-        return self.request, self.error, self.scheduler, self.priority, self.preempts, own
+        own = self.uid if self.nominated_node or self.reserved_node else ""
+        return self.request, self.error, self.scheduler, self.priority, self.preempts, self.lifetime, own
 
     @property
     def requests(self) -> tuple[PodRequest, ...]:

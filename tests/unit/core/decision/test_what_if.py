@@ -292,7 +292,7 @@ def test_the_placed_pods_are_kept_as_if_computed_again(rounds: list[list[Charge 
         for each in changes:
             change(fleet, each)
         if fleet.charges:
-            fleet.started(next(iter(fleet.charges)), started)
+            fleet.started(next(iter(fleet.charges)), started, started + 60)
         kept = fleet.placed_pods.current(fleet)
         rebuilt = PlacedPods.of(fleet, list(fleet.charges.values()))
         assert summary(kept, fleet.placed_pods.numbers()) == summary(rebuilt, np.arange(len(fleet.charges)))

@@ -1,0 +1,232 @@
+"""Node reservations: the capacity of one node is gathered for a pod that has waited too long for it.
+
+    entitled(pods, limit)            ->  the pods that should have a node reservation
+    reserve(fleet, pod, policy, now) ->  NodeReservation | None
+
+A node reservation is a nomination without victims: the pods that have to leave end by themselves. Only nodes are
+reserved that lack nothing but amounts, and that the pod would fit if all pods that may end were gone. Of these, the one
+is chosen whose pods are known to end soonest, then the one with the fewest missing cards. Only the nodes with the
+fewest missing cards are examined, so that the cost does not grow with the cluster
+(docs/decisions/0028-node-reservations.md).
+"""
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import allocators, filters
+from berth_operator.core.allocators import candidates
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
+from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import is_pod
+from berth_operator.core.fleet.placed_pods import PlacedPods
+from berth_operator.core.values import ending
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import Verdict
+
+PART_OF_NODES: Final = 20
+"""One of this many nodes with devices may be reserved at once, at least one."""
+MAX_NODES: Final = 64
+"""Nodes that are examined, those with the fewest missing cards."""
+MAX_PODS: Final = 1024
+"""Pods on these nodes that are examined; fewer nodes are if they have more."""
+HORIZON: Final = 3600
+"""Seconds within which an end is known well enough. Deadlines are upper bounds: most pods end long before a distant
+one."""
+START_SECONDS: Final = 10
+"""Seconds from a decision to the start of its pod, from which kubelet counts the deadline."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeReservation:
+    """What is reserved for a pod, and the pods that have to end first."""
+
+    nominee: Charge
+    """What the pod will be charged on the node."""
+    request: PodRequest
+    """The pod's request when the node was reserved."""
+    awaited: tuple[Charge, ...]
+    """The pods that have to end, by name."""
+    ends: int
+    """When all of them have ended at the latest, as in `core.values.ending`; 0 if there are none."""
+    placed: tuple[Charge, ...]
+    """All pods of the node at that time."""
+
+    @property
+    def node(self) -> str:
+        """Return the reserved node."""
+        return self.nominee.node
+
+    def is_open_to(self, lifetime: int, now: float) -> bool:
+        """Return whether a pod that ends within its lifetime (seconds) may use the node until it is needed."""
+        return now + lifetime + START_SECONDS <= self.ends <= now + HORIZON
+
+    def is_taken_by_higher(self, other: "NodeReservation") -> bool:
+        """Return whether pods of higher priority that came since `other` now have to end, too."""
+        before = {each.uid for each in other.placed}
+        return any(
+            each.priority > self.nominee.priority and is_pod(each) and each.uid not in before for each in self.awaited
+        )
+
+
+def most_nodes(fleet: Fleet) -> int:
+    """Return how many nodes may be reserved at once."""
+    return max(1, int((fleet.present & fleet.has_device).sum()) // PART_OF_NODES)
+
+
+def entitled(pods: Iterable[PendingPod], limit: int) -> list[PendingPod]:
+    """Return the pods that should have a node reservation: one of each namespace, `limit` at most.
+
+    The highest priority comes first, then pods that have a reservation, then the longest wait.
+    """
+    by_rank = sorted(
+        pods, key=lambda pod: (-pod.priority, not pod.reserved_node, pod.unschedulable_since, pod.created, pod.uid)
+    )
+    of_namespaces: dict[str, PendingPod] = {}
+    for pod in by_rank:
+        of_namespaces.setdefault(pod.namespace, pod)
+    return list(of_namespaces.values())[:limit]
+
+
+def reserve(fleet: Fleet, pod: PendingPod, policy: Policy, now: float, *, node: str = "") -> NodeReservation | None:
+    """Return the node reservation of a pod; None if no node could take the pod.
+
+    It is on `node` if that could take the pod, whichever is best. `now` is in seconds since 1970.
+    """
+    lower = fleet.lower_priority_nominees(pod.uid, pod.priority)
+    with fleet.without(lower):
+        row = fleet.rows.get(node)
+        if row is not None and _settled(fleet, pod.request, policy, forever=True)[row]:
+            kept = _Search(fleet, pod, policy, np.array([row]), now=now).best()
+            if kept is not None:
+                return kept
+        rows = _rows_to_examine(fleet, pod.request, policy)
+        displaced = {each.node for each in lower if each.uid != pod.uid}
+        return _Search(fleet, pod, policy, rows, now=now, reserved=displaced).best() if rows.size else None
+
+
+def _settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
+    """Return the rows that lack at most amounts; with `forever` also those that are rejected because of their pods."""
+    settled = [
+        each
+        for each in policy.filters_of(request)
+        if each not in policy.local and not (forever and each.VERDICT is Verdict.UNSCHEDULABLE)
+    ]
+    return cycle.feasible(fleet, request, settled)
+
+
+def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indices:
+    """Return the rows that could take the pod if they were empty, those with the fewest missing cards."""
+    mask = _settled(fleet, request, policy, forever=False)
+    for filter_ in policy.local:
+        if (bounded := filters.as_bounded(filter_)) is not None:
+            mask = mask & bounded.could_pass(fleet, request)
+    rows = np.flatnonzero(mask)
+    nearest = rows[np.argsort(_missing(fleet, request)[rows], kind="stable")][:MAX_NODES]
+    pods = np.cumsum([len(tuple(fleet.on_node(fleet.names[row]))) for row in nearest.tolist()])
+    few: Indices = nearest[: max(1, int(np.searchsorted(pods, MAX_PODS, side="right")))]
+    return few
+
+
+def _missing(fleet: Fleet, request: PodRequest) -> Column:
+    """Return how many of the requested devices each row lacks."""
+    missing = np.zeros(len(fleet.names), np.int64)
+    for part in request.devices.parts:
+        in_subdevices = allocators.in_subdevices(fleet, part)
+        free: Column = (
+            allocators.subdevices_left(fleet, request, part, ALL).sum(axis=1)
+            if in_subdevices
+            else candidates.free(fleet, request, part).sum(axis=1)
+        )
+        missing += np.maximum(part.count - free, 0)
+    return missing
+
+
+class _Search:
+    """Searches the pods that have to end on each of some nodes; places index the nodes."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        pod: PendingPod,
+        policy: Policy,
+        rows: Indices,
+        *,
+        now: float,
+        reserved: Collection[str] = (),
+    ) -> None:
+        """Create a search; nodes that are reserved for others are taken only if no equal one is left."""
+        self._reserved = reserved
+        self._fleet, self._pod, self._policy, self._rows = fleet, pod, policy, rows
+        on_nodes = [tuple(fleet.on_node(fleet.names[row])) for row in rows.tolist()]
+        self._on_nodes = on_nodes
+        self._placed = PlacedPods.of(fleet, [each for charges in on_nodes for each in charges])
+        self._places = np.repeat(np.arange(len(rows)), [len(charges) for charges in on_nodes])
+        self._ends = np.array([_expected_end(fleet, each, now) for each in self._placed.charges], np.int64)
+        self._fits, self._awaited = self._wait()
+
+    def _wait(self) -> tuple[Mask, Indices]:
+        """Return the places that the pod would fit if their pods had ended, and the pods that have to end there."""
+        what_if, request = WhatIf(self._fleet, self._rows, self._placed), self._pod.request
+        cards = np.array([len(each.grants) for each in self._placed.charges], np.int64)
+        ending_pods = np.flatnonzero(self._ends < ending.NEVER)
+        gone = ending_pods[cards[ending_pods] > 0]
+        self._take(what_if, gone)
+        # A node may have a hundred pods without cards, which seldom are in the way.
+        fits = what_if.fits(request, self._policy)
+        without_cards = ending_pods[(cards[ending_pods] == 0) & ~fits[self._places[ending_pods]]]
+        self._take(what_if, without_cards)
+        fits, gone = what_if.fits(request, self._policy), np.concatenate((gone, without_cards))
+        # Pods with fewer cards are reprieved first, so that few pods remain to be waited for.
+        last_first = gone[np.lexsort((cards[gone], -self._ends[gone]))]
+        potential = last_first[fits[self._places[last_first]]]
+        return fits, what_if.reprieve(self._places, potential, request, self._policy)
+
+    def _take(self, what_if: WhatIf, pods: Indices) -> None:
+        for turn in one_pod_per_place(pods, self._places):
+            what_if.take(self._places[turn], turn)
+
+    def best(self) -> NodeReservation | None:
+        """Return the reservation of the best node; None if no node fits."""
+        places = np.flatnonzero(self._fits).tolist()
+        if not places:
+            return None
+        last = np.zeros(len(self._rows), np.int64)
+        np.maximum.at(last, self._places[self._awaited], self._ends[self._awaited])
+        pods = np.bincount(self._places[self._awaited], minlength=len(self._rows))
+        missing = _missing(self._fleet, self._pod.request)[self._rows]
+        names = [self._fleet.names[row] for row in self._rows.tolist()]
+        keys = [(last[at], missing[at], pods[at], names[at] in self._reserved, names[at], at) for at in places]
+        return self._reservation(min(keys)[-1])
+
+    def _reservation(self, place: int) -> NodeReservation:
+        awaited = self._awaited[self._places[self._awaited] == place]
+        what_if = WhatIf(self._fleet, self._rows[[place]], self._placed)
+        for pod in awaited:
+            what_if.take(np.array([0]), np.array([pod]))
+        what_if.let_go(0, awaited)
+        charges = [self._placed.charges[each] for each in awaited.tolist()]
+        grants = self._policy.choose(what_if.fleet, 0, self._pod.request)
+        node = self._fleet.names[self._rows[place]]
+        return NodeReservation(
+            nominee=Placement(pod=self._pod, node=node, grants=grants).charge,
+            request=self._pod.request,
+            awaited=tuple(sorted(charges, key=lambda each: each.pod)),
+            ends=max((each.ends for each in charges), default=0),
+            placed=self._on_nodes[place],
+        )
+
+
+def _expected_end(fleet: Fleet, charge: Charge, now: float) -> int:
+    """Return when a pod is expected to end, as in `core.values.ending`; what is beyond the horizon is unknown."""
+    if fleet.is_leaving(charge):
+        return min(charge.ends, int(now))
+    return ending.UNKNOWN if now + HORIZON < charge.ends < ending.UNKNOWN else charge.ends

@@ -1,0 +1,60 @@
+"""When pods end, read from the API: by their deletion or their deadline, or what else can be expected."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from berth_client import times
+from berth_operator.core.values import ending
+
+Object = Mapping[str, Any]
+
+DEFAULT_GRACE: Final = 30
+"""Seconds, as the API server defaults `terminationGracePeriodSeconds`."""
+START_SECONDS: Final = 10
+"""Seconds within which kubelet is expected to have started a pod that was bound."""
+_OF_NODES: Final = frozenset({"DaemonSet", "Node"})
+"""Kinds of the owners of pods that belong to a node; a static pod's owner is its Node."""
+
+
+def lifetime(pod: Object) -> int:
+    """Return the seconds after its start by which kubelet has ended a pod; 0 if they are not limited."""
+    spec = pod["spec"]
+    deadline = spec.get("activeDeadlineSeconds")
+    if not deadline:
+        return 0
+    grace = spec.get("terminationGracePeriodSeconds")
+    return int(deadline) + (DEFAULT_GRACE if grace is None else int(grace))
+
+
+def expected(pod: Object) -> int:
+    """Return what can be expected of the end of a pod without a deadline, as in `core.values.ending`."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    if any(owner.get("controller") and owner.get("kind") in _OF_NODES for owner in owners):
+        return ending.NEVER
+    return ending.UNKNOWN if pod["spec"].get("restartPolicy") in ("Never", "OnFailure") else ending.UNTIL_DELETED
+
+
+def of_placed(pod: Object) -> int:
+    """Return when a bound pod has ended at the latest, in seconds since 1970, or what else can be expected."""
+    if deleted := pod["metadata"].get("deletionTimestamp"):
+        return _seconds(deleted)
+    seconds = lifetime(pod)
+    if not seconds:
+        return expected(pod)
+    status = pod.get("status") or {}
+    if started := status.get("startTime"):
+        return _seconds(started) + seconds
+    bound = _bound(status)
+    return _seconds(bound) + START_SECONDS + seconds if bound else expected(pod)
+
+
+def _bound(status: Object) -> str:
+    """Return when the pod was bound; empty if that is not known."""
+    for condition in status.get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "True":
+            return condition.get("lastTransitionTime") or ""
+    return ""
+
+
+def _seconds(time: str) -> int:
+    return int(times.parse(time).timestamp())
