@@ -147,6 +147,7 @@ def _log_start(settings: Settings, configuration: Configuration, plugins: Plugin
             "disabled_filters": sorted(policy.switched_off),
             "card_strategy": policy.card_strategy,
             "preemption": policy.preemption,
+            "reserve_after": policy.reserve_after,
             "gang_topology_keys": policy.gang_topology_keys,
             "gang_keep_partial": policy.gang_keep_partial,
         }

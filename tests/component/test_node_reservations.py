@@ -274,6 +274,8 @@ async def test_a_deleted_pod_leaves_its_room_at_once() -> None:
         world.submit(small())
         await asyncio.sleep(REVIEW)
         assert "small" not in api.bound()
+        [message] = api.messages("small")
+        assert message.endswith(" 1 node(s) would fit, but are reserved for pods that have waited longer.")
         world.delete("big")
         await asyncio.sleep(0.1)
         assert api.bound()["small"] == "a"

@@ -22,7 +22,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import UNSCHEDULABLE, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
-from berth_operator.core.decision.reservation_note import note, recorded_node
+from berth_operator.core.decision.reservation_note import note, recorded_node, reserved_nodes
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
 from berth_operator.core.values.request import PendingPod
@@ -71,6 +71,16 @@ class Reserver:
             return None
         with fleet.without(usable):
             return cycle.place(fleet, replace(pod, ends=int(now) + pod.lifetime + reservation.START_SECONDS), policy)
+
+    def explained(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
+        """Return a failure with the number of nodes that would take the pod if they were not reserved for others."""
+        fleet = self._cluster.fleet
+        others = [fleet.nominees[uid] for uid in self._by_uid if uid in fleet.nominees and uid != pod.uid]
+        if not others or pod.error:
+            return failure
+        with fleet.without([*others, *fleet.lower_priority_nominees(pod.uid, pod.priority)]):
+            nodes = int(cycle.feasible(fleet, pod.request, policy.filters_of(pod.request)).sum())
+        return replace(failure, message=with_note(failure.message, reserved_nodes(nodes))) if nodes else failure
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
         """Return a pod's failure with a sentence about its reservation, if it has one."""

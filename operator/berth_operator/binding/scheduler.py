@@ -172,6 +172,7 @@ class Scheduler:
         if isinstance(outcome, Failure):
             if parked is None:
                 pod, outcome = self._preemptor.preempt_for(pod, outcome)
+                outcome = self._reserver.explained(pod, outcome, self._policy(pod.scheduler))
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
             self._cluster.queue.park(pod, outcome, self._cluster.version)

@@ -4,7 +4,7 @@ Everything runs in the scheduler's event loop, one event at a time, so nothing h
 on parts above it in this list:
 
 * `Waker` wakes the parked pods that a change may help.
-* `Nominator` keeps nodes for pods that preempt others.
+* `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.

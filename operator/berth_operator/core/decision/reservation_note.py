@@ -34,6 +34,11 @@ def note(reservation: NodeReservation) -> str:
     return f"{text}, {rest} held by {_holders(reservation)}{_deadline(reservation)}."
 
 
+def reserved_nodes(count: int) -> str:
+    """Return the sentence for a pod that nodes would take if they were not reserved for others."""
+    return f"{count} node(s) would fit, but are reserved for pods that have waited longer."
+
+
 def recorded_node(message: str) -> str:
     """Return the node that a condition's message says is reserved; empty if it says nothing of that."""
     match = _NODE.search(message)
