@@ -11,6 +11,7 @@ import pytest
 
 from berth_client import times
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.record import MAX_ALL
 from tests.builders import NVIDIA, Raw, node, pod, whole
 from tests.component.world import EPOCH, Api, World, now, refusal
 
@@ -337,6 +338,20 @@ async def test_a_pod_that_can_never_fit_is_in_no_ones_way() -> None:
     async with world.running():
         await asyncio.sleep(5)
         world.submit(big())
+        await asyncio.sleep(AFTER + 5)
+        assert not world.reserved()
+        await asyncio.sleep(10)
+        assert world.reserved() == {"big": "a"}
+
+
+async def test_pods_that_can_never_fit_hold_up_no_other_namespace() -> None:
+    world = Crowded()
+    world.nodes("a")
+    world.hold(held("x", 0))
+    world.submit(*(big(f"huge-{cards}", cards=cards) for cards in range(3, 60)))
+    async with world.running():
+        await asyncio.sleep(5)
+        world.submit(big(metadata={"namespace": "other"}))
         await asyncio.sleep(AFTER + 2 * REVIEW)
         assert world.reserved() == {"big": "a"}
 
@@ -401,15 +416,54 @@ async def test_the_next_leader_finds_the_reservation(*, written: bool) -> None:
         assert ("big" in api.bound()) is written
 
 
-async def test_a_refused_bind_keeps_the_reservation() -> None:
+async def test_a_pod_that_cannot_be_bound_keeps_no_room() -> None:
     world = Crowded()
     world.nodes("a")
     world.hold(held("x", 0))
     world.submit(big())
-    world.api.faults["bind big"] = [refusal(), refusal()]
+    world.api.always["bind big"] = refusal()
     async with world.running() as api:
         await asyncio.sleep(AFTER + REVIEW)
+        assert world.reserved() == {"big": "a"}
+        world.submit(small())
         world.delete("x")
-        await asyncio.sleep(10)
-        assert api.bound() == {"big": "a"}
-    assert not world.cluster.fleet.nominees
+        await asyncio.sleep(AFTER - 5)
+        assert "small" in api.bound()
+        assert not world.reserved()
+        await asyncio.sleep(15)
+        assert world.reserved() == {"big": "a"}
+
+
+async def test_a_pod_whose_allocation_is_too_large_for_it_keeps_no_room() -> None:
+    world = Crowded()
+    world.nodes("a")
+    world.hold(held("x", 0))
+    world.submit(big(annotations={"example.com/all": "x" * MAX_ALL}))
+    async with world.running() as api:
+        await asyncio.sleep(AFTER + REVIEW)
+        assert world.reserved() == {"big": "a"}
+        world.submit(small())
+        world.delete("x")
+        await asyncio.sleep(AFTER - 5)
+        assert api.bound()["small"] == "a"
+        assert not world.reserved()
+
+
+async def test_a_reserved_node_that_anti_affinity_rules_out_is_given_up() -> None:
+    world = Crowded()
+    world.nodes("a", "b")
+    world.hold(held("x", 0), held("y", 0, on="b"), held("z", 1, on="b"))
+    apart = {"labelSelector": {"matchLabels": {"app": "n"}}, "topologyKey": "kubernetes.io/hostname"}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+    for name in "ab":
+        world.cluster.put_node(node(name, labels={"kubernetes.io/hostname": name}))
+    world.submit(big(affinity={"podAntiAffinity": required}))
+    async with world.running():
+        await asyncio.sleep(AFTER + REVIEW)
+        assert world.reserved() == {"big": "a"}
+        world.hold(pod("n", {"cpu": "1"}, on="a", labels={"app": "n"}))
+        await asyncio.sleep(REVIEW)
+        assert world.reserved() == {"big": "a"}
+        world.delete("x")
+        await asyncio.sleep(REVIEW)
+        assert world.reserved() == {"big": "b"}

@@ -7,9 +7,10 @@ reservation: since when the pod waits, and the node.
 """
 
 import time
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -19,7 +20,7 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.core.decision import cycle, reservation
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import UNSCHEDULABLE, with_note
+from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
 from berth_operator.core.decision.reservation_note import note, recorded_node, reserved_nodes
@@ -29,12 +30,21 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 1.0
-"""Seconds between two reviews."""
+"""Seconds between two reviews, at least."""
+SHARE: Final = 100.0
+"""The time until the next review, as a multiple of the time that the last one took."""
+MAX_OF_CLASS: Final = 256
+"""Pods of a class that are examined; they were parked in the queue's order."""
 RENEWALS: Final = 2
 """Reservations that one review renews even if no pod of their nodes has changed, because the nodes may have; each takes
 about 2 ms."""
+TRIES: Final = 4
+"""Pods, each of another namespace, for which one review searches a node."""
 RETRY: Final = 30.0
 """Seconds until a class is tried again that no node could take."""
+PAUSE: Final = 10.0
+"""Seconds until another pod of the same namespace is tried then, so that many such pods do not hold up others."""
+_OF_NAMESPACE: Final = "namespace"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -54,7 +64,8 @@ class Reserver:
         self._by_uid: dict[str, NodeReservation] = {}
         """UID of the pod -> its reservation; the least recently renewed comes first."""
         self._refused: dict[Hashable, float] = {}
-        """Class that no node could take -> when it is tried again."""
+        """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
+        and UIDs of pods that had their room and were not bound."""
         self._next_review, self._version = cluster.clock(), cluster.version
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -104,8 +115,8 @@ class Reserver:
         if self._by_uid:
             self._follow_pods()
         if (now := self._cluster.clock()) >= self._next_review:
-            self._next_review = now + PERIOD
             self._review()
+            self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _follow_pods(self) -> None:
         """Drop the reservations of pods that no longer wait, and renew those whose nodes' pods have changed."""
@@ -120,42 +131,54 @@ class Reserver:
         """Reserve a node for at most one further pod, and end reservations that pods should no longer have."""
         self._renew_longest_unchecked()
         self._forget_refusals()
-        reserved = [pod for uid in self._by_uid if self._may_have(pod := self._cluster.pending[uid])]
-        candidates = list(self._candidates())
-        if not candidates and not self._by_uid:
-            return
-        most = reservation.most_nodes(self._cluster.fleet)
-        chosen = entitled([*reserved, *candidates], most)
-        following = next((each for each in chosen if each.uid not in self._by_uid), None)
-        if following is not None and not self._reserve(following):
-            self._refused[following.class_key] = self._cluster.clock() + RETRY
-            return
-        self._end_beyond({each.uid for each in chosen}, most)
+        for pod in [pod for uid in self._by_uid if not self._may_have(pod := self._cluster.pending[uid])]:
+            self._end(pod)
+        waiting = [*map(self._cluster.pending.__getitem__, self._by_uid), *self._candidates()]
+        if waiting:
+            most = reservation.most_nodes(self._cluster.fleet)
+            self._end_beyond(self._reserve_next(waiting, most), most)
 
-    def _end_beyond(self, chosen: set[str], most: int) -> None:
+    def _reserve_next(self, waiting: Sequence[PendingPod], most: int) -> set[str]:
+        """Reserve a node for the next pod that should have one; return the UIDs of all that should."""
+        for _ in range(TRIES):
+            chosen = entitled(waiting, most)
+            following = next((each for each in chosen if each.uid not in self._by_uid), None)
+            if following is None or self._reserve(following):
+                return {each.uid for each in chosen}
+            now, namespace = self._cluster.clock(), following.namespace
+            self._refused[following.class_key] = now + RETRY
+            self._refused[_OF_NAMESPACE, namespace] = now + PAUSE
+            waiting = [each for each in waiting if each.namespace != namespace or each.uid in self._by_uid]
+        return set(self._by_uid)
+
+    def _end_beyond(self, chosen: Collection[str], most: int) -> None:
         """End reservations that are not chosen, if there are too many, or two of one namespace."""
         namespaces = {self._cluster.pending[uid].namespace for uid in self._by_uid if uid in chosen}
         for uid in [uid for uid in self._by_uid if uid not in chosen]:
             pod = self._cluster.pending[uid]
-            if len(self._by_uid) > most or pod.namespace in namespaces or not self._may_have(pod):
+            if len(self._by_uid) > most or pod.namespace in namespaces:
                 self._end(pod)
 
     def _candidates(self) -> Iterator[PendingPod]:
         """Yield of each parked class the pod that has waited longest, if it may have a reservation."""
         for parked in self._cluster.queue.parked():
             pod = _first(parked)
-            if pod is None or pod.uid in self._by_uid or pod.class_key in self._refused:
-                continue
-            if self._may_have(pod):
+            if pod is not None and not self._is_refused(pod) and pod.uid not in self._by_uid and self._may_have(pod):
                 yield pod
+
+    def _is_refused(self, pod: PendingPod) -> bool:
+        keys = pod.uid, pod.class_key, (_OF_NAMESPACE, pod.namespace)
+        return any(key in self._refused for key in keys)
 
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
-        after = self._policy(pod.scheduler).reserve_after
-        if not after or not pod.request.devices or pod.nominated_node or pod.gang is not None or pod.error:
+        if not pod.request.devices or not pod.unschedulable_since or pod.gang is not None or pod.error:
             return False
-        has_waited = "" < pod.unschedulable_since <= _time(self._wall() - after)
-        return has_waited and pod.uid not in self._cluster.fleet.charges
+        # A pod whose Binding is refused would keep the room without end.
+        if pod.nominated_node or pod.last_reason == SCHEDULER_ERROR or pod.uid in self._cluster.fleet.charges:
+            return False
+        after = self._policy(pod.scheduler).reserve_after
+        return bool(after) and pod.unschedulable_since <= _time(self._wall() - after)
 
     def _renew_longest_unchecked(self) -> None:
         if self._version == self._cluster.version:
@@ -167,6 +190,10 @@ class Reserver:
     def _forget_refusals(self) -> None:
         now = self._cluster.clock()
         self._refused = {key: until for key, until in self._refused.items() if until > now}
+
+    def _wait_again(self, pod: PendingPod) -> None:
+        """Let a pod that had its room wait as long again if it is not bound, so that it does not keep a node empty."""
+        self._refused[pod.uid] = self._cluster.clock() + self._policy(pod.scheduler).reserve_after
 
     # --- one reservation --------------------------------------------------------------------------------------
 
@@ -210,6 +237,8 @@ class Reserver:
     def _end(self, pod: PendingPod) -> None:
         """End the reservation of a pod that still waits, and decide the pod again."""
         self._by_uid.pop(pod.uid, None)
+        if pod.last_reason == SCHEDULER_ERROR:
+            self._wait_again(pod)
         log.info("node reservation ended", pod=pod.key, node=pod.reserved_node)
         self._cluster.waker.put(self._cluster.nominator.end_reservation(pod))
 
@@ -217,15 +246,21 @@ class Reserver:
         """Drop the record of a reservation that has ended: its pod was decided, deleted or nominated elsewhere."""
         del self._by_uid[uid]
         pod = self._cluster.pending.get(uid)
-        if pod is not None and pod.reserved_node and uid not in self._cluster.fleet.charges:
-            self._cluster.waker.put(self._cluster.nominator.end_reservation(pod))
+        if pod is None or not pod.reserved_node:
+            return
+        # Assuming the pod has withdrawn its nominee; a Binding that was refused has released the pod since.
+        self._wait_again(pod)
+        pod = self._cluster.nominator.end_reservation(pod)
+        if uid not in self._cluster.fleet.charges:
+            self._cluster.waker.put(pod)
 
 
 def _first(parked: Parked[PendingPod | Gang]) -> PendingPod | None:
     """Return the pod of a class that has waited longest; None for gangs and pods that lack something else."""
     if isinstance(parked.unit, Gang) or parked.failure.condition != UNSCHEDULABLE or not parked.unit.request.devices:
         return None
-    pods = [each for each in parked.units.values() if not isinstance(each, Gang) and each.unschedulable_since]
+    units = islice(parked.units.values(), MAX_OF_CLASS)
+    pods = (each for each in units if not isinstance(each, Gang) and each.unschedulable_since)
     return min(pods, key=lambda pod: (pod.unschedulable_since, pod.created, pod.uid), default=None)
 
 

@@ -106,7 +106,8 @@ def reserve(fleet: Fleet, pod: PendingPod, policy: Policy, now: float, *, node: 
         row = fleet.rows.get(node)
         if row is not None and _settled(fleet, pod.request, policy, forever=True)[row]:
             kept = _Search(fleet, pod, policy, np.array([row]), now=now).best()
-            if kept is not None:
+            # Once it has the amounts, nothing else may keep the pod from its node.
+            if kept is not None and (kept.awaited or _settled(fleet, pod.request, policy, forever=False)[row]):
                 return kept
         rows = _rows_to_examine(fleet, pod.request, policy)
         displaced = {each.node for each in lower if each.uid != pod.uid}
