@@ -27,6 +27,7 @@ from berth_operator.core.decision.reservation_note import note, recorded_node, r
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
 from berth_operator.core.values.request import PendingPod
+from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
 
 PERIOD: Final = 1.0
@@ -116,6 +117,7 @@ class Reserver:
             self._follow_pods()
         if (now := self._cluster.clock()) >= self._next_review:
             self._review()
+            counters.NODE_RESERVATIONS.set(len(self._by_uid))
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _follow_pods(self) -> None:

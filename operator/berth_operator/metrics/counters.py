@@ -13,6 +13,7 @@ REPORTS_LOST: Final = Counter("berth_reports_lost_total", "Events and conditions
 PLUGIN_FAILURES: Final = Counter(
     "berth_plugin_failures_total", "Decisions in which a plug-in failed, by device type", ["type"]
 )
+NODE_RESERVATIONS: Final = Gauge("berth_node_reservations", "Node reservations of pods that have waited long")
 DRIFTED: Final = Gauge("berth_drifted_pods", "Pods that hold other devices than they were allocated")
 REWRITES: Final = Counter("berth_allocations_rewritten_total", "Allocations rewritten to the devices that kubelet gave")
 STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by object", ["object"])
