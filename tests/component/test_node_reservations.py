@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_client import times
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import MAX_ALL
@@ -174,9 +175,9 @@ async def test_small_pods_get_what_is_not_reserved() -> None:
 
 async def test_one_reservation_for_each_namespace() -> None:
     world = Crowded()
-    names = [f"n{number:02}" for number in range(40)]
-    world.nodes(*names)
-    world.hold(*(held(f"on-{name}", 0, on=name) for name in names))
+    nodes = [f"n{number:02}" for number in range(40)]
+    world.nodes(*nodes)
+    world.hold(*(held(f"on-{name}", 0, on=name) for name in nodes))
     world.submit(big("first"))
     async with world.running() as api:
         await asyncio.sleep(5)
@@ -191,9 +192,9 @@ async def test_one_reservation_for_each_namespace() -> None:
 
 async def test_five_percent_of_the_nodes() -> None:
     world = Crowded()
-    names = [f"n{number:02}" for number in range(40)]
-    world.nodes(*names)
-    world.hold(*(held(f"on-{name}", 0, on=name) for name in names))
+    nodes = [f"n{number:02}" for number in range(40)]
+    world.nodes(*nodes)
+    world.hold(*(held(f"on-{name}", 0, on=name) for name in nodes))
     async with world.running():
         for each in range(4):
             own: Raw = {"metadata": {"namespace": f"ns-{each}"}, "preemptionPolicy": "Never", "priority": each // 3}
@@ -318,6 +319,7 @@ async def test_another_node_is_reserved_if_the_first_fails(change: Mapping[str, 
         pytest.param(pod("big", {NVIDIA: "2", "cpu": "65"}), id="too much cpu"),
         pytest.param(pod("big", {NVIDIA: "2"}, nodeSelector={"zone": "c"}), id="no such node"),
         pytest.param(pod("big", {"cpu": "64"}), id="no cards"),
+        pytest.param(big(annotations={names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "1"}), id="a member of a gang"),
     ],
 )
 async def test_no_reservation(raw: Raw) -> None:
