@@ -34,6 +34,8 @@ from berth_operator.core.values.verdict import Verdict
 
 PART_OF_NODES: Final = 20
 """One of this many nodes with devices may be reserved at once, at least one."""
+MAX_RESERVATIONS: Final = 25
+"""Reservations at once; each adds 0.1 ms to a decision of a higher priority, which ignores it."""
 MAX_NODES: Final = 64
 """Nodes that are examined, those with the fewest missing cards."""
 MAX_PODS: Final = 1024
@@ -79,7 +81,7 @@ class NodeReservation:
 
 def most_nodes(fleet: Fleet) -> int:
     """Return how many nodes may be reserved at once."""
-    return max(1, int((fleet.present & fleet.has_device).sum()) // PART_OF_NODES)
+    return min(MAX_RESERVATIONS, max(1, int((fleet.present & fleet.has_device).sum()) // PART_OF_NODES))
 
 
 def entitled(pods: Iterable[PendingPod], limit: int) -> list[PendingPod]:

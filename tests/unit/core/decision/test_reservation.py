@@ -231,7 +231,7 @@ def test_who_gets_a_reservation(pods: Sequence[PendingPod], chosen: str) -> None
     assert [each.name for each in entitled(pods, 2)] == list(chosen)
 
 
-@pytest.mark.parametrize(("nodes", "most"), [(0, 1), (1, 1), (39, 1), (40, 2), (100, 5)])
+@pytest.mark.parametrize(("nodes", "most"), [(0, 1), (1, 1), (39, 1), (40, 2), (100, 5), (600, 25)])
 def test_five_percent_of_the_nodes_with_devices(nodes: int, most: int) -> None:
     fleet = four_cards(nodes=[f"n{number}" for number in range(nodes)])
     for number in range(100):
