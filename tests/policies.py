@@ -4,7 +4,8 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +56,17 @@ def policies(file: str, arena: Arena, variables: Mapping[str, str] | None = None
     for variable in (variable for each in objects for variable in each["spec"].get("variables", ())):
         variable["expression"] = (variables or {}).get(variable["name"], variable["expression"])
     return objects
+
+
+@contextmanager
+def enforced(file: str, arena: Arena) -> Iterator[None]:
+    """Apply a file of policies for the duration of the context, without waiting for them."""
+    applied = arena.apply(policies(file, arena))
+    try:
+        yield
+    finally:
+        for document in applied:
+            arena.cluster.api.delete(arena.cluster.api.path_of(document))
 
 
 def confined(

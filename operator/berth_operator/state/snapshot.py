@@ -1,16 +1,19 @@
 """A snapshot of the cluster that can be saved, and loaded into the state by the same code as live objects.
 
-It contains only what scheduling reads: `KEPT` lists every field, so that a file has neither the environment and
-commands of containers nor the parameters of storage classes. Only annotations for scheduling are kept.
+It contains only what scheduling reads: `KEPT` lists every field, so that a file has neither the commands of containers
+nor the parameters of storage classes. Of the environment only the variables that Berth injects are kept, and of the
+annotations only those for scheduling.
 """
 
-from collections.abc import AsyncIterator, Callable, Collection, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
+from berth_api import injection, names
 from berth_api.request import BUILT_IN, Kinds
 from berth_client.reflector import Api, Reflector, Source
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values import limits
 from berth_operator.state import groups, kubelet, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
@@ -18,7 +21,10 @@ from berth_operator.state.storage import Storage
 
 Object = dict[str, Any]
 Tree = Mapping[str, Any]
-"""Field -> tree of what is kept below it, or `...` for everything; applied to each element of a list."""
+"""Field -> tree of what is kept below it, or `...` for everything; applied to each element of a list.
+
+A function returns what is kept of the whole value.
+"""
 
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
@@ -33,15 +39,26 @@ ANNOTATIONS: Final = (
     "pv.kubernetes.io/bind-completed",
     "storageclass.kubernetes.io/",
 )
-"""Prefixes of the annotations that are kept."""
+"""Prefixes of the annotations that are kept, in addition to those from which containers read which cards they see."""
+
+
+def _injected(env: Sequence[Object]) -> list[Object]:
+    """Return the variables that decide which cards a container sees and how much it may use of them."""
+    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    return [
+        _pruned(each, {"name": ..., "value": ..., "valueFrom": {"fieldRef": {"fieldPath": ...}}}) for each in variables
+    ]
+
 
 _METADATA: Final = {
     **dict.fromkeys(("name", "namespace", "uid", "labels", "generation", "resourceVersion"), ...),
     **dict.fromkeys(("creationTimestamp", "deletionTimestamp", "annotations"), ...),
     "ownerReferences": dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller"), ...),
 }
+_SEEING: Final = {"name": ..., "env": _injected, "securityContext": {"privileged": ...}}
 _CONTAINER: Final = {
-    **dict.fromkeys(("name", "image", "resources", "restartPolicy"), ...),
+    **_SEEING,
+    **dict.fromkeys(("image", "resources", "restartPolicy"), ...),
     "ports": dict.fromkeys(("hostPort", "hostIP", "protocol"), ...),
     "restartPolicyRules": {"action": ...},
 }
@@ -109,6 +126,7 @@ KEPT: Final[Mapping[str, Tree]] = {
             **dict.fromkeys(("hostNetwork", "hostUsers"), ...),
             "containers": _CONTAINER,
             "initContainers": _CONTAINER,
+            "ephemeralContainers": _SEEING,
             "volumes": _VOLUME,
         },
         "status": {
@@ -129,7 +147,9 @@ def kept(kind: str, obj: Object) -> Object:
     pruned = _pruned(obj, {"metadata": _METADATA, **KEPT[kind]})
     annotations = pruned["metadata"].get("annotations") or {}
     pruned["metadata"]["annotations"] = {
-        name: text for name, text in annotations.items() if name.startswith(ANNOTATIONS)
+        name: text
+        for name, text in annotations.items()
+        if name.startswith(ANNOTATIONS) or name.endswith(names.VISIBLE_SUFFIX)
     }
     return dict(pruned)
 
@@ -137,6 +157,8 @@ def kept(kind: str, obj: Object) -> Object:
 def _pruned(value: Any, tree: Any) -> Any:
     if tree is ... or value is None:
         return value
+    if callable(tree):
+        return tree(value)
     if isinstance(value, list):
         return [_pruned(each, tree) for each in value]
     return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}

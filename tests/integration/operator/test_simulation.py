@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,12 @@ import pytest
 import yaml
 
 from devcluster.api import Manifest
+from tests import policies
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 
-CARD, TWO, HALF = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}, {"kubernetes.io/gpu": "50"}
+CARD, TWO = {"nvidia.com/gpu": "1"}, {"nvidia.com/gpu": "2"}
+HALF, WHOLE = {"kubernetes.io/gpu": "50"}, {"kubernetes.io/gpu": "100"}
 
 
 class Desk:
@@ -123,19 +126,57 @@ def test_what_is_advised_frees_capacity(desk: Desk) -> None:
     assert (bound["spec"]["nodeName"], words.minors(bound)) == (report["node"], report["devices"]["gpu"])
 
 
-def _replicas(world: World, count: int) -> None:
-    """Create a ReplicaSet of pods of one card, and wait until they are bound."""
-    labels = {"app": "replica"}
-    template = {"metadata": {"labels": labels}, "spec": world.arena.pod("x", requests=CARD, limits=CARD)["spec"]}
+def test_shares_that_were_injected_get_the_verdict_of_the_operator(world: World, tmp_path: Path) -> None:
+    arena = world.arena
+    arena.create([arena.pod("bare", requests=WHOLE, limits=WHOLE)])
+    with policies.enforced("injection.yaml", arena):
+        world.wait(lambda: _is_injected(world), what="the policy to be in force")
+        world.agent()
+        world.operator(require_injection=True)
+        world.nodes(2, gpus=1)
+        _replicas(world, 1, HALF, name="one")
+        world.pod("filler", HALF)
+        world.bound("filler")
+        _replicas(world, 1, HALF, name="two")
+        world.pod("waits", WHOLE)
+    world.remove("filler")
+    world.waits("waits", "too few free GPUs")
+    world.waits("bare", "NotInjected")
+
+    desk = Desk(world, tmp_path)
+    _, report = desk.ask("simulate", "-f", desk.file(), "--snapshot", desk.snapshot())
+    reasons = {each["pod"].partition("/")[2]: each["reason"] for each in report["waiting"]}
+    assert reasons["waits"] == world.message("waits")
+    assert "NotInjected" in reasons["bare"]
+    assert report["totals"][0]["free"]["before"]["kubernetes.io/gpu-core"] == "100"
+    status, report = desk.ask("advise", "--pod", f"{arena.namespace}/waits", *desk.live)
+    assert (status, len(report["moves"])) == (0, 1)
+
+
+def _is_injected(world: World) -> bool:
+    """Return whether the API server would inject the variable into a new share."""
+    probe = world.arena.pod("probe", requests=HALF, limits=HALF)
+    path = f"/api/v1/namespaces/{world.arena.namespace}/pods"
+    admitted = world.api.request("POST", path, body=probe, query={"dryRun": "All"})
+    return bool(admitted["spec"]["containers"][0].get("env"))
+
+
+def _replicas(world: World, count: int, requests: Mapping[str, str] = CARD, *, name: str = "replica") -> None:
+    """Create a ReplicaSet, and wait until its pods are bound."""
+    labels, before = {"app": name}, len(world.bound_names())
+    template = {
+        "metadata": {"labels": labels},
+        "spec": world.arena.pod("x", requests=requests, limits=requests)["spec"],
+    }
     world.arena.apply(
         {
             "apiVersion": "apps/v1",
             "kind": "ReplicaSet",
-            "metadata": {"name": "replica"},
+            "metadata": {"name": name},
             "spec": {"replicas": count, "selector": {"matchLabels": labels}, "template": template},
         }
     )
-    world.wait(lambda: len(world.bound_names()) == count + 1, what="replicas to be bound")
+    world.wait(lambda: len(world.bound_names()) == before + count, what="replicas to be bound")
 
 
 def _on(world: World, node: str) -> list[Manifest]:

@@ -18,6 +18,7 @@ from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, po
 
 Raw = dict[str, Any]
 CARD = {"nvidia.com/gpu": "1"}
+SHARE = {"kubernetes.io/gpu": "50"}
 NPU = {"example.com/npu": "1"}
 NPUS = {"example.com/npu": 2, "example.com/bad": 1}
 SCHEDULER = {"schedulerName": names.SCHEDULER}
@@ -120,7 +121,7 @@ def plugged(desk: Desk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Desk
 @pytest.mark.parametrize("trusted", ["", "volcano,koord-scheduler"])
 def test_pods_of_a_trusted_scheduler_hold_what_their_allocation_says(desk: Desk, trusted: str) -> None:
     desk.nodes(a=1)
-    theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler")
+    theirs = pod("p", {"kubernetes.io/gpu": "50"}, on="a", claims=half(0), schedulerName="koord-scheduler", bare=True)
     desk.put("pods", theirs).with_workload(requesting("q", {"kubernetes.io/gpu": "50"}))
     status, _ = desk.json("simulate", f"--trusted-schedulers={trusted}")
     assert status == (0 if trusted else 1)
@@ -338,6 +339,27 @@ def test_advice(desk: Desk) -> None:
     out = desk.run("advise")[1]
     assert "default/big would get a gpu 0,1." in out
     assert ["ns/x", "a", "gpu", "0", "b", "gpu", "0"] in [line.split() for line in out.splitlines()]
+
+
+def test_advice_moves_shares(desk: Desk) -> None:
+    desk.nodes(a=1, b=1).put(
+        "pods",
+        *[
+            pod(name, SHARE, on=name, allocated=half(0), metadata=owner, **SCHEDULER)
+            for name, owner in (("a", OWNED), ("b", {}))
+        ],
+        pod("waits", {"kubernetes.io/gpu": "100"}, **SCHEDULER),
+    )
+    status, report = desk.json("advise", "--pod", "ns/waits", file=False)
+    assert (status, [each["pod"] for each in report["moves"]]) == (0, ["ns/a"])
+    assert report["moves"][0]["to"] == {"node": "b", "devices": {"gpu": [0]}}
+
+
+def test_a_share_that_waits_is_simulated_as_it_was_created(desk: Desk) -> None:
+    desk.nodes(a=1).put("pods", *[pod(name, SHARE, bare=name == "bare", **SCHEDULER) for name in ("injected", "bare")])
+    waiting = {each["pod"]: each for each in desk.with_workload().json("simulate")[1]["waiting"]}
+    assert waiting["ns/injected"]["fits"]
+    assert "NotInjected" in waiting["ns/bare"]["reason"]
 
 
 @pytest.mark.parametrize("owner", [{}, MIRROR], ids=["without owner", "mirror pod"])

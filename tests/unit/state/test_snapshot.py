@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_api import names
+from berth_api import injection, names
 from berth_operator.core.advice import summary
 from berth_operator.state import affinity, budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes
 from berth_operator.state.snapshot import Snapshot, kept
@@ -18,6 +18,12 @@ from tests.differential.draft import Draft
 
 Raw = dict[str, Any]
 SCENARIOS = 200
+HALF = {"kubernetes.io/gpu": "50"}
+VISIBLE = f"main{names.VISIBLE_SUFFIX}"
+LIMIT = {
+    "name": "CUDA_DEVICE_MEMORY_LIMIT_0",
+    "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['main{names.LIMIT_PREFIX.format('memory')}0']"}},
+}
 
 
 def pending(raw: Raw) -> Any:
@@ -101,6 +107,35 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             pending,
             id="annotations of a pod that waits",
         ),
+        pytest.param("pods", pod(requests=HALF), pending, id="the variable of a share"),
+        pytest.param("pods", pod(requests=HALF, bare=True), pending, id="a share without the variable"),
+        pytest.param(
+            "pods", pod(containers=[container(), container("b", HALF)], bare=True), pending, id="one of two containers"
+        ),
+        pytest.param("pods", pod(initContainers=[container("i", HALF)]), pending, id="an init container's variable"),
+        pytest.param("pods", pod(containers=[container(requests=HALF, env=[LIMIT])]), pending, id="limits"),
+        pytest.param("pods", pod(requests=HALF, on="n"), pods.charge, id="a share that sees no card"),
+        pytest.param(
+            "pods",
+            pod(requests=HALF, on="n", annotations={VISIBLE: "GPU-0"}),
+            pods.charge,
+            id="a share that sees cards",
+        ),
+        pytest.param(
+            "pods",
+            pod(containers=[container(requests=HALF, securityContext={"privileged": True})], on="n"),
+            pods.charge,
+            id="a privileged container",
+        ),
+        *[
+            pytest.param(
+                "pods",
+                pod(requests=HALF, on="n", ephemeralContainers=[{"name": "debug", "image": "x", "env": env}]),
+                pods.charge,
+                id=f"an ephemeral container with {len(env)} variables",
+            )
+            for env in ([], [{"name": injection.VARIABLE, "value": injection.NO_DEVICES}])
+        ],
         pytest.param("pods", pod(hostNetwork=True, hostUsers=False), pending, id="features that it needs"),
         pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="preemption policy and priority"),
         pytest.param("pods", pod(metadata={"ownerReferences": [owner("set")]}), pending, id="its controller"),
@@ -155,6 +190,30 @@ PRIVATE = "hunter2"
             for field in ("env", "envFrom", "command", "args", "volumeMounts", "livenessProbe", "lifecycle")
         ],
         pytest.param("pods", pod(initContainers=[container(env=[{"name": "A", "value": PRIVATE}])]), id="init env"),
+        *[
+            pytest.param(
+                "pods", pod(containers=[container(env=[{"name": "A", "valueFrom": {of: {"name": PRIVATE}}}])]), id=of
+            )
+            for of in ("secretKeyRef", "configMapKeyRef")
+        ],
+        pytest.param(
+            "pods",
+            pod(ephemeralContainers=[{"name": "d", "env": [{"name": "A", "value": PRIVATE}], "args": [PRIVATE]}]),
+            id="ephemeral env",
+        ),
+        pytest.param(
+            "pods",
+            pod(
+                containers=[
+                    container(
+                        env=[{"name": injection.VARIABLE, "valueFrom": {"secretKeyRef": {"name": PRIVATE}}}],
+                        securityContext={"seLinuxOptions": {"user": PRIVATE}},
+                    )
+                ],
+                bare=True,
+            ),
+            id="a source of the variable",
+        ),
     ],
 )
 def test_nothing_else_is_kept(of: str, obj: Raw) -> None:
