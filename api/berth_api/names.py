@@ -42,6 +42,8 @@ GPU_TOPOLOGY: Final = "berth.dev/gpu-topology"
 GPU_TOPOLOGY_POLICY: Final = "berth.dev/gpu-topology-policy"
 GPU_SUBDEVICES: Final = "berth.dev/gpu-subdevices"
 MIXED_GPUS: Final = "berth.dev/mixed-gpus"
+MOVABLE: Final = "berth.dev/movable"
+"""Whether defragmentation may move the pod; also on namespaces, for their pods without it."""
 EPOCH: Final = "berth.dev/epoch"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs that the container sees, joined by commas."""
@@ -84,6 +86,7 @@ POD_ANNOTATIONS: Final = (
     GPU_TOPOLOGY_POLICY,
     GPU_SUBDEVICES,
     MIXED_GPUS,
+    MOVABLE,
     POD_GROUP,
     POD_GROUP_MIN_MEMBER,
     EPOCH,

@@ -97,10 +97,12 @@ def check_names(annotations: Strings, labels: Strings) -> None:
     """Check the annotations and labels of a pod that begin with `berth.dev/`.
 
     Raises:
-        RequestError: Berth reads and writes none of this name; it would have no effect.
+        RequestError: Berth reads and writes none of this name, or not with this value; it would have no effect.
     """
     _check_names("annotation", annotations, names.POD_ANNOTATIONS, "label", names.POD_LABELS)
     _check_names("label", labels, names.POD_LABELS, "annotation", names.POD_ANNOTATIONS)
+    if (movable := annotations.get(names.MOVABLE, "true")) not in ("true", "false"):
+        raise RequestError(f'annotation {names.MOVABLE}: "{movable}"; allowed are true, false')
 
 
 def _check_names(kind: str, written: Strings, known: tuple[str, ...], other: str, of_other: tuple[str, ...]) -> None:

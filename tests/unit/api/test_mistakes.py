@@ -102,6 +102,11 @@ def test_resources_of_others_are_left_alone(name: str) -> None:
             id="misspelt",
         ),
         pytest.param(
+            {"annotations": {"berth.dev/movable": "yes"}},
+            'annotation berth.dev/movable: "yes"; allowed are true, false',
+            id="a value",
+        ),
+        pytest.param(
             {"labels": {"berth.dev/gpu-model": "a"}},
             "label berth.dev/gpu-model: did you mean the annotation of this name?",
             id="a label",

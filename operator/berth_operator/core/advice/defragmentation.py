@@ -1,6 +1,7 @@
 """Advise which few placed pods to move so that a pod that fits nowhere can be placed.
 
-    advise(fleet, pod, tenants, policies, budgets)  ->  Advice
+    advise(fleet, pod, tenants, policies, budgets)        ->  Advice
+    first_moves(fleet, advice, tenants, policies, n)      ->  the moves to make first
 
 Moving a pod means deleting it: its controller creates a replacement, which is scheduled like any other pod. So a set
 of pods helps if, once all of them are gone, `decide` places the pending pod and then a replacement of each of them.
@@ -10,8 +11,8 @@ docs/decisions/0011-simulation-and-advice.md describes the search and its limits
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
@@ -60,6 +61,8 @@ class Tenant:
     """The pending pod that would replace it."""
     controlled: bool
     """Whether a controller creates it again when it is deleted."""
+    refuses: str = ""
+    """Why its owner does not want it to be moved; empty if it may be."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,14 +95,16 @@ def advise(
     tenants: Mapping[str, Tenant],
     policies: Mapping[str, Policy],
     budgets: Budgets,
+    *,
+    node: str = "",
 ) -> Advice:
     """Search the fewest pods to move; the Fleet is left as it is.
 
     `tenants` describes the placed pods by UID; `policies` has the policy of the pod's scheduler name, and of each
-    scheduler name whose pods may be moved.
+    scheduler name whose pods may be moved. With `node`, pods are moved only to make room there.
     """
     try:
-        return _advice(fleet, pod, tenants, policies, budgets)
+        return _advice(fleet, pod, policies, lambda: _MoveSearch(fleet, pod, tenants, policies, budgets, node=node))
     except PluginFailedError as error:
         return Advice(result=plugin_failure(error))
 
@@ -107,14 +112,13 @@ def advise(
 def _advice(
     fleet: Fleet,
     pod: PendingPod,
-    tenants: Mapping[str, Tenant],
     policies: Mapping[str, Policy],
-    budgets: Budgets,
+    make_search: Callable[[], "_MoveSearch"],
 ) -> Advice:
     now = decide(fleet.copy(), pod, policies[pod.scheduler])
     if isinstance(now, Placement) or pod.error:
         return Advice(result=now)
-    search = _MoveSearch(fleet, pod, tenants, policies, budgets)
+    search = make_search()
     solution = search.best()
     return Advice(
         result=solution[0] if solution else now,
@@ -138,8 +142,12 @@ class _MoveSearch:
         tenants: Mapping[str, Tenant],
         policies: Mapping[str, Policy],
         budgets: Budgets,
+        *,
+        node: str,
     ) -> None:
         self._pod, self._tenants, self._policies, self._budgets = pod, tenants, policies, budgets
+        self._node = node
+        """The only node to make room on; empty for any."""
         self._spent = budgets.spent(fleet)
         self._fleet = fleet.copy()
         for charge in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
@@ -184,6 +192,8 @@ class _MoveSearch:
         tenant = self._tenants.get(charge.uid)
         if tenant is None or not tenant.controlled:
             return ORPHAN
+        if tenant.refuses:
+            return tenant.refuses
         replacement = tenant.pod
         reasons = {
             FOREIGN: replacement.scheduler not in self._policies,
@@ -201,7 +211,10 @@ class _MoveSearch:
         pods decides, they are all pods on these nodes, and all pods in an anti-affinity with the pod.
         """
         fleet, request, placed = self._fleet, self._pod.request, self._placed
-        mask = candidate_rows(fleet, request, self._policies[self._pod.scheduler])[placed.rows]
+        candidates = candidate_rows(fleet, request, self._policies[self._pod.scheduler])
+        if self._node:
+            candidates = candidates & fleet.named(self._node)
+        mask = candidates[placed.rows]
         if not self._local:
             return mask | np.array([self._repel(each) for each in self._charges], np.bool_)
         holding = np.zeros_like(mask)
@@ -313,9 +326,11 @@ class _MoveSearch:
         moved = sorted((self._charges[each] for each in pods), key=self._decision_order)
         pending = [self._pod, *(self._tenants[each.uid].pod for each in moved)]
         with released(self._fleet, moved):
-            placed = self._place_all(pending)
+            placed = place_all(self._fleet, pending, self._policies)
             for placement in placed:
                 self._fleet.release(placement.pod.uid)
+        if self._node and len(pods) and placed and placed[0].node != self._node:
+            return None
         if len(placed) == len(pending):
             moves = zip(moved, placed[1:], strict=True)
             return placed[0], tuple(Move(charge=charge, placement=placement) for charge, placement in moves)
@@ -323,17 +338,6 @@ class _MoveSearch:
             self._stuck |= dict.fromkeys(pods.tolist())
             self._homeless[pending[len(placed)].request] = None
         return None
-
-    def _place_all(self, pending: Sequence[PendingPod]) -> list[Placement]:
-        """Return the placements up to the first pod that does not fit."""
-        placed: list[Placement] = []
-        for pod in pending:
-            outcome = decide(self._fleet, pod, self._policies[pod.scheduler])
-            if isinstance(outcome, Failure):
-                break
-            self._fleet.charge(outcome.charge)
-            placed.append(outcome)
-        return placed
 
     def _decision_order(self, charge: Charge) -> tuple[object, ...]:
         """Return the sort key by which the replacements are decided: by the queue's order, then the largest first."""
@@ -347,3 +351,76 @@ def _burden(charge: Charge) -> tuple[int, int, int]:
     cards = sum(max((amount for name, amount in each.items() if name != GPU_MEMORY), default=0) for each in parts)
     plain = dict(charge.resources)
     return cards, plain.get(CPU, 0), plain.get(MEMORY, 0)
+
+
+# --- order ----------------------------------------------------------------------------------------------------------
+
+
+def place_all(fleet: Fleet, pending: Sequence[PendingPod], policies: Mapping[str, Policy]) -> list[Placement]:
+    """Decide pods one after the other and charge them; return the placements up to the first pod that does not fit."""
+    placed: list[Placement] = []
+    for pod in pending:
+        outcome = decide(fleet, pod, policies[pod.scheduler])
+        if isinstance(outcome, Failure):
+            break
+        fleet.charge(outcome.charge)
+        placed.append(outcome)
+    return placed
+
+
+def first_moves(
+    fleet: Fleet, advice: Advice, tenants: Mapping[str, Tenant], policies: Mapping[str, Policy], most: int
+) -> tuple[Move, ...]:
+    """Return which moves to make first, at most `most`; the Fleet is left as it is.
+
+    The replacement of each of them fits while the other moves are still to be made and the pod's capacity is reserved,
+    and the others can still be made then, so that no pod is homeless whatever happens in between. If there is no such
+    move, because pods have to change places, all moves are returned if they may be made together, and else none.
+    Controllers create pods in any order, so several moves are made together only if their replacements fit in the
+    reverse order, too.
+    """
+    if isinstance(advice.result, Failure):
+        return ()
+    what_if = fleet.copy()
+    for charge in [each for each in fleet.charges.values() if fleet.is_leaving(each)]:
+        what_if.release(charge.uid)
+    # A charge, unlike a nomination, is respected by replacements of any priority.
+    what_if.charge(advice.result.charge)
+    order = _Order(what_if, tenants, policies)
+    first = order.one_by_one(advice.moves)[:most]
+    if first:
+        return first if len(first) == 1 or order.fits(first[::-1]) else first[:1]
+    return advice.moves if len(advice.moves) <= most and order.fits(advice.moves[::-1]) else ()
+
+
+class _Order:
+    """Orders moves by which replacements fit already, on a Fleet that is left as it is."""
+
+    def __init__(self, fleet: Fleet, tenants: Mapping[str, Tenant], policies: Mapping[str, Policy]) -> None:
+        self._fleet, self._tenants, self._policies = fleet, tenants, policies
+
+    def fits(self, moves: Sequence[Move]) -> bool:
+        """Return whether the replacements fit once all of these pods are gone, decided in this order."""
+        with self._made(moves) as placed:
+            return placed
+
+    def one_by_one(self, moves: Sequence[Move]) -> tuple[Move, ...]:
+        """Return the moves that can be made one after the other, in this order; empty if none can be the first."""
+        for move in moves:
+            others = [each for each in moves if each is not move]
+            with self._made([move]) as placed:
+                if placed and self.fits(others):
+                    return move, *self.one_by_one(others)
+        return ()
+
+    @contextmanager
+    def _made(self, moves: Sequence[Move]) -> Iterator[bool]:
+        """Return a context in which the moves are made, with whether all replacements fit."""
+        pending = [tenant.pod for each in moves if (tenant := self._tenants.get(each.charge.uid)) is not None]
+        with released(self._fleet, [each.charge for each in moves]):
+            placed = place_all(self._fleet, pending, self._policies)
+            try:
+                yield len(placed) == len(moves)
+            finally:
+                for placement in placed:
+                    self._fleet.release(placement.pod.uid)

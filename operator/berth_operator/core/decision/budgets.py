@@ -40,6 +40,10 @@ class Budgets:
     def __bool__(self) -> bool:
         return bool(self._of)
 
+    def copy(self) -> "Budgets":
+        """Return an independent copy."""
+        return Budgets({key: each for budgets in self._of.values() for key, each in budgets.items()})
+
     def put(self, key: str, budget: Budget) -> None:
         """Add a budget, or replace the one of the same key (namespace/name)."""
         self.remove(key)

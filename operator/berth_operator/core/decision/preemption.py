@@ -182,8 +182,12 @@ def has_lower(fleet: Fleet, priority: int) -> bool:
     return any(each < priority for each in fleet.priorities)
 
 
-def nominated_fit(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
+def nominated_fit(
+    fleet: Fleet, pod: PendingPod, policy: Policy, node: str, movable: Collection[str] = frozenset()
+) -> Charge | None:
     """Return a pod's charge on its nominated node once the leaving pods of lower priority are gone; None if unfit.
+
+    `movable` are UIDs of further pods that may leave, if their priority is not higher.
 
     If pods on other nodes matter and some pods are still leaving, only the filters whose answer no eviction can change
     are run; the others run once the pods are gone, as in kube-scheduler.
@@ -195,13 +199,18 @@ def nominated_fit(fleet: Fleet, pod: PendingPod, policy: Policy, node: str) -> C
         return None
     try:
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
-            return _fit_after_leaving(fleet, row, pod, policy, node)
+            gone = [
+                each
+                for each in fleet.on_node(node)
+                if (each.priority < pod.priority and fleet.is_leaving(each))
+                or (each.priority <= pod.priority and each.uid in movable)
+            ]
+            return _fit_without(fleet, row, pod, policy, gone)
     except PluginFailedError:
         return None
 
 
-def _fit_after_leaving(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, node: str) -> Charge | None:
-    leaving = [each for each in fleet.on_node(node) if each.priority < pod.priority and fleet.is_leaving(each)]
+def _fit_without(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]) -> Charge | None:
     after = _excerpt_without(fleet, row, leaving)
     other_filters = [each for each in policy.filters_of(pod.request) if each not in policy.local]
     if leaving and not is_local(fleet, pod.request):
@@ -209,7 +218,7 @@ def _fit_after_leaving(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, 
     fits = (
         cycle.feasible(after, pod.request, policy.local)[0] and cycle.feasible(fleet, pod.request, other_filters)[row]
     )
-    return _nominee(after, 0, pod, policy, node) if fits else None
+    return _nominee(after, 0, pod, policy, fleet.names[row]) if fits else None
 
 
 def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:

@@ -419,3 +419,90 @@ def test_no_smaller_set_would_do_and_what_is_advised_does(town: Town, wanted: Ma
     for move in advice.moves:
         town.fleet.charge(move.placement.charge)
     assert isinstance(decide(town.fleet, pod, Policy()), Placement)
+
+
+# --- acting on it -------------------------------------------------------------------------------------------------
+
+
+def refusing(town: Town, *names: str) -> Town:
+    for name in names:
+        town.tenants[f"uid-{name}"] = replace(town.tenants[f"uid-{name}"], refuses="its owner says no")
+    return town
+
+
+def test_pods_whose_owner_refuses_stay() -> None:
+    advice = refusing(scattered(), "p0").advise(waiting("big", TWO))
+    assert moved(advice) == {"p1": "n1 > n0 1"}
+    advice = refusing(scattered(), "p0", "p1", "p2").advise(waiting("big", TWO))
+    assert (advice.moves, {why for _, why in advice.fixed}) == ((), {"its owner says no"})
+
+
+def test_room_is_made_only_on_the_given_node() -> None:
+    town = scattered()
+    advice = advise(town.fleet, waiting("big", TWO), town.tenants, DEFAULT, Budgets(), node="n2")
+    assert (place(advice.result), moved(advice)) == ("n2 0 1", {"p2": "n2 > n0 1"})
+    refused = refusing(town, "p2")
+    advice = advise(refused.fleet, waiting("big", TWO), refused.tenants, DEFAULT, Budgets(), node="n2")
+    assert isinstance(advice.result, Failure)
+
+
+def test_no_pod_is_moved_on_the_given_node_if_the_pod_fits_elsewhere() -> None:
+    town = Town({"a": 2, "b": 2}).settle("x", "a", ONE, 0)
+    advice = advise(town.fleet, waiting("big", TWO), town.tenants, DEFAULT, Budgets(), node="a")
+    assert (place(advice.result), advice.moves) == ("b 0 1", ())
+
+
+def chained(*, back: bool = False) -> Town:
+    """Return nodes where x has to leave a for b, and y b for c; y would come `back` if it left first."""
+    town = Town({"a": 4, "b": 3, "c": 1}).settle("x", "a", {NVIDIA: 3}, 0, 1, 2)
+    return town.settle("y", "b", ONE if back else asks(ONE, selector={"host": "c"}), 1)
+
+
+@pytest.mark.parametrize(
+    ("town", "pod", "most", "expected"),
+    [
+        pytest.param(scattered(), waiting("big", TWO), 1, ["p0"], id="the only one"),
+        pytest.param(
+            Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1),
+            waiting("big", TWO),
+            1,
+            ["x"],
+            id="as many as are allowed",
+        ),
+        pytest.param(
+            Town({"a": 2, "b": 1, "c": 1}).settle("x", "a", ONE, 0).settle("y", "a", ONE, 1),
+            waiting("big", TWO),
+            2,
+            ["x", "y"],
+            id="both, if two are allowed",
+        ),
+        pytest.param(chained(), waiting("four", FOUR), 1, ["y"], id="the one that makes way for the other"),
+        pytest.param(chained(), waiting("four", FOUR), 2, ["y", "x"], id="in the order in which they have room"),
+        pytest.param(chained(back=True), waiting("four", FOUR), 1, [], id="not one that would come back"),
+        pytest.param(chained(back=True), waiting("four", FOUR), 2, [], id="not two of which one would be homeless"),
+    ],
+)
+def test_moves_come_first_whose_replacement_has_room(
+    town: Town, pod: PendingPod, most: int, expected: Sequence[str]
+) -> None:
+    before = town.fleet.charges.copy()
+    advice = town.advise(pod)
+    first = defragmentation.first_moves(town.fleet, advice, town.tenants, DEFAULT, most)
+    assert [each.charge.pod[3:] for each in first] == expected
+    assert town.fleet.charges == before
+
+
+@pytest.mark.parametrize(("most", "expected"), [(1, set()), (2, {"x", "y"})])
+def test_pods_that_change_places_move_together_or_not_at_all(most: int, expected: set[str]) -> None:
+    # The pod fits only on a: x leaves it for what y leaves on b, and y takes what is then left on a.
+    town = Town({"a": 2, "b": 2}).settle("x", "a", TWO, 0, 1).settle("y", "b", ONE, 0)
+    advice = town.advise(waiting("one", asks(ONE, selector={"host": "a"})))
+    assert moved(advice).keys() == {"x", "y"}
+    first = defragmentation.first_moves(town.fleet, advice, town.tenants, DEFAULT, most)
+    assert {each.charge.pod[3:] for each in first} == expected
+
+
+def test_nothing_is_moved_first_where_nothing_helps() -> None:
+    town = refusing(scattered(), "p0", "p1", "p2")
+    advice = town.advise(waiting("big", TWO))
+    assert defragmentation.first_moves(town.fleet, advice, town.tenants, DEFAULT, 4) == ()
