@@ -19,8 +19,10 @@ from berth_client import served
 from berth_client.reflector import Reflector
 from berth_operator.binding import confirmation
 from berth_operator.binding.attempts import Attempts
+from berth_operator.binding.defragmenter import Defragmenter
 from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
@@ -50,6 +52,7 @@ from berth_operator.state import sources, storage
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.listener import Listener
 from berth_operator.state.pod_watches import PodWatches
+from berth_operator.state.tenants import Tenants
 
 STUCK_SECONDS: Final = 60.0
 """Seconds without a turn of the scheduling loop after which liveness fails."""
@@ -94,6 +97,7 @@ class App:
         self._storage = storage.Storage(self._cluster)
         self._reflectors = self._make_reflectors()
         self._pods = PodWatches(api=client, cluster=self._cluster)
+        self._moves = Moves(self._cluster) if settings.defragment else None
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
         self._gangs, self._evictor, self._drift = self._make_keepers()
@@ -125,6 +129,7 @@ class App:
             reporter=self._reporter,
             policy=self._policy,
             term=self._term,
+            moves=self._moves,
         )
 
     def _make_scheduler(self) -> Scheduler:
@@ -166,6 +171,19 @@ class App:
             changed=self._notifier.drift,
         )
         return gangs, evictor, drift
+
+    def _make_defragmenter(self, moves: Moves) -> Defragmenter:
+        return Defragmenter(
+            cluster=self._cluster,
+            moves=moves,
+            preemptor=self._preemptor,
+            pods=self._client,
+            reporter=self._reporter,
+            policies=lambda: {name: self._policy(name) for name in _scheduled(self._settings, self._configuration)},
+            leads=self._leads,
+            most=self._settings.defragment,
+            after=self._settings.defragment_after,
+        )
 
     def _make_extender(self) -> ExtenderService:
         leader = Leader(
@@ -274,6 +292,8 @@ class App:
         tasks.create_task(self._drift.run())
         tasks.create_task(self._preemptor.run())
         tasks.create_task(self._evictor.run())
+        if self._moves is not None:
+            tasks.create_task(self._make_defragmenter(self._moves).run())
         tasks.create_task(confirmation.run(self._cluster, self._client))
         tasks.create_task(self._refresh_gpu_metrics())
         self._memo.lead()
@@ -373,6 +393,7 @@ def _cluster(
         confined=bool(settings.node_selector),
         listener=listener,
         fleet=Fleet(kinds=kinds_of(plugins)),
+        tenants=Tenants(kinds=kinds_of(plugins), min_age=settings.defragment_min_age) if settings.defragment else None,
         charges_foreign=settings.charge_foreign,
         trusted_schedulers=settings.trusted,
     )

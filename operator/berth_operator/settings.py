@@ -59,8 +59,8 @@ def _check_authority(file: Path | None) -> Path | None:
 class Settings(BaseSettings):
     """The Berth operator: decides which pod gets which devices, and binds it.
 
-    The first argument `simulate`, `advise` or `snapshot` runs a read-only command (`berth-operator simulate --help`),
-    and `webhook` runs the webhook (`berth-operator webhook --help`). `--version` prints the version.
+    The first argument `simulate`, `advise`, `snapshot` or `defragment` runs a command (`berth-operator simulate
+    --help`), and `webhook` runs the webhook (`berth-operator webhook --help`). `--version` prints the version.
     """
 
     model_config = SettingsConfigDict(
@@ -148,6 +148,17 @@ class Settings(BaseSettings):
 
     evictions_per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
     """Pods to evict per minute from cards that need a reset or a reboot; 0 for none."""
+
+    defragment: Annotated[int, Field(ge=0, le=16)] = 0
+    """Pods that may be moved at once for a pod that fits nowhere; 0 for none. Only pods that allow it are moved
+    (docs/defragmentation.md)."""
+
+    defragment_after: Annotated[float, Field(ge=0)] = 120.0
+    """Seconds that a pod waits before others are moved for it; 0 if they are moved only on request, by the command
+    `defragment`."""
+
+    defragment_min_age: Annotated[float, Field(ge=0)] = 600.0
+    """Seconds after its creation before a pod is moved, so that none is moved again and again."""
 
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
     """URL on which to serve liveness, http://address:port/path; empty to serve none."""

@@ -11,6 +11,7 @@ from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangKeeper
+from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
@@ -22,6 +23,7 @@ from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
 from berth_operator.core.values.request import Taint
 from berth_operator.state import sinks
 from berth_operator.state.cluster import Cluster
+from berth_operator.state.tenants import Tenants
 from tests.builders import device, entry, every_pod, node
 
 Raw = dict[str, Any]
@@ -78,6 +80,8 @@ class Api:
         self.most_under_way = 0
         self.on_bound: list[Any] = []
         self.latency = LATENCY
+        self.evictions: list[tuple[float, str]] = []
+        """(when, pod) of every attempt."""
 
     async def _answer(self, what: str) -> Exception | None:
         """Wait for the latency, then raise the next failure; return it if the request is still carried out."""
@@ -125,6 +129,15 @@ class Api:
         if self.pods[name]["metadata"]["uid"] != uid:
             raise refusal(409, "another pod of this name")
         self.deletes.append((now(), name))
+        for callback in self.on_deleted:
+            callback(name)
+
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        assert namespace == "ns"
+        self.evictions.append((now(), name))
+        await self._answer(f"evict {name}")
+        if name not in self.pods or self.pods[name]["metadata"]["uid"] != uid:
+            raise refusal(404, f"pods {name} not found")
         for callback in self.on_deleted:
             callback(name)
 
@@ -231,13 +244,14 @@ class World:
         schedulers: Sequence[str] | None = None,
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
         api: Api | None = None,
+        tenants: Tenants | None = None,
     ) -> None:
         self.api = api or Api()
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.attempts = Attempts(clock=now)
         self.notifier = Notifier(reporter=self.reporter, attempts=self.attempts, mark=lambda _kind, _name: None)
         self.fleet = CountingFleet(kinds=kinds_of(plugins))
-        self.cluster = Cluster(grace=1e9, listener=self.notifier, fleet=self.fleet, clock=now)
+        self.cluster = Cluster(grace=1e9, listener=self.notifier, fleet=self.fleet, tenants=tenants, clock=now)
         if schedulers is not None:
             self.cluster.gangs.set_schedulers(schedulers)
         self.pods = every_pod(self.cluster)
@@ -247,12 +261,14 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = {names.SCHEDULER: replace(policy, plugins=plugins)}
+        self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,
             pods=self.api,
             reporter=self.reporter,
             policy=self.policies.__getitem__,
             term=lambda: self.term,
+            moves=self.moves,
         )
         self.scheduler = Scheduler(
             cluster=self.cluster,

@@ -18,10 +18,12 @@ import structlog
 from berth_api import keys
 from berth_client import times
 from berth_client.errors import CallError
+from berth_operator.binding.moves import KeptCapacity, Moves
 from berth_operator.binding.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
+from berth_operator.core.decision.messages import cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     NEVER,
@@ -84,8 +86,11 @@ class Preemptor:
         reporter: Reporter,
         policy: Callable[[str], Policy],
         term: Callable[[], int | None],
+        moves: Moves | None = None,
     ) -> None:
+        """Create a preemptor; `moves` is what is kept while pods are moved, None if no pods are."""
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
+        self._moves = moves
         self._policy, self._term = policy, term
         self._jobs: asyncio.Queue[tuple[PendingPod, Charge]] = asyncio.Queue()
 
@@ -97,6 +102,8 @@ class Preemptor:
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
                 self._cluster.nominator.nominate(pod, nominee)
+            elif (kept := self._request(pod)) is not None:
+                self._cluster.nominator.nominate(pod, kept.nominee)
         for gang in {each.gang for each in waiting if each.gang is not None}:
             if len(self._cluster.nominator.of_gang(gang)) < sum(each.gang == gang for each in waiting):
                 self._cluster.nominator.withdraw_gang(gang)
@@ -111,15 +118,17 @@ class Preemptor:
         policy = self._policy(pod.scheduler)
         if policy.preemption:
             scheduler.PREEMPTION_ATTEMPTS.inc()
+        if (kept := self._kept_for(pod)) is not None:
+            return self._keep(pod, kept, failure)
         if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
-            return self.withdraw_nomination(pod), why
+            return self._keep_or_withdraw(pod, why)
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt(fleet, pod, policy, self._cluster.budgets, in_flight)
         if preemption is None:
             why = not_helpful(fleet, pod, policy, failure, in_flight)
-            return self.withdraw_nomination(pod), _until_evictable(why, in_flight)
+            return self._keep_or_withdraw(pod, _until_evictable(why, in_flight))
         pod = self._carry_out(pod, preemption)
         return pod, self._awaiting(failure)
 
@@ -144,6 +153,31 @@ class Preemptor:
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
+
+    def _kept_for(self, pod: PendingPod) -> KeptCapacity | None:
+        return None if self._moves is None else self._moves.kept_for(pod)
+
+    def _keep(self, pod: PendingPod, kept: KeptCapacity, failure: Failure) -> tuple[PendingPod, Failure]:
+        """Keep the pod's node while other pods are moved for it."""
+        failure = replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES)
+        message = cut(f"{failure.message} defragmentation: {kept.note}")
+        return self._cluster.nominator.nominate(pod, kept.nominee), replace(failure, message=message)
+
+    def _keep_or_withdraw(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
+        """Keep a node that was nominated by others, if pods can be moved; withdraw any other nomination."""
+        if (kept := self._request(pod)) is not None:
+            return self._keep(pod, kept, failure)
+        return self.withdraw_nomination(pod), failure
+
+    def _request(self, pod: PendingPod) -> KeptCapacity | None:
+        if self._moves is None or not pod.nominated_node:
+            return None
+        return self._moves.request(pod, self._policy(pod.scheduler))
+
+    def reserve(self, pod: PendingPod, nominee: Charge) -> PendingPod:
+        """Nominate a node for a pod for which others are moved; return the pod with this nomination."""
+        self._displace(nominee.node, pod.priority)
+        return self._nominate(pod, nominee)
 
     def _nominated_fit(self, pod: PendingPod) -> Charge | None:
         return nominated_fit(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated_node)

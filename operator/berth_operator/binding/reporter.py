@@ -6,7 +6,7 @@ the status and Events of pods that fit nowhere.
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -59,6 +59,10 @@ class Reporter:
         """Report a pod's nominated node, or that it has none any more."""
         self._waiting.nominated_node_changed(pod)
 
+    def is_nomination_written(self, uid: str) -> bool:
+        """Return whether the API server shows a waiting pod's nominated node."""
+        return self._waiting.is_nomination_written(uid)
+
     def dismiss(self, uid: str) -> None:
         """Stop reporting about a pod that no longer waits."""
         self._waiting.dismiss(uid)
@@ -106,6 +110,52 @@ class Reporter:
         """Report that a pod was evicted because its card needs a reset or a reboot."""
         note = f"{device} failed; only a reset or a reboot repairs it, and this pod would prevent that"
         self._warn(_bound(charge), "DeviceFailed", "Evicting", note)
+
+    def making_room(self, pod: PendingPod, node: str, moved: Sequence[Charge]) -> None:
+        """Report that other pods will be moved for a pod; pods of other namespaces are only counted."""
+        own = [each.pod for each in moved if keys.split(each.pod)[0] == pod.namespace]
+        others = len(moved) - len(own)
+        listed = [*own, *([f"{others} of other namespaces"] if others else [])]
+        self._on_waiting(
+            pod,
+            "Normal",
+            "MakingRoom",
+            f"Node {node} is reserved, and {len(moved)} pod(s) are moved: {', '.join(listed)}",
+        )
+
+    def moves_dropped(self, pod: PendingPod, node: str, why: str) -> None:
+        """Report that no more pods are moved for a pod, and why."""
+        self._on_waiting(pod, "Warning", "MovesDropped", f"Node {node} is no longer reserved: {why}")
+
+    def _on_waiting(self, pod: PendingPod, kind: str, reason: str, note: str) -> None:
+        event = Event(
+            subject=Subject.of(pod),
+            name=event_name(pod.name),
+            type=kind,
+            reason=reason,
+            action="Defragmenting",
+            note=note,
+        )
+        self._events.put(event)
+
+    def moved(self, charge: Charge, pod: PendingPod) -> None:
+        """Report that a pod was evicted to make room for another, which it names only in its own namespace."""
+        named = f"pod {pod.key}" if keys.split(charge.pod)[0] == pod.namespace else "a pod of another namespace"
+        note = (
+            f"Evicted from node {charge.node} to make room for {named}; "
+            f"it allowed this by {names.MOVABLE}, and there was room for it elsewhere"
+        )
+        subject = _bound(charge)
+        self._events.put(
+            Event(
+                subject=subject,
+                name=event_name(subject.name, f"{charge.uid}.moved"),
+                type="Normal",
+                reason="Moved",
+                action="Evicting",
+                note=note,
+            )
+        )
 
     def misconfigured(self, pod: str, problem: str) -> None:
         """Report an invalid configuration file on our own pod (namespace/name/UID)."""

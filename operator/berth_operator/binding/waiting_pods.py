@@ -215,6 +215,11 @@ class WaitingPods:
         record.nominated_node = pod.nominated_node
         self._plan(record)
 
+    def is_nomination_written(self, uid: str) -> bool:
+        """Return whether the API server shows a waiting pod's nominated node; False once the pod waits no more."""
+        record = self._records.get(uid)
+        return record is not None and record.nominated_node is None
+
     def dismiss(self, uid: str) -> None:
         """Drop the record of a pod that no longer waits."""
         for records in (self._records, self._first, self._updates, self._held):

@@ -9,6 +9,10 @@ from prometheus_client import Counter, Gauge, Histogram
 BINDS: Final = Counter("berth_binds_total", "Bindings answered, by outcome", ["outcome"])
 GANGS_UNDONE: Final = Counter("berth_gangs_undone_total", "Gangs that could not be bound as a whole in time")
 EVICTIONS: Final = Counter("berth_evictions_total", "Pods evicted from cards that need a reset or a reboot")
+MOVED: Final = Counter("berth_moved_pods_total", "Pods evicted to make room for a pod that fits nowhere")
+DEFRAGMENTATIONS: Final = Counter(
+    "berth_defragmentations_total", "Pods for which others were moved, by outcome", ["outcome"]
+)
 REPORTS_LOST: Final = Counter("berth_reports_lost_total", "Events and conditions that could not be written", ["what"])
 PLUGIN_FAILURES: Final = Counter(
     "berth_plugin_failures_total", "Decisions in which a plug-in failed, by device type", ["type"]
@@ -61,6 +65,8 @@ WAITING: Final = Histogram(
 # Otherwise a rate would miss the first one: a series that appears with 1 has not grown.
 for _outcome in ("bound", "gone", "refused", "fenced"):
     BINDS.labels(_outcome)
+for _outcome in ("completed", "dropped"):
+    DEFRAGMENTATIONS.labels(_outcome)
 REPORTS_LOST.labels("event")
 
 

@@ -11,11 +11,13 @@ on parts above it in this list:
 * `NodeCache` has Nodes, Devices and the agents' Leases.
 * `GpuMetrics` has what was measured of the GPUs.
 * `UnknownAllocations` reports bound pods that block devices.
+* `Tenants` has the placed pods that defragmentation may move, if it is enabled.
 * `Placements` assumes, confirms and forgets what pods hold.
 """
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from berth_operator.core.decision.budgets import Budgets
@@ -34,6 +36,7 @@ from berth_operator.state.nominator import Nominator
 from berth_operator.state.pending_pods import PendingPods
 from berth_operator.state.placements import Placements
 from berth_operator.state.spares import Spares
+from berth_operator.state.tenants import Tenants
 from berth_operator.state.unknown_allocations import UnknownAllocations
 from berth_operator.state.views import GpuPodView, StatusKind, View
 from berth_operator.state.waker import Waker
@@ -41,6 +44,7 @@ from berth_operator.state.waker import Waker
 Object = Mapping[str, Any]
 
 NO_LISTENER: Final = NoListener()
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 class Cluster:
@@ -57,6 +61,7 @@ class Cluster:
         charges_foreign: bool = True,
         trusted_schedulers: Collection[str] = (),
         listener: Listener = NO_LISTENER,
+        tenants: Tenants | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
@@ -71,10 +76,12 @@ class Cluster:
             charges_foreign: whether cards that processes outside Kubernetes use are charged.
             trusted_schedulers: other schedulers whose allocations are trusted.
             listener: is called when the state changes.
+            tenants: the placed pods that may be moved; None if no pods are moved.
             clock: monotonic seconds.
             wall: seconds since 1970, to compare with times of the API server.
         """
         self.clock = clock
+        self.tenants = tenants
         self.fleet = Fleet() if fleet is None else fleet
         self.kinds = self.fleet.kinds
         """The device types."""
@@ -110,6 +117,7 @@ class Cluster:
             waker=waker,
             listener=listener,
             clock=clock,
+            accepts_nominations=tenants is not None,
         )
         self.allocations = AllocationTracker(
             fleet=self.fleet, waker=waker, listener=listener, charges_foreign=charges_foreign
@@ -158,18 +166,26 @@ class Cluster:
     def put_pending(self, raw: Object) -> None:
         """Add or update a pod without a node."""
         self._pending_pods.put(raw)
+        if self.tenants is not None:
+            self.tenants.put(raw)
 
     def remove_pending(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
         self._pending_pods.remove(uid)
+        if self.tenants is not None:
+            self.tenants.remove(uid)
 
     def put_bound(self, raw: Object) -> None:
         """Add or update a pod that has a node."""
         self.placements.put_bound(raw)
+        if self.tenants is not None:
+            self.tenants.put(raw)
 
     def remove_bound(self, uid: str) -> None:
         """Remove a pod that has left its node."""
         self.placements.remove_bound(uid)
+        if self.tenants is not None:
+            self.tenants.remove(uid)
 
     def put_ended(self, raw: Object) -> None:
         """Record that a pod has succeeded or failed."""
@@ -219,8 +235,10 @@ class Cluster:
         """Remove what kubelet gave a pod (namespace/name)."""
         self.allocations.remove_gpu_pod(key)
 
-    def put_namespace(self, name: str, labels: Mapping[str, str]) -> None:
-        """Set the labels of a namespace; empty if it was deleted."""
+    def put_namespace(self, name: str, labels: Mapping[str, str], annotations: Mapping[str, str] = NONE) -> None:
+        """Set the labels and annotations of a namespace; both are empty if it was deleted."""
+        if self.tenants is not None:
+            self.tenants.put_namespace(name, annotations)
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 

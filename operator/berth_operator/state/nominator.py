@@ -32,10 +32,14 @@ class Nominator:
         """
         self._fleet, self._pending, self._gang_tracker = fleet, pending, gang_tracker
         self._waker, self._listener = waker, listener
+        self._unseen: dict[str, set[str]] = {}
+        """UID of a pending pod -> nodes that we have nominated for it and that the watch has not shown yet."""
 
     def nominate(self, pod: PendingPod, charge: Charge) -> PendingPod:
         """Keep a node's capacity for a pod; return the pod with this nomination."""
         self._fleet.nominate(charge)
+        if pod.nominated_node != charge.node and pod.uid in self._pending:
+            self._unseen.setdefault(pod.uid, set()).add(charge.node)
         return self._replaced(pod, nominated_node=charge.node)
 
     def withdraw(self, pod: PendingPod) -> PendingPod:
@@ -60,6 +64,18 @@ class Nominator:
         """Release the capacity that is kept for a pod, which no longer waits."""
         if (nominee := self._fleet.withdraw(uid)) is not None:
             self._waker.pod_left(nominee)
+
+    def has_nominated(self, uid: str, node: str) -> bool:
+        """Return whether a nomination that the watch shows is one of ours, which it has not shown yet."""
+        unseen = self._unseen.get(uid, set())
+        is_ours = node in unseen
+        unseen.discard(node)
+        return is_ours
+
+    def forget(self, uid: str) -> None:
+        """Forget a pod that no longer waits."""
+        self._unseen.pop(uid, None)
+        self.release(uid)
 
     def of_gang(self, gang: Membership) -> list[Charge]:
         """Return the nominees among a gang's members."""

@@ -34,8 +34,15 @@ class PendingPods:
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
+        accepts_nominations: bool = False,
     ) -> None:
-        """Create the collection; it keeps `by_uid` up to date with all pods that have no node on the API server."""
+        """Create the collection; it keeps `by_uid` up to date with all pods that have no node on the API server.
+
+        `accepts_nominations`: whether other programs may nominate a node for a pod, to request that pods are moved.
+        """
+        self._accepts_nominations = accepts_nominations
+        self._shown: dict[str, str] = {}
+        """UID -> the nominated node that the API server last showed, if any."""
         self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
         self._clock = clock
@@ -73,17 +80,26 @@ class PendingPods:
 
     def _read(self, raw: Object) -> PendingPod:
         pod = pods.pending(raw, self._kinds)
-        known = self._by_uid.get(pod.uid)
+        known, shown_before = self._by_uid.get(pod.uid), self._shown.pop(pod.uid, "")
+        if pod.nominated_node:
+            self._shown[pod.uid] = pod.nominated_node
         if known is None:
             return replace(pod, arrived=next(self._arrivals), queued_at=self._clock())
+        is_request = pod.nominated_node not in ("", shown_before) and self._is_request(known, pod.nominated_node)
         # Our own nomination counts: the watch may be behind.
+        nominated_node = pod.nominated_node if is_request else known.nominated_node
         return replace(
             pod,
             arrived=known.arrived,
             queued_at=known.queued_at,
-            nominated_node=known.nominated_node,
-            reserved_node=known.reserved_node,
+            nominated_node=nominated_node,
+            reserved_node="" if is_request else known.reserved_node,
         )
+
+    def _is_request(self, known: PendingPod, node: str) -> bool:
+        """Return whether another program has nominated a node for a pod for which we have nominated none."""
+        is_ours = self._nominator.has_nominated(known.uid, node)
+        return self._accepts_nominations and not is_ours and not known.nominated_node and known.gang is None
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
@@ -91,6 +107,7 @@ class PendingPods:
         if (pod := self._by_uid.pop(uid, None)) is not None:
             self._queue.remove(uid)
             self._listener.pod_settled(uid)
-            self._nominator.release(uid)
+            self._shown.pop(uid, None)
+            self._nominator.forget(uid)
             if pod.gang is not None:
                 self._gangs.no_longer_waits(uid, pod.gang)

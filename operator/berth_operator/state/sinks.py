@@ -140,7 +140,9 @@ def namespaces(cluster: Cluster) -> Table:
     """Return the table for the labels of namespaces."""
     return Table(
         key=_name,
-        put=lambda obj: cluster.put_namespace(_name(obj), obj["metadata"].get("labels") or {}),
+        put=lambda obj: cluster.put_namespace(
+            _name(obj), obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
+        ),
         remove=lambda name: cluster.put_namespace(name, {}),
     )
 

@@ -228,10 +228,11 @@ class World:
 
     def audit(self, *nodes: str) -> None:
         """Audit all pods and these nodes with code that the operator does not share."""
+        devices = {each["metadata"]["name"]: each for each in self.arena.list("devices")}
         findings = audit(
             pods=self.arena.list("pods"),
             nodes=self.arena.list("nodes", labelSelector=self.arena.selector),
-            devices=[self.shown(each) for each in nodes],
+            devices=[devices.get(each, {}) for each in nodes],
             scheduler=self.arena.scheduler_name,
         )
         assert not findings, "\n".join(map(str, findings))

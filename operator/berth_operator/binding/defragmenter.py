@@ -1,0 +1,411 @@
+"""Move pods so that a pod that fits nowhere can be placed, if `defragment` is set.
+
+One pod is helped at a time, the first in the queue's order of those that have waited long enough. `advise` finds the
+fewest pods to move for it. Its capacity is reserved by a nomination, and the pods are evicted in waves of at most
+`defragment` pods. Before each wave the advice is computed again on the current state; if nothing helps any more, the
+rest is dropped with the reason. The next wave waits until the pods of the last one are gone and have been created and
+placed again, so that no two replacements are promised the same place.
+
+Nothing of this is stored: after a fail-over the pod's nominated node shows the next leader where to continue.
+docs/decisions/0029-defragmentation.md has the reasons.
+"""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import structlog
+
+from berth_api import keys
+from berth_client.errors import CallError
+from berth_operator.binding.moves import Moves
+from berth_operator.binding.preemptor import Preemptor
+from berth_operator.binding.reporter import Reporter
+from berth_operator.core.advice.defragmentation import MAX_MOVES, Advice, Move, Tenant, advise, first_moves
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, plugin_failure
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.request import PendingPod
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+from berth_operator.state.tenants import Tenants
+
+PERIOD: Final = 2.0
+"""Seconds between two checks for pods to help."""
+POLL: Final = 0.2
+"""Seconds between two checks of pods that are being moved."""
+AGAIN: Final = 60.0
+"""Seconds after which pods are searched again for a class of pods that could not be helped."""
+SEARCHES: Final = 16
+"""Searches for one wave, if the state changes during each of them."""
+REFUSALS: Final = 3
+"""Refused evictions after which a pod is not helped any more."""
+REFUSED_SECONDS: Final = 10.0
+"""Seconds after a refused eviction: a PodDisruptionBudget may allow it once other pods are ready."""
+PAUSES: Final = (1.0, 2.0, 4.0)
+"""Seconds between the attempts of one eviction without an answer."""
+WRITTEN_SECONDS: Final = 30.0
+"""Seconds that the API server may take to accept the nomination before any pod is evicted."""
+GONE_SECONDS: Final = 600.0
+"""Seconds that evicted pods may take to end before the rest is dropped."""
+REPLACED_SECONDS: Final = 20.0
+"""Seconds that controllers may take to create pods again before the next wave; some never do."""
+PLACED_SECONDS: Final = 5.0
+"""Seconds that the new pods may take to be placed before the rest is dropped."""
+_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+"""There is no such pod, or another one of its name."""
+
+SearchResult = tuple[Advice, tuple[Move, ...]]
+"""The advice, and the moves to make first."""
+RunSearch = Callable[[Callable[[], SearchResult]], Awaitable[SearchResult]]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Pods(Protocol):
+    """The subset of `kube.KubeClient` that is used here."""
+
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Evict a pod if it still has this UID."""
+
+
+class DroppedError(Exception):
+    """The remaining moves are dropped; the text is the reason, and names no pod."""
+
+
+@dataclass(slots=True)
+class _Help:
+    """What has been done for one pod."""
+
+    uid: str
+    node: str = ""
+    """Where room is made; empty until something has been reserved."""
+    evicted: int = 0
+    refused: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wave:
+    """Pods that were evicted together, and how their controllers stood before."""
+
+    uids: frozenset[str]
+    replicas: Mapping[str, int]
+    """UID of a controller -> number of its pods."""
+    waiting: Mapping[str, int]
+    """UID of a controller -> number of its waiting pods."""
+
+
+class Defragmenter:
+    """Moves pods for one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        moves: Moves,
+        preemptor: Preemptor,
+        pods: Pods,
+        reporter: Reporter,
+        policies: Callable[[], Mapping[str, Policy]],
+        leads: Callable[[], bool],
+        most: int,
+        after: float,
+        run_search: RunSearch = asyncio.to_thread,
+    ) -> None:
+        """Create a defragmenter that moves `most` pods at once for pods that have waited `after` seconds.
+
+        `run_search` runs a search without holding up the loop.
+        """
+        self._run_search = run_search
+        self._cluster, self._moves, self._preemptor, self._pods = cluster, moves, preemptor, pods
+        self._reporter, self._policies, self._leads = reporter, policies, leads
+        self._most, self._after = most, after
+        self._retry_at: dict[object, float] = {}
+        """Class of waiting pods that could not be helped -> when to search again."""
+        self._leaving: frozenset[str] = frozenset()
+        """UIDs of pods that were evicted, and were not gone yet."""
+
+    async def run(self) -> None:
+        """Help pods until cancelled; return at once if defragmentation is disabled."""
+        tenants = self._cluster.tenants
+        while tenants is not None and self._most:
+            await asyncio.sleep(PERIOD)
+            if self._leads() and self._allowed() and (pod := self._next()) is not None:
+                await self._help(pod, tenants)
+
+    def _allowed(self) -> int:
+        """Return how many pods may be evicted now."""
+        return self._most - sum(map(self._is_leaving, self._leaving))
+
+    def _is_leaving(self, uid: str) -> bool:
+        """Return whether an evicted pod is not gone yet; a pod whose eviction was refused stays."""
+        charge = self._cluster.fleet.charges.get(uid)
+        return charge is not None and self._cluster.fleet.is_leaving(charge)
+
+    # --- which pod ----------------------------------------------------------------------------------------------
+
+    def _next(self) -> PendingPod | None:
+        """Return the next pod to help: one that was nominated by others, or else the first of those that wait."""
+        for uid in self._moves.requested:
+            if (pod := self._cluster.pending.get(uid)) is not None and self._moves.kept_for(pod) is not None:
+                return pod
+            self._moves.end(uid)
+        now = self._cluster.clock()
+        self._retry_at = {key: at for key, at in self._retry_at.items() if at > now}
+        waiting = [each for each in self._cluster.pending.values() if self._is_due(each, now)]
+        return min(waiting, key=_queue_order, default=None)
+
+    def _is_due(self, pod: PendingPod, now: float) -> bool:
+        return (
+            0 < self._after <= now - pod.queued_at
+            and bool(pod.request.devices)
+            and pod.gang is None
+            and not pod.error
+            and not pod.nominated_node
+            and pod.class_key not in self._retry_at
+            and self._cluster.queue.parked_failure(pod) is not None
+        )
+
+    # --- helping it ---------------------------------------------------------------------------------------------
+
+    async def _help(self, pod: PendingPod, tenants: Tenants) -> None:
+        work = _Help(uid=pod.uid, node=pod.nominated_node)
+        try:
+            await self._make_room(work, tenants)
+        except DroppedError as error:
+            why = str(error)
+        else:
+            why = ""
+        if not work.node:
+            self._retry_at[pod.class_key] = self._cluster.clock() + AGAIN
+            log.debug("no pods to move", pod=pod.key, why=why or "it fits once terminating pods are gone")
+        elif why and self._waits(work.uid):
+            self._drop(pod, work, why)
+        else:
+            log.info("room made", pod=pod.key, node=work.node, moved=work.evicted)
+            counters.DEFRAGMENTATIONS.labels("completed").inc()
+            self._end(work)
+
+    def _waits(self, uid: str) -> bool:
+        return uid in self._cluster.pending and uid not in self._cluster.fleet.charges
+
+    def _drop(self, pod: PendingPod, work: _Help, why: str) -> None:
+        """Drop the rest of the moves, and report why."""
+        self._retry_at[_unnominated(pod)] = self._cluster.clock() + AGAIN
+        log.warning("moves dropped", pod=pod.key, node=work.node, moved=work.evicted, why=why)
+        counters.DEFRAGMENTATIONS.labels("dropped").inc()
+        self._reporter.moves_dropped(pod, work.node, why)
+        self._moves.end(work.uid)
+        self._cluster.waker.put(self._preemptor.withdraw_nomination(self._cluster.pending[work.uid]))
+
+    def _end(self, work: _Help) -> None:
+        """Leave the rest to the nomination: the pod fits, or does once terminating pods are gone."""
+        self._moves.end(work.uid)
+        if self._waits(work.uid):
+            self._cluster.queue.wake_class(self._cluster.pending[work.uid].class_key)
+            self._cluster.waker.put(self._cluster.pending[work.uid])
+
+    async def _make_room(self, work: _Help, tenants: Tenants) -> None:
+        """Evict wave after wave until the pod fits.
+
+        Raises:
+            DroppedError: it can no longer be made to fit, or must not.
+        """
+        while (wave := await self._next_wave(work, tenants)) is not None:
+            await self._settle(wave, tenants)
+
+    async def _next_wave(self, work: _Help, tenants: Tenants) -> _Wave | None:
+        """Evict the next pods; return None if the pod needs no more moves, or needs no room any more."""
+        for _ in range(SEARCHES):
+            if not self._waits(work.uid) or not self._leads():
+                return None
+            pod = self._cluster.pending[work.uid]
+            if pod.nominated_node != work.node:
+                raise DroppedError(f"a pod of higher priority needs node {work.node}")
+            advice, moves = await self._search(pod, work, tenants)
+            if isinstance(advice.result, Failure):
+                raise DroppedError(_no_room(work, advice.result))
+            if not advice.moves:
+                await self._until(lambda: not self._waits_for_leaving(work), GONE_SECONDS)
+                return None
+            if work.evicted + len(advice.moves) > MAX_MOVES:
+                raise DroppedError(f"more than {MAX_MOVES} pods would have to be moved")
+            if not moves:
+                raise DroppedError(f"{len(advice.moves)} pods would have to be moved at once; allowed are {self._most}")
+            if self._may_still(pod, moves, tenants):
+                self._reserve(pod, work, advice.result, advice.moves)
+                await self._write_nomination(work)
+                if self._waits(work.uid) and self._may_still(self._cluster.pending[work.uid], moves, tenants):
+                    return await self._evict_all(work, moves, tenants)
+        raise DroppedError("the cluster changes too fast to find pods to move")
+
+    def _waits_for_leaving(self, work: _Help) -> bool:
+        """Return whether the pod waits and pods are leaving the reserved node, of whatever priority."""
+        fleet = self._cluster.fleet
+        return self._waits(work.uid) and any(map(fleet.is_leaving, fleet.on_node(work.node)))
+
+    async def _search(self, pod: PendingPod, work: _Help, tenants: Tenants) -> SearchResult:
+        """Compute the advice and its first moves in a thread, on a copy of the state: it may take half a second."""
+        fleet, budgets, policies = self._cluster.fleet.copy(), self._cluster.budgets.copy(), self._policies()
+        search = functools.partial(_search, fleet, pod, tenants, policies, budgets)
+        return await self._run_search(functools.partial(search, node=work.node, most=self._allowed()))
+
+    def _may_still(self, pod: PendingPod, moves: Iterable[Move], tenants: Tenants) -> bool:
+        """Return whether what a search has found is still so, as far as a look at each pod shows."""
+        fleet, current = self._cluster.fleet, self._cluster.pending.get(pod.uid)
+        if current is None or current.nominated_node != pod.nominated_node or pod.uid in fleet.charges:
+            return False
+        return all(
+            (charge := fleet.charges.get(move.charge.uid)) is not None
+            and (charge.node, charge.grants) == (move.charge.node, move.charge.grants)
+            and not fleet.is_leaving(charge)
+            and (tenant := tenants.get(charge.uid)) is not None
+            and not tenant.refuses
+            for move in moves
+        )
+
+    def _reserve(self, pod: PendingPod, work: _Help, placement: Placement, moves: Sequence[Move]) -> None:
+        """Reserve what the pod will use, before anything is evicted."""
+        node, nominee = placement.node, placement.charge
+        self._moves.keep(nominee, f"node {node} is reserved; {len(moves)} pod(s) have yet to be moved to make room.")
+        if not work.evicted and not work.refused:
+            log.info("making room", pod=pod.key, node=node, moves=[each.charge.pod for each in moves])
+            self._reporter.making_room(pod, node, [each.charge for each in moves])
+        work.node = node
+        self._cluster.waker.put(self._preemptor.reserve(pod, nominee))
+
+    async def _write_nomination(self, work: _Help) -> None:
+        """Wait until the nomination is written: without it the next leader would not know for which pod room was made.
+
+        Raises:
+            DroppedError: the API server has not accepted it in time.
+        """
+        uid, reporter = work.uid, self._reporter
+        if not await self._until(lambda: reporter.is_nomination_written(uid) or not self._waits(uid), WRITTEN_SECONDS):
+            raise DroppedError("the reservation could not be written")
+
+    # --- evicting -----------------------------------------------------------------------------------------------
+
+    async def _evict_all(self, work: _Help, moves: tuple[Move, ...], tenants: Tenants) -> _Wave:
+        """Evict the pods of one wave concurrently."""
+        pod, uids = self._cluster.pending[work.uid], frozenset(each.charge.uid for each in moves)
+        controllers = {tenants.controller(uid) for uid in uids}
+        wave = _Wave(
+            uids=uids,
+            replicas={each: tenants.replicas(each) for each in controllers},
+            waiting=self._waiting(controllers, tenants),
+        )
+        for uid in uids:
+            self._cluster.fleet.mark_leaving(uid)
+        refusals = await asyncio.gather(*(self._evict(each, pod) for each in moves))
+        self._leaving = frozenset(filter(self._is_leaving, self._leaving | uids))
+        work.evicted += len(moves) - sum(map(bool, refusals))
+        if any(refusals):
+            work.refused += 1
+            if work.refused >= REFUSALS:
+                raise DroppedError(next(filter(None, refusals)))
+            await asyncio.sleep(REFUSED_SECONDS)
+        return wave
+
+    async def _evict(self, move: Move, pod: PendingPod) -> str:
+        """Evict a pod; return why it was refused, empty if the pod is evicted, gone or was replaced."""
+        charge = move.charge
+        namespace, name = keys.split(charge.pod)
+        for pause in (*PAUSES, None):
+            if not self._leads():
+                return "this operator no longer leads"
+            try:
+                await self._pods.evict_pod(namespace, name, charge.uid)
+            except CallError as error:
+                if error.status in _GONE:
+                    return ""
+                if error.is_refused or pause is None:
+                    return self._refused(move, error)
+                await asyncio.sleep(pause)
+            else:
+                break
+        counters.MOVED.inc()
+        log.info("pod evicted to make room", pod=charge.pod, node=charge.node, for_pod=pod.key)
+        self._reporter.moved(charge, pod)
+        return ""
+
+    def _refused(self, move: Move, error: CallError) -> str:
+        """Return why an eviction was refused, without the names in the API server's message."""
+        log.warning("pod not evicted", pod=move.charge.pod, error=str(error))
+        self._cluster.fleet.unmark_leaving(move.charge.uid)
+        if error.status == HTTPStatus.TOO_MANY_REQUESTS:
+            return "a PodDisruptionBudget does not allow an eviction now"
+        return f"the API server refused an eviction with status {error.status}"
+
+    async def _settle(self, wave: _Wave, tenants: Tenants) -> None:
+        """Wait until evicted pods are gone, created again and placed.
+
+        Raises:
+            DroppedError: they have not ended in time, or one that was created again fits nowhere.
+        """
+        if not await self._until(lambda: not any(map(self._is_leaving, wave.uids)), GONE_SECONDS):
+            raise DroppedError(f"an evicted pod has not ended within {GONE_SECONDS:g} s")
+        await self._until(
+            lambda: all(tenants.replicas(each) >= number for each, number in wave.replicas.items()), REPLACED_SECONDS
+        )
+        if not await self._until(lambda: not self._is_homeless(wave, tenants), PLACED_SECONDS):
+            raise DroppedError("a pod that was moved fits nowhere now")
+
+    def _is_homeless(self, wave: _Wave, tenants: Tenants) -> bool:
+        """Return whether more pods wait than before."""
+        waiting = self._waiting(wave.waiting, tenants)
+        return any(waiting[each] > number for each, number in wave.waiting.items())
+
+    def _waiting(self, controllers: Iterable[str], tenants: Tenants) -> dict[str, int]:
+        """Count the waiting pods of controllers."""
+        counts = dict.fromkeys(controllers, 0)
+        for uid in self._cluster.pending:
+            if (controller := tenants.controller(uid)) in counts and uid not in self._cluster.fleet.charges:
+                counts[controller] += 1
+        return counts
+
+    async def _until(self, holds: Callable[[], bool], seconds: float) -> bool:
+        """Wait until a condition holds, for `seconds` at most; return whether it does."""
+        end = self._cluster.clock() + seconds
+        while not holds():
+            if self._cluster.clock() >= end:
+                return False
+            await asyncio.sleep(POLL)
+        return True
+
+
+def _search(
+    fleet: Fleet,
+    pod: PendingPod,
+    tenants: Mapping[str, Tenant],
+    policies: Mapping[str, Policy],
+    budgets: Budgets,
+    *,
+    node: str,
+    most: int,
+) -> SearchResult:
+    try:
+        advice = advise(fleet, pod, tenants, policies, budgets, node=node)
+        return advice, first_moves(fleet, advice, tenants, policies, most)
+    except PluginFailedError as error:
+        return Advice(result=plugin_failure(error)), ()
+
+
+def _no_room(work: _Help, failure: Failure) -> str:
+    where = f"on node {work.node} " if work.node else ""
+    return f"no pods that may be moved make enough room {where}now: {failure.message}"
+
+
+def _unnominated(pod: PendingPod) -> object:
+    """Return the class of a pod without its nomination."""
+    *shared, _ = pod.class_key
+    return *shared, ""
+
+
+def _queue_order(pod: PendingPod) -> tuple[object, ...]:
+    return -pod.priority, -pod.weight, pod.created, pod.arrived, pod.uid
