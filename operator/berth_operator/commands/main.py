@@ -1,4 +1,6 @@
-"""`berth-operator simulate`, `advise` and `snapshot`: read-only commands for users.
+"""`berth-operator simulate`, `advise`, `snapshot` and `defragment`: commands for users.
+
+Only `defragment` writes: it nominates a node for a pod, and the operator does the rest.
 
 Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or cannot be read.
 """
@@ -7,7 +9,8 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -22,12 +25,14 @@ from berth_client.errors import CallError
 from berth_operator import configuration, device_plugins
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
-from berth_operator.commands import reports, snapshots, tables, workload
+from berth_operator.commands import defragmenting, reports, snapshots, tables, workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
 from berth_operator.configuration import Configuration, ConfigurationError
+from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import kinds_of
+from berth_operator.core.values.request import PendingPod
 from berth_operator.state import snapshot
 from berth_operator.state.snapshot import Snapshot
 
@@ -70,6 +75,23 @@ def _advise(options: argparse.Namespace) -> int:
     return ALL_FIT if report["fits"] else SOME_DO_NOT
 
 
+def _defragment(options: argparse.Namespace) -> int:
+    pod, advice, first = _planner(options).defragment(options.pod, options.at_once)
+    report, write = reports.of_defragmentation(pod, advice, first), tables.console()
+    _print_json(report) if options.output == "json" else tables.show_defragmentation(report, write)
+    if options.dry_run or not first or isinstance(advice.result, Failure):
+        return ALL_FIT if report["fits"] and (first or not advice.moves) else SOME_DO_NOT
+    return asyncio.run(_request(options, pod, advice.result.node))
+
+
+async def _request(options: argparse.Namespace, pod: PendingPod, node: str) -> int:
+    """Have the operator move the pods, and report what became of it on standard error."""
+    async with _client(options) as client:
+        done, message = await defragmenting.make_room(client, pod, node, timeout=options.timeout)
+    sys.stderr.write(f"{message}\n")
+    return ALL_FIT if done else SOME_DO_NOT
+
+
 def _snapshot(options: argparse.Namespace) -> int:
     taken = asyncio.run(_taken(options))
     sys.stdout.buffer.writelines([snapshots.head(), *(snapshots.line(of, obj) for of, obj in taken)])
@@ -85,6 +107,7 @@ def _planner(options: argparse.Namespace) -> Planner:
         schedulers=policies,
         kinds=kinds_of(plugins),
         trusted_schedulers=frozenset(filter(None, options.trusted_schedulers.split(","))),
+        min_age=options.min_age,
     )
     snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
     requested = workload.read(_text(options.file), options.file) if options.file else None
@@ -111,14 +134,20 @@ def _text(file: str) -> str:
 
 
 async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object]]:
+    async with _client(options) as client:
+        taken = snapshot.taken(client, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
+        return [each async for each in taken]
+
+
+@asynccontextmanager
+async def _client(options: argparse.Namespace) -> AsyncIterator[KubeClient]:
     login = logins.usual_kubeconfig(options.kubeconfig)
     try:
         client = await KubeClient.connect(login, "berth-operator/commands", limit=4)
     except CredentialsError as error:
         raise InputError(str(error)) from error
     try:
-        taken = snapshot.taken(client, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
-        return [each async for each in taken]
+        yield client
     finally:
         client.close()
 
@@ -141,7 +170,7 @@ class _Parser(argparse.ArgumentParser):
 def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="berth-operator",
-        description="Read-only commands about a cluster; docs/simulation.md explains them.",
+        description="Commands about a cluster; docs/simulation.md and docs/defragmentation.md explain them.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
     live = _Parser(add_help=False)
@@ -158,6 +187,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     asking.add_argument("-n", "--namespace", default="default", help="namespace of objects that name none")
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
+    asking.set_defaults(min_age=0.0, file="")
 
     simulate = commands.add_parser(
         "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
@@ -178,6 +208,24 @@ def _parser() -> argparse.ArgumentParser:
     which.add_argument("--pod", default="", help="namespace/name of a pod that waits in the cluster")
     advise.set_defaults(answer=_advise)
 
+    move = commands.add_parser(
+        "defragment", parents=[asking], help="move the few pods that allow it so that a pod fits"
+    )
+    move.add_argument("--pod", required=True, help="namespace/name of a pod that waits in the cluster")
+    move.add_argument("--dry-run", action="store_true", help="only show which pods would be moved")
+    move.add_argument(
+        "--at-once", type=_positive, default=1, help="pods to move at once, like the operator's --defragment"
+    )
+    move.add_argument("--min-age", type=float, default=600.0, help="seconds, like the operator's --defragment-min-age")
+    move.add_argument("--timeout", type=float, default=600.0, help="seconds to wait until the pod is bound")
+    move.set_defaults(answer=_defragment)
+
     take = commands.add_parser("snapshot", parents=[live], help="write what scheduling reads, as JSON lines")
     take.set_defaults(answer=_snapshot)
     return parser
+
+
+def _positive(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f'"{text}"; allowed are whole numbers from 1')
+    return int(text)

@@ -3,11 +3,10 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Final
 
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import Admission, Document, WorkloadFile
-from berth_operator.core.advice.defragmentation import Advice, Tenant, advise
+from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
@@ -18,9 +17,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import pods
 from berth_operator.state.snapshot import Object, Snapshot
-
-KUBELET: Final = "Node"
-"""Kind of the owner of mirror pods, which kubelet runs from files."""
+from berth_operator.state.tenants import controller_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +109,9 @@ class Planner:
         Raises:
             InputError: there is no such pod, or it is a member of a gang.
         """
+        return self._advise(key, self._tenants())
+
+    def _advise(self, key: str, tenants: Mapping[str, Tenant]) -> tuple[PendingPod, Advice]:
         pod = self._waiting(key) if key else self._only()
         if pod.gang is not None:
             raise InputError(
@@ -122,7 +122,17 @@ class Planner:
             policy = self._policies[nominated_pod.scheduler]
             if (nominee := nominated_fit(fleet, nominated_pod, policy, nominated_pod.nominated_node)) is not None:
                 fleet.nominate(nominee)
-        return pod, advise(fleet, pod, self._tenants(), self._policies, self._cluster.budgets)
+        return pod, advise(fleet, pod, tenants, self._policies, self._cluster.budgets)
+
+    def defragment(self, key: str, most: int) -> tuple[PendingPod, Advice, tuple[Move, ...]]:
+        """Return a pending pod (namespace/name), which pods that allow it to move for it, and which of them first.
+
+        Raises:
+            InputError: there is no such pod, or it is a member of a gang.
+        """
+        tenants: Mapping[str, Tenant] = self._cluster.tenants or {}
+        pod, advice = self._advise(key, tenants)
+        return pod, advice, first_moves(self._cluster.fleet, advice, tenants, self._policies, most)
 
     def _units(self) -> list[PendingPod | Gang]:
         units = []
@@ -157,7 +167,8 @@ class Planner:
     def _tenants(self) -> dict[str, Tenant]:
         return {
             uid: Tenant(
-                pod=replace(pods.pending(pod, self._cluster.kinds), nominated_node=""), controlled=_is_controlled(pod)
+                pod=replace(pods.pending(pod, self._cluster.kinds), nominated_node=""),
+                controlled=bool(controller_of(pod["metadata"])),
             )
             for uid, pod in self._snapshot.placed.items()
         }
@@ -169,9 +180,3 @@ def _key(pod: Object) -> str:
 
 def _not_now(pod: PendingPod, why: str) -> Outcome:
     return Outcome(pod=pod, result=Failure(message=why, wakes_on=Change(0)))
-
-
-def _is_controlled(pod: Object) -> bool:
-    """Return whether a controller would create a pod again; kubelet, which owns mirror pods, does not."""
-    owners = pod["metadata"].get("ownerReferences") or ()
-    return any(each.get("controller") and each.get("kind") != KUBELET for each in owners)

@@ -48,6 +48,11 @@ def of_advice(pod: PendingPod, advice: Advice) -> Report:
     }
 
 
+def of_defragmentation(pod: PendingPod, advice: Advice, first: Sequence[Move]) -> Report:
+    """Return the report of which pods are moved for a pod, and which of them first."""
+    return {**of_advice(pod, advice), "first": [each.charge.pod for each in first]}
+
+
 def _outcome(outcome: Outcome) -> Report:
     result = outcome.result
     place = _place(result.node, result.grants) if isinstance(result, Placement) else {}

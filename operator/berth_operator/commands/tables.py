@@ -37,6 +37,15 @@ def show_simulation(report: Report, to: Console) -> None:
     _lines("\nNote: ", report["notes"], to)
 
 
+def show_defragmentation(report: Report, to: Console) -> None:
+    """Write the report of which pods are moved for a pod."""
+    show_advice(report, to)
+    if report["moves"] and not report["first"]:
+        to.print("\nThey could only be moved at once, and not so many at once are allowed.")
+    elif len(report["first"]) < len(report["moves"]):
+        _lines("\nMoved first: ", [", ".join(report["first"])], to)
+
+
 def show_advice(report: Report, to: Console) -> None:
     """Write the report of which pods to move for a pod."""
     if not report["fits"]:

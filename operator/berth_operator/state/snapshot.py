@@ -18,6 +18,7 @@ from berth_operator.state import groups, kubelet, sinks, sources
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.pod_watches import ALIVE, ENDED, pods_where
 from berth_operator.state.storage import Storage
+from berth_operator.state.tenants import Tenants
 
 Object = dict[str, Any]
 Tree = Mapping[str, Any]
@@ -198,9 +199,15 @@ class Snapshot:
         schedulers: Collection[str],
         kinds: Kinds = BUILT_IN,
         trusted_schedulers: Collection[str] = (),
+        min_age: float = 0.0,
     ) -> None:
+        """Create an empty snapshot; pods younger than `min_age` seconds are not moved."""
         self.cluster = Cluster(
-            grace=grace, fleet=Fleet(kinds=kinds), trusted_schedulers=trusted_schedulers, clock=lambda: 0.0
+            grace=grace,
+            fleet=Fleet(kinds=kinds),
+            trusted_schedulers=trusted_schedulers,
+            tenants=Tenants(kinds=kinds, min_age=min_age),
+            clock=lambda: 0.0,
         )
         self.cluster.gangs.set_schedulers(schedulers)
         self._schedulers = schedulers

@@ -440,6 +440,68 @@ def test_a_search_that_gave_up_says_so(desk: Desk) -> None:
     assert "Not looked at: sets of more than 8 pods" in out
 
 
+# --- defragment ---------------------------------------------------------------------------------------------------
+
+
+MOVABLE = {names.MOVABLE: "true"}
+
+
+def movable(desk: Desk, *names_of_movable: str) -> Desk:
+    """Return three nodes, two of them with a pod of one card, and a pod that needs two cards."""
+    desk.nodes(a=2, b=2)
+    for name in ("a", "b"):
+        annotations = MOVABLE if name in names_of_movable else {}
+        placed = pod(name, CARD, on=name, allocated=whole(0), metadata=OWNED, annotations=annotations, **SCHEDULER)
+        desk.put("pods", placed)
+    return desk.put("pods", pod("waits", {"nvidia.com/gpu": "2"}, **SCHEDULER))
+
+
+def test_only_pods_that_allow_it_are_moved(desk: Desk) -> None:
+    status, report = movable(desk, "b").json("defragment", "--pod", "ns/waits", "--dry-run", file=False)
+    assert (status, [each["pod"] for each in report["moves"]], report["first"]) == (0, ["ns/b"], ["ns/b"])
+    assert report["fixed"] == [
+        {"pod": "ns/a", "node": "a", "why": 'neither it nor its namespace has the annotation berth.dev/movable: "true"'}
+    ]
+    assert (
+        "First these pods have to be moved" in desk.run("defragment", "--pod", "ns/waits", "--dry-run", file=False)[1]
+    )
+
+
+def test_a_namespace_allows_it_for_its_pods(desk: Desk) -> None:
+    namespace = {"metadata": {"name": "ns", "annotations": MOVABLE}}
+    status, report = (
+        movable(desk).put("namespaces", namespace).json("defragment", "--pod", "ns/waits", "--dry-run", file=False)
+    )
+    assert (status, len(report["moves"])) == (0, 1)
+
+
+def test_a_plan_without_any_pod_that_allows_it(desk: Desk) -> None:
+    status, report = movable(desk).json("defragment", "--pod", "ns/waits", file=False)
+    assert (status, report["moves"], report["first"]) == (1, [], [])
+
+
+def test_pods_that_cannot_be_moved_one_at_a_time_are_shown(desk: Desk) -> None:
+    # a leaves its node for what b leaves on the other, and b takes the rest.
+    annotations = {"metadata": OWNED, "annotations": MOVABLE, **SCHEDULER}
+    two = {"nvidia.com/gpu": "2"}
+    desk.put("nodes", node("a", labels={"host": "a"}), node("b"))
+    desk.put("devices", *(device(name, entry(0), entry(1)) for name in ("a", "b")))
+    desk.put("leases", lease("a"), lease("b"))
+    desk.put("pods", pod("x", two, on="a", allocated=whole(0, 1), **annotations))
+    desk.put("pods", pod("y", CARD, on="b", allocated=whole(0), **annotations))
+    desk.put("pods", pod("waits", CARD, nodeSelector={"host": "a"}, **SCHEDULER))
+    command = ("defragment", "--pod", "ns/waits", "--dry-run")
+    status, out, _ = desk.run(*command, file=False)
+    assert (status, "not so many at once are allowed" in out) == (1, True)
+    assert desk.run(*command, "--at-once=2", file=False)[0] == 0
+
+
+def test_a_number_of_pods_that_is_none(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        desk.run("defragment", "--pod", "ns/waits", "--at-once=0", file=False)
+    assert '"0"; allowed are whole numbers from 1' in capfd.readouterr().err
+
+
 # --- mistakes -----------------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,82 @@
+"""`berth-operator defragment`: request that the operator moves pods for a pod, and wait for the result.
+
+The request is the pod's nominated node. An operator with `--defragment` then makes room there, and withdraws the
+nomination if it cannot.
+"""
+
+import asyncio
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from berth_client.errors import ApiError
+from berth_operator.commands.errors import InputError
+from berth_operator.core.values.request import PendingPod
+
+Object = dict[str, Any]
+
+POLL: Final = 1.0
+"""Seconds between two reads of the pod."""
+ACTING: Final = "defragmentation:"
+"""What the message of a pod's condition contains while pods are moved for it."""
+NOBODY_ACTS: Final = 30.0
+"""Seconds after which an operator that moves pods would have said so."""
+
+
+class Pods(Protocol):
+    """The subset of `kube.KubeClient` that is used here."""
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        """Read a pod at quorum."""
+
+    async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
+        """Patch a pod's status by strategic merge."""
+
+
+async def make_room(pods: Pods, pod: PendingPod, node: str, *, timeout: float) -> tuple[bool, str]:  # noqa: ASYNC109 - a deadline of the whole work
+    """Request room for a pod on a node, and wait until it is bound; return whether it is, and a message.
+
+    Raises:
+        InputError: the pod already has a nominated node.
+        CallError: the API server refused a request, or did not answer.
+    """
+    if pod.nominated_node:
+        raise InputError(f"{pod.key} already has the nominated node {pod.nominated_node}: pods are leaving it")
+    await _nominate(pods, pod, node)
+    loop = asyncio.get_running_loop()
+    began, acting = loop.time(), False
+    while loop.time() - began < timeout:
+        current = await _read(pods, pod)
+        if current is None:
+            return False, f"{pod.key} was deleted"
+        if bound_to := current["spec"].get("nodeName"):
+            return True, f"{pod.key} was bound to {bound_to}"
+        message = _message(current)
+        if not current["status"].get("nominatedNodeName"):
+            return False, f"{pod.key}: no room could be made on {node}; its Events say why. It waits: {message}"
+        acting = acting or ACTING in message
+        if not acting and loop.time() - began > NOBODY_ACTS:
+            await _nominate(pods, pod, "")
+            return False, f"{pod.key}: no operator moves pods; is it started with --defragment?"
+        await asyncio.sleep(POLL)
+    return False, f"{pod.key} has not been bound within {timeout:g} s; the operator continues"
+
+
+async def _nominate(pods: Pods, pod: PendingPod, node: str) -> None:
+    patch = {"metadata": {"uid": pod.uid}, "status": {"nominatedNodeName": node or None}}
+    await pods.patch_pod_status(pod.namespace, pod.name, patch)
+
+
+async def _read(pods: Pods, pod: PendingPod) -> Object | None:
+    """Return the pod; None if it is gone, or was replaced by another of its name."""
+    try:
+        current = await pods.get_pod(pod.namespace, pod.name)
+    except ApiError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return None
+        raise
+    return current if current["metadata"]["uid"] == pod.uid else None
+
+
+def _message(pod: Object) -> str:
+    conditions = pod["status"].get("conditions") or ()
+    return next((str(each.get("message") or "") for each in conditions if each["type"] == "PodScheduled"), "")
