@@ -64,6 +64,8 @@ PARTS: Final = {
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
+    "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
+    "defragmentation": Part(("defragmentation",), r"ClusterRole(Binding)?/berth-defragmentation"),
     "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),
     "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),
     "debug-api": Part(_SERVERS, r"ClusterRole(Binding)?/berth-(operator-debug-api|debug-reader)"),

@@ -44,6 +44,10 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("hami-core", "runtime-class", "extender", "extender-cert-manager"),
         {"injection": INJECTION, "extender": {"enabled": True, "certManager": True}},
     ),
+    "evictions": (
+        ("evictions", "defragmentation"),
+        {"evictions": {"perMinute": 2}, "defragmentation": {"atOnce": 1}},
+    ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }
 """Name -> components of kustomize, and values of the chart."""

@@ -55,7 +55,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             "affinity": {"nodeAffinity": {}},
             "priorityClassName": "",
             "extraEnv": [{"name": "TZ", "value": "UTC"}],
-            "extraArgs": ["--evictions-per-minute=2"],
+            "extraArgs": ["--status-rate=50"],
             "extraVolumes": [{"name": "token", "emptyDir": {}}],
             "extraVolumeMounts": [{"name": "token", "mountPath": "/token"}],
             "securityContext": {"seccompProfile": None},

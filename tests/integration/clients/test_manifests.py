@@ -15,6 +15,7 @@ from tests.integration.clients.conftest import manifests
 BASE = Path(__file__).parents[3] / "manifests/base"
 DEBUG_API = "../components/debug-api/rbac.yaml"
 LIST_WATCH_API = "../components/list-watch-api/rbac.yaml"
+EVICTIONS = ("../components/evictions/rbac.yaml", "../components/defragmentation/rbac.yaml")
 FILES: list[str] = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
 
 
@@ -47,7 +48,6 @@ ALLOWED = {
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),
         ("create", "", "pods", "binding"),
-        ("create", "", "pods", "eviction"),
         ("delete", "", "pods", ""),
         ("patch", "", "pods", "status"),
         ("patch", "", "nodes", ""),
@@ -71,6 +71,7 @@ ALLOWED = {
         ("watch", "berth.dev", "devices", ""),
         ("patch", "berth.dev", "devices", "status"),
     ],
+    **{file: [("create", "", "pods", "eviction")] for file in EVICTIONS},
     LIST_WATCH_API: [
         ("list", "berth.dev", "devices", ""),
         ("watch", "berth.dev", "devices", ""),
@@ -80,6 +81,7 @@ ALLOWED = {
 }
 DENIED = [
     ("create", "", "pods", ""),
+    ("create", "", "pods", "eviction"),
     ("patch", "", "pods", ""),
     ("patch", "scheduling.x-k8s.io", "podgroups", ""),
     ("deletecollection", "", "pods", ""),

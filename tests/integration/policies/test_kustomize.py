@@ -133,6 +133,7 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
         ("hami-core", "runtime-class", "extender"),
         ("webhook", "extender", "webhook-extender"),
         ("list-watch-api",),
+        ("evictions", "defragmentation"),
     ],
 )
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
