@@ -73,6 +73,10 @@ test: test-binaries ## run every test that needs no GPU: WORKERS=4
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2
 	@BERTH_REPEAT=$(or $(REPEAT),2) $(BIN)/pytest tests/node -n 2 --dist loadfile
 
+.PHONY: defragment-e2e
+defragment-e2e: binaries ## move pods on a fragmented cluster so that one of eight cards fits: NODES=200
+	@BERTH_NODES=$(or $(NODES),200) $(BIN)/pytest -q -s tests/integration/operator/test_defragmentation.py
+
 .PHONY: autoscaler-e2e
 autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth (builds it once, 6 minutes)
 	@$(BIN)/python -m devcluster build karpenter > /dev/null
