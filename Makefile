@@ -122,6 +122,10 @@ bench-core: setup ## measure how fast the core decides, without a cluster: NODES
 bench-quality: setup ## measure how much of all cards gets allocated, against others: ARGS="--seeds 42 --policy ours"
 	@$(BIN)/python -m tests.bench.quality $(ARGS)
 
+.PHONY: bench-living
+bench-living: setup ## the same while pods arrive and end, and who waits: QUICK=1 JOBS=4 ARGS="--seeds 1-5 --load 0.9"
+	@$(BIN)/python -m tests.bench.living --jobs $(or $(JOBS),4) $(if $(QUICK),--quick) $(ARGS)
+
 .PHONY: bench-throughput
 bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput

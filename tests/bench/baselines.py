@@ -125,6 +125,17 @@ class BestFit(Baseline):
         return whole(100.0 * (rated - low) / (high - low)) if high > low else np.zeros_like(rated)
 
 
+class FirstFit(Baseline):
+    """The first node and its first cards."""
+
+    NAME = "firstfit"
+
+    def rate(self, fleet: Fleet, request: PodRequest, fits: Mask, left: Whole) -> Amounts:
+        del fleet, fits
+        self.slots = _by_index(left, amounts_of(request))
+        return np.zeros(len(left))
+
+
 class DotProd(Baseline):
     """The node whose free amounts are least similar to the request."""
 
@@ -333,6 +344,7 @@ def _by_index(left: Whole, requested: tuple[int, int, int]) -> npt.NDArray[np.in
 Maker = Callable[[Iterable[Task], int], Baseline]
 _MAKERS: Final[Mapping[str, Maker]] = {
     "random": lambda _tasks, seed: Random(seed),
+    "firstfit": lambda _tasks, _seed: FirstFit(),
     "bestfit": lambda _tasks, _seed: BestFit(),
     "dotprod": lambda _tasks, _seed: DotProd(),
     "packing": lambda _tasks, _seed: Packing(),

@@ -73,6 +73,8 @@ class Trace:
     name: str
     machines: tuple[Machine, ...]
     tasks: tuple[Task, ...]
+    seconds: tuple[float, ...] = ()
+    """How long each task ran; empty if the trace has no times."""
 
     @property
     def capacity(self) -> int:
@@ -108,7 +110,13 @@ def read(path: Path) -> Trace:
         nodes = (folder() or path.parent) / NODES
     rows = sorted(_rows(path), key=lambda row: row["name"])
     name = path.stem.removeprefix("openb_pod_list_")
-    return Trace(name=name, machines=tuple(map(_machine, _rows(nodes))), tasks=tuple(map(_task, rows)))
+    timed = bool(rows) and "deletion_time" in rows[0]
+    return Trace(
+        name=name,
+        machines=tuple(map(_machine, _rows(nodes))),
+        tasks=tuple(map(_task, rows)),
+        seconds=tuple(map(_seconds, rows)) if timed else (),
+    )
 
 
 def _rows(path: Path) -> list[dict[str, str]]:
@@ -125,6 +133,11 @@ def _task(row: Mapping[str, str]) -> Task:
     cpu, memory, cards, milli = (int(row[name]) for name in ("cpu_milli", "memory_mib", "num_gpu", "gpu_milli"))
     models = tuple(dict.fromkeys(filter(None, (row.get("gpu_spec") or "").split("|"))))
     return Task(cpu=cpu, memory=memory, cards=cards, milli=milli if cards else 0, models=models if cards else ())
+
+
+def _seconds(row: Mapping[str, str]) -> float:
+    """Return how long a task ran, or existed if it never started."""
+    return float(row["deletion_time"]) - float(row["scheduled_time"] or row["creation_time"])
 
 
 # --- from a trace to values of the core -------------------------------------------------------------------------

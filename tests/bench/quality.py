@@ -69,7 +69,7 @@ def main() -> None:
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.quality", description=__doc__.split("\n", 1)[0])
     parser.add_argument("--trace", type=Path, action="append", default=[], help="a file of pods, instead of all")
-    parser.add_argument("--seeds", type=_range, default=_range(SEEDS), help="such as 42-51 or 42")
+    parser.add_argument("--seeds", type=seed_range, default=seed_range(SEEDS), help="such as 42-51 or 42")
     parser.add_argument("--policy", choices=POLICIES, action="append", help="instead of all; may be repeated")
     parser.add_argument("--chart", type=Path, help="a PNG to draw: allocated against arrived")
     parsed = parser.parse_args()
@@ -77,7 +77,8 @@ def _arguments() -> argparse.Namespace:
     return parsed
 
 
-def _range(text: str) -> list[int]:
+def seed_range(text: str) -> list[int]:
+    """Return the seeds of a range such as 42-51, or of one number."""
     first, _, last = text.partition("-")
     return list(range(int(first), int(last or first) + 1))
 
