@@ -87,7 +87,8 @@ class Simulation:
             self._policy = self._policies.pop()[1]
 
     def _arrive(self, arrival: Arrival) -> None:
-        request = self._requests.setdefault(arrival.task, arrival.task.request)
+        if (request := self._requests.get(arrival.task)) is None:
+            request = self._requests[arrival.task] = arrival.task.request
         number = len(self._run.pods)
         self._run.pods.append(Pod(arrival.task, arrival.at, arrival.lifetime))
         self._waiting += arrival.task.size

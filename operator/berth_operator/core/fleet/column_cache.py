@@ -33,6 +33,8 @@ MAX_ROW_VALUES: Final = 4096
 MIN_LOOKUPS: Final = 200
 LOOKUPS_PER_HIT: Final = 4
 """After MIN_LOOKUPS, fingerprints are used only while at least one of this many look-ups is a hit."""
+MAX_OF_NODES: Final = 16
+"""Maximum number of values that depend on nodes but not on charges."""
 MAX_ROWS_ONE_BY_ONE: Final = 4
 """Up to this number of changed rows are looked up one by one; more are computed together."""
 
@@ -98,6 +100,8 @@ class ColumnCache:
         self._fingerprints: dict[int, bytes] = {}
         """Row -> fingerprint, as far as computed since the row changed."""
         self._row_values = _Memo(MAX_ROW_VALUES)
+        self._of_nodes: dict[Hashable, Any] = {}
+        """Key -> value, valid until a node or an inventory changes."""
         self._kept: dict[Hashable, _CachedColumn] = {}
         """Key -> column; the least recently used one comes first."""
         self._size = 0
@@ -114,12 +118,14 @@ class ColumnCache:
     def alter(self, row: int) -> None:
         """Record that a row's node or inventory changed."""
         self._static_digests.pop(row, None)
+        self._of_nodes.clear()
         self.move(row)
 
     def forget(self) -> None:
         """Drop all columns, because the number of rows changed."""
         self._kept.clear()
         self._fingerprints.clear()
+        self._of_nodes.clear()
         self._size = 0
 
     @property
@@ -151,6 +157,16 @@ class ColumnCache:
             self._repair(kept, compute)
             kept.seen = changes
         return kept.shown
+
+    def of_nodes(self, key: Hashable, compute: Callable[[], T]) -> T:
+        """Return the result of `compute` for all rows, which reads no charges; it must not be None."""
+        value: T | None = self._of_nodes.get(key)
+        if value is None:
+            value = compute()
+            if len(self._of_nodes) >= MAX_OF_NODES:
+                self._of_nodes.clear()
+            self._of_nodes[key] = value
+        return value
 
     def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute` for one row; it must not be None."""

@@ -1,12 +1,12 @@
-"""The typical mix of pods: how much cpu goes with a card, and which shares and models are requested.
+"""The typical mix of pods: how much cpu goes with a card, and which shares, models and numbers of cards are requested.
 
 Each pod is counted once, when it is first seen, and its weight decreases with every later pod. So the mix follows what
 users request now, and counting a pod takes constant time.
 """
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,10 +18,16 @@ from berth_api.resources import CPU
 from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.values.request import PodRequest
 
+T = TypeVar("T", bound=Hashable)
+
 HALF_LIFE: Final = 10_000
 """Number of pods with cards after which a pod has half its weight."""
 COMMON: Final = 0.03
 """A share is common if at least this fraction of all pods with shares request it."""
+MAX_LARGE: Final = 16
+"""Maximum number of kinds of pods with several cards that decisions see: those with the most demand."""
+MAX_COUNTED: Final = 256
+"""Maximum number of such kinds that are counted; tenants choose how many there are."""
 STEP: Final = 250
 """Thousandths of a cpu: the width of the histogram's bins for cpu per card."""
 STEPS: Final = 1024
@@ -30,6 +36,16 @@ FRESH: Final = 64
 _GROWTH: Final = 2.0 ** (1 / HALF_LIFE)
 _RESCALE: Final = 2.0**40
 _NEGLIGIBLE: Final = 2.0**-10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LargeKind:
+    """Pods that request several cards."""
+
+    cards: int
+    cpu: int
+    """Thousandths of a cpu."""
+    model: ModelConstraint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -45,6 +61,10 @@ class Typical:
     """Constraint -> the fraction of all requested cards that are requested with it."""
     enough: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
     """Steps of cpu -> the fraction of all requested cards that need at most this much cpu per card."""
+    large: tuple[LargeKind, ...] = ()
+    """The kinds of pods with several cards that have the most demand."""
+    large_demand: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    """Kind of `large` -> its fraction of the cards that all of them request."""
     _starved: npt.NDArray[np.float64] = field(init=False)
     """1 - `enough`, shifted by one: the first value is for all amounts below 0."""
 
@@ -53,6 +73,7 @@ class Typical:
         object.__setattr__(self, "_starved", sealed(np.append(1.0, 1.0 - self.enough)))
         sealed(self.demand)
         sealed(self.enough)
+        sealed(self.large_demand)
 
     @property
     def constrained(self) -> bool:
@@ -79,6 +100,8 @@ class Workload:
         self._by_share = np.zeros(CARD)
         """Hundredths of a card -> weight of the pods."""
         self._demand: dict[ModelConstraint, float] = {}
+        self._large: dict[LargeKind, float] = {}
+        """Kind of pods with several cards -> weight of the cards."""
 
     def see(self, request: PodRequest) -> None:
         """Count a pod; ignore pods without GPUs, and pods that request only GPU memory in bytes."""
@@ -100,11 +123,20 @@ class Workload:
         self._demand[model] = self._demand.get(model, 0.0) + cards
         if hundredths < CARD:
             self._by_share[hundredths] += self._weight
+        if count > 1:
+            self._count_large(LargeKind(cards=count, cpu=cpu, model=model), cards)
+
+    def _count_large(self, kind: LargeKind, cards: float) -> None:
+        if kind not in self._large and len(self._large) >= MAX_COUNTED:
+            del self._large[min(self._large, key=self._large.__getitem__)]
+        self._large[kind] = self._large.get(kind, 0.0) + cards
 
     def _draw_up(self) -> None:
         if self._weight > _RESCALE:
             self._rescale()
         cards, shares = sum(self._demand.values()), self._by_share.sum()
+        large = sorted(self._large, key=self._large.__getitem__, reverse=True)[:MAX_LARGE]
+        large_cards = np.array([self._large[kind] for kind in large])
         self._unseen = 0.0
         self.typical = Typical(
             cpu_per_card=CARD * self._cpu / cards,
@@ -112,17 +144,25 @@ class Workload:
             constraints=tuple(self._demand),
             demand=np.array(tuple(self._demand.values())) / cards,
             enough=np.cumsum(self._by_cpu) / self._by_cpu.sum(),
+            large=tuple(large),
+            large_demand=large_cards / large_cards.sum() if large else large_cards,
         )
 
     def _rescale(self) -> None:
-        """Scale the weights down to keep the numbers small, and drop constraints with negligible weight."""
+        """Scale the weights down to keep the numbers small, and drop constraints and kinds with negligible weight."""
         self._total /= self._weight
         self._cpu /= self._weight
         self._by_cpu /= self._weight
         self._by_share /= self._weight
-        faded = {model: amount / self._weight for model, amount in self._demand.items()}
-        self._demand = {model: amount for model, amount in faded.items() if amount >= _NEGLIGIBLE}
+        self._demand = _faded(self._demand, self._weight)
+        self._large = _faded(self._large, self._weight)
         self._weight = 1.0
+
+
+def _faded(weights: Mapping[T, float], scale: float) -> dict[T, float]:
+    """Return the weights divided by `scale`, without negligible ones."""
+    faded = {key: weight / scale for key, weight in weights.items()}
+    return {key: weight for key, weight in faded.items() if weight >= _NEGLIGIBLE}
 
 
 def _cards(parts: Iterable[Part]) -> tuple[int, int]:

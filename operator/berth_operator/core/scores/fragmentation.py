@@ -2,13 +2,14 @@
 
     waste = unusable remainder of the cards   see allocators/least_waste.py
           + change of the node's imbalance    |free cpu - cpu that typically goes with its free cards|, in cards
-          + change of its stranded cards      free cards * share of typical demand that needs more cpu than is free
+          + delay of the node's emptying      what the empty node is worth, over 1 + the number of its cards' users
           + size of the request * scarcity    of the card's model: its share of demand over its share of free cards
 
-All terms are in hundredths of a card. The second and third term prevent that a node runs out of cpu before it runs out
-of cards, or the other way round. The fourth keeps rare models for pods that accept no other. See docs/placement.md.
+All terms are in hundredths of a card. The second term prevents that a node runs out of cpu before it runs out of cards,
+or the other way round. The third keeps nodes empty, or lets them become so, for pods with several cards: see
+`empty_nodes`. The fourth keeps rare models for pods that accept no other. See docs/placement.md.
 
-Among nodes with equal waste, those with cards are filled one after the other, and those without cards evenly.
+Among nodes with equal waste, those with cards are taken in the order of rows, and those without cards evenly.
 """
 
 from typing import Final
@@ -26,6 +27,7 @@ from berth_operator.core.fleet.cards import Cards, Column, Mask
 from berth_operator.core.fleet.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.workload import Typical
+from berth_operator.core.scores import empty_nodes
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "fragmentation"
@@ -53,12 +55,15 @@ def score(fleet: Fleet, request: PodRequest, fits: Mask) -> Amounts:
 def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     """Return the waste by the pod on each row in hundredths of a card; negative if the pod improves a row."""
     typical, cpu = fleet.workload.typical, dict(request.resources).get(CPU, 0)
+    worth = empty_nodes.worth(fleet)
     part = next((each for each in request.devices.parts if each.type == GPU), None)
     if part is None:
-        return fleet.column_cache.column((NAME, typical, cpu), lambda rows: _without_cards(fleet, cpu, rows))
+        key = (NAME, typical, worth.key, cpu)
+        return fleet.column_cache.column(key, lambda rows: _without_cards(fleet, cpu, rows))
     compute, kind = (_in_subdevices, SUBDEVICES) if allocators.in_subdevices(fleet, part) else (_with_cards, NAME)
     lost: Amounts = fleet.column_cache.column(
-        (NAME, kind, typical, cpu, part, request.model), lambda rows: compute(fleet, request, cpu, part, rows)
+        (NAME, kind, typical, worth.key, cpu, part, request.model),
+        lambda rows: compute(fleet, request, cpu, part, rows),
     )
     if not typical.constrained or not fleet.models or part.unit in (INSTANCE, REPLICA):
         return lost
@@ -120,21 +125,19 @@ def _models(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.ND
 
 
 def _of_node(fleet: Fleet, cpu: int, left: Column, taken: int | Column, rows: Rows) -> Amounts:
-    """Return the change of imbalance and stranded cards of each node in hundredths of a card, plus the tie-breaker."""
+    """Return the waste of each node as a whole in hundredths of a card, plus the tie-breaker."""
     typical, free = fleet.workload.typical, fleet.left(CPU, rows)
-    tie = _tie(fleet, free, left, rows)
-    if not typical.cpu_per_card:
-        return tie
-    before, after = _mismatch(typical, free, left), _mismatch(typical, free - cpu, left - taken)
+    wasted = empty_nodes.worth(fleet).delay(fleet, rows)
+    if typical.cpu_per_card:
+        wasted += _imbalance(typical, free - cpu, left - taken) - _imbalance(typical, free, left)
     # Round to whole hundredths, so that rounding errors do not order equal nodes.
-    return np.rint(after - before) + tie
+    return np.rint(wasted) + _tie(fleet, free, rows)
 
 
-def _mismatch(typical: Typical, free: Column, cards: Column) -> Amounts:
-    """Return imbalance of free cpu and free cards plus stranded cards, in hundredths of a card."""
-    mismatch: Amounts = np.abs(free * (CARD / typical.cpu_per_card) - cards)
-    mismatch += cards * typical.starved(free)
-    return mismatch
+def _imbalance(typical: Typical, free: Column, cards: Column) -> Amounts:
+    """Return the imbalance of free cpu and free cards, in hundredths of a card."""
+    imbalance: Amounts = np.abs(free * (CARD / typical.cpu_per_card) - cards)
+    return imbalance
 
 
 def _scarcity(fleet: Fleet) -> Amounts:
@@ -153,8 +156,13 @@ def _left_by_model(fleet: Fleet, rows: Rows) -> npt.NDArray[np.float32]:
     return np.stack(by_model, axis=1).astype(np.float32)
 
 
-def _tie(fleet: Fleet, free: Column, left: Column, rows: Rows) -> Amounts:
-    """Return a tie-breaker below one hundredth: fill nodes with cards one after the other, the others evenly."""
-    cpu = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
-    cards = 0.09 / CARD * left / np.maximum(pick(fleet.cards[GPU].healthy, rows).sum(axis=1), 1)
-    return np.where(pick(fleet.has_device, rows), cpu + cards, 0.9 - cpu)
+def _tie(fleet: Fleet, free: Column, rows: Rows) -> Amounts | float:
+    """Return a tie-breaker below one hundredth, which fills nodes without cards evenly.
+
+    Nodes with cards are filled in the order of rows. If the fullest was taken, all nodes would stay in use.
+    """
+    has_device = pick(fleet.has_device, rows)
+    if has_device.all():
+        return 0.0
+    unused: Amounts = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
+    return np.where(has_device, 0.0, 0.9 - unused)

@@ -12,7 +12,7 @@ from berth_api.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.column_cache import MAX_BYTES, MIN_LOOKUPS, ColumnCache, Rows, Values
+from berth_operator.core.fleet.column_cache import MAX_BYTES, MAX_OF_NODES, MIN_LOOKUPS, ColumnCache, Rows, Values
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
@@ -193,6 +193,7 @@ REQUESTS = (
     asks({RDMA: 100}),
     asks({"cpu": 700, MEMORY: 5 * GI}),
     asks({"cpu": 2000, GPU: 30}, model=ModelConstraint(globs=("tesla*",))),
+    asks({"cpu": 2000, NVIDIA: 2}, model=ModelConstraint(globs=("tesla*",))),
 )
 STEPS = st.tuples(
     st.sampled_from(("charge", "release", "node", "no node", "device", "no device", "fresh", "seen")),
@@ -230,7 +231,7 @@ def act(made: Fleet, what: str, node: int, number: int) -> None:
         case "fresh":
             made.set_fresh(name, fresh=number > 0)
         case "seen":
-            made.workload.see(REQUESTS[-1 - number])
+            made.workload.see(REQUESTS[-1 - 2 * number])
 
 
 @given(st.lists(STEPS, max_size=40))
@@ -308,3 +309,21 @@ def test_a_rows_fingerprint_depends_on_what_each_pod_holds_of_a_card() -> None:
     made.put_device("node", inventory(divided(0, "1g.10gb", "2g.20gb")))
     seen.append(fingerprint(made))
     assert all(one != other for one, other in itertools.combinations(seen, 2))
+
+
+def test_what_depends_on_nodes_alone_is_computed_again_when_one_changes() -> None:
+    cache, counted = made(), itertools.count()
+
+    def compute() -> int:
+        return next(counted) + 1
+
+    assert (cache.of_nodes("a", compute), cache.of_nodes("a", compute)) == (1, 1)
+    cache.move(3)
+    assert cache.of_nodes("a", compute) == 1
+    cache.alter(3)
+    assert cache.of_nodes("a", compute) == 2
+    cache.forget()
+    assert cache.of_nodes("a", compute) == 3
+    for key in range(2 * MAX_OF_NODES):
+        cache.of_nodes(key, compute)
+    assert len(cache._of_nodes) <= MAX_OF_NODES

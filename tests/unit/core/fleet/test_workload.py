@@ -84,3 +84,32 @@ def test_shares_are_common_if_they_come_often() -> None:
     made = mix(*[{GPU: 47}] * 60, *[{GPU: 81}] * 37, *[{CORE: 10, RATIO: 20}] * 3, {GPU: 33}, {NVIDIA: 1}, {GPU: 200})
     assert made.typical.common == (47, 81)
     assert mix({NVIDIA: 1}).typical.common == ()
+
+
+def large(of: Workload) -> dict[tuple[int, int, ModelConstraint], float]:
+    kinds = ((kind.cards, kind.cpu, kind.model) for kind in of.typical.large)
+    return dict(zip(kinds, of.typical.large_demand.tolist(), strict=True))
+
+
+def test_large_pods_are_those_with_several_cards() -> None:
+    made = mix({"cpu": 4000, NVIDIA: 1}, {GPU: 50}, {"cpu": 64_000, NVIDIA: 8}, {"cpu": 32_000, NVIDIA: 4})
+    made.see(asks({"cpu": 32_000, NVIDIA: 4}, model=T4))
+    expected = {(8, 64_000, ANY_MODEL): 0.5, (4, 32_000, ANY_MODEL): 0.25, (4, 32_000, T4): 0.25}
+    assert large(made) == pytest.approx(expected, rel=0.02)
+    assert large(mix({NVIDIA: 1})) == {}
+
+
+def test_the_kinds_of_large_pods_are_limited_to_those_with_most_demand() -> None:
+    made = mix(*[{"cpu": 64_000, NVIDIA: 8}] * 9)
+    for number in range(2 * workload.MAX_COUNTED):
+        made.see(asks({"cpu": number, NVIDIA: 2}))
+    assert len(made._large) == workload.MAX_COUNTED
+    assert len(large(made)) == workload.MAX_LARGE
+    assert max(large(made), key=large(made).__getitem__) == (8, 64_000, ANY_MODEL)
+
+
+def test_large_pods_that_no_longer_come_are_forgotten() -> None:
+    made, request = mix({NVIDIA: 8}), asks({NVIDIA: 2})
+    for _ in range(45 * workload.HALF_LIFE):
+        made.see(request)
+    assert large(made) == {(2, 0, ANY_MODEL): 1.0}

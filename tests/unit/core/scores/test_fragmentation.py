@@ -10,7 +10,7 @@ from berth_api.model import ModelConstraint
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.scores import fragmentation
+from berth_operator.core.scores import empty_nodes, fragmentation
 from berth_operator.core.values.request import PodRequest
 from tests import builders
 from tests.builders import GPU, MEMORY, NVIDIA, add, asks, card, cards, charge, fleet, grant, inventory, node_info
@@ -109,11 +109,10 @@ def unequal() -> Fleet:
 @pytest.mark.parametrize(
     ("cpu", "expected"),
     [
-        # 8 processors go with a card: the poor node is short of 100 hundredths, the rich one has 200 too many. Where
-        # less than 8 processors are left, the other card is stranded: 100 more.
-        pytest.param(8_000, {"poor": 100, "even": 0, "rich": 0}, id="a typical pod"),
-        pytest.param(4_000, {"poor": -50 + 100, "even": 50, "rich": 50}, id="a light pod mends the poor node"),
-        pytest.param(12_000, {"even": 50 + 100, "rich": -50}, id="a heavy pod mends the rich node"),
+        # 8 processors go with a card: the poor node is short of 100 hundredths, the rich one has 200 too many.
+        pytest.param(8_000, {"poor": 0, "even": 0, "rich": 0}, id="a typical pod"),
+        pytest.param(4_000, {"poor": -50, "even": 50, "rich": 50}, id="a light pod mends the poor node"),
+        pytest.param(12_000, {"even": 50, "rich": -50}, id="a heavy pod mends the rich node"),
     ],
 )
 def test_cards_and_processors_shall_run_out_together(cpu: int, expected: dict[str, int]) -> None:
@@ -123,9 +122,9 @@ def test_cards_and_processors_shall_run_out_together(cpu: int, expected: dict[st
 
 def test_a_pod_without_cards_goes_where_processors_are_left_over() -> None:
     made = seen(unequal(), {"cpu": 8_000, NVIDIA: 1})
-    # 16 processors are 200 hundredths; on the even node they strand both cards, too.
+    # 16 processors are 200 hundredths.
     assert wasted(made, asks({"cpu": 16_000}))["rich"] == -200
-    assert wasted(made, asks({"cpu": 16_000}))["even"] == 200 + 200
+    assert wasted(made, asks({"cpu": 16_000}))["even"] == 200
 
 
 def test_nothing_is_mended_before_a_pod_was_seen() -> None:
@@ -150,17 +149,85 @@ def test_a_model_that_ran_out_is_scarce_but_not_without_limit() -> None:
     assert wasted(made, asks({GPU: 10}))["b"] == 10 * fragmentation.MAX_SCARCITY
 
 
+# --- empty nodes ------------------------------------------------------------------------------------------------
+
+
+def test_the_more_pods_a_node_has_the_less_one_more_delays_its_emptying() -> None:
+    made = fleet({f"with {number}": cards(8) for number in range(4)})
+    for number in range(4):
+        for slot in range(number):
+            made.charge(charge(f"p{number}-{slot}", share(slot, 100), node=f"with {number}"))
+    seen(made, {NVIDIA: 8})
+    # An empty node is worth 3 hundredths for each of the 8 cards.
+    assert wasted(made, asks({NVIDIA: 1})) == {"with 0": 24, "with 1": 12, "with 2": 8, "with 3": 6}
+    # The same for pods without cards, which use cpu that pods with 8 cards need.
+    assert wasted(made, asks({"cpu": 0})) == {"with 0": 24, "with 1": 12, "with 2": 8, "with 3": 6}
+
+
+def test_only_nodes_that_could_take_large_pods_are_kept_for_them() -> None:
+    made = fleet({"large": cards(8), "small": cards(2), "broken": [card(0, healthy=False), *cards(8)[1:]]})
+    add(made, node_info("weak", cpu=8_000), inventory(*cards(8)))
+    add(made, node_info("other"), inventory(*(card(minor, model=builders.T4) for minor in range(8))))
+    seen(made, {NVIDIA: 8, "cpu": 16_000}, model=ModelConstraint(globs=("nvidia a100*",)))
+    values = empty_nodes.worth(made).values
+    assert {name for name, row in made.rows.items() if values[row]} == {"large"}
+
+
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        pytest.param([{NVIDIA: 1}, {GPU: 50}], {"a": 0, "b": 0}, id="no large pods"),
+        pytest.param([{NVIDIA: 2}], {"a": 6, "b": 6}, id="both nodes: 3 hundredths for each card"),
+        # 16 of 32 cards are on nodes with 64 cpus.
+        pytest.param([{NVIDIA: 4, "cpu": 64_000}], {"a": 12 * 2, "b": 0}, id="scarce nodes are worth more"),
+        # Two thirds of the demand are for pods with 8 cards.
+        pytest.param([{NVIDIA: 8, "cpu": 64_000}, {NVIDIA: 4}], {"a": 32 + 4, "b": 4}, id="by demand"),
+        pytest.param([{NVIDIA: 16}], {"a": 0, "b": 0}, id="fits nowhere"),
+    ],
+)
+def test_what_an_empty_node_is_worth(pods: list[dict[str, int]], expected: dict[str, int]) -> None:
+    made = fleet({})
+    for name, cpu in (("a", 64_000), ("a2", 64_000), ("b", 32_000), ("b2", 32_000)):
+        add(made, node_info(name, cpu=cpu), inventory(*cards(8)))
+    values = empty_nodes.worth(seen(made, *pods)).values
+    assert {name: round(values[made.rows[name]]) for name in expected} == expected
+
+
+def test_what_empty_nodes_are_worth_follows_the_nodes() -> None:
+    made = seen(fleet({"a": cards(8)}), {NVIDIA: 8})
+    before = empty_nodes.worth(made)
+    made.charge(charge("p", share(0, 100), node="a"))
+    assert empty_nodes.worth(made) is before
+    add(made, node_info("b"), inventory(*cards(8)))
+    after = empty_nodes.worth(made)
+    assert after.values[made.rows["b"]] == after.values[made.rows["a"]] == 24
+    # Equal keys: what is cached for other rows stays valid.
+    assert after.key == before.key
+
+
+def test_the_waste_on_a_node_follows_how_scarce_its_kind_becomes() -> None:
+    made = fleet({})
+    add(made, node_info("large", cpu=64_000), inventory(*cards(8)))
+    seen(made, {NVIDIA: 8, "cpu": 64_000})
+    before = wasted(made, asks({NVIDIA: 1}))
+    for number in range(3):
+        add(made, node_info(f"small-{number}", cpu=32_000), inventory(*cards(8)))
+    # The cards of such nodes are now a quarter of all; no pod has changed the node.
+    assert wasted(made, asks({NVIDIA: 1}))["large"] - before["large"] == 4 * 24 - 24
+
+
 # --- ties and points --------------------------------------------------------------------------------------------
 
 
-def test_nodes_with_cards_are_filled_and_others_are_not() -> None:
+def test_nodes_with_cards_are_filled_in_order_and_others_evenly() -> None:
     made = fleet({"a": cards(4), "b": cards(4)})
     made.charge(charge("a", share(0, 100), node="b", resources=(("cpu", 8_000),)))
     for name in ("c", "d"):
         add(made, node_info(name))
     made.charge(charge("b", node="d", resources=(("cpu", 8_000),)))
     points = fragmentation.score(made, asks({NVIDIA: 1}), made.has_device)
-    assert points[made.rows["b"]] > points[made.rows["a"]]
+    # Whichever is fuller: to take the fullest would keep all nodes in use while pods end.
+    assert points[made.rows["b"]] == points[made.rows["a"]]
     points = fragmentation.score(made, asks({"cpu": 1}), made.present & ~made.has_device)
     assert points[made.rows["c"]] > points[made.rows["d"]]
 

@@ -1,0 +1,83 @@
+"""What empty nodes are worth to pods with several cards, and what a pod costs that delays a node's emptying.
+
+Pods with several cards fit only where others have left. A node is empty once its last pod has ended, and the (n + 1)th
+pod delays that by about 1 / (n + 1) of a mean lifetime. So a pod costs what the empty node is worth, over 1 + the
+number of users of its cards. Full nodes cost little, and nearly empty ones are left to drain.
+
+An empty node is worth more if more of the demand of large pods fits on it, if these have more cards, and if few other
+nodes can take them, such as pods that need nearly all cpu of the largest nodes.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api.model import ModelConstraint
+from berth_api.names import GPU
+from berth_api.resources import CPU
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.fleet import Fleet
+
+PRICE: Final = 3.0
+"""Hundredths of a card that an empty node is worth for each card of the pods that it is kept for."""
+MAX_SCARCITY: Final = 100.0
+"""Upper limit of the scarcity of nodes for one kind of pods."""
+STEPS: Final = 4
+"""Scarcity is rounded to so many steps for each doubling, so that columns stay valid if a few nodes change."""
+
+Amounts = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Worth:
+    """What each node is worth if it is empty."""
+
+    key: tuple[float, ...]
+    """All that `values` depends on besides the row's node and inventory, and the typical mix."""
+    values: Amounts
+    """Row -> hundredths of a card."""
+
+    def delay(self, fleet: Fleet, rows: Rows) -> Amounts:
+        """Return for each row what one more pod costs."""
+        users = pick(fleet.cards[GPU].users, rows).sum(axis=1)
+        cost: Amounts = pick(self.values, rows) / (1.0 + users)
+        return cost
+
+
+def worth(fleet: Fleet) -> Worth:
+    """Return what each node is worth if it is empty, to pods of the typical mix."""
+    return fleet.column_cache.of_nodes((__name__, fleet.workload.typical), lambda: _computed(fleet))
+
+
+def _computed(fleet: Fleet) -> Worth:
+    typical = fleet.workload.typical
+    if not typical.large:
+        return Worth(key=(), values=np.zeros(len(fleet.names)))
+    hosts = _hosts(fleet)
+    cards = (fleet.cards[GPU].healthy.sum(axis=1) * fleet.present).astype(np.float64)
+    scarcity = np.clip(cards.sum() / np.maximum(cards @ hosts, 1.0), 1.0, MAX_SCARCITY)
+    rounded = 2.0 ** (np.rint(STEPS * np.log2(scarcity)) / STEPS)
+    sizes = np.array([kind.cards for kind in typical.large])
+    return Worth(key=tuple(rounded.tolist()), values=hosts @ (PRICE * typical.large_demand * sizes * rounded))
+
+
+def _hosts(fleet: Fleet) -> Mask:
+    """Return whether each node could take a pod of each large kind if it was empty: shape (rows, kinds)."""
+    kinds = fleet.workload.typical.large
+    sizes, cpu = np.array([kind.cards for kind in kinds]), np.array([kind.cpu for kind in kinds])
+    accepted = {model: _accepted(fleet, model) for model in {kind.model for kind in kinds}}
+    number = np.stack([accepted[kind.model] for kind in kinds], axis=1)
+    enough_cpu: Mask = fleet.total(CPU)[:, np.newaxis] >= cpu
+    return (number >= sizes) & enough_cpu & fleet.present[:, np.newaxis]
+
+
+def _accepted(fleet: Fleet, model: ModelConstraint) -> npt.NDArray[np.int64]:
+    """Return the number of healthy cards of each row that a constraint accepts."""
+    cards = fleet.cards[GPU]
+    accepts = fleet.accepted_models(model)
+    mask = cards.healthy if not len(accepts) else cards.healthy & accepts[cards.model]
+    number: npt.NDArray[np.int64] = mask.sum(axis=1)
+    return number
