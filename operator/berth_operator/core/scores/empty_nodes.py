@@ -21,7 +21,7 @@ from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 
-PRICE: Final = 3.0
+PRICE: Final = 5.0
 """Hundredths of a card that an empty node is worth for each card of the pods that it is kept for."""
 MAX_SCARCITY: Final = 100.0
 """Upper limit of the scarcity of nodes for one kind of pods."""

@@ -158,10 +158,10 @@ def test_the_more_pods_a_node_has_the_less_one_more_delays_its_emptying() -> Non
         for slot in range(number):
             made.charge(charge(f"p{number}-{slot}", share(slot, 100), node=f"with {number}"))
     seen(made, {NVIDIA: 8})
-    # An empty node is worth 3 hundredths for each of the 8 cards.
-    assert wasted(made, asks({NVIDIA: 1})) == {"with 0": 24, "with 1": 12, "with 2": 8, "with 3": 6}
+    # An empty node is worth 5 hundredths for each of the 8 cards.
+    assert wasted(made, asks({NVIDIA: 1})) == {"with 0": 40, "with 1": 20, "with 2": 13, "with 3": 10}
     # The same for pods without cards, which use cpu that pods with 8 cards need.
-    assert wasted(made, asks({"cpu": 0})) == {"with 0": 24, "with 1": 12, "with 2": 8, "with 3": 6}
+    assert wasted(made, asks({"cpu": 0})) == {"with 0": 40, "with 1": 20, "with 2": 13, "with 3": 10}
 
 
 def test_only_nodes_that_could_take_large_pods_are_kept_for_them() -> None:
@@ -177,11 +177,11 @@ def test_only_nodes_that_could_take_large_pods_are_kept_for_them() -> None:
     ("pods", "expected"),
     [
         pytest.param([{NVIDIA: 1}, {GPU: 50}], {"a": 0, "b": 0}, id="no large pods"),
-        pytest.param([{NVIDIA: 2}], {"a": 6, "b": 6}, id="both nodes: 3 hundredths for each card"),
+        pytest.param([{NVIDIA: 2}], {"a": 10, "b": 10}, id="both nodes: 5 hundredths for each card"),
         # 16 of 32 cards are on nodes with 64 cpus.
-        pytest.param([{NVIDIA: 4, "cpu": 64_000}], {"a": 12 * 2, "b": 0}, id="scarce nodes are worth more"),
-        # Two thirds of the demand are for pods with 8 cards.
-        pytest.param([{NVIDIA: 8, "cpu": 64_000}, {NVIDIA: 4}], {"a": 32 + 4, "b": 4}, id="by demand"),
+        pytest.param([{NVIDIA: 4, "cpu": 64_000}], {"a": 20 * 2, "b": 0}, id="scarce nodes are worth more"),
+        # Two thirds of the demand are for pods with 8 cards: 2/3 * 40 * 2, and 1/3 * 20.
+        pytest.param([{NVIDIA: 8, "cpu": 64_000}, {NVIDIA: 4}], {"a": 60, "b": 7}, id="by demand"),
         pytest.param([{NVIDIA: 16}], {"a": 0, "b": 0}, id="fits nowhere"),
     ],
 )
@@ -200,7 +200,7 @@ def test_what_empty_nodes_are_worth_follows_the_nodes() -> None:
     assert empty_nodes.worth(made) is before
     add(made, node_info("b"), inventory(*cards(8)))
     after = empty_nodes.worth(made)
-    assert after.values[made.rows["b"]] == after.values[made.rows["a"]] == 24
+    assert after.values[made.rows["b"]] == after.values[made.rows["a"]] == 40
     # Equal keys: what is cached for other rows stays valid.
     assert after.key == before.key
 
@@ -213,7 +213,7 @@ def test_the_waste_on_a_node_follows_how_scarce_its_kind_becomes() -> None:
     for number in range(3):
         add(made, node_info(f"small-{number}", cpu=32_000), inventory(*cards(8)))
     # The cards of such nodes are now a quarter of all; no pod has changed the node.
-    assert wasted(made, asks({NVIDIA: 1}))["large"] - before["large"] == 4 * 24 - 24
+    assert wasted(made, asks({NVIDIA: 1}))["large"] - before["large"] == 4 * 40 - 40
 
 
 # --- ties and points --------------------------------------------------------------------------------------------
