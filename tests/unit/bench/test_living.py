@@ -138,6 +138,16 @@ def test_policies_see_the_same_pods_and_allocate_about_what_is_offered() -> None
     assert statistics.fmean(allocated.values()) == pytest.approx(0.8, abs=0.1)
 
 
+def test_large_pods_seldom_wait_while_others_come_and_go() -> None:
+    mix = (task(milli=500, cpu=5_000),) * 60 + (task(cpu=10_000),) * 60 + (task(cards=8, cpu=80_000),) * 2
+    machines = [Machine(name=f"m{number}", cpu=96_000, memory=262_144, cards=8, model="T4") for number in range(24)]
+    pods = list(stream.arrivals([(0.0, Mix(tasks=mix))], load=0.85, capacity=192_000, end=4.0, rng=rng(1)))
+    run = Simulation(machines, [(0.0, Policy())], 1).run(pods, start=1.0, end=4.0)
+    large = living_results.outcome(run, capacity=192_000, start=1.0, end=4.0).sizes["8"]
+    # 20 %; with empty nodes worth nothing it is 60 %.
+    assert len(large.waited) < 0.4 * large.pods
+
+
 def test_a_scaled_fleet_has_its_part_of_each_type() -> None:
     machines = [
         Machine(name=f"{model}{number}", cpu=96_000, memory=1_000, cards=8, model=model)

@@ -101,7 +101,7 @@ def _fragmentation(free: Amounts, size: int) -> float:
 
 
 def _stranded(fleet: Fleet, free: Amounts) -> float:
-    """Return the share of free GPUs that typical pods cannot use for want of cpu, as the score `fragmentation` does."""
+    """Return the share of free GPUs that typical pods cannot use for want of cpu."""
     total = float(free.sum())
     starved = fleet.workload.typical.starved(np.maximum(fleet.left(CPU), 0))
     return float((free * starved).sum()) / total if total else 0.0
