@@ -12,12 +12,12 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
 from berth_api import mig, names, quantity
+from berth_api.caching import sized_cache
 
 TYPES: Final = ("gpu", "rdma", "fpga")
 """The built-in types of devices."""
@@ -113,7 +113,7 @@ def handle(kind: str, minor: int, function: Function) -> str:
     return function.bus_id or f"{kind} {minor} function {function.minor}"
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**20)
 def short(name: str) -> str:
     """Return a resource name without either of the two equivalent prefixes."""
     for prefix in (names.PREFIX, names.OTHER_PREFIX):

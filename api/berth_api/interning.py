@@ -2,10 +2,13 @@
 
 from collections.abc import Hashable
 from dataclasses import fields
-from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
+
+from berth_api.caching import sized_cache
 
 K = TypeVar("K", bound=Hashable)
+
+MAX_BYTES: Final = 2**23
 
 
 def hash_of(value: Any) -> int:
@@ -22,6 +25,6 @@ def intern(value: K) -> K:
     return earliest
 
 
-@lru_cache(maxsize=8192)
+@sized_cache(MAX_BYTES)
 def _earliest(value: Hashable) -> Any:
     return value

@@ -7,13 +7,13 @@ A table lists the sets for each number of GPUs, in Koordinator's form:
 import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
 from berth_api import interning, names, quantity
 from berth_api.allocation import MAX_MINOR
+from berth_api.caching import sized_cache
 
 MAX_PARTITIONS: Final = 256
 """Of one size, in one table."""
@@ -56,7 +56,7 @@ def partitions_only(labels: Mapping[str, str]) -> bool:
     return labels.get(names.PARTITION_POLICY_LABEL) == "Honor"
 
 
-@lru_cache(maxsize=256)
+@sized_cache(2**24)
 def parse(text: str) -> Table:
     """Parse a table.
 
@@ -148,7 +148,7 @@ def built_in(models: Collection[str], minors: Collection[int]) -> Table:
     return NVSWITCH if all(map(is_on_nvswitch, models)) else ()
 
 
-@lru_cache(maxsize=256)
+@sized_cache(2**18)
 def is_on_nvswitch(model: str) -> bool:
     """Return whether GPUs of this model are on boards of eight with NVSwitch."""
     return _ON_NVSWITCH.fullmatch(model.replace("-", " ")) is not None

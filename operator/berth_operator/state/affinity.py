@@ -6,19 +6,19 @@ current labels, and so do we.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
 from berth_api import names, selectors
+from berth_api.caching import sized_cache
 from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Term, TopologySpreadConstraint
+from berth_operator.state import pod_limits
+from berth_operator.state.pod_limits import PREFERRED, REQUIRED
 
 Object = Mapping[str, Any]
 
-REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 _SPREAD: Final = frozenset({("apps/v1", "ReplicaSet"), ("apps/v1", "StatefulSet"), ("v1", "ReplicationController")})
 """Controllers whose replicas kube-scheduler spreads by default."""
 
@@ -31,12 +31,14 @@ def identity(pod: Object) -> Identity:
 
 def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> Identity:
     """Return the identity of a pod with these labels."""
+    if pod_limits.has_too_many_labels(labels):
+        labels = {}
     # A Binding's labels are copied to the pod; without this exception every pod's identity would change when bound.
     sorted_labels = tuple(sorted(each for each in labels.items() if each[0] != names.FENCED_BY))
     return _identity(namespace, sorted_labels, controller)
 
 
-@lru_cache(maxsize=16384)
+@sized_cache(2**24)
 def _identity(namespace: str, labels: Labels, controller: str) -> Identity:
     """Return one shared value for all replicas, to save memory in clusters with ten thousands of pods."""
     return Identity(namespace=namespace, labels=labels, controller=controller)
@@ -66,14 +68,14 @@ def of_pod(pod: Object) -> Affinity:
 
 
 def of_placed(pod: Object) -> Affinity:
-    """Read the same of a placed pod; none if it is invalid, so that it does not affect other pods."""
+    """Read the same of a placed pod; none if it is invalid or too large, so that it does not affect other pods."""
     try:
-        return of_pod(pod)
+        return NO_AFFINITY if pod_limits.has_too_many_terms(pod["spec"]) else of_pod(pod)
     except ValueError:
         return NO_AFFINITY
 
 
-@lru_cache(maxsize=4096)
+@sized_cache(2**24)
 def _read(body: bytes) -> Affinity:
     """Parse equal constraints once: a Deployment's pods share one value, which is compared by identity."""
     namespace, labels, pod_affinity, pod_anti_affinity, spreads = orjson.loads(body)

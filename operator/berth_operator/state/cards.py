@@ -5,10 +5,10 @@ import operator
 import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
 from typing import Final
 
 from berth_api import allocation, interning, mig, names, quantity
+from berth_api.caching import sized_cache
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, Topology
 from berth_api.request import NVIDIA_GPU
 from berth_api.selectors import Labels
@@ -19,8 +19,8 @@ Resources = tuple[tuple[str, str | int], ...]
 Amounts = tuple[tuple[str, int], ...]
 Instances = tuple[tuple[str, str], ...]
 
-ALIKE: Final = 1024
-"""Entries of each cache of parsed values: a fleet has few different cards."""
+ALIKE: Final = 2**22
+"""Bytes of each cache of parsed values: a fleet has few different cards."""
 MAX_BANDWIDTH: Final = 10**15
 """Bytes per second; a hundred times as much as any GPU has."""
 _NOWHERE: Final = Topology()
@@ -63,7 +63,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
     )
 
 
-@lru_cache(maxsize=ALIKE)
+@sized_cache(ALIKE)
 def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
     """Return the device's own labels and those that every device has, for selectors."""
     known = (
@@ -74,7 +74,7 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
     return tuple(sorted({**{key: value for key, value in known if value}, **dict(own)}.items()))
 
 
-@lru_cache(maxsize=ALIKE)
+@sized_cache(ALIKE)
 def _links(links: tuple[tuple[int, str, int], ...]) -> Links:
     """Return the link score to each linked card, by its minor."""
     return tuple(
@@ -94,7 +94,7 @@ def _facts(device: DeviceInfo) -> CardFacts:
     )
 
 
-@lru_cache(maxsize=ALIKE)
+@sized_cache(ALIKE)
 def _bandwidth(value: str | int) -> int:
     """Return a memory bandwidth; 0 if it is no quantity, because it only ranks nodes."""
     try:
@@ -160,7 +160,7 @@ def _subdevice_amounts(device: DeviceInfo, instances: Instances) -> Amounts:
     return tuple(sorted(counts.items()))
 
 
-@lru_cache(maxsize=ALIKE)
+@sized_cache(ALIKE)
 def _amounts(device_type: str, resources: Resources) -> Amounts:
     """Return a card's amounts; where the spec has none, a card counts as 100 hundredths."""
     whole = {names.GPU: (names.GPU_CORE, names.GPU_MEMORY_RATIO)}.get(device_type, (device_type,))
@@ -236,7 +236,7 @@ def _function_problems(device: DeviceInfo) -> Iterator[str]:
             yield f"vfGroups: virtual function {name} is listed {count} times; allowed is once"
 
 
-@lru_cache(maxsize=ALIKE)
+@sized_cache(ALIKE)
 def _resource_problems(device_type: str, resources: Resources, *, healthy: bool) -> tuple[str, ...]:
     """Return the contradictions in a card's resources; cached, since most cards offer the same."""
     return tuple(_contradictions(device_type, resources, healthy=healthy))

@@ -13,6 +13,9 @@ Object = Mapping[str, Any]
 FORMED: Final = ("Scheduled", "Running", "Finished", "Failed")
 """Phases of groups that have had their minimum of bound members."""
 
+MAX_NAME: Final = 253
+"""Characters of the name of an object."""
+
 
 class GroupError(ValueError):
     """A pod's gang is ambiguous or invalid; the text names the field and what is allowed."""
@@ -54,6 +57,8 @@ def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, in
         )
     if not name:
         raise GroupError(f'annotation {names.POD_GROUP}: "{name or ""}"; allowed is the name of the group')
+    if len(name) > MAX_NAME:
+        raise GroupError(f"annotation {names.POD_GROUP}: {len(name)} characters; allowed are at most {MAX_NAME}")
     if text is None:
         raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
     if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) <= MAX_MEMBERS):

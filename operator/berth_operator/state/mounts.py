@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from berth_operator.core.values.mounts import NO_MOUNTS, Attachable, Disk, Mounts, Use
 from berth_operator.core.values.storage import MIGRATED
+from berth_operator.state import pod_limits
 
 Object = Mapping[str, Any]
 
@@ -23,7 +24,7 @@ RELEVANT: Final = frozenset({*_KINDS, "persistentVolumeClaim", "ephemeral", "isc
 
 def of_pod(pod: Object) -> Mounts:
     """Read the pod's volumes that scheduling depends on."""
-    volumes = relevant(pod["spec"])
+    volumes = relevant(pod["spec"])[: pod_limits.MAX_VOLUMES]
     if not volumes:
         return NO_MOUNTS
     uses = {each for volume in volumes for each in _uses(pod, volume)}

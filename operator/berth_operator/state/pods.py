@@ -2,21 +2,33 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, Final
 
 import orjson
 
 from berth_api import injection, interning, model, names, nonzero_requested, request, resize, resources, share
 from berth_api.allocation import Grant
+from berth_api.caching import sized_cache
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
 from berth_client import times
 from berth_client.objects import without_managed_fields
+from berth_operator.core.decision import messages
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
-from berth_operator.state import affinity, allocations, endings, features, groups, images, mounts, ports, terms
+from berth_operator.state import (
+    affinity,
+    allocations,
+    endings,
+    features,
+    groups,
+    images,
+    mounts,
+    pod_limits,
+    ports,
+    terms,
+)
 
 Object = Mapping[str, Any]
 
@@ -28,14 +40,17 @@ _UNREAD: Final = (
     "livenessProbe",
     "readinessProbe",
     "startupProbe",
+    "lifecycle",
 )
-"""Fields of a container that are large and that scheduling does not read."""
+"""Fields of a container that may be large and that scheduling does not read."""
+_UNREAD_OF_POD: Final = ("dnsConfig", "hostAliases", "imagePullSecrets", "securityContext")
+"""The same of a pod."""
 _VOLUMES: Final = mounts.RELEVANT | {"image"}
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
-TEMPLATES: Final = 4096
-"""Entries of the caches of parsed specs: the replicas of an application have equal ones."""
+TEMPLATES: Final = 2**25
+"""Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = (
     names.ALLOCATE_HINT,
     names.JOINT_ALLOCATE,
@@ -65,6 +80,8 @@ def transform(pod: dict[str, Any]) -> dict[str, Any]:
     """Drop the fields of a pod that the operator does not read, so that pods of equal scheduling compare equal."""
     without_managed_fields(pod)
     spec = pod.get("spec", {})
+    for name in _UNREAD_OF_POD:
+        spec.pop(name, None)
     for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
         for name in _UNREAD:
             container.pop(name, None)
@@ -111,7 +128,7 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
         _check_gang(gang, pod_request, kinds)
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
-        pod_request, weight, gang, error = PodRequest(), 0, None, str(wrong)
+        pod_request, weight, gang, error = PodRequest(), 0, None, messages.cut(str(wrong))
     return PendingPod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
@@ -153,8 +170,10 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata = pod["metadata"]
-    inputs = _annotations(pod), metadata.get("labels") or {}, affinity.controller(metadata)
-    pod_request = _of_template(_template(pod, *inputs), kinds)
+    annotations = _annotations(pod)
+    template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
+    pod_limits.check(pod, annotations, template)
+    pod_request = _of_template(template, kinds)
     return replace(pod_request, mounts=mounts.of_pod(pod)) if mounts.relevant(pod["spec"]) else pod_request
 
 
@@ -170,7 +189,7 @@ def _template(pod: Object, *more: Object | str) -> bytes:
     return orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS)
 
 
-@lru_cache(maxsize=TEMPLATES)
+@sized_cache(TEMPLATES)
 def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     spec, namespace, annotations, labels, controller = orjson.loads(template)
     metadata = {"namespace": namespace, "labels": labels}
@@ -280,7 +299,9 @@ def charge(
         resolve_grants: finds the current minors of the grants' cards.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
-    taken = _taken(_template(pod, _resizing(pod.get("status") or {})), kinds)
+    template = _template(pod, _resizing(pod.get("status") or {}))
+    # Unlike a waiting pod's, it has no limit.
+    taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(template, kinds)
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
     gang = groups.of_placed(pod)
     return Charge(
@@ -326,14 +347,22 @@ def _resizing(status: Object) -> Object:
     return {name: status[name] for name in resize.READS if status.get(name)}
 
 
-@lru_cache(maxsize=TEMPLATES)
+@sized_cache(TEMPLATES)
 def _taken(template: bytes, kinds: Kinds) -> _Taken:
     spec, _, status = orjson.loads(template)
-    total = resize.held(spec, status)
+    total = _bounded(resize.held(spec, status), kinds)
     return _Taken(
         resources=_counted_on_node(total),
         nonzero_requested=nonzero_requested.of_pod(spec, status),
         plugin_requests=_plugin_requests(total, kinds),
         devices=allocations.requested(total, kinds, spec),
-        ports=ports.of_pod(spec),
+        ports=ports.of_pod(spec)[: pod_limits.MAX_HOST_PORTS],
     )
+
+
+def _bounded(total: Mapping[str, int], kinds: Kinds) -> Mapping[str, int]:
+    """Return the resources of a bound pod, up to a number: those that every node has first, then devices."""
+    if len(total) <= pod_limits.MAX_RESOURCES:
+        return total
+    ranked = sorted(total, key=lambda name: ("/" in name, not request.is_device(name, kinds), name))
+    return {name: total[name] for name in ranked[: pod_limits.MAX_RESOURCES]}

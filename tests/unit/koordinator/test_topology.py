@@ -290,7 +290,7 @@ def test_whatever_is_taken_the_best_set_of_the_rest_is_given(
 @pytest.mark.parametrize("count", [pytest.param(count, id=f"{count} cards") for count in range(1, 9)])
 def test_the_best_set_from_cold(count: int, capsys: pytest.CaptureFixture[str]) -> None:
     made, request = machine(nvswitch()), wants({NVIDIA: count})
-    topology.best.cache_clear()
+    topology.best.cache.clear()
     began = time.perf_counter()
     got = Policy().choose(made, made.rows["node"], request)
     took = 1000 * (time.perf_counter() - began)

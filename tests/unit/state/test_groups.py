@@ -3,6 +3,7 @@
 import pytest
 
 from berth_api import names
+from berth_operator.core.decision import messages
 from berth_operator.core.values.request import Membership
 from berth_operator.state import groups, pods
 from tests.builders import Raw, pod, pod_group
@@ -78,7 +79,7 @@ def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
 )
 def test_an_ambiguous_gang_is_reported(fields: Raw, message: str) -> None:
     pending = pods.pending(pod(**fields))
-    assert pending.error == message
+    assert pending.error == messages.cut(message)
     assert pending.gang is None
     assert pods.charge(pod(**fields, on="node")).gang is None
 

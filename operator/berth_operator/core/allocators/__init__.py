@@ -12,13 +12,13 @@ selects an allocator for each part of a request.
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from types import ModuleType
 from typing import Final, cast
 
 import numpy as np
 
 from berth_api.allocation import Grant
+from berth_api.caching import sized_cache
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE, LAST, PLUGIN_UNIT, REPLICA, Part, SubdeviceRule, Unit
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
@@ -99,7 +99,7 @@ class Allocators:
         return fits
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**22)
 def _ruled(part: Part, rule: SubdeviceRule) -> Part:
     """Return a part with a rule for subdevices, if the rule applies to it and the pod has none."""
     return part if part.subdevices or part.unit != PLUGIN_UNIT else replace(part, subdevices=rule)

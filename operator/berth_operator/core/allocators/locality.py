@@ -6,12 +6,12 @@ cards is a matter of counting, which array expressions do for all nodes at once.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.caching import sized_cache
 from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
 from berth_operator.core.fleet.cards import NVLINK, Column, Mask
@@ -78,7 +78,7 @@ def _alike(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> tuple[s
     return ALIKE if pick(fleet.cards[GPU].mixed, rows).any() else ()
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**22)
 def of(part: Part, topology: GpuTopology | None, alike: tuple[str, ...] = ()) -> Locality:
     """Return the locality that a part's hint (`scope`) and the pod's topology request, with what makes cards alike."""
     if part.count == 1 and not part.every:
@@ -157,7 +157,7 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkSco
     return allowed
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**24)
 def link_scores(wiring: Wiring, slots: int) -> LinkScores:
     """Return the score of the link between any two slots, as either card reports it; 0 if neither does."""
     scores = np.zeros((slots, slots))
@@ -170,7 +170,7 @@ def link_scores(wiring: Wiring, slots: int) -> LinkScores:
     return scores
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**24)
 def cliques(wiring: Wiring, slots: int) -> Mask:
     """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots)."""
     linked = link_scores(wiring, slots) >= NVLINK

@@ -6,12 +6,12 @@ leaves the most valuable other sets, of its size or larger, completely free.
 """
 
 from collections.abc import Collection, Iterator, Sequence
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 
 from berth_api.allocation import text
+from berth_api.caching import sized_cache
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.partitions import Partition, Table
 from berth_api.request import Part, PartitionSpec
@@ -48,7 +48,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
     return mask
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**24)
 def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
     """Return the partitions of `count` cards that a pod accepts, those with the highest score first."""
     own = sorted(dict(table).get(count, ()), key=lambda each: -each.score)
@@ -73,7 +73,7 @@ def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -
     return max(equal, key=lambda each: sum(worth for worth, minors in larger if minors.isdisjoint(each.minors)))
 
 
-@lru_cache(maxsize=1024)
+@sized_cache(2**24)
 def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
     """Return (value, minors) of the sets of at least this size that have the highest score of their size."""
     sized = [(_WORTH[number], sets) for number, sets in table if number in _WORTH and number >= size and sets]

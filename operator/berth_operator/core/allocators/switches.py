@@ -5,12 +5,12 @@ few different combinations of these numbers, so the answer is computed once for 
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.caching import sized_cache
 from berth_operator.core.fleet.cards import Column, Mask
 
 Switch = tuple[int, ...]
@@ -67,7 +67,7 @@ def _line_numbers(lines: Column) -> Column:
     return numbers
 
 
-@lru_cache(maxsize=8192)
+@sized_cache(2**23)
 def _suffice(combined: tuple[int, ...], counts: Switch, max_switches: int) -> bool:
     """Return whether at most `max_switches` of these switches suffice; each is one number from `_combined_counts`."""
     sizes = tuple(count + 1 for count in counts)

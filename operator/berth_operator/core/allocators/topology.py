@@ -22,7 +22,6 @@ of the first SEEDS cards of a group, by adding the card with the best links to t
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import chain, combinations
 from math import comb
 from typing import Final
@@ -30,6 +29,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.caching import sized_cache
 from berth_api.request import Part
 from berth_operator.core.allocators import locality
 from berth_operator.core.allocators.locality import ANYWHERE, LinkScores, Locality
@@ -39,8 +39,8 @@ from berth_operator.core.fleet.intern_table import Wiring
 
 MAX_SETS: Final = 20_000
 SEEDS: Final = 32
-CACHE_SIZE: Final = 4096
-"""Entries of the cache of `best`; nodes with equal cards in equal use share an entry."""
+CACHE_BYTES: Final = 2**25
+"""Bytes of the cache of `best`; nodes with equal cards in equal use share an entry."""
 _NEAR_WEIGHT: Final = 1e13
 _LINK_WEIGHT: Final = 1e5
 """When a set is grown: the weights of a near card and of a link score, relative to the cost of a card."""
@@ -145,7 +145,7 @@ def candidates_of(
     )
 
 
-@lru_cache(maxsize=CACHE_SIZE)
+@sized_cache(CACHE_BYTES)
 def best(candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best set, ordered by minor; empty if no set is allowed."""
     sets = (
@@ -176,7 +176,7 @@ def _all_sets(candidates: Candidates) -> Mask:
     return allowed
 
 
-@lru_cache(maxsize=64)
+@sized_cache(2**24)
 def _choices(cards: int, count: int) -> Mask:
     """Return all sets of `count` of the cards, in lexicographic order: shape (sets, cards)."""
     number = comb(cards, count)

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from berth_api.caching import SizedCache
 from berth_api.selectors import LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge
 
-MAX_IDENTITIES: Final = 2**16
-"""Identities whose budgets are cached."""
+MAX_BYTES: Final = 2**24
+"""Bytes of the cache of the budgets of identities."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class Budgets:
     def __init__(self, budgets: Mapping[str, Budget] | None = None) -> None:
         self._of: dict[str, dict[str, Budget]] = {}
         """Namespace -> key -> budget."""
-        self._matching: dict[int, tuple[Identity, tuple[Budget, ...]]] = {}
+        self._matching: SizedCache[int, tuple[Identity, tuple[Budget, ...]]] = SizedCache(MAX_BYTES)
         """By `id()` of the identity, because hashing its labels is slow; replicas share one identity."""
         for key, budget in (budgets or {}).items():
             self.put(key, budget)
@@ -65,12 +66,11 @@ class Budgets:
             return ()
         cached = self._matching.get(id(identity))
         if cached is None:
-            if len(self._matching) >= MAX_IDENTITIES:
-                self._matching.clear()
             labels = dict(identity.labels)
             matching = tuple(each for each in budgets.values() if each.selector.matches(labels))
             # Keep a reference to the identity, so that no other object can get its id() meanwhile.
-            cached = self._matching[id(identity)] = (identity, matching)
+            cached = (identity, matching)
+            self._matching.put(id(identity), cached)
         return cached[1]
 
     def counting(self, charge: Charge) -> tuple[Budget, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
+from berth_api.caching import SizedCache
 from berth_api.selectors import NOTHING
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.replicas import Replicas
@@ -21,8 +22,8 @@ from berth_operator.core.values.affinity import Affinity, Identity, PodSelection
 
 MAX_SELECTIONS: Final = 1024
 """Maximum number of selections with a line of counts: 20 MB at 5,000 nodes."""
-MAX_CACHED_IDENTITIES: Final = 4096
-"""Maximum number of identities whose matching terms are cached."""
+MAX_CACHED: Final = 2**23
+"""Bytes of the cache of the terms that match identities."""
 HARD_WEIGHT: Final = 1
 """The score weight of placed pods' required affinity; kube-scheduler's default for `hardPodAffinityWeight`."""
 
@@ -55,7 +56,7 @@ class ExistingTerms(Generic[K]):
         self._holders: Counter[K] = Counter()
         self._by_label: dict[tuple[str, str] | None, dict[K, None]] = {}
         """The terms by one label that their selectors require; None has the terms that require no label."""
-        self._matching: dict[Identity, tuple[K, ...]] = {}
+        self._matching: SizedCache[Identity, tuple[K, ...]] = SizedCache(MAX_CACHED)
         self.tally: Tally[K] = Tally(rows)
 
     def place(self, row: int, keys: Iterable[K], sign: int) -> None:
@@ -79,9 +80,8 @@ class ExistingTerms(Generic[K]):
             return ()
         terms = self._matching.get(identity)
         if terms is None:
-            if len(self._matching) >= MAX_CACHED_IDENTITIES:
-                self.forget()
-            terms = self._matching[identity] = tuple(self._find_matching(identity, labels_of))
+            terms = tuple(self._find_matching(identity, labels_of))
+            self._matching.put(identity, terms)
         return terms
 
     def copy(self) -> Self:
@@ -90,7 +90,7 @@ class ExistingTerms(Generic[K]):
             self,
             _holders=self._holders.copy(),
             _by_label={handle: keys.copy() for handle, keys in self._by_label.items()},
-            _matching=self._matching.copy(),
+            _matching=SizedCache(MAX_CACHED),
             tally=self.tally.copy(),
         )
 

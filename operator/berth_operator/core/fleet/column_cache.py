@@ -15,6 +15,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.caching import size_of
 from berth_operator.core.fleet.columns import read_only
 
 Rows = slice | npt.NDArray[np.intp]
@@ -24,12 +25,16 @@ T = TypeVar("T")
 
 ALL: Final = slice(None)
 MAX_BYTES: Final = 2**25
-"""Maximum size of all cached columns: at 5,000 rows 6,000 masks or 800 scores. If it were smaller than the columns of
-the classes that wait, each column would evict the one that is needed next."""
+"""Maximum size of all cached columns with their keys: at 5,000 rows 6,000 masks or 800 scores. If it were smaller than
+the columns of the classes that wait, each column would evict the one that is needed next."""
 MAX_FINGERPRINTS: Final = 64
 """Maximum number of fingerprints whose value a column remembers."""
 MAX_ROW_VALUES: Final = 4096
 """Maximum number of results of single rows, for all keys together."""
+MAX_ROW_BYTES: Final = 2**24
+"""Maximum size of their keys, which have parts of users' requests."""
+WEIGHED: Final = 32
+"""One of this many keys of single rows is weighed for all: weighing each would take as long as most of the decision."""
 MIN_LOOKUPS: Final = 200
 LOOKUPS_PER_HIT: Final = 4
 """After MIN_LOOKUPS, fingerprints are used only while at least one of this many look-ups is a hit."""
@@ -57,7 +62,7 @@ class _Memo:
 
     def __init__(self, max_values: int) -> None:
         self._max_values, self._values = max_values, dict[Hashable, Any]()
-        self._lookups = self._hits = 0
+        self._lookups = self._hits = self._puts = self._bytes = 0
 
     @property
     def pays(self) -> bool:
@@ -73,15 +78,20 @@ class _Memo:
 
     def put(self, fingerprint: Hashable, value: Any) -> None:
         """Remember a value; if the memo is full, clear it first."""
-        if len(self._values) >= self._max_values:
+        if len(self._values) >= self._max_values or self._bytes > MAX_ROW_BYTES:
             self._values.clear()
+            self._bytes = 0
+        self._puts += 1
+        if self._puts % WEIGHED == 0:
+            self._bytes += WEIGHED * size_of((fingerprint, value))
         self._values[fingerprint] = value
 
 
 class _CachedColumn:
-    def __init__(self, values: Values, seen: int, *, alike: bool) -> None:
+    def __init__(self, key: Hashable, values: Values, seen: int, *, alike: bool) -> None:
         self.values, self.seen, self.alike = values, seen, alike
         """`seen`: the number of changes that the values include; `alike`: rows with equal fingerprints are equal."""
+        self.size = values.nbytes + size_of(key)
         self.shown = read_only(values)
         self.memory = _Memo(MAX_FINGERPRINTS)
 
@@ -148,9 +158,9 @@ class ColumnCache:
         changes = self.changes
         kept = self._kept.pop(key, None)
         if kept is None or kept.seen < self._dropped:
-            self._size -= 0 if kept is None else kept.values.nbytes
-            kept = _CachedColumn(compute(ALL), changes, alike=alike)
-            self._evict(kept.values)
+            self._size -= 0 if kept is None else kept.size
+            kept = _CachedColumn(key, compute(ALL), changes, alike=alike)
+            self._evict(kept)
         # Before the repair, in which a plug-in may fail.
         self._kept[key] = kept
         if kept.seen < changes:
@@ -212,11 +222,12 @@ class ColumnCache:
             digest = self._static_digests[row] = blake2b(text, digest_size=16).digest()
         return digest
 
-    def _evict(self, values: Values) -> None:
-        self._size += values.nbytes
+    def _evict(self, added: _CachedColumn) -> None:
+        self._size += added.size
         while self._size > MAX_BYTES and self._kept:
-            self._size -= self._kept.pop(next(iter(self._kept))).values.nbytes
-        if len(self._moved) > 2 * len(values):
+            self._size -= self._kept.pop(next(iter(self._kept))).size
+        rows = len(added.values)
+        if len(self._moved) > 2 * rows:
             # A column that missed this many changes is cheaper to compute than to repair.
-            self._dropped += len(self._moved) - len(values)
-            del self._moved[: -len(values)]
+            self._dropped += len(self._moved) - rows
+            del self._moved[:-rows]

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from berth_api import partitions
 from berth_api.allocation import Grant
+from berth_api.caching import SizedCache
 from berth_api.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.names import GPU
 from berth_api.request import BUILT_IN, Kinds
@@ -44,9 +45,15 @@ from berth_operator.core.values.request import Taint
 
 ROWS: Final = 16
 """The initial number of rows."""
+MAX_MODEL_MASKS: Final = 2**22
+"""Bytes of the cache of the models that users' constraints accept."""
+SPARE_RESOURCES: Final = 32
+"""Columns of resources before one that no node and no pod has any more is reused: users name extended resources."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _NOTHING_ACCEPTED: Final[_Accepting] = (((), 0), np.zeros((0, 0)))
+_EVERYWHERE: Final = (CPU, MEMORY, PODS)
+"""The resources that every node has."""
 _OF_DEVICES: Final = ("has_device", "vendor", "partitions", "partitions_only", "mig_single")
 
 
@@ -69,7 +76,7 @@ class Fleet(NodeColumns):
         """Node name -> row."""
         self.names: list[str] = [""] * rows
         self.labels = Labels(rows)
-        self.resources: dict[str, int] = {CPU: 0, MEMORY: 1, PODS: 2}
+        self.resources: dict[str, int] = {name: index for index, name in enumerate(_EVERYWHERE)}
         """Resource name -> index of its column."""
         self._own = node_columns(rows, len(self.resources))
         columns.show(self._own, self)
@@ -98,7 +105,7 @@ class Fleet(NodeColumns):
         self._free_rows = list(range(rows - 1, -1, -1))
         self._words: dict[str, int] = {ANY_VENDOR: 0}
         self._accepting = _NOTHING_ACCEPTED
-        self._model_masks: dict[ModelConstraint, Mask] = {}
+        self._model_masks: SizedCache[ModelConstraint, Mask] = SizedCache(MAX_MODEL_MASKS)
         self._taints: KeyedMasks[Taint] = KeyedMasks(rows)
         self._features: KeyedMasks[str] = KeyedMasks(rows)
 
@@ -346,7 +353,7 @@ class Fleet(NodeColumns):
             self.model_aliases = aliases
             self._accepting = _NOTHING_ACCEPTED
             # A new value, because copies share the old one.
-            self._model_masks = {}
+            self._model_masks = SizedCache(MAX_MODEL_MASKS)
             # A new cache, because single rows are cached by their fingerprints, which say nothing of aliases.
             self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
             # Points count the changes of the cache.
@@ -370,6 +377,7 @@ class Fleet(NodeColumns):
             "labels": self.labels.copy(),
             "affinity_index": self.affinity_index.copy(),
             "ports": self.ports.copy(),
+            "_model_masks": SizedCache[ModelConstraint, Mask](MAX_MODEL_MASKS),
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
             "_on_node": {node: charges.copy() for node, charges in self._on_node.items()},
@@ -442,12 +450,27 @@ class Fleet(NodeColumns):
 
     def resource(self, name: str) -> int:
         """Return the index of a resource's column, adding the resource if it is new."""
-        if name not in self.resources:
+        if name not in self.resources and not self._reuse(name):
             self.resources[name] = len(self.resources)
             self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
             self._own.requested = np.pad(self._own.requested, ((0, 1), (0, 0)))
             columns.show(self._own, self)
         return self.resources[name]
+
+    def _reuse(self, name: str) -> bool:
+        """Assign a column that is all zeros to a resource; return whether there was one."""
+        if len(self.resources) < SPARE_RESOURCES:
+            return False
+        unused: Mask = np.logical_not(self.allocatable.any(axis=1) | self.requested.any(axis=1))
+        unused[: len(_EVERYWHERE)] = False
+        if not unused.any():
+            return False
+        index = int(unused.argmax())
+        self.resources = {old: at for old, at in self.resources.items() if at != index} | {name: index}
+        # Fingerprints know the resources of a row by their indices.
+        self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
+        self.prepared.clear()
+        return True
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
         """Return what is left of a resource on each row; 0 if the resource is unknown."""
@@ -501,7 +524,7 @@ class Fleet(NodeColumns):
         if mask is None or len(mask) != self.models:
             accepted = (constraint.accepts(each, self.model_aliases) for each in self.intern_table.models)
             mask = np.fromiter(accepted, np.bool_, self.models)
-            self._model_masks[constraint] = sealed(mask)
+            self._model_masks.put(constraint, sealed(mask))
         return mask
 
     # --- rows -------------------------------------------------------------------------------------------------
@@ -555,9 +578,9 @@ class Fleet(NodeColumns):
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
-        indexed = {self.resource(name): amount for name, amount in amounts.items()}
         self._own.allocatable[:, row] = 0
-        for index, amount in indexed.items():
+        for name, amount in amounts.items():
+            index = self.resource(name)  # first: it may put a wider array in place of this one
             self._own.allocatable[index, row] = amount
 
     def _intern(self, text: str) -> int:

@@ -14,6 +14,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.caching import SizedCache
 from berth_api.selectors import IN, Requirement
 from berth_operator.core.fleet.columns import read_only
 from berth_operator.core.fleet.copies import with_own
@@ -24,7 +25,9 @@ Numbers = npt.NDArray[np.intp]
 ABSENT: Final = 0
 """The number of the value of a label that a node does not have."""
 MAX_CACHED: Final = 512
-"""Maximum number of cached keys, and of requirements per key. They come from users' pods and have no other limit."""
+"""Maximum number of cached keys. They come from users' pods and have no other limit."""
+MAX_TABLES: Final = 2**17
+"""Bytes of the cached tables of a key: those of 25 requirements on the name of 5,000 hosts."""
 
 
 class LabelColumn:
@@ -37,7 +40,7 @@ class LabelColumn:
         self._numbers: Numbers = np.zeros(len(labels), np.intp)
         self.numbers = read_only(self._numbers)
         """The number of each row's value; read-only."""
-        self._tables: dict[Requirement, Mask] = {}
+        self._tables: SizedCache[Requirement, Mask] = SizedCache(MAX_TABLES)
         for row, labels_of_row in enumerate(labels):
             self.put(row, labels_of_row)
 
@@ -54,7 +57,7 @@ class LabelColumn:
             values=self.values.copy(),
             numbers=read_only(numbers),
             _numbers=numbers,
-            _tables=self._tables.copy(),
+            _tables=SizedCache(MAX_TABLES),
         )
 
     @property
@@ -71,9 +74,8 @@ class LabelColumn:
         """Return the rows whose value meets a requirement on this label."""
         table = self._tables.get(requirement)
         if table is None or len(table) <= len(self.values):
-            if len(self._tables) >= MAX_CACHED:
-                self._tables.clear()
-            table = self._tables[requirement] = self._table(requirement)
+            table = self._table(requirement)
+            self._tables.put(requirement, table)
         mask: Mask = table[self.numbers]
         return mask
 

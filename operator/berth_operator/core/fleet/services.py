@@ -2,11 +2,12 @@
 
 from typing import Final
 
+from berth_api.caching import SizedCache
 from berth_api.selectors import NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import Identity
 
-MAX_IDENTITIES: Final = 4096
-"""Maximum number of identities whose selector is cached."""
+MAX_BYTES: Final = 2**23
+"""Bytes of the cache of the selectors of identities."""
 
 
 class Services:
@@ -15,7 +16,7 @@ class Services:
     def __init__(self) -> None:
         self._of: dict[str, dict[str, Labels]] = {}
         """Namespace -> name -> the Service's selector."""
-        self._selectors: dict[Identity, LabelSelector] = {}
+        self._selectors: SizedCache[Identity, LabelSelector] = SizedCache(MAX_BYTES)
 
     def put(self, key: str, selected: Labels) -> None:
         """Add, replace or, if it selects nothing, remove a Service (namespace/name)."""
@@ -34,9 +35,8 @@ class Services:
             return NOTHING
         selector = self._selectors.get(identity)
         if selector is None:
-            if len(self._selectors) >= MAX_IDENTITIES:
-                self._selectors.clear()
-            selector = self._selectors[identity] = self._merged(identity)
+            selector = self._merged(identity)
+            self._selectors.put(identity, selector)
         return selector
 
     def _merged(self, identity: Identity) -> LabelSelector:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from berth_api.model import ModelAliases, ModelConstraint
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.fleet import SPARE_RESOURCES, Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Taint
 from tests.builders import (
@@ -523,3 +523,14 @@ def test_a_model_is_known_by_its_aliases_from_the_next_decision_on() -> None:
         fits = devices.BUILT_IN.passes(made, wanted)[made.rows["node"]]
         chosen.append([each.minor for each in Policy().choose(made, made.rows["node"], wanted)] if fits else [])
     assert chosen == [[], [1], [0], []]
+
+
+def test_columns_of_resources_that_nothing_has_any_more_are_reused() -> None:
+    made = fleet({"node": ()})
+    for number in range(100):
+        names = [f"example.com/r-{number}-{place}" for place in range(10)]
+        made.charge(charge("pod", resources=(("cpu", 1), *((name, 2) for name in names))))
+        assert [int(made.left(name)[made.rows["node"]]) for name in names] == [-2] * 10
+        made.release("uid-pod")
+    assert len(made.resources) <= SPARE_RESOURCES + 10
+    assert made.left("cpu")[made.rows["node"]] == made.total("cpu")[made.rows["node"]]

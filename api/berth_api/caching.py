@@ -1,0 +1,104 @@
+"""Caches bounded by bytes, for what is parsed from objects of users and nodes.
+
+The number of entries bounds nothing if the objects may be large: 4,096 specs of a megabyte are four gigabytes.
+"""
+
+import sys
+from collections.abc import Callable, Hashable
+from dataclasses import fields, is_dataclass
+from typing import Any, Final, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+MAX_SHARE: Final = 8
+"""An entry larger than one of this many parts of a cache is not kept, because it would evict most of the others."""
+
+
+def size_of(value: object) -> int:
+    """Return about how many bytes a value takes, with all that it refers to.
+
+    What is referred to twice counts twice, so the result is an upper bound.
+    """
+    total, left = 0, [value]
+    while left:
+        part = left.pop()
+        # An array that is a view reports no data of its own.
+        total += sys.getsizeof(part) + getattr(part, "nbytes", 0)
+        left.extend(_parts(part))
+    return total
+
+
+def _parts(value: Any) -> list[Any]:
+    if isinstance(value, tuple | list | frozenset | set):
+        return list(value)
+    if isinstance(value, dict):
+        return [*value, *value.values()]
+    if is_dataclass(value) and not isinstance(value, type):
+        return [getattr(value, field.name) for field in fields(value)]
+    return []
+
+
+class SizedCache(Generic[K, V]):
+    """Values by key; the least recently used ones are dropped once all take more than a number of bytes."""
+
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes, self._bytes = max_bytes, 0
+        self._entries: dict[K, tuple[V, int]] = {}
+        """Key -> (value, bytes of both); the least recently used one comes first."""
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def bytes(self) -> int:
+        """Return the bytes of all entries."""
+        return self._bytes
+
+    def get(self, key: K) -> V | None:
+        """Return the value of a key; None if there is none."""
+        entry = self._entries.pop(key, None)
+        if entry is None:
+            return None
+        self._entries[key] = entry
+        return entry[0]
+
+    def put(self, key: K, value: V) -> None:
+        """Keep a value, in place of the one that the key had."""
+        size, before = size_of((key, value)), self._entries.pop(key, None)
+        self._bytes -= 0 if before is None else before[1]
+        if size * MAX_SHARE > self._max_bytes:
+            return
+        while self._bytes + size > self._max_bytes:
+            self._bytes -= self._entries.pop(next(iter(self._entries)))[1]
+        self._entries[key] = value, size
+        self._bytes += size
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self._entries.clear()
+        self._bytes = 0
+
+
+class CachedFunction(Generic[P, V]):
+    """A function whose results are kept, as by `functools.lru_cache`, up to a number of bytes."""
+
+    def __init__(self, function: Callable[P, V], max_bytes: int) -> None:
+        self.__doc__ = function.__doc__
+        self.uncached: Final = function
+        self.cache: Final[SizedCache[Any, V]] = SizedCache(max_bytes)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> V:
+        """Return the result for these arguments."""
+        key = (args, *kwargs.items()) if kwargs else args
+        value = self.cache.get(key)
+        if value is None:
+            value = self.uncached(*args, **kwargs)
+            self.cache.put(key, value)
+        return value
+
+
+def sized_cache(max_bytes: int) -> Callable[[Callable[P, V]], CachedFunction[P, V]]:
+    """Return a decorator for a pure function that never returns None and whose arguments are hashable."""
+    return lambda function: CachedFunction(function, max_bytes)

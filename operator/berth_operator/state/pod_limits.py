@@ -1,0 +1,165 @@
+"""How large the parts of a pod may be that scheduling reads.
+
+Kubernetes limits a pod to about 1.5 MB, of which a tenant may fill any part. What is kept of each pod, and what a
+decision compares with all nodes and all other pods, must cost a bounded amount. A waiting pod beyond a limit gets an
+error; of a bound one, which takes its node whatever it is, the part beyond the limit is not read.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+Object = Mapping[str, Any]
+
+MAX_TEMPLATE_BYTES: Final = 2**15
+"""The labels and the parts of the spec that scheduling reads, as JSON. Most pods have 2 KB of them."""
+MAX_ANNOTATION_BYTES: Final = 2**13
+"""The annotations that scheduling reads."""
+MAX_LABELS: Final = 128
+MAX_LABEL_BYTES: Final = 2**13
+MAX_CONTAINERS: Final = 128
+MAX_RESOURCES: Final = 64
+"""Different resources; each has a column of all nodes."""
+MAX_HOST_PORTS: Final = 128
+MAX_TOLERATIONS: Final = 128
+MAX_NODE_REQUIREMENTS: Final = 128
+"""Requirements of the node selector and of all terms of node affinity: each is compared with all nodes."""
+MAX_POD_TERMS: Final = 32
+"""Terms of pod affinity and anti-affinity, and topology spread constraints: each is compared with all placed pods."""
+MAX_POD_TERM_VALUES: Final = 256
+"""Labels, values and namespaces in all of them."""
+MAX_VOLUMES: Final = 128
+"""Volumes that scheduling depends on."""
+
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
+
+
+class TooLargeError(ValueError):
+    """A part of a pod is larger than a limit; the text names the part, its size and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Size:
+    """How large one part of a pod is."""
+
+    where: str
+    number: int
+    unit: str
+    allowed: int
+
+    @property
+    def is_too_large(self) -> bool:
+        """Return whether it is larger than allowed."""
+        return self.number > self.allowed
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.number} {self.unit}; allowed are at most {self.allowed}"
+
+
+def check(pod: Object, annotations: Mapping[str, str], template: bytes) -> None:
+    """Check a waiting pod, of whose annotations and template scheduling reads these.
+
+    Raises:
+        TooLargeError: a part of it is too large.
+    """
+    for size in chain(_of_metadata(pod["metadata"], annotations), _of_spec(pod["spec"]), _of_template(template)):
+        if size.is_too_large:
+            raise TooLargeError(str(size))
+
+
+def has_too_many_labels(labels: Mapping[str, str]) -> bool:
+    """Return whether a pod has more labels than are read."""
+    return len(labels) > MAX_LABELS or _bytes(labels) > MAX_LABEL_BYTES
+
+
+def has_too_many_terms(spec: Object) -> bool:
+    """Return whether a pod has more terms about other pods than are read."""
+    return any(size.is_too_large for size in _of_pod_terms(spec))
+
+
+def _of_metadata(metadata: Object, annotations: Mapping[str, str]) -> Iterator[Size]:
+    for name, value in annotations.items():
+        yield Size(where=f"annotation {name}", number=len(value.encode()), unit="bytes", allowed=MAX_ANNOTATION_BYTES)
+    total = sum(len(value.encode()) for value in annotations.values())
+    yield Size(where="the annotations that scheduling reads", number=total, unit="bytes", allowed=MAX_ANNOTATION_BYTES)
+    labels = metadata.get("labels") or {}
+    yield Size(where="metadata.labels", number=len(labels), unit="labels", allowed=MAX_LABELS)
+    yield Size(where="metadata.labels", number=_bytes(labels), unit="bytes", allowed=MAX_LABEL_BYTES)
+
+
+def _bytes(texts: Mapping[str, str]) -> int:
+    return sum(len(key) + len(value) for key, value in texts.items())
+
+
+def _of_spec(spec: Object) -> Iterator[Size]:
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    yield Size(where="spec.containers", number=len(containers), unit="containers", allowed=MAX_CONTAINERS)
+    yield Size(where="spec.containers[].resources", number=_resources(containers), unit="names", allowed=MAX_RESOURCES)
+    yield Size(where="spec.containers[].ports", number=_host_ports(containers), unit="ports", allowed=MAX_HOST_PORTS)
+    yield Size(
+        where="spec.tolerations",
+        number=len(spec.get("tolerations") or ()),
+        unit="tolerations",
+        allowed=MAX_TOLERATIONS,
+    )
+    yield Size(
+        where="spec.nodeSelector and spec.affinity.nodeAffinity",
+        number=_node_requirements(spec),
+        unit="requirements",
+        allowed=MAX_NODE_REQUIREMENTS,
+    )
+    yield from _of_pod_terms(spec)
+    yield Size(where="spec.volumes", number=len(spec.get("volumes") or ()), unit="volumes", allowed=MAX_VOLUMES)
+
+
+def _of_template(template: bytes) -> Iterator[Size]:
+    where = "spec and metadata.labels, the parts that scheduling reads"
+    yield Size(where=where, number=len(template), unit="bytes", allowed=MAX_TEMPLATE_BYTES)
+
+
+def _resources(containers: Sequence[Object]) -> int:
+    requests = ((container.get("resources") or {}).get("requests") or {} for container in containers)
+    return len(set(chain.from_iterable(requests)))
+
+
+def _host_ports(containers: Sequence[Object]) -> int:
+    return sum(bool(port.get("hostPort")) for container in containers for port in container.get("ports") or ())
+
+
+def _node_requirements(spec: Object) -> int:
+    affinity = (spec.get("affinity") or {}).get("nodeAffinity") or {}
+    required = (affinity.get(REQUIRED) or {}).get("nodeSelectorTerms") or ()
+    preferred = (each.get("preference") or {} for each in affinity.get(PREFERRED) or ())
+    terms = (
+        len(term.get("matchExpressions") or ()) + len(term.get("matchFields") or ())
+        for term in chain(required, preferred)
+    )
+    return len(spec.get("nodeSelector") or {}) + sum(terms)
+
+
+def _of_pod_terms(spec: Object) -> Iterator[Size]:
+    where = "spec.affinity.podAffinity, podAntiAffinity and spec.topologySpreadConstraints"
+    terms = list(_pod_terms(spec))
+    yield Size(where=where, number=len(terms), unit="terms", allowed=MAX_POD_TERMS)
+    yield Size(where=where, number=sum(map(_values, terms)), unit="labels and values", allowed=MAX_POD_TERM_VALUES)
+
+
+def _pod_terms(spec: Object) -> Iterator[Object]:
+    affinity = spec.get("affinity") or {}
+    for kind in ("podAffinity", "podAntiAffinity"):
+        terms = affinity.get(kind) or {}
+        yield from terms.get(REQUIRED) or ()
+        yield from (each["podAffinityTerm"] for each in terms.get(PREFERRED) or ())
+    yield from spec.get("topologySpreadConstraints") or ()
+
+
+def _values(term: Object) -> int:
+    selectors = (term.get("labelSelector") or {}, term.get("namespaceSelector") or {})
+    return len(term.get("namespaces") or ()) + sum(map(_values_of_selector, selectors))
+
+
+def _values_of_selector(selector: Object) -> int:
+    expressions = selector.get("matchExpressions") or ()
+    return len(selector.get("matchLabels") or {}) + sum(1 + len(each.get("values") or ()) for each in expressions)

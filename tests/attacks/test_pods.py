@@ -1,0 +1,78 @@
+"""Hostile pods: what is kept of them is bounded, and what is refused says what, where and what is allowed."""
+
+import gc
+import tracemalloc
+
+import pytest
+
+from berth_api.caching import size_of
+from berth_operator.core.decision.messages import MAX_MESSAGE
+from berth_operator.core.values.affinity import NO_AFFINITY
+from berth_operator.state import pod_limits, pods
+from tests.attacks.zoo import PODS, hostile_pod
+from tests.builders import pod
+
+MIB = 2**20
+KEPT = 200_000
+"""Bytes of what may stay of one pod: 500 of them are 100 MB."""
+
+
+def grown_by(kinds: list[str], count: int) -> int:
+    """Return how many bytes stay of pods of these kinds that are read and dropped one after another."""
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        for number in range(count):
+            for kind in kinds:
+                pods.pending(pods.transform(hostile_pod(kind, number)))
+                pods.charge(pods.transform(hostile_pod(kind, number, on="node")))
+        gc.collect()
+        return tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_a_hostile_pod_is_read_or_refused_in_a_few_words(kind: str) -> None:
+    pending = pods.pending(pods.transform(hostile_pod(kind)))
+    assert bool(pending.error) == bool(PODS[kind].refused)
+    assert PODS[kind].refused in pending.error
+    assert len(pending.error) <= MAX_MESSAGE
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_what_stays_of_a_live_pod_is_bounded(kind: str) -> None:
+    pending = pods.pending(pods.transform(hostile_pod(kind, 1)))
+    charge = pods.charge(pods.transform(hostile_pod(kind, 1, on="node")))
+    assert size_of(pending) < KEPT
+    assert size_of(charge) < KEPT
+
+
+def test_deleted_pods_leave_no_more_than_the_caches_hold() -> None:
+    # The attack that was found: 210 pods of 0.9 MB, created and deleted one after another, left 1.9 GB.
+    kinds = ["a large image", "large labels", "many tolerations", "many terms of pod affinity"]
+    assert grown_by(kinds, 5) < 40 * MIB
+
+
+def test_deleted_pods_at_the_limits_leave_no_more_than_the_caches_hold() -> None:
+    kinds = [kind for kind in PODS if "at the limit" in kind]
+    assert grown_by(kinds, 6) < 60 * MIB
+
+
+def test_of_a_bound_pod_only_the_part_within_the_limits_is_read() -> None:
+    charge = pods.charge(pods.transform(hostile_pod("many extended resources", on="node")))
+    assert len(charge.resources) == pod_limits.MAX_RESOURCES + 1
+    assert dict(charge.resources)["pods"] == 1
+    charge = pods.charge(pods.transform(hostile_pod("many host ports", on="node")))
+    assert len(charge.ports) == pod_limits.MAX_HOST_PORTS
+    charge = pods.charge(pods.transform(hostile_pod("many terms of pod affinity", on="node")))
+    assert charge.affinity is NO_AFFINITY
+    charge = pods.charge(pods.transform(hostile_pod("large labels", on="node")))
+    assert charge.identity.labels == ()
+
+
+def test_volumes_beyond_the_limit_are_refused() -> None:
+    volumes = [{"name": f"v{n}", "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(129)]
+    pending = pods.pending(pods.transform(pod(volumes=volumes)))
+    assert pending.error == "spec.volumes: 129 volumes; allowed are at most 128"
