@@ -16,6 +16,29 @@ MAX_SHARE: Final = 8
 """An entry larger than one of this many parts of a cache is not kept, because it would evict most of the others."""
 
 
+_WITHOUT_PARTS: Final = frozenset({int, str, bytes, float, bool, type(None)})
+
+
+class HashedTuple(tuple[V, ...]):
+    """A large tuple that is looked up often: its hash and its size are computed once."""
+
+    _hash: int | None = None
+    _size: int | None = None
+
+    def __hash__(self) -> int:
+        """Return the hash of all parts."""
+        if self._hash is None:
+            self._hash = super().__hash__()
+        return self._hash
+
+    @property
+    def size(self) -> int:
+        """Return about how many bytes it takes, with all that it refers to."""
+        if self._size is None:
+            self._size = size_of(tuple(self))
+        return self._size
+
+
 def size_of(value: object) -> int:
     """Return about how many bytes a value takes, with all that it refers to.
 
@@ -24,9 +47,14 @@ def size_of(value: object) -> int:
     total, left = 0, [value]
     while left:
         part = left.pop()
-        # An array that is a view reports no data of its own.
-        total += sys.getsizeof(part) + getattr(part, "nbytes", 0)
-        left.extend(_parts(part))
+        if type(part) in _WITHOUT_PARTS:
+            total += sys.getsizeof(part)
+        elif isinstance(part, HashedTuple):
+            total += part.size
+        else:
+            # An array that is a view reports no data of its own.
+            total += sys.getsizeof(part) + getattr(part, "nbytes", 0)
+            left.extend(_parts(part))
     return total
 
 

@@ -21,6 +21,8 @@ Instances = tuple[tuple[str, str], ...]
 
 ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
+MAX_PROFILES: Final = 32
+"""MIG profiles on a node; a card has ten at most."""
 MAX_BANDWIDTH: Final = 10**15
 """Bytes per second; a hundred times as much as any GPU has."""
 _NOWHERE: Final = Topology()
@@ -171,16 +173,39 @@ def _amounts(device_type: str, resources: Resources) -> Amounts:
 def _problems(spec: DeviceSpec) -> list[tuple[str, ...]]:
     """Return the contradictions of each device, in the order of the spec."""
     mixture = _mixture(spec) if spec.mig_strategy == "single" else ""
+    listed = _first_resources(spec)
     ids: Counter[tuple[str, str]] = Counter((each.type, each.id) for each in spec.devices)
     ids.update((each.type, instance.id) for each in spec.devices if each.mig for instance in each.mig.instances)
     minors: set[tuple[str, int]] = {(each.type, each.minor) for each in spec.devices}
     return [
         tuple(
             f"spec.devices[{position}].{problem}"
-            for problem in _problems_of(each, spec.mig_strategy, ids, minors, mixture)
+            for problem in (
+                *_problems_of(each, spec.mig_strategy, ids, minors, mixture),
+                *_surplus_resources(each, listed),
+            )
         )
         for position, each in enumerate(spec.devices)
     ]
+
+
+def _first_resources(spec: DeviceSpec) -> Collection[str]:
+    """Return the resources of the first MIG profiles, up to MAX_PROFILES: each has a column of all cards."""
+    instances = (instance for each in spec.devices if each.mig for instance in each.mig.instances)
+    return dict.fromkeys(itertools.islice(dict.fromkeys(map(_resource_of, instances)), MAX_PROFILES))
+
+
+def _surplus_resources(device: DeviceInfo, listed: Collection[str]) -> Iterator[str]:
+    for position, instance in enumerate(device.mig.instances if device.mig else ()):
+        if _resource_of(instance) not in listed:
+            yield (
+                f"mig.instances[{position}].profile: {instance.profile} is one too many; "
+                f"allowed are {MAX_PROFILES} different ones on a node"
+            )
+
+
+def _resource_of(instance: MigInstance) -> str:
+    return instance.replica_resource or mig.resource(instance.profile)
 
 
 def _mixture(spec: DeviceSpec) -> str:

@@ -11,14 +11,14 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.affinity import NO_AFFINITY, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.verdict import Change
-from berth_operator.state import affinity, pods, sinks
+from berth_operator.state import affinity, pod_limits, pods, sinks
 from berth_operator.state.cluster import Cluster
 from tests.builders import label, node, owner, pod, popped
 
 Raw = dict[str, Any]
 Act = Callable[[Cluster], object]
 
-REQUIRED, PREFERRED = affinity.REQUIRED, affinity.PREFERRED
+REQUIRED, PREFERRED = pod_limits.REQUIRED, pod_limits.PREFERRED
 
 
 def term(selector: Raw | None = None, key: str = "zone", **fields: Any) -> Raw:

@@ -12,7 +12,8 @@ Without `SamePCIe` such a set is preferred; if there is none, cards near those o
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import chain, islice, product
+from typing import Final
 
 import numpy as np
 
@@ -35,6 +36,8 @@ Masks = Sequence[Mask]
 """For each part, the cards that can serve it: shape (rows, slots)."""
 Types = Container[str]
 """Device types that are not allocated jointly, because a plug-in's allocator chooses their devices."""
+MAX_CHOICES: Final = 512
+"""Maximum number of combinations of groups; of more, the first are compared."""
 
 
 def parts_of(request: PodRequest) -> Parts:
@@ -134,7 +137,7 @@ def _choices(fleet: Fleet, request: PodRequest, parts: Parts, masks: Masks, rows
         for part, mask, counted in zip(parts, masks, fixed, strict=True)
     )
     max_switches = min((part.count for part, counted in zip(parts, fixed, strict=True) if counted), default=ANY_NUMBER)
-    for chosen in product(*groups):
+    for chosen in islice(product(*groups), MAX_CHOICES):
         yield [mask for mask, _ in chosen], min(max_switches, *(limit for _, limit in chosen))
 
 

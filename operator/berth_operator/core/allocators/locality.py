@@ -6,6 +6,7 @@ cards is a matter of counting, which array expressions do for all nodes at once.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
@@ -16,14 +17,19 @@ from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
 from berth_operator.core.fleet.cards import NVLINK, Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.intern_table import Wiring
 from berth_operator.core.values.request import PodRequest
 
 LinkScores = npt.NDArray[np.float64]
 
-MAX_CLIQUES: Final = 1024
+MAX_CLIQUES: Final = 256
 """Maximum number of NVLink cliques that are computed for one node; real machines have a few."""
+MAX_CLIQUE_STEPS: Final = 2**16
+"""Maximum number of cards that are looked at to find them, about 30 ms; 16 cards take some hundred."""
+MAX_CLIQUES_ONE_BY_ONE: Final = 8
+"""Up to this number of cliques, each is counted on all rows at once; more are counted row by row."""
 UNKNOWN_PLACE: Final = {"model": -1, "kind": -1, "numa": -1, "pcie": 0}
 """Column of cards -> the value of a card whose place is not known; models and kinds are known."""
 ALIKE: Final = ("model",)
@@ -111,9 +117,37 @@ def max_colocated(fleet: Fleet, device_type: str, within: Locality, among: Mask,
     for number in np.unique(wiring):
         rows_here = np.flatnonzero(wiring == number)
         local = [(column[rows_here], unknown) for column, unknown in places]
-        for clique in cliques(fleet.intern_table.wirings[number], among.shape[1]):
-            largest[rows_here] = np.maximum(largest[rows_here], _max_in_one_place(local, among[rows_here] & clique))
+        groups = cliques(fleet.intern_table.wirings[number], among.shape[1])
+        if len(groups):
+            largest[rows_here] = np.maximum(largest[rows_here], _max_in_one_clique(local, among[rows_here], groups))
     return largest
+
+
+def _max_in_one_clique(places: list[tuple[Column, int]], among: Mask, groups: Mask) -> Column:
+    """Return, for each row, the largest number of the cards in `among` in one of the cliques and in one place."""
+    if not places:
+        largest: Column = _counts(among, groups).max(axis=1)
+        return largest
+    if len(groups) <= MAX_CLIQUES_ONE_BY_ONE:
+        most: Column = np.stack([_max_in_one_place(places, among & clique) for clique in groups]).max(axis=0)
+        return most
+    rows = ([(column[row], unknown) for column, unknown in places] for row in range(len(among)))
+    return np.array([_max_of_row(own, line, groups) for own, line in zip(rows, among, strict=True)], np.int64)
+
+
+def _max_of_row(places: list[tuple[Column, int]], among: Mask, groups: Mask) -> int:
+    """Return the same for one row, by one product of two matrices."""
+    known = among & np.logical_and.reduce([column != unknown for column, unknown in places])
+    _, place = np.unique(np.stack([column for column, _ in places]), axis=1, return_inverse=True)
+    in_place: Mask = place.reshape(-1) == np.arange(place.max(initial=0) + 1)[:, np.newaxis]
+    alone = int(among.any())
+    return max(alone, int(_counts(groups & known, in_place).max(initial=0)))
+
+
+def _counts(sets: Mask, groups: Mask) -> Column:
+    """Return how many cards of each set are in each group: shape (sets, groups)."""
+    counts: Column = (sets.astype(np.float32) @ groups.T.astype(np.float32)).astype(np.int64)
+    return counts
 
 
 def _max_in_one_place(places: list[tuple[Column, int]], among: Mask) -> Column:
@@ -124,10 +158,13 @@ def _max_in_one_place(places: list[tuple[Column, int]], among: Mask) -> Column:
     # A card whose place is not known is alone in its group.
     largest = np.minimum(largest, 1)
     for slot in np.flatnonzero(among.any(axis=0)):
-        same = among & among[:, [slot]]
+        # A single node may have many more cards than all others, so most slots are empty on most rows.
+        here = np.flatnonzero(among[:, slot])
+        same = among[here]
         for column, unknown in places:
-            same &= (column == column[:, [slot]]) & (column != unknown)
-        largest = np.maximum(largest, same.sum(axis=1))
+            own = column[here]
+            same &= (own == own[:, [slot]]) & (own != unknown)
+        largest[here] = np.maximum(largest[here], same.sum(axis=1))
     return largest
 
 
@@ -157,25 +194,28 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkSco
     return allowed
 
 
-@sized_cache(2**24)
+@sized_cache(2**25)
 def link_scores(wiring: Wiring, slots: int) -> LinkScores:
     """Return the score of the link between any two slots, as either card reports it; 0 if neither does."""
     scores = np.zeros((slots, slots))
     slot_of = {minor: slot for slot, minor, _ in wiring}
-    for slot, _, links in wiring:
-        for minor, strength in links:
-            if (other := slot_of.get(minor, slot)) != slot:
-                scores[slot, other] = scores[other, slot] = max(strength, scores[slot, other])
-    scores.flags.writeable = False
-    return scores
+    ends = [(slot, slot_of.get(minor, slot), strength) for slot, _, links in wiring for minor, strength in links]
+    own, other, strengths = np.array(ends).reshape(-1, 3).T
+    np.maximum.at(scores, (own.astype(np.intp), other.astype(np.intp)), strengths)
+    np.fill_diagonal(scores, 0.0)
+    return sealed(np.maximum(scores, scores.T))
 
 
-@sized_cache(2**24)
+@sized_cache(2**25)
 def cliques(wiring: Wiring, slots: int) -> Mask:
-    """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots)."""
+    """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots).
+
+    Of a node with more groups than can be computed, the first ones are returned.
+    """
     linked = link_scores(wiring, slots) >= NVLINK
     near = [sum(1 << int(other) for other in np.flatnonzero(line)) for line in linked]
-    groups = [each for each in _maximal(0, (1 << slots) - 1, 0, near, [MAX_CLIQUES]) if each.bit_count() > 1]
+    linked_slots = sum(1 << slot for slot, others in enumerate(near) if others)
+    groups = list(islice(_maximal(0, linked_slots, 0, near, [MAX_CLIQUE_STEPS]), MAX_CLIQUES))
     return np.array([[each >> slot & 1 for slot in range(slots)] for each in groups], np.bool_).reshape(-1, slots)
 
 
@@ -183,15 +223,16 @@ def _maximal(chosen: int, left: int, done: int, near: list[int], budget: list[in
     """Yield, as bit masks, the maximal cliques that contain `chosen`, some of `left` and nothing of `done`.
 
     This is the Bron-Kerbosch algorithm with pivoting. `near` has the linked slots of each slot as a bit mask, and
-    `budget` the number of cliques that may still be yielded.
+    `budget` the number of slots that may still be looked at.
     """
     if not left and not done:
-        budget[0] -= 1
-        yield chosen
+        if chosen:
+            yield chosen
         return
+    budget[0] -= (left | done).bit_count()
     pivot = max(_bits(left | done), key=lambda each: (near[each] & left).bit_count())
     for slot in _bits(left & ~near[pivot]):
-        if not budget[0]:
+        if budget[0] <= 0:
             return
         yield from _maximal(chosen | 1 << slot, left & near[slot], done & near[slot], near, budget)
         left &= ~(1 << slot)

@@ -44,7 +44,11 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
         rows_here = np.flatnonzero(table == number)
         for partition in options(fleet.intern_table.tables[number], part.count, request.devices.partition):
             cards = fits[rows_here] & np.isin(minor[rows_here], partition.minors)
-            mask[rows_here] |= locality.max_colocated(fleet, GPU, within, cards, places[rows_here]) == part.count
+            free = cards.sum(axis=1) == part.count
+            if free.any():
+                rows_free = rows_here[free]
+                colocated = locality.max_colocated(fleet, GPU, within, cards[free], places[rows_free])
+                mask[rows_free] |= colocated == part.count
     return mask
 
 

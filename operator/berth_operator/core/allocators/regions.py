@@ -5,6 +5,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -20,6 +21,8 @@ from berth_operator.core.values.request import PodRequest
 
 ANY_NUMBER: Final = 256
 """No limit: more switches than any node has."""
+MAX_GROUPS: Final = 512
+"""Maximum number of groups of a part. Those with too few cards on every row are left out."""
 
 
 def of_part(
@@ -34,6 +37,18 @@ def of_part(
         if part.count == 1:
             yield mask, 1
         return
+    budget = count(MAX_GROUPS, -1)
+    for group, limit in _groups(fleet, request, part, mask, rows=rows, within=within):
+        if (group.sum(axis=1) >= part.count).any():
+            yield group, limit
+        if not next(budget):
+            return
+
+
+def _groups(
+    fleet: Fleet, request: PodRequest, part: Part, mask: Mask, *, rows: Rows, within: Locality
+) -> Iterator[tuple[Mask, int]]:
+    """Yield the groups, those with too few cards as well."""
     max_switches = 1 if "pcie" in within.places else ANY_NUMBER
     for alike in _of_models(fleet, mask, rows) if "model" in within.places else (mask,):
         for place, limit in (

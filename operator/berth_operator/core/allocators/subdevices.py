@@ -122,9 +122,11 @@ def together(fleet: Fleet, common: Locality, column: Column, rows: Rows) -> Colu
     """Return, for each card, how many subdevices are on the cards that can be combined with it, itself included."""
     if not common:
         return np.broadcast_to(column.sum(axis=1, keepdims=True), column.shape)
-    totals = np.zeros_like(column)
+    totals, places = np.zeros_like(column), np.arange(len(fleet.names))[rows]
     for slot in np.flatnonzero(column.any(axis=0)).tolist():
-        totals += _combinable(fleet.cards[GPU], common, slot, rows) * column[:, [slot]]
+        # A single node may have many more cards than all others, so most slots are empty on most rows.
+        here = np.flatnonzero(column[:, slot])
+        totals[here] += _combinable(fleet.cards[GPU], common, slot, places[here]) * column[here][:, [slot]]
     return totals
 
 

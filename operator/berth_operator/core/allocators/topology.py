@@ -17,12 +17,13 @@ So the strategy chooses the card for a share, because a single card has no links
 cards, because they all cost the same. If the Device reports no links, the scopes decide.
 
 All sets are compared if they are at most MAX_SETS, which is every set of 16 cards. Otherwise sets are grown from each
-of the first SEEDS cards of a group, by adding the card with the best links to the set at each step.
+of the first SEEDS cards of a group, by adding the card with the best links to the set at each step. On a node with so
+many cards or groups that this would take too long, fewer sets are compared (MAX_PRODUCTS); the best of them is taken.
 """
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain, combinations
+from itertools import chain, combinations, islice
 from math import comb
 from typing import Final
 
@@ -39,6 +40,10 @@ from berth_operator.core.fleet.intern_table import Wiring
 
 MAX_SETS: Final = 20_000
 SEEDS: Final = 32
+MAX_PRODUCTS: Final = 2**24
+"""Maximum number of products of two numbers by which sets are compared, about 10 ms: sets times cards squared."""
+MAX_STEPS: Final = 2**23
+"""Maximum number of cards that are looked at to grow sets, about 30 ms: sets times cards times the cards of a set."""
 CACHE_BYTES: Final = 2**25
 """Bytes of the cache of `best`; nodes with equal cards in equal use share an entry."""
 _NEAR_WEIGHT: Final = 1e13
@@ -148,9 +153,8 @@ def candidates_of(
 @sized_cache(CACHE_BYTES)
 def best(candidates: Candidates) -> tuple[int, ...]:
     """Return the slots of the best set, ordered by minor; empty if no set is allowed."""
-    sets = (
-        _all_sets(candidates) if comb(sum(candidates.fits), candidates.count) <= MAX_SETS else _grown_sets(candidates)
-    )
+    few = comb(sum(candidates.fits), candidates.count) <= min(MAX_SETS, _max_compared(candidates))
+    sets = _all_sets(candidates) if few else _grown_sets(candidates)
     sets = sets[accompanied(candidates, sets)]
     for rate in _RATINGS:
         if len(sets) < 2:  # noqa: PLR2004 - nothing left to compare
@@ -186,11 +190,20 @@ def _choices(cards: int, count: int) -> Mask:
     return sets
 
 
+def _max_compared(candidates: Candidates) -> int:
+    """Return the maximum number of sets that are compared."""
+    return max(1, MAX_PRODUCTS // max(1, len(candidates.slots)) ** 2)
+
+
 def _grown_sets(candidates: Candidates) -> Mask:
     """Return allowed sets grown from several cards of each group, those with the lowest minors first."""
-    grown = [_grown(candidates, group) for group in _groups(candidates) if np.count_nonzero(group) >= candidates.count]
-    sets = np.unique(np.concatenate(grown or [np.zeros((0, len(candidates.slots)), np.bool_)]), axis=0)
-    return sets[::-1]
+    cards, count = len(candidates.slots), candidates.count
+    limit = max(1, min(_max_compared(candidates), MAX_STEPS // max(1, cards * count)))
+    enough = (group for group in islice(_groups(candidates), limit) if np.count_nonzero(group) >= count)
+    groups = np.array([*enough], np.bool_).reshape(-1, cards)
+    seeds = min(SEEDS, limit // max(1, len(groups)))
+    grown = _grown(candidates, *_seeds(np.unique(groups, axis=0), seeds))
+    return np.unique(grown, axis=0)[::-1]
 
 
 def _groups(candidates: Candidates) -> Iterator[Mask]:
@@ -210,20 +223,30 @@ def _groups(candidates: Candidates) -> Iterator[Mask]:
         if candidates.within.linked
         else [np.ones_like(fits)]
     )
+    places = np.unique(together, axis=0)
     for clique in linked:
-        for own in np.unique(together, axis=0):
+        for own in places:
             yield fits & clique & own
 
 
-def _grown(candidates: Candidates, group: Mask) -> Mask:
-    """Return sets grown within a group, one from each seed: shape (sets, cards)."""
-    seeds, scores = np.flatnonzero(group)[:SEEDS], candidates.link_scores
-    sets = np.zeros((len(seeds), len(group)), np.bool_)
-    sets[np.arange(len(seeds)), seeds] = True
+def _seeds(groups: Mask, number: int) -> tuple[Mask, Indices]:
+    """Return the first cards of each group: shape (seeds,), and the group of each: shape (seeds, cards)."""
+    group, card = np.nonzero(groups & (groups.cumsum(axis=1) <= number))
+    return groups[group], card
+
+
+def _grown(candidates: Candidates, groups: Mask, seeds: Indices) -> Mask:
+    """Return the sets that grow from some cards, each within its group: shape (seeds, cards)."""
+    every, scores = np.arange(len(seeds)), candidates.link_scores
+    sets = np.zeros_like(groups)
+    sets[every, seeds] = True
     own_gain = _NEAR_WEIGHT * np.array(candidates.near) - np.array(candidates.costs)
+    links = scores[seeds]
     for _ in range(candidates.count - 1):
-        gain = np.where(group & ~sets, _LINK_WEIGHT * (sets @ scores) + own_gain, -np.inf)
-        sets[np.arange(len(seeds)), gain.argmax(axis=1)] = True
+        gain = np.where(groups & ~sets, _LINK_WEIGHT * links + own_gain, -np.inf)
+        added = gain.argmax(axis=1)
+        sets[every, added] = True
+        links += scores[added]
     return sets
 
 

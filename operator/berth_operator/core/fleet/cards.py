@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from berth_api import allocation, mig
 from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
+from berth_api.caching import HashedTuple
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
 from berth_operator.core.fleet import columns
@@ -227,7 +228,7 @@ class Cards(CardColumns):
         own, here = self._own, self._own.present[row]
         own.mixed[row] = len({*zip(own.model[row, here].tolist(), own.kind[row, here].tolist(), strict=True)}) > 1
         linked = any(links for _, _, links in wiring)
-        self._own.wiring[row] = intern_table.wirings.number(tuple(wiring) if linked else ())
+        self._own.wiring[row] = intern_table.wirings.number(HashedTuple(wiring) if linked else ())
         self.find_spare(row, intern_table)
 
     def _find_places(self, row: int, card: CardInfo) -> None:
