@@ -396,6 +396,7 @@ def _cluster(
         tenants=Tenants(kinds=kinds_of(plugins), min_age=settings.defragment_min_age) if settings.defragment else None,
         charges_foreign=settings.charge_foreign,
         trusted_schedulers=settings.trusted,
+        priorities=settings.priorities,
     )
     cluster.gangs.set_schedulers(_scheduled(settings, configuration))
     cluster.fleet.set_model_aliases(configuration.model_aliases)

@@ -22,6 +22,7 @@ from berth_operator import configuration
 from berth_operator.configuration import SCHEDULER_NAME, Configuration, SchedulerNames
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected
+from berth_operator.state.genius_priority import FORM, PriorityLimits, read_limits
 
 
 def _check_url(url: str) -> str:
@@ -54,6 +55,12 @@ def _check_authority(file: Path | None) -> Path | None:
     except OSError as error:
         raise ValueError(f"{file}: no certificates: {error.strerror or error}") from error
     return file
+
+
+def _check_priorities(text: str) -> str:
+    """Check the list now, because it is used only once this replica leads."""
+    read_limits(text)
+    return text
 
 
 class Settings(BaseSettings):
@@ -126,6 +133,10 @@ class Settings(BaseSettings):
     node_startup_timeout: Annotated[float, Field(ge=0, le=3600)] = 600.0
     """Seconds after the creation of a Node within which pods that may fit there once its devices are reported are not
     `Unschedulable`, so that autoscalers add no other node for them; 0 for never (docs/autoscalers.md)."""
+
+    genius_priorities: Annotated[str, Field(pattern=f"^({FORM}(,{FORM})*)?$"), AfterValidator(_check_priorities)] = ""
+    """The highest `genius/priority` of the pods of each namespace, such as `team-a=10,*=5`, where `*` stands for all
+    others; 0 for a namespace that is not listed. Values below 0 are free for all."""
 
     charge_foreign: bool = True
     """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""
@@ -321,6 +332,11 @@ class Settings(BaseSettings):
     def extended(self) -> frozenset[str]:
         """Return the scheduler names whose pods the extender takes; empty if there is no extender."""
         return frozenset(self.extender_schedulers.split(",")) if self.extender_port else frozenset()
+
+    @property
+    def priorities(self) -> PriorityLimits:
+        """Return how high pods may set `genius/priority`."""
+        return read_limits(self.genius_priorities)
 
     @property
     def trusted(self) -> frozenset[str]:

@@ -9,6 +9,7 @@ from berth_api import names
 from berth_operator.core.allocators import locality, switches, topology
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.cards import NVLINK
 from berth_operator.state import pods
 from berth_operator.state.cluster import Cluster
 from tests.attacks.work import counted
@@ -62,7 +63,7 @@ def test_the_same_input_has_the_same_result() -> None:
         assert isinstance(outcome, Placement)
         scores = locality.link_scores(made.fleet.intern_table.wirings[1], 256)
         slots = [each.minor for each in outcome.grants]
-        assert (scores[np.ix_(slots, slots)] + locality.NVLINK * np.eye(16) >= locality.NVLINK).all()
+        assert (scores[np.ix_(slots, slots)] + NVLINK * np.eye(16) >= NVLINK).all()
         return slots
 
     assert grants() == grants()

@@ -46,7 +46,7 @@ def test_leader_paused_between_decision_and_write_changes_nothing(
     # to a pod with a higher priority.
     first.pause()
     world.pod("urgent", {"nvidia.com/gpu": "1"}, labels={"genius/priority": "9"})
-    second = world.operator(kubeconfig=account, takeover_pause=0.5, **QUICK_TERMS)
+    second = world.operator(kubeconfig=account, takeover_pause=0.5, genius_priorities="*=9", **QUICK_TERMS)
     assert words.minors(world.bound("urgent")) == [0]
     assert words.minors(world.bound("p")) == [1]
     before = _settled(world)

@@ -29,6 +29,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.allocation_tracker import AllocationTracker
 from berth_operator.state.gangs import Gangs
+from berth_operator.state.genius_priority import UNLIMITED, PriorityLimits
 from berth_operator.state.gpu_metrics import GpuMetrics
 from berth_operator.state.listener import Listener, NoListener
 from berth_operator.state.node_cache import NodeCache
@@ -60,6 +61,7 @@ class Cluster:
         fleet: Fleet | None = None,
         charges_foreign: bool = True,
         trusted_schedulers: Collection[str] = (),
+        priorities: PriorityLimits = UNLIMITED,
         listener: Listener = NO_LISTENER,
         tenants: Tenants | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -75,6 +77,7 @@ class Cluster:
             fleet: a Fleet to use; by default an empty one.
             charges_foreign: whether cards that processes outside Kubernetes use are charged.
             trusted_schedulers: other schedulers whose allocations are trusted.
+            priorities: how high pods may set `genius/priority`.
             listener: is called when the state changes.
             tenants: the placed pods that may be moved; None if no pods are moved.
             clock: monotonic seconds.
@@ -110,6 +113,7 @@ class Cluster:
         self._pending_pods = PendingPods(
             fleet=self.fleet,
             kinds=self.kinds,
+            priorities=priorities,
             by_uid=pending,
             queue=self.queue,
             gangs=self.gangs,

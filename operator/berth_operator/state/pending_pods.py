@@ -12,6 +12,7 @@ from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state import pods
 from berth_operator.state.gangs import Gangs
+from berth_operator.state.genius_priority import PriorityLimits
 from berth_operator.state.listener import Listener
 from berth_operator.state.nominator import Nominator
 from berth_operator.state.waker import Waker
@@ -27,6 +28,7 @@ class PendingPods:
         *,
         fleet: Fleet,
         kinds: Kinds,
+        priorities: PriorityLimits,
         by_uid: dict[str, PendingPod],
         queue: Queue[PendingPod | Gang],
         gangs: Gangs,
@@ -45,7 +47,7 @@ class PendingPods:
         """UID -> the nominated node that the API server last showed, if any."""
         self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
-        self._clock = clock
+        self._clock, self._priorities = clock, priorities
         self._arrivals = itertools.count()
         self._gated: set[str] = set()
 
@@ -79,7 +81,7 @@ class PendingPods:
             self._waker.put(pod)
 
     def _read(self, raw: Object) -> PendingPod:
-        pod = pods.pending(raw, self._kinds)
+        pod = pods.pending(raw, self._kinds, self._priorities)
         known, shown_before = self._by_uid.get(pod.uid), self._shown.pop(pod.uid, "")
         if pod.nominated_node:
             self._shown[pod.uid] = pod.nominated_node

@@ -22,6 +22,7 @@ from berth_operator.state import (
     allocations,
     endings,
     features,
+    genius_priority,
     groups,
     images,
     mounts,
@@ -29,6 +30,7 @@ from berth_operator.state import (
     ports,
     terms,
 )
+from berth_operator.state.genius_priority import UNLIMITED, PriorityLimits
 
 Object = Mapping[str, Any]
 
@@ -118,13 +120,14 @@ def has_gates(pod: Object) -> bool:
     return bool(pod["spec"].get("schedulingGates"))
 
 
-def pending(pod: Object, kinds: Kinds = BUILT_IN) -> PendingPod:
+def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = UNLIMITED) -> PendingPod:
     """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]
     last_reason, last_message, since = _last_condition(pod)
     try:
         request.mistakes.check_names(metadata.get("annotations") or {}, metadata.get("labels") or {})
-        pod_request, weight, gang, error = _request(pod, kinds), _weight(metadata), groups.of_pod(pod), ""
+        weight = genius_priority.of_pod(metadata["namespace"], metadata.get("labels") or {}, priorities)
+        pod_request, gang, error = _request(pod, kinds), groups.of_pod(pod), ""
         _check_gang(gang, pod_request, kinds)
     except ValueError as wrong:
         # Without its gang, so that the error is reported on this pod; the gang waits for a member.
@@ -234,16 +237,6 @@ def _toleration(raw: Object) -> Toleration:
         value=raw.get("value") or "",
         effect=raw.get("effect") or "",
     )
-
-
-def _weight(metadata: Object) -> int:
-    text = (metadata.get("labels") or {}).get(names.GENIUS_PRIORITY, "0")
-    try:
-        return int(text)
-    except ValueError as error:
-        raise PodError(
-            f'label {names.GENIUS_PRIORITY}: "{text}" is not a whole number; allowed are such as 0, 5 or -1'
-        ) from error
 
 
 def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
