@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import mig, names, quantity
+from berth_api import device_ids, mig, names, quantity
 from berth_api.caching import sized_cache
 
 TYPES: Final = ("gpu", "rdma", "fpga")
@@ -229,6 +229,8 @@ def _grant(kind: str, entry: object, where: str) -> Grant:
         raise AllocationError(f"{where}.minor: {minor!r} is not a whole number from 0 to {MAX_MINOR}")
     if not isinstance(uuid, str) or not isinstance(resources, dict):
         raise AllocationError(f"{where}: id must be text and resources an object")
+    if uuid and not device_ids.is_valid_unit(kind, uuid, REPLICA_MARK):
+        raise AllocationError(f"{where}.id: {device_ids.problem(kind, uuid) or 'no number of a replica'}")
     extension = entry.get("extension")
     grant = Grant(
         type=kind,
@@ -267,7 +269,7 @@ def _exclusive(extension: object) -> str:
 def _parent(extension: object) -> str:
     """Return the UUID of the parent, or an empty text."""
     uuid = extension.get("parent") if isinstance(extension, dict) else None
-    return uuid if isinstance(uuid, str) else ""
+    return uuid if isinstance(uuid, str) and device_ids.is_valid(names.GPU, uuid) else ""
 
 
 def _function(raw: object, where: str) -> Function:

@@ -19,7 +19,7 @@ MAX_SHARE: Final = 8
 _WITHOUT_PARTS: Final = frozenset({int, str, bytes, float, bool, type(None)})
 
 
-class HashedTuple(tuple[V, ...]):
+class HashedTuple(tuple[V, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
     """A large tuple that is looked up often: its hash and its size are computed once."""
 
     _hash: int | None = None

@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
+from berth_api import device_ids
 from berth_api.allocation import TYPE
 
 DeviceType = Annotated[str, Field(max_length=32, pattern=f"^{TYPE}$")]
@@ -31,6 +32,9 @@ Quantity = Annotated[
 ]
 """An amount as Kubernetes writes it: `100`, `"16Gi"`, `"500m"`."""
 Labels = Annotated[dict[str, Annotated[str, Field(max_length=63)]], Field(max_length=64)]
+
+DeviceId = Annotated[str, Field(min_length=1, max_length=128, json_schema_extra={"pattern": device_ids.PATTERN})]
+"""Only the API server checks the form: a Device that an older one accepted is read, and its card not allocated."""
 
 MAX_DEVICES = 256
 MAX_HOLDERS = 128
@@ -119,7 +123,7 @@ class VirtualFunctionGroup(Model):
 class MigInstance(Model):
     """One GPU instance with its compute instance."""
 
-    id: Annotated[str, Field(min_length=1, max_length=128)]
+    id: DeviceId
     """MIG UUID."""
     profile: Annotated[str, Field(max_length=63)]
     """`1g.10gb`, `1g.10gb+me`."""
@@ -151,7 +155,7 @@ class DeviceInfo(Model):
     """`gpu`, `rdma`, `fpga`, or a type of a plug-in."""
     minor: Annotated[int, Field(ge=0, le=65535)]
     """Number of the card on its node; with the type it is the key of the card."""
-    id: Annotated[str, Field(min_length=1, max_length=128)]
+    id: DeviceId
     """UUID of a GPU, PCI address of all others."""
     module_id: Annotated[int, Field(alias="moduleID", ge=-1, le=65535)] = -1
     """Position on the baseboard; -1 if the driver does not report it."""

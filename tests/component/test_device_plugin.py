@@ -536,3 +536,23 @@ async def test_a_driver_that_goes_later_ends_nothing(choices: Choices) -> None:
     plugin.update(reading(spec(2)))
     plugin.update(reading(spec(0), NO_DRIVER))
     plugin.check()
+
+
+@pytest.mark.parametrize(
+    "ids",
+    [
+        pytest.param(["x" * 2**20], id="an id of a megabyte"),
+        pytest.param([f"GPU-x{number}" for number in range(100_000)], id="a hundred thousand ids"),
+        pytest.param(["GPU-0"] * 100_000, id="one id a hundred thousand times"),
+    ],
+)
+async def test_a_call_with_oversized_ids_is_refused_and_not_echoed(
+    ids: list[str], kubelet: Kubelet, begin: Any
+) -> None:
+    begin(spec(2))
+    await kubelet.sees(lambda units: GPU in units)
+    with pytest.raises(aio.AioRpcError) as error:
+        await kubelet.allocate(*ids)
+    assert error.value.code() == grpc.StatusCode.FAILED_PRECONDITION
+    assert len(error.value.details() or "") < 400
+    assert (await kubelet.allocate("GPU-1")).envs

@@ -16,7 +16,7 @@ from typing import Final, Protocol, TypeVar
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.inventory.interface import FaultListener, Inventory
 from berth_agent.readings import CardSample, Reading
-from berth_api import allocation, names, quantity
+from berth_api import allocation, device_ids, names, quantity
 from berth_api.device import MAX_DEVICES, DeviceInfo
 from berth_api.names import GPU
 from berth_api.plugins import Plugin, in_one_line
@@ -238,6 +238,8 @@ def checked(device_type: str, devices: Sequence[DeviceInfo]) -> Devices:
     for device in devices:
         if device.type != device_type:
             raise ValueError(f"minor {device.minor} is of type {device.type}; allowed is {device_type}")
+        if problem := device_ids.problem(device_type, device.id):
+            raise ValueError(f"minor {device.minor}: id {problem}")
         for name, amount in device.resources.items():
             if quantity.parse(amount) < 0:
                 raise ValueError(f"minor {device.minor}: {name} {amount} is negative")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from berth_api import allocation, interning, mig, names, quantity
+from berth_api import allocation, device_ids, interning, mig, names, quantity
 from berth_api.caching import sized_cache
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, Topology
 from berth_api.request import NVIDIA_GPU
@@ -228,6 +228,7 @@ def _problems_of(
     mixture: str,
 ) -> Iterator[str]:
     device_type = device.type
+    yield from _id_problems(device)
     if ids[device_type, device.id] > 1:
         yield f"id: {device.id} is used more than once among the {device_type} devices"
     for link in device.links:
@@ -244,6 +245,14 @@ def _problems_of(
     if device.replicas > 1 and device_type != names.GPU:
         yield f"replicas: {device.replicas} of a device that is no GPU; allowed is 1"
     yield from _resource_problems(device_type, tuple(device.resources.items()), healthy=device.health)
+
+
+def _id_problems(device: DeviceInfo) -> Iterator[str]:
+    instances = enumerate(device.mig.instances if device.mig else ())
+    named = {"id": device.id} | {f"mig.instances[{position}].id": each.id for position, each in instances}
+    for where, name in named.items():
+        if problem := device_ids.problem(device.type, name):
+            yield f"{where}: {problem}"
 
 
 def _mig_problems(device: DeviceInfo, ids: Mapping[tuple[str, str], int]) -> Iterator[str]:

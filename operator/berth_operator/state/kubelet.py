@@ -7,7 +7,8 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from berth_api import keys
+from berth_api import device_ids, keys
+from berth_api.allocation import REPLICA_MARK
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.gpupod import GpuPodSpec
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
@@ -100,4 +101,9 @@ def _held(node: str, entries: Iterable[HeldByContainer]) -> dict[str, ActualAllo
 
 
 def _devices(devices: Iterable[HeldDevice]) -> tuple[KubeletDevice, ...]:
-    return tuple(KubeletDevice(type=each.type, minor=each.minor, id=each.id) for each in devices)
+    """Return the devices whose ids can be those of a card: the others reach no annotation."""
+    return tuple(
+        KubeletDevice(type=each.type, minor=each.minor, id=each.id)
+        for each in devices
+        if device_ids.is_valid_unit(each.type, each.id, REPLICA_MARK)
+    )

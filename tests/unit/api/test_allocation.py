@@ -19,16 +19,20 @@ FUNCTIONS = st.lists(
 ).map(tuple)
 CARDS = st.builds(
     lambda kind, minor, amounts, uuid, functions: Grant(
-        type=kind, minor=minor, amounts=tuple(sorted(amounts)), id=uuid, functions=functions
+        type=kind,
+        minor=minor,
+        amounts=tuple(sorted(amounts)),
+        id=f"GPU-{uuid}" if kind == "gpu" and uuid else uuid,
+        functions=functions,
     ),
     st.sampled_from(allocation.TYPES),
     st.integers(100, allocation.MAX_MINOR),
     AMOUNTS.map(dict.items),
-    st.sampled_from(["", "GPU-1", "0000:1f:00.0"]),
+    st.sampled_from(["", "1", "1f-0"]),
     FUNCTIONS,
 )
 PIECES = st.builds(
-    lambda minor, name, number: Grant(type="gpu", minor=minor, amounts=((name, 1),), id=f"{name} {number}"),
+    lambda minor, name, number: Grant(type="gpu", minor=minor, amounts=((name, 1),), id=f"MIG-{name}-{number}"),
     st.integers(0, 3),
     st.sampled_from([allocation.REPLICAS, "nvidia.com/mig-1g.10gb", "nvidia.com/mig-1g.10gb.me"]),
     st.integers(0, 9),

@@ -83,8 +83,8 @@ def test_a_card_that_is_only_capable_of_mig_is_whole() -> None:
 
 CONTRADICTIONS = [
     pytest.param(
-        [entry(0, id="X"), entry(1, id="X"), entry(2)],
-        ["spec.devices[0].id: X is used more than once", "spec.devices[1].id: X is used more than once"],
+        [entry(0, id="GPU-X"), entry(1, id="GPU-X"), entry(2)],
+        ["spec.devices[0].id: GPU-X is used more than once", "spec.devices[1].id: GPU-X is used more than once"],
         [2],
         id="one UUID twice",
     ),
@@ -529,7 +529,7 @@ def test_what_changes_without_the_generation_is_read_all_the_same(labels: Raw, a
 @pytest.mark.parametrize(
     "entries",
     [
-        pytest.param([entry(0, id="X"), entry(0, type="rdma", id="X", resources={})], id="one id, two types"),
+        pytest.param([entry(0, id="GPU-X"), entry(0, type="rdma", id="GPU-X", resources={})], id="one id, two types"),
         pytest.param([entry(0, health=False, resources={})], id="an unhealthy card may not know its memory"),
         pytest.param(
             [entry(0, links=[{"minor": 1, "type": "NVLink"}]), entry(1, links=[{"minor": 0, "type": "NVLink"}])],

@@ -25,6 +25,8 @@ LIST_SECONDS: Final = 1.0
 """Kubelet admits nothing while it waits for us."""
 NAMED: Final = 3
 """Pods that a refusal names."""
+LISTED: Final = 16
+"""Devices that it names of each."""
 QUIET: Final = 0.5
 """Seconds without a new pod after which the scheduler is expected to know that the agent is leaving."""
 POLL: Final = 0.05
@@ -261,14 +263,20 @@ class Admission:
         snapshot = self.mirror.snapshot()
         waiting = {candidate.pod.uid: candidate.pod for candidate in snapshot.pending_containers(resource, len(ids))}
         waiting_pods = "; ".join(
-            f"{pod.key} was given {', '.join(pod.granted) or 'none'}" for pod in _some(waiting.values())
+            f"{pod.key} was given {_listed(pod.granted) or 'none'}" for pod in _some(waiting.values())
         )
-        text = f"{resource} {', '.join(sorted(ids))}: no pod that waits on this node can be given these" + (
+        text = f"{resource} {_listed(sorted(ids))}: no pod that waits on this node can be given these" + (
             f" ({waiting_pods})" if waiting_pods else f", and none waits for {len(ids)} of them"
         )
-        _log.error("kubelet was refused", resource=resource, ids=sorted(ids), waiting=waiting_pods)
+        _log.error("kubelet was refused", resource=resource, ids=_listed(sorted(ids)), waiting=waiting_pods)
         await self._server.warn(list(waiting.values()), text)
         raise AllocationRefusedError(text)
+
+
+def _listed(ids: Sequence[str]) -> str:
+    """Return ids for a message, up to a number."""
+    rest = f" and {len(ids) - LISTED} more" if len(ids) > LISTED else ""
+    return ", ".join(ids[:LISTED]) + rest
 
 
 def _some(pods: Iterable[Pod]) -> list[Pod]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from berth_agent.configuration.options import VENDOR, Options
-from berth_api import mig
+from berth_api import device_ids, mig
 from berth_api.allocation import REPLICA_MARK
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 
@@ -80,6 +80,9 @@ def offers(spec: DeviceSpec, options: Options, *, withheld: frozenset[str] = fro
         if strategy == "mixed" and is_divided(gpu) and not instances(gpu):
             warnings.append(f"device {gpu.minor} has no MIG devices configured")
         for device in _devices(gpu, strategy):
+            if problem := device_ids.problem("gpu", device.id):
+                warnings.append(f"device {gpu.minor}: id {problem}; it is not offered")
+                continue
             if device.profile and _is_unusual(device.profile):
                 warnings.append(f"MIG profile '{device.profile}' does not match any resource patterns")
                 continue

@@ -16,6 +16,8 @@ from berth_api.device import DeviceSpec
 VISIBLE: Final = "NVIDIA_VISIBLE_DEVICES"
 LISTED: Final = "/var/run/nvidia-container-devices"
 """Folder whose entries name a container's devices under `volume-mounts`."""
+MAX_SHOWN: Final = 160
+"""Characters of an unknown id that an error shows; the id of a replica has fewer."""
 OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 """Vendor of the CDI devices that the agent specifies."""
 
@@ -34,19 +36,34 @@ class AllocationContext:
     vendor: str = OWN_VENDOR
 
 
-def check(offer: Offer, ids: Sequence[str], *, one_at_most: bool) -> None:
-    """Check that a request is for offered units.
+class OfferedIds:
+    """The ids of an offer, by which requests are checked in time that depends on the offer alone."""
 
-    Raises:
-        InvalidRequestError: it is not.
-    """
-    known = {unit.id for unit in offer.units}
-    wrong = f'invalid allocation request for "{offer.resource}": invalid request: '
-    for device in ids:
-        if device not in known:
-            raise InvalidRequestError(f"{wrong}unknown device: {device}")
-    if one_at_most and len(ids) > 1 and any(REPLICA_MARK in device for device in ids):
-        raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
+    def __init__(self, offer: Offer) -> None:
+        self._resource, self._known = offer.resource, frozenset(unit.id for unit in offer.units)
+
+    def check(self, ids: Sequence[str], *, one_at_most: bool) -> None:
+        """Check that a request is for offered units, each once.
+
+        Raises:
+            InvalidRequestError: it is not.
+        """
+        wrong = f'invalid allocation request for "{self._resource}": invalid request: '
+        if len(ids) > len(self._known):
+            raise InvalidRequestError(f"{wrong}{len(ids)} devices; offered are {len(self._known)}")
+        for device in ids:
+            if device not in self._known:
+                raise InvalidRequestError(f"{wrong}unknown device: {_shortened(device)}")
+        if one_at_most and len(ids) > 1 and any(REPLICA_MARK in device for device in ids):
+            raise InvalidRequestError(f"{wrong}maximum request size for shared resources is 1; found {len(ids)}")
+
+    def only(self, ids: Iterable[str]) -> list[str]:
+        """Return the ids that are offered."""
+        return [device for device in ids if device in self._known]
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}... ({len(text)} characters)"
 
 
 def compose(machine: AllocationContext, ids: Sequence[str], *, key: str) -> ContainerAllocateResponse:

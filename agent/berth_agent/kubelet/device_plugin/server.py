@@ -34,11 +34,15 @@ from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Ch
 from berth_agent.kubelet.device_plugin.preferred import PreferenceError
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 from berth_agent.kubelet.device_plugin.resources import Offer, Unit
-from berth_agent.kubelet.device_plugin.response import AllocationContext, InvalidRequestError
+from berth_agent.kubelet.device_plugin.response import AllocationContext, InvalidRequestError, OfferedIds
 
 OWN_FOLDER: Final = "berth"
 """Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets next to its own, but none in
 a folder. So they stay, and it is enough to register them with a new kubelet."""
+MAX_CONTAINERS: Final = 64
+"""Containers of one call; kubelet calls for one at a time."""
+MAX_RECEIVED: Final = 2**21
+"""Bytes of a call: 256 cards with 100 replicas each have ids of a megabyte."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
@@ -66,6 +70,7 @@ class PluginServer(DevicePluginServicer):
         changed: Callable[[], object],
     ) -> None:
         self._offer = offer
+        self._offered = OfferedIds(offer)
         self._machine = machine
         self._chooser = chooser
         self._with_numa = with_numa
@@ -87,7 +92,7 @@ class PluginServer(DevicePluginServicer):
             ServingError: it would not.
         """
         self.path.parent.mkdir(mode=0o750, exist_ok=True)
-        server = aio.server()
+        server = aio.server(options=[("grpc.max_receive_message_length", MAX_RECEIVED)])
         add_DevicePluginServicer_to_server(self, server)
         try:
             _bind(server, self.path)
@@ -130,7 +135,7 @@ class PluginServer(DevicePluginServicer):
         """Offer other units from now on; they are sent to kubelet at once."""
         self._machine = machine
         if offer != self._offer:
-            self._offer = offer
+            self._offer, self._offered = offer, OfferedIds(offer)
             self._announce()
 
     async def stop(self, *, grace: float = GRACE) -> None:
@@ -188,14 +193,16 @@ class PluginServer(DevicePluginServicer):
     ) -> PreferredAllocationResponse:
         """Return which units containers should get."""
         try:
+            _check_containers(request)
             answers = [await self._preferred(container) for container in request.container_requests]
-        except PreferenceError as error:
+        except (PreferenceError, InvalidRequestError) as error:
             await _refuse(context, f"error getting list of preferred allocation devices: {error}")
         return PreferredAllocationResponse(container_responses=answers)
 
     async def Allocate(self, request: AllocateRequest, context: _Context) -> AllocateResponse:  # noqa: N802
         """Return how containers are given their units."""
         try:
+            _check_containers(request)
             answers = [await self._allocated(container.devices_ids) for container in request.container_requests]
         except (InvalidRequestError, AllocationRefusedError) as error:
             await _refuse(context, str(error))
@@ -210,7 +217,9 @@ class PluginServer(DevicePluginServicer):
         return PreStartContainerResponse()
 
     async def _preferred(self, container: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
-        request = (container.available_deviceIDs, container.must_include_deviceIDs, container.allocation_size)
+        self._offered.check(container.must_include_deviceIDs, one_at_most=False)
+        available = self._offered.only(container.available_deviceIDs)
+        request = (available, container.must_include_deviceIDs, container.allocation_size)
         chosen = await self._chooser.prefer(self._offer.resource, *request)
         if not chosen:
             policy = self._machine.options.flags.shared_devices_allocation_policy
@@ -218,7 +227,7 @@ class PluginServer(DevicePluginServicer):
         return ContainerPreferredAllocationResponse(deviceIDs=chosen)
 
     async def _allocated(self, ids: Sequence[str]) -> ContainerAllocateResponse:
-        response.check(self._offer, ids, one_at_most=self._machine.options.sharing.one_at_most)
+        self._offered.check(ids, one_at_most=self._machine.options.sharing.one_at_most)
         await self._chooser.admit(self._offer.resource, ids)
         return response.compose(self._machine, ids, key=str(uuid.uuid4()))
 
@@ -241,6 +250,18 @@ def _bind(server: aio.Server, path: Path) -> None:
     bound = path.with_name(f".{path.name}")
     server.add_insecure_port(f"unix:{bound}")
     bound.rename(path)
+
+
+def _check_containers(request: AllocateRequest | PreferredAllocationRequest) -> None:
+    """Check the number of containers of a call, each of which is decided in turn.
+
+    Raises:
+        InvalidRequestError: kubelet calls for one container at a time.
+    """
+    if len(request.container_requests) > MAX_CONTAINERS:
+        raise InvalidRequestError(
+            f"invalid request: {len(request.container_requests)} containers; allowed are {MAX_CONTAINERS}"
+        )
 
 
 async def _refuse(context: _Context, why: str) -> NoReturn:

@@ -200,7 +200,7 @@ def test_device_nodes_are_passed_in_addition_to_cdi_but_not_with_cdi_only() -> N
 
 def check(*ids: str, one_at_most: bool = False, **chosen: Any) -> None:
     (offer,) = resources.offers(spec(2), options(**chosen)).offers
-    response.check(offer, ids, one_at_most=one_at_most)
+    response.OfferedIds(offer).check(ids, one_at_most=one_at_most)
 
 
 @pytest.mark.parametrize(

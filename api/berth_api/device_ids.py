@@ -1,0 +1,37 @@
+"""The forms of the ids of devices.
+
+Ids reach environments, mounts and CDI names of containers. NVIDIA's runtime takes `all`, `0` or `0:1` for cards, and a
+comma or a line break ends an id, so an id that is not of these forms could give a container other cards.
+"""
+
+import re
+from typing import Final
+
+from berth_api.names import GPU
+
+PATTERN: Final = r"^[0-9A-Za-z]([0-9A-Za-z._:/-]{0,126}[0-9A-Za-z])?$"
+"""Ids of all types, such as the PCI addresses of NICs."""
+_ANY: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
+_GPU: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z]([0-9A-Za-z./-]{0,122}[0-9A-Za-z])?")
+"""A UUID as NVML writes it; older drivers write instances as `MIG-GPU-<UUID>/1/0`."""
+_NUMBER: Final = re.compile(r"[0-9]{1,3}")
+_SHOWN: Final = 40
+
+
+def is_valid(device_type: str, name: str) -> bool:
+    """Return whether an id of a card or MIG instance has the form for its type."""
+    return (_GPU if device_type == GPU else _ANY).fullmatch(name) is not None
+
+
+def is_valid_unit(device_type: str, name: str, mark: str) -> bool:
+    """Return whether an id of a card, instance or replica has the form for its type; `mark` precedes a replica."""
+    device, found, number = name.partition(mark)
+    return is_valid(device_type, device) and (not found or _NUMBER.fullmatch(number) is not None)
+
+
+def problem(device_type: str, name: str) -> str:
+    """Return what is wrong with an id; empty if it has the form for its type."""
+    if is_valid(device_type, name):
+        return ""
+    form = "GPU-<UUID> or MIG-<UUID>" if device_type == GPU else "a PCI address, or letters, digits and . _ : / -"
+    return f"{name[:_SHOWN]!r} is not of the form {form}"
