@@ -165,6 +165,14 @@ bench-election: binaries ## measure how slow an API server may be for a leader t
 bench-agent: binaries ## measure what an agent takes while nothing changes: WARM=30 SECONDS=60 SCRAPED=15
 	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) SCRAPED=$(or $(SCRAPED),15) $(BIN)/python -m tests.bench.agent
 
+.PHONY: bench-hostile
+bench-hostile: setup ## measure how long hostile objects hold the loop, beside the same load without them: NODES=1000 PODS=3000 HOSTILE=500
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
+
+.PHONY: hostile-e2e
+hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
+	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
+
 .PHONY: fmt
 fmt: setup ## format the code
 	@$(BIN)/ruff format $(SOURCES)

@@ -31,6 +31,8 @@ from berth_operator.state.cluster import Cluster
 
 BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""
+MAX_TURN: Final = 0.005
+"""Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
 MIN_WAIT: Final = 0.001
@@ -120,7 +122,8 @@ class Scheduler:
             pass
 
     async def _schedule_batch(self, term: int) -> bool:
-        """Schedule up to `BATCH` units; return whether the queue may have more."""
+        """Schedule up to `BATCH` units for about `MAX_TURN`; return whether the queue may have more."""
+        ends_at = self._cluster.clock() + MAX_TURN
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
@@ -129,6 +132,8 @@ class Scheduler:
                 self._binds.release()
             if unit is None:
                 return False
+            if self._cluster.clock() >= ends_at:
+                break
         return True
 
     def _schedule(self, unit: PendingPod | Gang, term: int) -> bool:

@@ -21,6 +21,8 @@ Instances = tuple[tuple[str, str], ...]
 
 ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
+MAX_CACHED_LINKS: Final = 16
+"""Links of a card up to which equal ones are parsed once."""
 MAX_PROFILES: Final = 32
 """MIG profiles on a node; a card has ten at most."""
 MAX_BANDWIDTH: Final = 10**15
@@ -55,7 +57,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         pcie=sys.intern(topology.pcie_id),
         module=device.module_id,
         labels=_labels(tuple(device.labels.items()), device.model, topology.node_id, topology.pcie_id),
-        links=_links(tuple(map(_LINK, device.links))) if device.links else (),
+        links=_of_links(tuple(map(_LINK, device.links))),
         functions=_functions(device),
         instances=instances,
         instance_memory=_instance_memory(device, strategy) if instances else (),
@@ -74,6 +76,11 @@ def _labels(own: Labels, model: str, numa: int, pcie: str) -> Labels:
         (names.DEVICE_PCIE_SWITCH, pcie),
     )
     return tuple(sorted({**{key: value for key, value in known if value}, **dict(own)}.items()))
+
+
+def _of_links(links: tuple[tuple[int, str, int], ...]) -> Links:
+    # To weigh more than any real machine has would take longer than to parse them.
+    return _links(links) if len(links) <= MAX_CACHED_LINKS else _links.uncached(links)
 
 
 @sized_cache(ALIKE)

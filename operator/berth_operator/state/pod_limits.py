@@ -5,10 +5,12 @@ decision compares with all nodes and all other pods, must cost a bounded amount.
 error; of a bound one, which takes its node whatever it is, the part beyond the limit is not read.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, Final
+
+from berth_api import names
 
 Object = Mapping[str, Any]
 
@@ -32,6 +34,8 @@ MAX_POD_TERM_VALUES: Final = 256
 MAX_VOLUMES: Final = 128
 """Volumes that scheduling depends on."""
 
+_UNREAD_OF_BOUND: Final = frozenset({"affinity", "nodeSelector", "tolerations", "topologySpreadConstraints"})
+_DEVICES: Final = (names.PREFIX, names.OTHER_PREFIX, "nvidia.com/")
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 
@@ -58,13 +62,55 @@ class Size:
         return f"{self.where}: {self.number} {self.unit}; allowed are at most {self.allowed}"
 
 
-def check(pod: Object, annotations: Mapping[str, str], template: bytes) -> None:
-    """Check a waiting pod, of whose annotations and template scheduling reads these.
+def check_parts(pod: Object, annotations: Mapping[str, str]) -> None:
+    """Check the parts of a waiting pod, of whose annotations scheduling reads these.
 
     Raises:
         TooLargeError: a part of it is too large.
     """
-    for size in chain(_of_metadata(pod["metadata"], annotations), _of_spec(pod["spec"]), _of_template(template)):
+    _check(chain(_of_metadata(pod["metadata"], annotations), _of_spec(pod["spec"])))
+
+
+def check_template(template: bytes) -> None:
+    """Check all that scheduling reads of a waiting pod, as JSON.
+
+    Raises:
+        TooLargeError: it is too large.
+    """
+    _check(_of_template(template))
+
+
+def trimmed(spec: Object) -> dict[str, Any]:
+    """Return what a bound pod takes of its node: containers with as many resources and host ports as are read."""
+    kept = {name: value for name, value in spec.items() if name not in _UNREAD_OF_BOUND}
+    for kind in ("initContainers", "containers"):
+        if containers := spec.get(kind):
+            kept[kind] = [_trimmed(each) for each in containers[:MAX_CONTAINERS]]
+    return kept
+
+
+def _trimmed(container: Object) -> Object:
+    kept = {name: value for name, value in container.items() if name != "image"}
+    if ports := container.get("ports"):
+        kept["ports"] = [each for each in ports if each.get("hostPort")][:MAX_HOST_PORTS]
+    if resources := container.get("resources"):
+        kept["resources"] = {
+            kind: first_resources(amounts) if isinstance(amounts, dict) else amounts
+            for kind, amounts in resources.items()
+        }
+    return kept
+
+
+def first_resources(amounts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return as many resources as are read: those that every node has first, then devices."""
+    if len(amounts) <= MAX_RESOURCES:
+        return amounts
+    ranked = sorted(amounts, key=lambda name: ("/" in name, not name.startswith(_DEVICES), name))
+    return {name: amounts[name] for name in ranked[:MAX_RESOURCES]}
+
+
+def _check(sizes: Iterable[Size]) -> None:
+    for size in sizes:
         if size.is_too_large:
             raise TooLargeError(str(size))
 

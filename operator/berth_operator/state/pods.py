@@ -174,8 +174,9 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata = pod["metadata"]
     annotations = _annotations(pod)
+    pod_limits.check_parts(pod, annotations)
     template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
-    pod_limits.check(pod, annotations, template)
+    pod_limits.check_template(template)
     pod_request = _of_template(template, kinds)
     return replace(pod_request, mounts=mounts.of_pod(pod)) if mounts.relevant(pod["spec"]) else pod_request
 
@@ -292,7 +293,7 @@ def charge(
         resolve_grants: finds the current minors of the grants' cards.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
-    template = _template(pod, _resizing(pod.get("status") or {}))
+    template = _template({**pod, "spec": pod_limits.trimmed(pod["spec"])}, _resizing(pod.get("status") or {}))
     # Unlike a waiting pod's, it has no limit.
     taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(template, kinds)
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
@@ -343,7 +344,7 @@ def _resizing(status: Object) -> Object:
 @sized_cache(TEMPLATES)
 def _taken(template: bytes, kinds: Kinds) -> _Taken:
     spec, _, status = orjson.loads(template)
-    total = _bounded(resize.held(spec, status), kinds)
+    total = pod_limits.first_resources(resize.held(spec, status))
     return _Taken(
         resources=_counted_on_node(total),
         nonzero_requested=nonzero_requested.of_pod(spec, status),
@@ -351,11 +352,3 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
         devices=allocations.requested(total, kinds, spec),
         ports=ports.of_pod(spec)[: pod_limits.MAX_HOST_PORTS],
     )
-
-
-def _bounded(total: Mapping[str, int], kinds: Kinds) -> Mapping[str, int]:
-    """Return the resources of a bound pod, up to a number: those that every node has first, then devices."""
-    if len(total) <= pod_limits.MAX_RESOURCES:
-        return total
-    ranked = sorted(total, key=lambda name: ("/" in name, not request.is_device(name, kinds), name))
-    return {name: total[name] for name in ranked[: pod_limits.MAX_RESOURCES]}
