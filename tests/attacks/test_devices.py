@@ -52,16 +52,25 @@ def test_a_decision_on_a_hostile_device_takes_bounded_work(kind: str) -> None:
         assert isinstance(outcome, Placement | Failure)
 
 
-def test_the_same_input_has_the_same_result() -> None:
+def test_cards_beyond_the_limit_are_named_on_the_device() -> None:
     # 256 cards with 63 NVLinks each and a pod of 16 held the loop for 197 s.
+    made = cluster(DEVICES["256 cards in a ring of 63 NVLinks"]("node", 0))
+    assert made.fleet.cards["gpu"].minor.shape[1] == 64
+    view = made.node_cache.view("node")
+    assert view is not None
+    assert view.device is not None
+    assert "spec.devices: 256 cards of type gpu; 64 are read, those with the lowest minors" in view.device.problems
+
+
+def test_the_same_input_has_the_same_result() -> None:
     def grants() -> list[int]:
         for cached in (topology.best, locality.cliques, locality.link_scores):
             cached.cache.clear()
-        made = cluster(DEVICES["256 cards in a ring of 63 NVLinks"]("node", 0))
+        made = cluster(DEVICES["64 cards in a ring of 31 NVLinks"]("node", 0))
         request = pod("pod", {NVIDIA: "16"}, annotations={names.GPU_TOPOLOGY: "nvlink"})
         outcome = decide(made.fleet, pods.pending(pods.transform(request)), Policy())
         assert isinstance(outcome, Placement)
-        scores = locality.link_scores(made.fleet.intern_table.wirings[1], 256)
+        scores = locality.link_scores(made.fleet.intern_table.wirings[1], 64)
         slots = [each.minor for each in outcome.grants]
         assert (scores[np.ix_(slots, slots)] + NVLINK * np.eye(16) >= NVLINK).all()
         return slots

@@ -243,6 +243,9 @@ def _profiles(name: str, number: int) -> Raw:
 DEVICES: Final[Mapping[str, Callable[[str, int], Raw]]] = {
     "256 cards in a ring of 63 NVLinks": lambda name, _: linked(_ring, name),
     "256 cards with 63 scattered NVLinks": lambda name, _: linked(_scattered, name),
+    "64 cards in a ring of 31 NVLinks": lambda name, _: linked(_ring, name, cards=64, count=31),
+    "64 cards with 40 scattered NVLinks": lambda name, _: linked(_scattered, name, cards=64, count=40),
+    "64 cards with NVLinks to all others": lambda name, _: linked(_ring, name, cards=64, count=63),
     "256 cards that have nothing in common": _unlike,
     "256 cards with 4,096 MIG profiles": _profiles,
 }

@@ -8,6 +8,7 @@ on these Devices only. A block is one turn of the loop: `p99_ms` is over the lon
 """
 
 import asyncio
+import gc
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -17,6 +18,7 @@ from typing import Any, Final
 import orjson
 
 from berth_api import names
+from berth_operator.process import COLLECT
 from berth_operator.state import pods
 from tests.attacks import zoo
 from tests.bench import figures
@@ -141,6 +143,10 @@ async def run(nodes: int, count: int, hostile: int) -> dict[str, Any]:
     """Return the blocks of the loop, and how soon the ordinary pods were bound."""
     stage, blocks = Stage(), Blocks()
     stage.fill(nodes)
+    # As the operator does it.
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*COLLECT)
     async with stage.running():
         await _ordinary(stage, 200, "warm")  # the first decision of each class computes all columns
         watcher = asyncio.create_task(blocks.watch())

@@ -23,7 +23,9 @@ ALIKE: Final = 2**22
 """Bytes of each cache of parsed values: a fleet has few different cards."""
 MAX_CACHED_LINKS: Final = 16
 """Links of a card up to which equal ones are parsed once."""
-MAX_PROFILES: Final = 32
+MAX_CARDS: Final = 64
+"""Cards of one type on a node: the node with the most sets the width of the columns of all nodes."""
+MAX_PROFILES: Final = 16
 """MIG profiles on a node; a card has ten at most."""
 MAX_BANDWIDTH: Final = 10**15
 """Bytes per second; a hundred times as much as any GPU has."""
@@ -33,10 +35,27 @@ _LINK: Final = operator.attrgetter("minor", "type", "count")
 
 def of_spec(spec: DeviceSpec) -> tuple[tuple[CardInfo, ...], tuple[str, ...]]:
     """Return the cards, and the contradictions, each with its field; cards with contradictions are not allocated."""
+    spec, surplus = _affordable(spec)
     problems = _problems(spec)
     usable = zip(spec.devices, problems, strict=True)
     cards = tuple(_card(each, usable=not wrong, strategy=spec.mig_strategy) for each, wrong in usable)
-    return cards, tuple(itertools.chain.from_iterable(problems))
+    return cards, (*surplus, *itertools.chain.from_iterable(problems))
+
+
+def _affordable(spec: DeviceSpec) -> tuple[DeviceSpec, tuple[str, ...]]:
+    """Return a spec with at most MAX_CARDS cards of each type, those with the lowest minors, and the problems."""
+    counts = Counter(each.type for each in spec.devices)
+    if all(count <= MAX_CARDS for count in counts.values()):
+        return spec, ()
+    ranked = sorted(spec.devices, key=lambda each: (each.type, each.minor))
+    grouped = itertools.groupby(ranked, key=lambda each: each.type)
+    kept = {id(each) for _, cards in grouped for each in itertools.islice(cards, MAX_CARDS)}
+    problems = (
+        f"spec.devices: {count} cards of type {name}; {MAX_CARDS} are read, those with the lowest minors"
+        for name, count in counts.items()
+        if count > MAX_CARDS
+    )
+    return spec.model_copy(update={"devices": [each for each in spec.devices if id(each) in kept]}), tuple(problems)
 
 
 def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInfo:

@@ -146,12 +146,16 @@ class Cards(CardColumns):
     def resource(self, name: str) -> int:
         """Return a resource's index, adding the resource if it is new."""
         if name not in self.index:
-            # A new dict, because copies share the old one.
-            self.index = {**self.index, name: len(self.index)}
-            self._own.total = np.pad(self._own.total, ((0, 1), (0, 0), (0, 0)))
-            self._own.used = np.pad(self._own.used, ((0, 1), (0, 0), (0, 0)))
-            columns.show(self._own, self)
+            self._add_resources([name])
         return self.index[name]
+
+    def _add_resources(self, names: Sequence[str]) -> None:
+        """Add resources at once, since each addition copies the columns of all nodes."""
+        # A new dict, because copies share the old one.
+        self.index = self.index | {name: len(self.index) + place for place, name in enumerate(names)}
+        self._own.total = np.pad(self._own.total, ((0, len(names)), (0, 0), (0, 0)))
+        self._own.used = np.pad(self._own.used, ((0, len(names)), (0, 0), (0, 0)))
+        columns.show(self._own, self)
 
     def static_key(self, row: int) -> Hashable:
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
@@ -213,6 +217,10 @@ class Cards(CardColumns):
         """Replace a node's inventory; its charges stay."""
         self.clear(row)
         wiring: list[tuple[int, int, Links]] = []
+        cards = list(cards)
+        listed = dict.fromkeys(name for card in cards for name, _ in card.amounts)
+        if new := [name for name in listed if name not in self.index and _has_a_name(name)]:
+            self._add_resources(new)
         for card in cards:
             slot = self._slot_for(row, card.minor)
             self._describe(row, slot, card, intern_table)
