@@ -76,6 +76,8 @@ class Fleet(NodeColumns):
         """Node name -> row."""
         self.names: list[str] = [""] * rows
         self.labels = Labels(rows)
+        self._unused_resources: list[int] = []
+        """Columns of resources that have no name, and are all zeros."""
         self.resources: dict[str, int] = {name: index for index, name in enumerate(_EVERYWHERE)}
         """Resource name -> index of its column."""
         self._own = node_columns(rows, len(self.resources))
@@ -450,27 +452,28 @@ class Fleet(NodeColumns):
 
     def resource(self, name: str) -> int:
         """Return the index of a resource's column, adding the resource if it is new."""
-        if name not in self.resources and not self._reuse(name):
-            self.resources[name] = len(self.resources)
-            self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
-            self._own.requested = np.pad(self._own.requested, ((0, 1), (0, 0)))
-            columns.show(self._own, self)
+        if name not in self.resources:
+            if not self._unused_resources and len(self.requested) >= SPARE_RESOURCES:
+                self._find_unused_resources()
+            self.resources[name] = self._unused_resources.pop() if self._unused_resources else self._add_resource()
         return self.resources[name]
 
-    def _reuse(self, name: str) -> bool:
-        """Assign a column that is all zeros to a resource; return whether there was one."""
-        if len(self.resources) < SPARE_RESOURCES:
-            return False
+    def _add_resource(self) -> int:
+        self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
+        self._own.requested = np.pad(self._own.requested, ((0, 1), (0, 0)))
+        columns.show(self._own, self)
+        return len(self.requested) - 1
+
+    def _find_unused_resources(self) -> None:
+        """Forget the resources that no node and no pod has, so that others can have their columns."""
         unused: Mask = np.logical_not(self.allocatable.any(axis=1) | self.requested.any(axis=1))
         unused[: len(_EVERYWHERE)] = False
-        if not unused.any():
-            return False
-        index = int(unused.argmax())
-        self.resources = {old: at for old, at in self.resources.items() if at != index} | {name: index}
-        # Fingerprints know the resources of a row by their indices.
-        self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
-        self.prepared.clear()
-        return True
+        if unused.any():
+            self._unused_resources = np.flatnonzero(unused).tolist()
+            self.resources = {name: index for name, index in self.resources.items() if not unused[index]}
+            # Fingerprints know the resources of a row by their indices.
+            self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
+            self.prepared.clear()
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
         """Return what is left of a resource on each row; 0 if the resource is unknown."""

@@ -78,7 +78,7 @@ class PlacedPods:
     def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "PlacedPods":
         """Return the columns of pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
-        amount_columns, amounts = _amounts(fleet.resources, [each.resources for each in charges])
+        amount_columns, amounts = _amounts(fleet.resources, [each.resources for each in charges], len(fleet.requested))
         return cls(
             charges=charges,
             rows=rows,
@@ -162,7 +162,7 @@ def _parts(fleet: "Fleet", device_type: str, charges: Sequence[Charge], rows: In
     held = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == device_type]
     pods = np.fromiter((pod for pod, _ in held), np.intp, len(held))
     minors = np.fromiter((grant.minor for _, grant in held), np.int32, len(held))
-    amount_columns, amounts = _amounts(cards.index, [grant.counted for _, grant in held])
+    amount_columns, amounts = _amounts(cards.index, [grant.counted for _, grant in held], len(cards.index))
     number = np.bincount(pods, minlength=len(charges))
     return Parts(
         first=np.cumsum(number) - number,
@@ -176,11 +176,11 @@ def _parts(fleet: "Fleet", device_type: str, charges: Sequence[Charge], rows: In
     )
 
 
-def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts]) -> tuple[Indices, Column]:
+def _amounts(index: Mapping[str, int], amounts_by_pod: Sequence[Amounts], resources: int) -> tuple[Indices, Column]:
     """Return each pod's column, and a matrix of the different amounts by `index`: shape (resources, columns)."""
     numbers: dict[Any, int] = {}
     amount_columns = np.array([numbers.setdefault(each, len(numbers)) for each in amounts_by_pod], np.intp)
-    matrix: Column = np.zeros((len(index), len(numbers)), np.int64)
+    matrix: Column = np.zeros((resources, len(numbers)), np.int64)
     for amounts, at in numbers.items():
         for name, amount in amounts:
             if name in index:

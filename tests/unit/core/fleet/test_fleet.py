@@ -531,6 +531,7 @@ def test_columns_of_resources_that_nothing_has_any_more_are_reused() -> None:
         names = [f"example.com/r-{number}-{place}" for place in range(10)]
         made.charge(charge("pod", resources=(("cpu", 1), *((name, 2) for name in names))))
         assert [int(made.left(name)[made.rows["node"]]) for name in names] == [-2] * 10
+        assert len(made.placed_pods.current(made).charges) >= 1
         made.release("uid-pod")
-    assert len(made.resources) <= SPARE_RESOURCES + 10
+    assert len(made.requested) <= SPARE_RESOURCES + 10
     assert made.left("cpu")[made.rows["node"]] == made.total("cpu")[made.rows["node"]]
