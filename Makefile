@@ -166,7 +166,7 @@ bench-agent: binaries ## measure what an agent takes while nothing changes: WARM
 	@WARM=$(or $(WARM),30) SECONDS=$(or $(SECONDS),60) SCRAPED=$(or $(SCRAPED),15) $(BIN)/python -m tests.bench.agent
 
 .PHONY: bench-hostile
-bench-hostile: setup ## measure how long hostile objects hold the loop, beside the same load without them: NODES=1000 PODS=3000 HOSTILE=500
+bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
 
 .PHONY: hostile-e2e

@@ -5,7 +5,6 @@ The number of entries bounds nothing if the objects may be large: 4,096 specs of
 
 import sys
 from collections.abc import Callable, Hashable
-from dataclasses import fields, is_dataclass
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -63,9 +62,8 @@ def _parts(value: Any) -> list[Any]:
         return list(value)
     if isinstance(value, dict):
         return [*value, *value.values()]
-    if is_dataclass(value) and not isinstance(value, type):
-        return [getattr(value, field.name) for field in fields(value)]
-    return []
+    # `dataclasses.fields` takes ten times as long.
+    return [getattr(value, name) for name in getattr(type(value), "__dataclass_fields__", ())]
 
 
 class SizedCache(Generic[K, V]):
@@ -92,9 +90,9 @@ class SizedCache(Generic[K, V]):
         self._entries[key] = entry
         return entry[0]
 
-    def put(self, key: K, value: V) -> None:
-        """Keep a value, in place of the one that the key had."""
-        size, before = size_of((key, value)), self._entries.pop(key, None)
+    def put(self, key: K, value: V, size: int | None = None) -> None:
+        """Keep a value, in place of the one that the key had; `size` is in bytes, by default that of both."""
+        size, before = size_of((key, value)) if size is None else size, self._entries.pop(key, None)
         self._bytes -= 0 if before is None else before[1]
         if size * MAX_SHARE > self._max_bytes:
             return

@@ -6,13 +6,19 @@ import tracemalloc
 import pytest
 
 from berth_api.caching import size_of
+from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.messages import MAX_MESSAGE
+from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.affinity import NO_AFFINITY
 from berth_operator.state import pod_limits, pods
+from berth_operator.state.cluster import Cluster
+from tests.attacks.work import counted
 from tests.attacks.zoo import PODS, hostile_pod
-from tests.builders import pod
+from tests.builders import device, entry, node, pod
 
 MIB = 2**20
+MAX_CALLS = 200_000
+"""To read a pod and to decide it: less than a tenth of a second."""
 KEPT = 200_000
 """Bytes of what may stay of one pod: 500 of them are 100 MB."""
 
@@ -76,3 +82,20 @@ def test_volumes_beyond_the_limit_are_refused() -> None:
     volumes = [{"name": f"v{n}", "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(129)]
     pending = pods.pending(pods.transform(pod(volumes=volumes)))
     assert pending.error == "spec.volumes: 129 volumes; allowed are at most 128"
+
+
+@pytest.mark.parametrize("kind", PODS)
+def test_reading_and_deciding_a_hostile_pod_takes_bounded_work(kind: str) -> None:
+    made = Cluster(grace=40)
+    for number in range(50):
+        name = f"node-{number}"
+        made.put_node(node(name, labels={"kubernetes.io/hostname": name}))
+        made.put_device(device(name, *(entry(minor, id=f"GPU-{number}-{minor}") for minor in range(8))))
+        made.fleet.set_fresh(name, fresh=True)
+        made.put_bound(pods.transform(hostile_pod(kind, number, on=name)))
+
+    def arrives() -> None:
+        pending = pods.pending(pods.transform(hostile_pod(kind, 99)))
+        decide(made.fleet, pending, Policy())
+
+    counted(arrives, MAX_CALLS)

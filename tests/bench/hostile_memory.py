@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import time
 from collections.abc import Iterator
+from itertools import chain, islice
 from typing import Any, Final
 
 from devcluster import waiting
@@ -56,8 +57,9 @@ def measure(track: Track, *, count: int, hostile: int) -> dict[str, Any]:
             )
             time.sleep(SETTLED_SECONDS)
             rss.append(usage.resident_bytes(operator.pid) / MIB)
+            figures.say(f"wave {wave}: {before:.0f} -> {rss[-1]:.0f} MiB")
             took += [watcher.bound[name] - at for name, at in began.items()]
-            asyncio.run(_clear(track))
+            asyncio.run(_clear(track, hostile))
             time.sleep(SETTLED_SECONDS)
         after, peak = usage.resident_bytes(operator.pid) / MIB, usage.peak_bytes(operator.pid) / MIB
     return {
@@ -91,7 +93,7 @@ async def _until_has_account(bulk: Bulk) -> None:
 async def _wave(track: Track, wave: int, *, count: int, hostile: int) -> tuple[dict[str, float], int]:
     """Create all objects of a wave; return when each ordinary pod was created, and how many pods were refused."""
     began: dict[str, float] = {}
-    objects = itertools.islice(_hostile(track), hostile)
+    objects = islice(_hostile(track), hostile)
     async with Bulk(track.arena.cluster) as bulk, asyncio.TaskGroup() as tasks:
         attacks = [tasks.create_task(_create(bulk, objects)) for _ in range(AT_ONCE)]
         tasks.create_task(_put_device(bulk, wave))
@@ -147,15 +149,26 @@ async def _put_device(bulk: Bulk, wave: int) -> None:
             figures.say(f"{name}: {str(error)[:300]}")
 
 
-async def _clear(track: Track) -> None:
+async def _clear(track: Track, hostile: int) -> None:
     async with Bulk(track.arena.cluster) as bulk:
-        await bulk.clear(f"/api/v1/namespaces/{TENANT}/pods")
-        for place in range(len(zoo.DEVICES)):
-            try:
-                await bulk.request("DELETE", f"{crowd.DEVICES}/hostile-{place}")
-            except RuntimeError:
-                figures.say(f"hostile-{place} was not there")
+        devices = (f"{crowd.DEVICES}/hostile-{place}" for place in range(len(zoo.DEVICES)))
+        pods = (
+            f"/api/v1/namespaces/{TENANT}/pods/{each['metadata']['name']}" for each in islice(_hostile(track), hostile)
+        )
+        # As a collection, the answer would have all of them in full.
+        paths = chain(devices, pods)
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(AT_ONCE):
+                tasks.create_task(_delete(bulk, paths))
     await track.clear()
+
+
+async def _delete(bulk: Bulk, paths: Iterator[str]) -> None:
+    for path in paths:
+        try:
+            await bulk.request("DELETE", path, {"gracePeriodSeconds": 0})
+        except RuntimeError:
+            figures.say(f"{path} was never there")
 
 
 if __name__ == "__main__":

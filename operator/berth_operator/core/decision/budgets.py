@@ -1,11 +1,12 @@
 """PodDisruptionBudgets: how many pods of an application may be evicted now."""
 
+import sys
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_api.caching import SizedCache
+from berth_api.caching import SizedCache, size_of
 from berth_api.selectors import LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity
@@ -70,7 +71,7 @@ class Budgets:
             matching = tuple(each for each in budgets.values() if each.selector.matches(labels))
             # Keep a reference to the identity, so that no other object can get its id() meanwhile.
             cached = (identity, matching)
-            self._matching.put(id(identity), cached)
+            self._matching.put(id(identity), cached, size_of(identity) + sys.getsizeof(matching))
         return cached[1]
 
     def counting(self, charge: Charge) -> tuple[Budget, ...]:

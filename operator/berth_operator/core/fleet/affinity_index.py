@@ -7,12 +7,13 @@
   pending pod.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
-from berth_api.caching import SizedCache
+from berth_api.caching import SizedCache, size_of
 from berth_api.selectors import NOTHING
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.replicas import Replicas
@@ -81,7 +82,8 @@ class ExistingTerms(Generic[K]):
         terms = self._matching.get(identity)
         if terms is None:
             terms = tuple(self._find_matching(identity, labels_of))
-            self._matching.put(identity, terms)
+            # The terms are those of placed pods, and take no memory of their own.
+            self._matching.put(identity, terms, size_of(identity) + sys.getsizeof(terms))
         return terms
 
     def copy(self) -> Self:
