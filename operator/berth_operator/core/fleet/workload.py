@@ -31,6 +31,9 @@ MAX_COUNTED: Final = 256
 STEP: Final = 250
 """Thousandths of a cpu: the width of the histogram's bins for cpu per card."""
 STEPS: Final = 1024
+MAX_CONSTRAINTS: Final = 64
+"""Maximum number of model constraints in the mix, those with the most weight: users write them, and each decision
+compares them with all models."""
 FRESH: Final = 64
 """Decisions see a new mix only after 1/FRESH of the weight is new, so that columns cached for a mix stay valid."""
 _GROWTH: Final = 2.0 ** (1 / HALF_LIFE)
@@ -121,6 +124,8 @@ class Workload:
         self._cpu += self._weight * cpu
         self._by_cpu[min(-(-cpu // (count * STEP)), STEPS - 1)] += cards
         self._demand[model] = self._demand.get(model, 0.0) + cards
+        if len(self._demand) > MAX_CONSTRAINTS:
+            del self._demand[min(self._demand, key=self._demand.__getitem__)]
         if hundredths < CARD:
             self._by_share[hundredths] += self._weight
         if count > 1:

@@ -113,3 +113,12 @@ def test_large_pods_that_no_longer_come_are_forgotten() -> None:
     for _ in range(45 * workload.HALF_LIFE):
         made.see(request)
     assert large(made) == {(2, 0, ANY_MODEL): 1.0}
+
+
+def test_users_cannot_fill_the_mix_with_constraints() -> None:
+    made = Workload()
+    for number in range(1000):
+        made.see(asks({NVIDIA: 1}, model=T4))
+        made.see(asks({NVIDIA: 1}, model=ModelConstraint(globs=(f"hostile-{number}",))))
+    assert len(made.typical.constraints) <= workload.MAX_CONSTRAINTS
+    assert T4 in made.typical.constraints
