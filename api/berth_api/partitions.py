@@ -56,7 +56,7 @@ def partitions_only(labels: Mapping[str, str]) -> bool:
     return labels.get(names.PARTITION_POLICY_LABEL) == "Honor"
 
 
-@sized_cache(2**24)
+@sized_cache(2**22)
 def parse(text: str) -> Table:
     """Parse a table.
 

@@ -38,7 +38,7 @@ def identity_of(namespace: str, labels: Mapping[str, str], controller: str) -> I
     return _identity(namespace, sorted_labels, controller)
 
 
-@sized_cache(2**24)
+@sized_cache(2**23)
 def _identity(namespace: str, labels: Labels, controller: str) -> Identity:
     """Return one shared value for all replicas, to save memory in clusters with ten thousands of pods."""
     return Identity(namespace=namespace, labels=labels, controller=controller)
@@ -75,7 +75,7 @@ def of_placed(pod: Object) -> Affinity:
         return NO_AFFINITY
 
 
-@sized_cache(2**24)
+@sized_cache(2**23)
 def _read(body: bytes) -> Affinity:
     """Parse equal constraints once: a Deployment's pods share one value, which is compared by identity."""
     namespace, labels, pod_affinity, pod_anti_affinity, spreads = orjson.loads(body)

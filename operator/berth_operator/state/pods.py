@@ -51,7 +51,7 @@ _VOLUMES: Final = mounts.RELEVANT | {"image"}
 _CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
 _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
-TEMPLATES: Final = 2**25
+TEMPLATES: Final = 2**24
 """Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = (
     names.ALLOCATE_HINT,

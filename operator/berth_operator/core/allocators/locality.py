@@ -194,7 +194,7 @@ def pairs(within: Locality, places: Mapping[str, Sequence[int]], scores: LinkSco
     return allowed
 
 
-@sized_cache(2**25)
+@sized_cache(2**24)
 def link_scores(wiring: Wiring, slots: int) -> LinkScores:
     """Return the score of the link between any two slots, as either card reports it; 0 if neither does."""
     scores = np.zeros((slots, slots))
@@ -206,7 +206,7 @@ def link_scores(wiring: Wiring, slots: int) -> LinkScores:
     return sealed(np.maximum(scores, scores.T))
 
 
-@sized_cache(2**25)
+@sized_cache(2**24)
 def cliques(wiring: Wiring, slots: int) -> Mask:
     """Return the maximal groups of two or more slots with NVLinks between all of them: shape (groups, slots).
 

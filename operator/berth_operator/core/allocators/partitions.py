@@ -52,7 +52,7 @@ def feasible(fleet: Fleet, request: PodRequest, part: Part, fits: Mask, rows: Ro
     return mask
 
 
-@sized_cache(2**24)
+@sized_cache(2**22)
 def options(table: Table, count: int, spec: PartitionSpec | None) -> tuple[Partition, ...]:
     """Return the partitions of `count` cards that a pod accepts, those with the highest score first."""
     own = sorted(dict(table).get(count, ()), key=lambda each: -each.score)
@@ -77,7 +77,7 @@ def best(table: Table, partitions: Sequence[Partition], used: Collection[int]) -
     return max(equal, key=lambda each: sum(worth for worth, minors in larger if minors.isdisjoint(each.minors)))
 
 
-@sized_cache(2**24)
+@sized_cache(2**22)
 def _larger(table: Table, size: int) -> tuple[tuple[int, frozenset[int]], ...]:
     """Return (value, minors) of the sets of at least this size that have the highest score of their size."""
     sized = [(_WORTH[number], sets) for number, sets in table if number in _WORTH and number >= size and sets]

@@ -44,7 +44,7 @@ MAX_PRODUCTS: Final = 2**24
 """Maximum number of products of two numbers by which sets are compared, about 10 ms: sets times cards squared."""
 MAX_STEPS: Final = 2**23
 """Maximum number of cards that are looked at to grow sets, about 30 ms: sets times cards times the cards of a set."""
-CACHE_BYTES: Final = 2**25
+CACHE_BYTES: Final = 2**24
 """Bytes of the cache of `best`; nodes with equal cards in equal use share an entry."""
 _NEAR_WEIGHT: Final = 1e13
 _LINK_WEIGHT: Final = 1e5
@@ -180,7 +180,7 @@ def _all_sets(candidates: Candidates) -> Mask:
     return allowed
 
 
-@sized_cache(2**24)
+@sized_cache(2**23)
 def _choices(cards: int, count: int) -> Mask:
     """Return all sets of `count` of the cards, in lexicographic order: shape (sets, cards)."""
     number = comb(cards, count)

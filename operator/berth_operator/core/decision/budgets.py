@@ -12,7 +12,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge
 
-MAX_BYTES: Final = 2**24
+MAX_BYTES: Final = 2**23
 """Bytes of the cache of the budgets of identities."""
 
 
