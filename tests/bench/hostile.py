@@ -35,6 +35,8 @@ PAUSE: Final = 0.002
 LIVES: Final = 400
 """Pods that exist at a time; the oldest leaves when another comes."""
 HOSTILE_LIVES: Final = 200
+LARGE: Final = 100_000
+"""Bytes of a pod that the operator refuses, or that names its node, so that nothing of it is read again."""
 LISTED: Final = 5
 """Kinds of hostile objects that the result names."""
 
@@ -257,9 +259,11 @@ def _hostile() -> Iterator[tuple[str, Act, str]]:
 def _arrival(kind: str, raw: Raw, name: str) -> tuple[str, Act, str]:
     raw["metadata"] |= {"name": name, "uid": f"uid-{name}"}
     line = orjson.dumps(raw)
+    # Millions of objects that only the API server would have would slow the collector of garbage down.
+    kept = raw if len(line) < LARGE else {"metadata": {**raw["metadata"], "labels": {}, "annotations": {}}, "spec": {}}
 
     def arrive(stage: Stage) -> None:
-        stage.api.pods[name] = raw
+        stage.api.pods[name] = kept
         stage.send(line)
 
     return kind, arrive, name
