@@ -110,6 +110,7 @@ def test_lost_answer_binds_once(proxy: FaultProxy, world: World, cluster: Cluste
     [node] = world.arena.nodes()
     world.device(node, [words.gpu(0), words.gpu(1)])
     world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
+    world.wait_sum(node, "kubernetes.io/gpu", "200")
     lost = proxy.lose("POST", "/pods/p[0-9]/binding", count=3)
     names = [f"p{number}" for number in range(4)]
 

@@ -110,7 +110,7 @@ class Stage:
     def start_operator(self) -> None:
         """Start an operator and wait until it leads."""
         # Without the flag of other tests, by which nothing need be injected.
-        self.operator = self._processes.operator(require_injection=None)
+        self.operator = self._processes.operator(require_injection=None, genius_priorities="*=1000")
 
     def start_agent(self, **options: object) -> None:
         """Start the agent; `options` override those of the stage."""

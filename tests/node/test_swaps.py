@@ -68,7 +68,7 @@ def one_round(stage: Stage, kubelets_way: FaultProxy, number: int) -> tuple[int,
     stage.node.pause_daemon("kubelet")
     stage.operator.pause()
     for at, name in enumerate(names):
-        stage.arena.create([ranked(stage, name, at - PODS)])
+        stage.arena.create([ranked(stage, name, at)])
     stage.operator.resume()
     stage.wait(lambda: all(stage.read(name)["spec"].get("nodeName") for name in names), what="their binds")
     chosen = {name: stage.cards(name) for name in names}

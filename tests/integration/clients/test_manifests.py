@@ -169,7 +169,7 @@ def test_the_operator_writes_the_term_of_its_leader_and_no_lease() -> None:
             "apiGroups": ["berth.dev"],
             "resources": ["leaderleases"],
             "resourceNames": ["berth-operator"],
-            "verbs": ["get", "update"],
+            "verbs": ["get", "update", "watch"],
         },
     ]
     assert beats == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}]
