@@ -9,9 +9,8 @@ from typing import Final
 
 from berth_api.names import GPU
 
-PATTERN: Final = r"^[0-9A-Za-z]([0-9A-Za-z._:/-]{0,126}[0-9A-Za-z])?$"
+_ANY: Final = re.compile(r"[0-9A-Za-z]([0-9A-Za-z._:/-]{0,126}[0-9A-Za-z])?")
 """Ids of all types, such as the PCI addresses of NICs."""
-_ANY: Final = re.compile(PATTERN.removeprefix("^").removesuffix("$"))
 _GPU: Final = re.compile(r"(GPU|MIG)-[0-9A-Za-z]([0-9A-Za-z./-]{0,122}[0-9A-Za-z])?")
 """A UUID as NVML writes it; older drivers write instances as `MIG-GPU-<UUID>/1/0`."""
 _NUMBER: Final = re.compile(r"[0-9]{1,3}")

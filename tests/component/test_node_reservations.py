@@ -248,7 +248,7 @@ async def test_another_node_is_reserved_if_a_higher_priority_took_the_room() -> 
         world.submit(small("high", priority=1))
         await asyncio.sleep(0.5)
         assert api.bound()["high"] == "a"
-        # Nobody knows when that ends; jobs may rather.
+        # When that ends is not known; jobs may rather.
         assert world.reserved() == {"big": "b"}
 
 

@@ -37,7 +37,7 @@ COPIES: Final = 5
 """How often a request is sent until it is answered, spread evenly over the renew deadline."""
 
 WATCH_SECONDS: Final = 300
-"""Seconds after which a watch of the lease is opened anew."""
+"""Seconds after which a watch of the lease is opened again."""
 SOON: Final = 0.01
 """The least wait for the expiry of a lease, in seconds: the loop's clock may be behind ours by less than that."""
 

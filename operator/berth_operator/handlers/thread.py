@@ -141,5 +141,5 @@ class _Run:
                 stop_flag=self._stop,
             )
         finally:
-            # kopf waits for this flag in a thread, which would keep its loop open for ever.
+            # kopf waits for this flag in a thread, which would keep its loop open forever.
             self._stop.set()

@@ -14,7 +14,7 @@ from berth_api import names
 
 Object = Mapping[str, Any]
 
-MAX_TEMPLATE_BYTES: Final = 2**15
+MAX_TEMPLATE_BYTES: Final = 2**16
 """The labels and the parts of the spec that scheduling reads, as JSON. Most pods have 2 KB of them."""
 MAX_ANNOTATION_BYTES: Final = 2**13
 """The annotations that scheduling reads."""

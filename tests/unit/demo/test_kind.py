@@ -17,8 +17,7 @@ EVERYTHING = ("docker", "kind", "kubectl", "helm")
         ([], [], "docker is not installed, or not on PATH; needed are: docker kind kubectl helm"),
         ([], ["docker"], "kind is not installed, or not on PATH; needed are: docker kind kubectl helm"),
         ([], EVERYTHING, "Docker does not answer: start it, and check that you may use it"),
-        (["steps"], ["kubectl"], "helm is not installed, or not on PATH; needed are: kubectl helm"),
-        (["stop"], [], "unknown argument stop; it takes none, or `steps`"),
+        (["stop"], [], "unknown argument stop; it takes none, or `devcluster`"),
     ],
 )
 def test_one_line_says_what_is_missing(

@@ -169,7 +169,7 @@ class Admission:
     async def until_admitted(self) -> None:
         """Wait until kubelet has asked for every pod that is bound, and none has come for a moment.
 
-        A pod of which kubelet never asks holds it up for ever: bound the wait.
+        A pod of which kubelet never asks holds it up forever: bound the wait.
         """
         quiet_since = self._clock()
         while self._clock() - quiet_since < QUIET:

@@ -190,7 +190,7 @@ def test_other_pods_have_no_gpu_pod_of_their_allocation(pod: pods.Pod) -> None:
 
 def test_an_absurd_allocation_still_fits_the_definition() -> None:
     entries = ",".join(
-        f'{{"minor": {minor}, "id": "{"x" * 200}{minor}", "resources": {{"kubernetes.io/gpu-core": "9Ei"}}}}'
+        f'{{"minor": {minor}, "id": "GPU-{minor:0100x}", "resources": {{"kubernetes.io/gpu-core": "9Ei"}}}}'
         for minor in range(256)
     )
     specs = use.allocated_pods([shared(f'{{"gpu": [{entries}]}}')], NODE, Summaries.of(SPEC), node="n")
