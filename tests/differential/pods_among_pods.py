@@ -13,8 +13,6 @@ from typing import Any, Final
 
 Raw = dict[str, Any]
 
-FINALIZER: Final = "example.com/differential"
-"""Keeps deleted pods of the scene terminating."""
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
 

@@ -113,10 +113,11 @@ class _Report:
 
 def _links(wiring: Wiring, minor: int) -> dict[str, str]:
     """Return the kind of link from a card to each other one that its Device lists."""
-    return {str(other): _link_name(strength) for _, own, links in wiring if own == minor for other, strength in links}
+    return {str(other): link_name(strength) for _, own, links in wiring if own == minor for other, strength in links}
 
 
-def _link_name(strength: int) -> str:
+def link_name(strength: int) -> str:
+    """Return the kind of link of a score."""
     return f"NVLink x{strength // NVLINK}" if strength >= NVLINK else _LINK_NAMES[strength]
 
 

@@ -17,8 +17,9 @@ from berth_api.names import GPU
 from berth_api.request import LAST, NEVER, ONLY, PLUGIN_UNIT, REPLICA, Part
 from berth_operator.core.allocators import candidates
 from berth_operator.core.decision import capacity
-from berth_operator.core.decision.cycle import Floats, feasible, totals
+from berth_operator.core.decision.cycle import feasible, totals
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import AlikeKey, PendingPod, PodRequest

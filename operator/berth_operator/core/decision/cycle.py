@@ -7,13 +7,12 @@ and binds concurrently.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
-import numpy.typing as npt
 
 from berth_api.allocation import Grant
 from berth_api.request import is_device, nearest
@@ -27,7 +26,9 @@ from berth_operator.core.decision.messages import (
     invalid_request,
 )
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
 from berth_operator.core.filters import OF_POD, OF_REQUEST, Filter, node_affinity, unresolvable
+from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -37,9 +38,10 @@ from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
-Floats = npt.NDArray[np.float64]
 Passes = Callable[[Fleet, PodRequest], Mask]
 
+BIAS: Final = "bias"
+"""The term of what the caller adds, such as what brings the members of a gang close to each other."""
 ONLY_NOMINATED: Final = "node(s) would fit only together with nominated pods"
 
 
@@ -52,6 +54,8 @@ class Placement:
     grants: tuple[Grant, ...] = ()
     volumes: PodVolumes = NO_POD_VOLUMES
     """Volumes to bind or provision for its claims before the pod is bound."""
+    ranking: Ranking = field(default=Ranking(), compare=False, repr=False)
+    """The node's points and those of its runners-up."""
 
     @property
     def charge(self) -> Charge:
@@ -73,6 +77,8 @@ class Placement:
             alike_key=self.pod.request.alike_key if self.pod.gang else None,
             priority=self.pod.priority,
             ends=self.pod.ends,
+            owner=self.pod.owner,
+            scheduler=self.pod.scheduler,
         )
 
 
@@ -102,7 +108,7 @@ def decide(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = 
     """
     if pod.error:
         return Failure(message=invalid_request(pod.error), condition=INVALID_REQUEST, wakes_on=Change(0))
-    with _above_nominees(fleet, pod):
+    with above_nominees(fleet, pod):
         others = ONLY_NOMINATED if fleet.nominees else ""
         placement = _place(fleet, pod, policy, bias)
         return placement or failure(fleet, pod.request, policy.filters_of(pod.request), others=others)
@@ -112,12 +118,12 @@ def place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None = N
     """Decide like `decide`, without the cost of reasons: return None if no row fits or the request is invalid."""
     if pod.error:
         return None
-    with _above_nominees(fleet, pod):
+    with above_nominees(fleet, pod):
         return _place(fleet, pod, policy, bias)
 
 
 @contextmanager
-def _above_nominees(fleet: Fleet, pod: PendingPod) -> Iterator[None]:
+def above_nominees(fleet: Fleet, pod: PendingPod) -> Iterator[None]:
     """Return a context without the nominees that the pod may ignore."""
     if not fleet.nominees:
         yield
@@ -140,12 +146,15 @@ def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -
         fits = on_nominated_node
     elif pod.request.devices:
         fits = policy.preferred(fleet, pod.request, fits)
-    row = _best(fleet, pod.request, policy, fits, bias)
+    terms = list(_terms(fleet, pod.request, policy, fits, bias))
+    ranking = rank(fleet.names, _sum(fits, terms), terms)
+    row = ranking.rows[0]
     return Placement(
         pod=pod,
         node=fleet.names[row],
         grants=policy.choose(fleet, row, pod.request),
         volumes=volume_choice.choose(fleet, row, pod.request.mounts),
+        ranking=ranking,
     )
 
 
@@ -170,18 +179,25 @@ def _depends_on_nominees(request: PodRequest) -> bool:
     return bool(request.affinity.required_affinity or request.affinity.topology_spread or request.mounts)
 
 
-def _best(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None) -> int:
-    # argmax returns the lowest of equal rows, so that the same fleet gives the same decision.
-    return int(np.argmax(totals(fleet, request, policy, fits, bias)))
-
-
-def totals(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None = None) -> Floats:
+def totals(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask) -> Floats:
     """Return the weighted sum of all scores for each row that fits, and -inf for the others."""
-    total = np.where(fits, 0.0 if bias is None else bias, -np.inf)
+    return _sum(fits, _terms(fleet, request, policy, fits))
+
+
+def _sum(fits: Mask, terms: Iterable[Term]) -> Floats:
+    total = np.where(fits, 0.0, -np.inf)
+    for _, points in terms:
+        total += points
+    return total
+
+
+def _terms(fleet: Fleet, request: PodRequest, policy: Policy, fits: Mask, bias: Floats | None = None) -> Iterator[Term]:
+    """Yield the weighted points of each score that differs between rows, and the bias."""
+    if bias is not None:
+        yield BIAS, bias
     for score, weight in (*policy.scores, *_of_plugins(policy, request)):
         if (points := score.score(fleet, request, fits)) is not None:
-            total += weight * points
-    return total
+            yield score.NAME, weight * points
 
 
 def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, float]]:
@@ -196,7 +212,7 @@ def _of_plugins(policy: Policy, request: PodRequest) -> Iterator[tuple[Score, fl
 def rejections(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Iterator[tuple[Filter, Mask]]:
     """Yield each filter that is the first to reject some rows, with these rows."""
     left = fleet.present.copy()
-    for filter_, passes in _in_order(request, filters):
+    for filter_, passes in in_order(request, filters):
         rejected = left & ~passes(fleet, request)
         if rejected.any():
             yield filter_, rejected
@@ -205,7 +221,7 @@ def rejections(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> 
                 return
 
 
-def _in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
+def in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filter, Passes]]:
     """Return the filters in kube-scheduler's order: the names in the node affinity come first (PreFilterResult)."""
     steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in filters]
     for filter_ in filters if request.node_affinity else ():
@@ -222,7 +238,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
     wakes_on = Change.NODE_ADDED
     left, unresolvable_nodes = fleet.present.copy(), 0
     for filter_, rejected in rejections(fleet, request, filters):
-        counts.update(filter_.explain(fleet, request, rejected))
+        counts += count_reasons(filter_.reasons(fleet, request, rejected))
         wakes_on |= filter_.WAKES_ON
         rejected_by += [filter_] if filter_ not in rejected_by else []
         left &= ~rejected
@@ -233,7 +249,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
     of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
     if (refusing_filter := refusing(fleet, request, filters)) is not None:
-        [of_pod] = refusing_filter.explain(fleet, request, fleet.present)
+        [(of_pod, _)] = refusing_filter.reasons(fleet, request, fleet.present)
         condition, note = OF_REQUEST[refusing_filter.NAME], ""
     else:
         condition, note = autoscaling.condition(fleet, request, filters)

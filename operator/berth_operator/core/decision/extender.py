@@ -19,10 +19,12 @@ from berth_api.request import Part
 from berth_operator.core import filters
 from berth_operator.core.allocators import candidates
 from berth_operator.core.decision import cycle
-from berth_operator.core.decision.cycle import Floats, Placement
+from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.filters import Filter, host_ports, injected, node_ready, resources, supported
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.filters.reasons import join_reasons
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import NO_MOUNTS
@@ -127,7 +129,7 @@ def _first_reasons(
     concerned = np.zeros(len(fleet.names), np.bool_)
     concerned[rows[rows >= 0]] = True
     for filter_, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
-        for text, of_reason in filters.reasons_of_rows(filter_, fleet, request, rejected & concerned):
+        for text, of_reason in join_reasons(filter_.reasons(fleet, request, rejected & concerned)):
             number[of_reason] = len(texts)
             texts.append(text)
         never |= rejected & ~_resolvable(filter_, fleet, request, rejected)

@@ -22,9 +22,10 @@ import numpy as np
 
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision import alike, capacity
-from berth_operator.core.decision.cycle import Failure, Floats, Placement, decide, failure, feasible, refusing
+from berth_operator.core.decision.cycle import Failure, Placement, decide, failure, feasible, refusing
 from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, cut
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.labels import ABSENT, Numbers

@@ -48,7 +48,7 @@ MAX_COMPARED: Final = 3
 """Models and kinds of GPUs whose victims are compared; each costs as much as a preemption for one model."""
 MAX_REPRIEVE_DECISIONS: Final = 2048
 """Decisions of members that may be spent to find unnecessary victims; they take about half a second."""
-
+NO_VICTIMS: Final = "No preemption victims found for incoming preemptor."
 
 Cost = tuple[int, int, int]
 

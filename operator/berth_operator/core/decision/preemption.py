@@ -30,6 +30,7 @@ from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place, rank_within_place, sets
 from berth_operator.core.filters import Filter
+from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.cards import Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.placed_pods import PlacedPods
@@ -257,22 +258,29 @@ def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -
     """Return the failure, with the reason, of a pod that is not eligible for preemption; None if it is eligible."""
     if not policy.preemption or not fleet.present.any():
         return failure
-    if not pod.preempts:
-        return add_preemption(failure, NEVER)
-    return None if has_lower(fleet, pod.priority) else not_helpful(fleet, pod, policy, failure)
+    return None if pod.preempts and has_lower(fleet, pod.priority) else not_helpful(fleet, pod, policy, failure)
 
 
 def not_helpful(
     fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, in_flight: Collection[str] = frozenset()
 ) -> Failure:
-    """Return a failure with the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
+    """Return a failure with the reasons why evictions help on no node."""
+    return add_preemption(failure, why_not(fleet, pod, policy, failure, in_flight))
+
+
+def why_not(
+    fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, in_flight: Collection[str] = frozenset()
+) -> str:
+    """Return the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
+    if not pod.preempts:
+        return NEVER
     nodes = int(fleet.present.sum())
     if has_lower(fleet, pod.priority):
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
             counts = _dry_run(fleet, pod, policy, in_flight)
     else:
         counts = Counter({NOT_HELPFUL: failure.unresolvable, NO_VICTIMS: nodes - failure.unresolvable})
-    return add_preemption(failure, fit_error(nodes, +counts))
+    return fit_error(nodes, +counts)
 
 
 def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collection[str]) -> Counter[str]:
@@ -294,7 +302,7 @@ def _dry_run(fleet: Fleet, pod: PendingPod, policy: Policy, in_flight: Collectio
             view = without if filter_ in policy.local else fleet
             rejected = left & ~filter_.passes(view, request)
             if rejected.any():
-                counts.update(filter_.explain(view, request, rejected))
+                counts += count_reasons(filter_.reasons(view, request, rejected))
                 left &= ~rejected
         counts[NO_VICTIMS] += int(left.sum())
     return counts

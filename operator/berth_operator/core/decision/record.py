@@ -1,4 +1,4 @@
-"""The annotations that record a placement, all written with the Binding: see docs/protocol.md."""
+"""The annotations that record a placement, all written with the Binding: see docs/allocations.md."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

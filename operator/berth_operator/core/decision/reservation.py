@@ -133,13 +133,13 @@ def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indic
         if (bounded := filters.as_bounded(filter_)) is not None:
             mask = mask & bounded.could_pass(fleet, request)
     rows = np.flatnonzero(mask)
-    nearest = rows[np.argsort(_missing(fleet, request)[rows], kind="stable")][:MAX_NODES]
+    nearest = rows[np.argsort(missing_devices(fleet, request)[rows], kind="stable")][:MAX_NODES]
     pods = np.cumsum([len(tuple(fleet.on_node(fleet.names[row]))) for row in nearest.tolist()])
     few: Indices = nearest[: max(1, int(np.searchsorted(pods, MAX_PODS, side="right")))]
     return few
 
 
-def _missing(fleet: Fleet, request: PodRequest) -> Column:
+def missing_devices(fleet: Fleet, request: PodRequest) -> Column:
     """Return how many of the requested devices each row lacks."""
     missing = np.zeros(len(fleet.names), np.int64)
     for part in request.devices.parts:
@@ -205,7 +205,7 @@ class _Search:
         last = np.zeros(len(self._rows), np.int64)
         np.maximum.at(last, self._places[self._awaited], self._ends[self._awaited])
         pods = np.bincount(self._places[self._awaited], minlength=len(self._rows))
-        missing = _missing(self._fleet, self._pod.request)[self._rows]
+        missing = missing_devices(self._fleet, self._pod.request)[self._rows]
         names = [self._fleet.names[row] for row in self._rows.tolist()]
         keys = [(last[at], missing[at], pods[at], names[at] in self._reserved, names[at], at) for at in places]
         return self._reservation(min(keys)[-1])

@@ -1,10 +1,10 @@
 """Filters: one file each, one array expression over all nodes.
 
 A filter is a module with the members of `Filter`, or an object if a policy configures it. Decisions call `passes`;
-`explain` is called only if a pod fits nowhere, and counts the nodes that the filter rejected by reason.
+`reasons` is called only if a pod fits nowhere, and gives the rejected nodes by reason.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, cast
 
 import numpy as np
@@ -36,6 +36,7 @@ from berth_operator.core.filters import (
     volume_zones,
 )
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -56,15 +57,11 @@ class Filter(Protocol):
     def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return for each row whether it can take the pod; `fleet.present` itself if the filter does not apply."""
 
-    def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-        """Count the rejected rows by reason, a row once for each reason that kube-scheduler's plugin would return."""
+    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+        """Yield the reasons of the rejected rows, each with its rows.
 
-
-class Explaining(Filter, Protocol):
-    """A filter that knows the reason of each row, which costs less than explaining the rows one by one."""
-
-    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterable[tuple[str, Mask]]:
-        """Yield the reasons of the rejected rows, each with its rows; no row is yielded twice."""
+        A row is yielded once for each reason that kube-scheduler's plugin would return. Masks may be empty.
+        """
 
 
 class Bounded(Filter, Protocol):
@@ -192,9 +189,6 @@ NEEDED: Final = _names(
 )
 """Names of the filters that no policy can switch off."""
 
-EXPLAINING: Final = _names(resources, DeviceFilter)
-"""Names of the `Explaining` filters."""
-
 HINTING: Final = COUPLED | _names(node_selector, node_affinity, host_ports)
 """Names of the `Hinting` filters; for the others every change in WAKES_ON may help."""
 
@@ -207,21 +201,6 @@ def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
 def as_bounded(filter_: Filter) -> Bounded | None:
     """Return the filter as `Bounded`; None if it is not."""
     return cast("Bounded", filter_) if filter_.NAME in BOUNDED else None
-
-
-def reasons_of_rows(filter_: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Yield the reasons of the rejected rows, each with its rows; a row with several reasons has them joined."""
-    if filter_.NAME in EXPLAINING:
-        yield from cast("Explaining", filter_).reasons(fleet, request, rejected)
-        return
-    counts = filter_.explain(fleet, request, rejected)
-    if len(counts) == 1:
-        yield next(iter(counts)), rejected
-        return
-    for row in np.flatnonzero(rejected):
-        mask = np.zeros_like(rejected)
-        mask[row] = True
-        yield ", ".join(filter_.explain(fleet, request, mask)), mask
 
 
 def unresolvable(filter_: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:

@@ -4,9 +4,9 @@ A cordon is `spec.unschedulable` and the taint that the node controller derives 
 moment apart; both have the same reason, so that a user sees one change instead of two.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest, Taint
@@ -27,6 +27,6 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return ~fleet.cordoned if tainted is None else ~(fleet.cordoned | tainted)
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected

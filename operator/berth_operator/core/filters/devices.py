@@ -1,12 +1,12 @@
 """The node has the cards: a fresh Device with enough free, healthy cards of the right vendor, model and size."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
 from berth_operator.core import allocators
 from berth_operator.core.allocators import Allocators
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
@@ -38,14 +38,7 @@ class DeviceFilter:
         """Return the rows that could allocate every part of the request if all their cards were free."""
         return self._allocators.could_pass(fleet, request)
 
-    def explain(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-        """Count the rows by the first requirement that they do not meet."""
-        counts: Counter[str] = Counter()
-        for reason, rows in self.reasons(fleet, request, rejected):
-            counts[reason] += int(rows.sum())
-        return +counts
-
-    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         """Yield the first requirements that rows do not meet, each with its rows; no row is yielded twice."""
         left = rejected.copy()
         for reason, missing in self._reasons(fleet, request, rejected):

@@ -4,10 +4,10 @@ As in kube-scheduler's DynamicResources, a resource in the node's allocatable co
 DeviceClasses exist.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -26,16 +26,13 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first resource that only a DeviceClass provides."""
-    counts: Counter[str] = Counter()
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield for each row the first resource that only a DeviceClass provides."""
     left = rejected.copy()
     for name, needs_claim in _needing_claims(fleet, request):
         source = f"DeviceClass {fleet.device_classes[name]}"
-        reason = f"node(s) provide {name} only by {source} (Berth allocates no ResourceClaims)"
-        counts[reason] += int((left & needs_claim).sum())
+        yield f"node(s) provide {name} only by {source} (Berth allocates no ResourceClaims)", left & needs_claim
         left &= ~needs_claim
-    return +counts
 
 
 def _needing_claims(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:

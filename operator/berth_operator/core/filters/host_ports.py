@@ -1,8 +1,8 @@
 """No pod on the node uses the host ports that the pod requests."""
 
-from collections.abc import Mapping
 from typing import Final
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -23,9 +23,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

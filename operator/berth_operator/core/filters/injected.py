@@ -3,12 +3,12 @@
 Without the variable a container sees no GPU or all GPUs of its node.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
 from berth_api.injection import VARIABLE
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -25,7 +25,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return np.zeros_like(fleet.present) if request.uninjected else fleet.present
 
 
-def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count all rows under one reason, which names the containers and the remedy."""
+def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows, which names the containers and the remedy."""
     containers = ", ".join(request.uninjected)
-    return {f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})": int(rejected.sum())}
+    yield f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})", rejected

@@ -5,7 +5,6 @@ charges (by processes outside Kubernetes, or by pods beyond their share) is fixe
 at once, so that pods of a burst do not all get the memory that was free when it was measured.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
@@ -14,6 +13,7 @@ from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import Part
 from berth_operator.core.allocators import gpu
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -39,12 +39,12 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     return np.ones_like(fleet.present) if part is None else gpu.could_pass_measured(fleet, request, part)
 
 
-def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
+def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
     part = request.devices.parts[0]
     amount = text(GPU_MEMORY, dict(part.amounts)[GPU_MEMORY])
     requested = f"({part.count} requested with {GPU_MEMORY} {amount})"
-    return {f"node(s) have too few GPUs with enough measured free memory {requested}": int(rejected.sum())}
+    yield f"node(s) have too few GPUs with enough measured free memory {requested}", rejected
 
 
 def _part(fleet: Fleet, request: PodRequest) -> Part | None:

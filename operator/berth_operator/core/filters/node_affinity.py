@@ -1,9 +1,8 @@
 """The node matches one of the terms of the pod's required node affinity."""
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import node_terms
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -26,10 +25,11 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return node_terms.any_of(fleet, request.node_affinity)
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows whose names the terms exclude, and the other rows."""
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield the rows whose names the terms exclude, and the other rows."""
     others = rejected & ~named(fleet, request)
-    return +Counter({NOT_NAMED: int(others.sum()), REASON: int((rejected & ~others).sum())})
+    yield NOT_NAMED, others
+    yield REASON, rejected & ~others
 
 
 def named(fleet: Fleet, request: PodRequest) -> Mask:

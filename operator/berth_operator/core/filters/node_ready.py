@@ -4,11 +4,11 @@ kube-scheduler relies on the taints that the node controller sets a little later
 are not ready, another for nodes that do not report. A pod that tolerates the taint passes here as well.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest, Taint
@@ -30,6 +30,6 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return fleet.ready | np.where(fleet.unreachable, unreachable, other)
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected

@@ -1,9 +1,9 @@
 """The node has every label of the pod's nodeSelector."""
 
-from collections.abc import Mapping
 from typing import Final
 
 from berth_operator.core.filters import node_affinity
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -25,9 +25,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

@@ -5,9 +5,9 @@ matching pod: as long as no pod in any domain counts, and the pod matches its ow
 keys passes.
 """
 
-from collections.abc import Mapping
 from typing import Final
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -46,9 +46,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

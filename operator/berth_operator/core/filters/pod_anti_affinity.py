@@ -1,8 +1,8 @@
 """The node's domains hold no pod that matches the pod's required anti-affinity."""
 
-from collections.abc import Mapping
 from typing import Final
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -34,9 +34,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

@@ -6,14 +6,14 @@ plugin's resource (`nvidia.com/gpu`) it allocates only what the plugin offers, a
 the Node does not have the resource.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import reduce
 from typing import Final
 
 import numpy as np
 
 from berth_api.resources import PODS
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -44,24 +44,8 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by every insufficient resource."""
-    counts: Counter[str] = Counter()
-    for reason, lacking in _lacking(fleet, request, rejected):
-        counts[reason] += int(lacking.sum())
-    return +counts
-
-
-def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
-    """Yield each combination of insufficient resources with its rows."""
-    lacking = list(_lacking(fleet, request, rejected))
-    combinations = np.stack([rows for _, rows in lacking])
-    for combination in np.unique(combinations[:, rejected], axis=1).T:
-        text = ", ".join(reason for (reason, _), is_lacking in zip(lacking, combination, strict=True) if is_lacking)
-        yield text, rejected & (combinations == combination[:, np.newaxis]).all(axis=0)
-
-
-def _lacking(fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield every insufficient resource with its rows."""
     for name, enough in _enough(fleet, request, ALL):
         yield TOO_MANY_PODS if name == PODS else f"Insufficient {name}", rejected & ~enough
 

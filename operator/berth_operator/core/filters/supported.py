@@ -1,10 +1,10 @@
 """The pod uses only fields that this version supports; otherwise it fits nowhere."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -20,9 +20,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return np.zeros_like(fleet.present) if request.unsupported else fleet.present
 
 
-def explain(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count all rows under one reason, which names the fields."""
-    return {reason(request): int(rejected.sum())}
+def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows, which names the fields."""
+    yield reason(request), rejected
 
 
 def reason(request: PodRequest) -> str:

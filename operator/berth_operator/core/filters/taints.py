@@ -1,9 +1,10 @@
 """The pod tolerates every NoSchedule and NoExecute taint of the node."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from berth_operator.core.filters import cordon
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest, Taint
@@ -23,9 +24,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def _untolerated(fleet: Fleet, request: PodRequest) -> Iterator[Mask]:

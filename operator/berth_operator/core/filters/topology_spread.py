@@ -6,11 +6,11 @@ Pods and domains count only on eligible nodes: those that have the keys of all c
 node policies include. With fewer domains than `minDomains`, the emptiest counts as 0.
 """
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 from berth_operator.core.filters import spreading
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -54,17 +54,16 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     return domains.members_of_all(fleet, {each.key for each in constraints})
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows by the first constraint that they violate: because its key is missing, or by the skew."""
-    counts: Counter[str] = Counter()
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield for each row the first constraint that it violates: because its key is missing, or by the skew."""
     left, constraints = rejected.copy(), request.affinity.topology_spread
     keyed = domains.members_of_all(fleet, {each.key for each in constraints})
     for constraint in constraints:
         lacking = left & ~domains.members(fleet, constraint.key)
         uneven = left & ~lacking & (_skew(fleet, request, constraint, keyed) > constraint.max_skew)
-        counts.update({UNLABELLED: int(lacking.sum()), UNEVEN: int(uneven.sum())})
+        yield UNLABELLED, lacking
+        yield UNEVEN, uneven
         left &= ~(lacking | uneven)
-    return +counts
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

@@ -1,12 +1,12 @@
 """The node satisfies the node affinity of the volumes that the pod's claims are bound to."""
 
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from berth_operator.core.filters import volume_binding
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -29,15 +29,15 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count all rows under one reason; if a volume does not exist, that is the reason for every row.
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows; if a volume does not exist, that is the reason for every row.
 
-    Rows where unbound claims cannot get a volume are counted under that reason, too: both are one plugin of
+    Rows where unbound claims cannot get a volume are yielded with that reason, too: both are one plugin of
     kube-scheduler, which gives all its reasons.
     """
     gone = None in _bound(fleet, request)
-    unbound = volume_binding.explain(fleet, request, rejected & ~volume_binding.passes(fleet, request))
-    return Counter({GONE if gone else MISMATCH: int(rejected.sum()), **unbound})
+    yield GONE if gone else MISMATCH, rejected
+    yield from volume_binding.reasons(fleet, request, rejected & ~volume_binding.passes(fleet, request))
 
 
 def _bound(fleet: Fleet, request: PodRequest) -> Iterator[Volume | None]:

@@ -1,10 +1,10 @@
 """Each claim that waits for its first consumer can get a volume on the node: an existing or a provisioned one."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -33,10 +33,10 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rows where a volume can be neither found nor provisioned, and those that only lack storage capacity."""
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield the rows where a volume can be neither found nor provisioned, and those that only lack storage capacity."""
     nothing = np.zeros(len(fleet.names), np.bool_)
     for option in volume_choice.options(fleet, request.mounts):
         nothing |= ~option.has_volume & ~option.provisionable
-    counts = {NO_VOLUME: int((rejected & nothing).sum()), NO_SPACE: int((rejected & ~nothing).sum())}
-    return {reason: count for reason, count in counts.items() if count}
+    yield NO_VOLUME, rejected & nothing
+    yield NO_SPACE, rejected & ~nothing

@@ -1,11 +1,10 @@
 """The pod's claims exist and are valid. An invalid claim excludes all nodes until the claim changes."""
 
-from collections import Counter
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import Use
@@ -23,9 +22,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return np.zeros_like(fleet.present) if _problem(fleet, request) else fleet.present
 
 
-def explain(fleet: Fleet, request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count all rows under the reason of the first invalid claim."""
-    return Counter({_problem(fleet, request): int(rejected.sum())})
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield the problem of the first invalid claim for all rows."""
+    yield _problem(fleet, request), rejected
 
 
 def _problem(fleet: Fleet, request: PodRequest) -> str:

@@ -1,10 +1,10 @@
 """No placed pod uses a claim of the pod that only one pod may use at a time (ReadWriteOncePod)."""
 
-from collections.abc import Mapping
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -35,9 +35,9 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

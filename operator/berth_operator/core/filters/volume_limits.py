@@ -4,11 +4,12 @@ A volume that a pod of the node already uses is not counted again. A volume that
 new, as in kube-scheduler, because it may be about to be detached.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -35,9 +36,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:

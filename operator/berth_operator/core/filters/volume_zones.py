@@ -5,12 +5,13 @@ with the node's current label if the node lacks the deprecated one. As in kube-s
 ignored.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
 
 from berth_api.selectors import Requirement
+from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -39,9 +40,9 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     return mask | ~_labelled(fleet)
 
 
-def explain(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Mapping[str, int]:
-    """Count the rejected rows."""
-    return {REASON: int(rejected.sum())}
+def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield one reason for all rows."""
+    yield REASON, rejected
 
 
 def _zones(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
-from berth_api.caching import SizedCache, size_of
+from berth_api.caching import SizedCache
 from berth_api.selectors import NOTHING
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.replicas import Replicas
@@ -25,6 +25,8 @@ MAX_SELECTIONS: Final = 1024
 """Maximum number of selections with a line of counts: 20 MB at 5,000 nodes."""
 MAX_CACHED: Final = 2**23
 """Bytes of the cache of the terms that match identities."""
+LABEL_BYTES: Final = 600
+"""Upper limit of the size of a label, by the limits of the API server; `size_of` would take longer than the search."""
 HARD_WEIGHT: Final = 1
 """The score weight of placed pods' required affinity; kube-scheduler's default for `hardPodAffinityWeight`."""
 
@@ -83,7 +85,7 @@ class ExistingTerms(Generic[K]):
         if terms is None:
             terms = tuple(self._find_matching(identity, labels_of))
             # The terms are those of placed pods, and take no memory of their own.
-            self._matching.put(identity, terms, size_of(identity) + sys.getsizeof(terms))
+            self._matching.put(identity, terms, LABEL_BYTES * (1 + len(identity.labels)) + sys.getsizeof(terms))
         return terms
 
     def copy(self) -> Self:

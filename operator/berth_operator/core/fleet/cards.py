@@ -150,12 +150,25 @@ class Cards(CardColumns):
         return self.index[name]
 
     def _add_resources(self, names: Sequence[str]) -> None:
-        """Add resources at once, since each addition copies the columns of all nodes."""
+        """Add resources at once, since each addition copies the columns of all nodes.
+
+        They first take the places of resources that no card has any longer, as agents may report new names again and
+        again. The key of a row with such resources names them, so what is remembered of the old name does not count.
+        """
+        renamed = dict(zip(filter(self._is_unused, self.index), names, strict=False))
+        more = names[len(renamed) :]
         # A new dict, because copies share the old one.
-        self.index = self.index | {name: len(self.index) + place for place, name in enumerate(names)}
-        self._own.total = np.pad(self._own.total, ((0, len(names)), (0, 0), (0, 0)))
-        self._own.used = np.pad(self._own.used, ((0, len(names)), (0, 0), (0, 0)))
-        columns.show(self._own, self)
+        ordered = [*(renamed.get(name, name) for name in self.index), *more]
+        self.index = {name: place for place, name in enumerate(ordered)}
+        if more:
+            self._own.total = np.pad(self._own.total, ((0, len(more)), (0, 0), (0, 0)))
+            self._own.used = np.pad(self._own.used, ((0, len(more)), (0, 0), (0, 0)))
+            columns.show(self._own, self)
+
+    def _is_unused(self, name: str) -> bool:
+        """Return whether no card has or had any of a resource that not all cards of the type have."""
+        place = self.index[name]
+        return name not in self.counted and not (self._own.total[place].any() or self._own.used[place].any())
 
     def static_key(self, row: int) -> Hashable:
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
@@ -346,6 +359,10 @@ class Cards(CardColumns):
         for used, taken in zip(own.used, amounts, strict=False):
             if taken.any():
                 np.add.at(used.reshape(-1), where, sign * taken[amount_columns])
+
+    def set_use(self, row: int, slot: int, used: Column, users: int) -> None:
+        """Set what pods use of a card: shape (resources,), and by how many pods. Names that they hold stay."""
+        self._own.used[:, row, slot], self._own.users[row, slot] = used, users
 
     def hold(self, row: int, handles: Iterable[str], sign: int) -> None:
         """Add (sign 1) or remove (sign -1) names that pods hold, without their amounts."""

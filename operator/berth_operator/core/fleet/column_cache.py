@@ -29,6 +29,8 @@ MAX_BYTES: Final = 2**25
 the columns of the classes that wait, each column would evict the one that is needed next."""
 MAX_FINGERPRINTS: Final = 64
 """Maximum number of fingerprints whose value a column remembers."""
+REMEMBERED_BYTES: Final = 200
+"""Of a fingerprint and what holds its value, without the value itself."""
 MAX_ROW_VALUES: Final = 4096
 """Maximum number of results of single rows, for all keys together."""
 MAX_ROW_BYTES: Final = 2**24
@@ -38,6 +40,8 @@ WEIGHED: Final = 32
 MIN_LOOKUPS: Final = 200
 LOOKUPS_PER_HIT: Final = 4
 """After MIN_LOOKUPS, fingerprints are used only while at least one of this many look-ups is a hit."""
+SKIPPED: Final = 1000
+"""Look-ups that are skipped before MIN_LOOKUPS are tried again: after a start nearly none are hits."""
 MAX_OF_NODES: Final = 16
 """Maximum number of values that depend on nodes but not on charges."""
 MAX_ROWS_ONE_BY_ONE: Final = 4
@@ -57,17 +61,25 @@ def pick(values: Values, rows: Rows) -> Values:
     return values[rows] if isinstance(rows, slice) else values.take(rows, 0)
 
 
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=16).digest()
+
+
 class _Memo:
     """Values of rows by fingerprint."""
 
     def __init__(self, max_values: int) -> None:
         self._max_values, self._values = max_values, dict[Hashable, Any]()
-        self._lookups = self._hits = self._puts = self._bytes = 0
+        self._lookups = self._hits = self._skipped = self._puts = self._bytes = 0
 
-    @property
     def pays(self) -> bool:
-        """Return whether enough look-ups are hits; in a fleet without equal nodes none are."""
-        return self._lookups < MIN_LOOKUPS or LOOKUPS_PER_HIT * self._hits >= self._lookups
+        """Return whether to look up: enough look-ups are hits. In a fleet without equal nodes none are."""
+        if self._lookups < MIN_LOOKUPS or LOOKUPS_PER_HIT * self._hits >= self._lookups:
+            return True
+        self._skipped += 1
+        if self._skipped == SKIPPED:
+            self._lookups = self._hits = self._skipped = 0
+        return False
 
     def get(self, fingerprint: Hashable) -> Any:
         """Return the value of a row with the same fingerprint; None if there is none."""
@@ -93,7 +105,7 @@ class _CachedColumn:
         """`seen`: the number of changes that the values include; `alike`: rows with equal fingerprints are equal."""
         self.size = values.nbytes + size_of(key)
         self.shown = read_only(values)
-        self.memory = _Memo(MAX_FINGERPRINTS)
+        self.memory, self.remembered = _Memo(MAX_FINGERPRINTS), 0
 
 
 class ColumnCache:
@@ -108,7 +120,8 @@ class ColumnCache:
         self._static_digests: dict[int, bytes] = {}
         """Row -> digest of its static key, as far as computed."""
         self._fingerprints: dict[int, bytes] = {}
-        """Row -> fingerprint, as far as computed since the row changed."""
+        """Row -> fingerprint, as far as computed since the row changed: a digest, as the keys of a node with many cards
+        have tens of kilobytes."""
         self._row_values = _Memo(MAX_ROW_VALUES)
         self._of_nodes: dict[Hashable, Any] = {}
         """Key -> value, valid until a node or an inventory changes."""
@@ -137,6 +150,11 @@ class ColumnCache:
         self._fingerprints.clear()
         self._of_nodes.clear()
         self._size = 0
+
+    @property
+    def size(self) -> int:
+        """Return the bytes of all columns, with their keys and what they remember."""
+        return self._size
 
     @property
     def changes(self) -> int:
@@ -180,7 +198,7 @@ class ColumnCache:
 
     def of_row(self, row: int, key: Hashable, compute: Callable[[], T]) -> T:
         """Return the result of `compute` for one row; it must not be None."""
-        if not self._row_values.pays:
+        if not self._row_values.pays():
             return compute()
         place = (key, self._fingerprint(row))
         answer: T | None = self._row_values.get(place)
@@ -191,7 +209,7 @@ class ColumnCache:
     def _repair(self, kept: _CachedColumn, compute: Callable[[Rows], Values]) -> None:
         """Recompute the rows that changed; all rows if more than half did, because picking them would cost more."""
         rows = set(self._moved[kept.seen - self._dropped :])
-        if one_by_one := kept.alike and len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays:
+        if one_by_one := kept.alike and len(rows) <= MAX_ROWS_ONE_BY_ONE and kept.memory.pays():
             rows -= {row for row in rows if self._restore(kept, row)}
             if not rows:
                 return
@@ -209,17 +227,20 @@ class ColumnCache:
 
     def _remember(self, kept: _CachedColumn, rows: Iterable[int]) -> None:
         for row in rows:
-            kept.memory.put(self._fingerprint(row), kept.values[row].copy())
+            kept.memory.put(self._fingerprint(row), value := kept.values[row].copy())
+            if kept.remembered < MAX_FINGERPRINTS:
+                kept.remembered += 1
+                kept.size += REMEMBERED_BYTES + value.nbytes
+                self._size += REMEMBERED_BYTES + value.nbytes
 
     def _fingerprint(self, row: int) -> bytes:
         if (fingerprint := self._fingerprints.get(row)) is None:
-            fingerprint = self._fingerprints[row] = self._digest(row) + self._dynamic_key(row)
+            fingerprint = self._fingerprints[row] = _digest(self._static_digest(row) + self._dynamic_key(row))
         return fingerprint
 
-    def _digest(self, row: int) -> bytes:
+    def _static_digest(self, row: int) -> bytes:
         if (digest := self._static_digests.get(row)) is None:
-            text = repr(self._static_key(row)).encode()
-            digest = self._static_digests[row] = blake2b(text, digest_size=16).digest()
+            digest = self._static_digests[row] = _digest(repr(self._static_key(row)).encode())
         return digest
 
     def _evict(self, added: _CachedColumn) -> None:

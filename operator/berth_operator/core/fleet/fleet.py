@@ -48,7 +48,7 @@ ROWS: Final = 16
 MAX_MODEL_MASKS: Final = 2**22
 """Bytes of the cache of the models that users' constraints accept."""
 SPARE_RESOURCES: Final = 32
-"""Columns of resources before one that no node and no pod has any more is reused: users name extended resources."""
+"""Columns of resources before those that no node offers any more are dropped."""
 
 _Accepting = tuple[tuple[tuple[ModelConstraint, ...], int], npt.NDArray[np.float64]]
 _NOTHING_ACCEPTED: Final[_Accepting] = (((), 0), np.zeros((0, 0)))
@@ -76,10 +76,8 @@ class Fleet(NodeColumns):
         """Node name -> row."""
         self.names: list[str] = [""] * rows
         self.labels = Labels(rows)
-        self._unused_resources: list[int] = []
-        """Columns of resources that have no name, and are all zeros."""
         self.resources: dict[str, int] = {name: index for index, name in enumerate(_EVERYWHERE)}
-        """Resource name -> index of its column."""
+        """Resource name -> index of its column, for the resources that some node offers."""
         self._own = node_columns(rows, len(self.resources))
         columns.show(self._own, self)
         self.kinds, self.cards = kinds, _cards(rows, kinds)
@@ -189,7 +187,7 @@ class Fleet(NodeColumns):
         return [self.names[row] for row in self.cards[GPU].expire(before).tolist()]
 
     def measured(self) -> None:
-        """Let decisions see what was measured or expired."""
+        """Apply to decisions what was measured or expired."""
         self.prepared.clear()
 
     def _put_inventory(self, name: str, inventory: DeviceInventory) -> None:
@@ -283,9 +281,10 @@ class Fleet(NodeColumns):
             self._drop_if_empty(charge.node)
         return charge
 
-    def started(self, uid: str, at: int, ends: int) -> None:
-        """Set when a placed pod started, in seconds since 1970, and when it ends; what it uses does not change."""
-        charge = replace(self.charges[uid], started=at, ends=ends)
+    def refresh(self, shown: Charge) -> None:
+        """Set what is shown of a placed pod and is not compared: its start, end and owner; what it uses stays."""
+        uid = shown.uid
+        charge = replace(self.charges[uid], started=shown.started, ends=shown.ends, owner=shown.owner)
         self.charges[uid] = self._on_node[charge.node][uid] = charge
         self.placed_pods.moved(uid)
 
@@ -414,6 +413,12 @@ class Fleet(NodeColumns):
         # Resources that were added after `amounts` was computed have no line in it.
         self._own.requested[: len(amounts), rows] += sign * amounts
 
+    def set_card_use(self, device_type: str, row: int, slot: int, used: Column, users: int) -> None:
+        """Set what pods use of a card in a what-if: shape (resources,), and by how many pods."""
+        self.column_cache.forget()
+        self.prepared.clear()
+        self.cards[device_type].set_use(row, slot, used, users)
+
     # --- rows that look the same ------------------------------------------------------------------------------
 
     def static_key(self, row: int) -> Hashable:
@@ -429,8 +434,8 @@ class Fleet(NodeColumns):
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
         self.column_cache.move(row)
         for name, amount in charge.resources:
-            index = self.resource(name)  # first: it may put a wider array in place of this one
-            self._own.requested[index, row] += sign * amount
+            if (index := self.resources.get(name)) is not None:
+                self._own.requested[index, row] += sign * amount
         self._apply_grants(charge, row, sign)
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
@@ -449,31 +454,6 @@ class Fleet(NodeColumns):
                 self.cards[grant.type].find_spare(row, self.intern_table)
 
     # --- what filters ask -------------------------------------------------------------------------------------
-
-    def resource(self, name: str) -> int:
-        """Return the index of a resource's column, adding the resource if it is new."""
-        if name not in self.resources:
-            if not self._unused_resources and len(self.requested) >= SPARE_RESOURCES:
-                self._find_unused_resources()
-            self.resources[name] = self._unused_resources.pop() if self._unused_resources else self._add_resource()
-        return self.resources[name]
-
-    def _add_resource(self) -> int:
-        self._own.allocatable = np.pad(self._own.allocatable, ((0, 1), (0, 0)))
-        self._own.requested = np.pad(self._own.requested, ((0, 1), (0, 0)))
-        columns.show(self._own, self)
-        return len(self.requested) - 1
-
-    def _find_unused_resources(self) -> None:
-        """Forget the resources that no node and no pod has, so that others can have their columns."""
-        unused: Mask = np.logical_not(self.allocatable.any(axis=1) | self.requested.any(axis=1))
-        unused[: len(_EVERYWHERE)] = False
-        if unused.any():
-            self._unused_resources = np.flatnonzero(unused).tolist()
-            self.resources = {name: index for name, index in self.resources.items() if not unused[index]}
-            # Fingerprints know the resources of a row by their indices.
-            self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
-            self.prepared.clear()
 
     def left(self, name: str, rows: Rows = ALL) -> Column:
         """Return what is left of a resource on each row; 0 if the resource is unknown."""
@@ -581,10 +561,43 @@ class Fleet(NodeColumns):
         self._free_rows = list(range(2 * old - 1, old - 1, -1))
 
     def _set_allocatable(self, row: int, amounts: Mapping[str, int]) -> None:
+        # First: it may put other arrays in place of these.
+        if not amounts.keys() <= self.resources.keys():
+            if len(self.requested) + len(amounts) > SPARE_RESOURCES:
+                self._drop_unused_resources()
+            self._add_resources(amounts.keys() - self.resources.keys())
         self._own.allocatable[:, row] = 0
         for name, amount in amounts.items():
-            index = self.resource(name)  # first: it may put a wider array in place of this one
-            self._own.allocatable[index, row] = amount
+            self._own.allocatable[self.resources[name], row] = amount
+
+    def _add_resources(self, names: Collection[str]) -> None:
+        """Add columns for resources that no node offered until now, and charge what placed pods request of them.
+
+        Other resources have no columns, because pods that name their node may request any.
+        """
+        first = len(self.requested)
+        # A new dict, because excerpts share the old one.
+        self.resources = self.resources | {name: first + number for number, name in enumerate(sorted(names))}
+        self._own.allocatable = np.pad(self._own.allocatable, ((0, len(names)), (0, 0)))
+        self._own.requested = np.pad(self._own.requested, ((0, len(names)), (0, 0)))
+        columns.show(self._own, self)
+        for charge in self.charges.values():
+            for name, amount in charge.resources:
+                if name in names:
+                    self._own.requested[self.resources[name], self.rows[charge.node]] += amount
+        # They know resources by their indices.
+        self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
+        self.prepared.clear()
+        self.placed_pods = PlacedPodsCache()
+
+    def _drop_unused_resources(self) -> None:
+        """Drop the columns of resources that no node offers any more."""
+        used: Mask = np.any(self.allocatable, axis=1)
+        used[: len(_EVERYWHERE)] = True
+        kept = [name for name, index in self.resources.items() if used[index]]
+        self._own.allocatable, self._own.requested = self._own.allocatable[used], self._own.requested[used]
+        columns.show(self._own, self)
+        self.resources = {name: index for index, name in enumerate(kept)}
 
     def _intern(self, text: str) -> int:
         return self._words.setdefault(text, len(self._words))

@@ -41,6 +41,11 @@ _OF_CHANGES: Final = (
 )
 
 
+def awaited(change: Change) -> list[str]:
+    """Return the labels of all events that a pod waits for."""
+    return [label for changes, label in _OF_CHANGES if int(changes) & int(change)]
+
+
 def of(change: Change) -> str:
     """Return the event's label; for several changes at once that of the first in `_OF_CHANGES`."""
     if change == ANY:

@@ -336,6 +336,11 @@ class GangTracker:
             formed=entry.formed,
         )
 
+    def size(self, gang: Membership) -> tuple[int, int]:
+        """Return how many members of a gang wait, have a node or have succeeded, and how many it needs."""
+        entry = self._entries.get(gang.key)
+        return (0, 0) if entry is None else (entry.placed + len(entry.idle), entry.minimum)
+
     # --- entries ----------------------------------------------------------------------------------------------
 
     def _entry(self, gang: Membership) -> _Entry:

@@ -229,6 +229,10 @@ class Queue(Generic[U]):
         """Return the units that back off."""
         return [self._units[uid] for uid in self._due]
 
+    def due(self) -> list[tuple[float, U]]:
+        """Return the units that back off, each with the end of its back-off."""
+        return [(due, self._units[uid]) for uid, due in self._due.items()]
+
     def parked(self) -> list[Parked[U]]:
         """Return the classes that are parked."""
         return list(self._parked.values())
@@ -247,7 +251,7 @@ class Queue(Generic[U]):
 
     def _activate(self, unit: U, event: str) -> None:
         if unit.uid not in self._is_active:
-            order = self._is_active[unit.uid] = _order(unit)
+            order = self._is_active[unit.uid] = order_of(unit)
             heapq.heappush(self._active, (order, unit.uid))
             self.incoming[event_labels.ACTIVE, event] += unit.size
 
@@ -277,5 +281,6 @@ def _place(unit: Unit) -> tuple[object, ...]:
     return (unit.class_key, unit.priority, unit.weight)
 
 
-def _order(unit: Unit) -> Order:
+def order_of(unit: Unit) -> Order:
+    """Return the sort key of a unit; the lowest is decided first."""
     return -unit.priority, -unit.weight, unit.created, unit.arrived, unit.uid

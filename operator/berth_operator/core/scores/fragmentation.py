@@ -164,5 +164,5 @@ def _tie(fleet: Fleet, free: Column, rows: Rows) -> Amounts | float:
     has_device = pick(fleet.has_device, rows)
     if has_device.all():
         return 0.0
-    unused: Amounts = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resource(CPU)], rows), 1)
+    unused: Amounts = 0.9 * free / np.maximum(pick(fleet.allocatable[fleet.resources[CPU]], rows), 1)
     return np.where(has_device, 0.0, 0.9 - unused)

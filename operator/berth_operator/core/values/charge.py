@@ -7,6 +7,7 @@ from berth_api.allocation import Grant
 from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.mounts import NO_MOUNTS, NO_POD_VOLUMES, Mounts, PodVolumes
+from berth_operator.core.values.owner import NO_OWNER, Owner
 from berth_operator.core.values.request import AlikeKey, HostPort, Membership
 
 NOT_STARTED: Final = 2**62
@@ -44,3 +45,6 @@ class Charge:
     """Seconds since 1970, as kubelet reports; not compared, because it does not affect what the pod uses."""
     ends: int = field(default=ending.UNKNOWN, compare=False)
     """When the pod has ended at the latest, as in `ending`; not compared either."""
+    owner: Owner = field(default=NO_OWNER, compare=False)
+    scheduler: str = field(default="", compare=False)
+    """The pod's `schedulerName`; empty for charges that are of no pod."""

@@ -14,6 +14,7 @@ from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
+from berth_operator.core.values.owner import NO_OWNER, Owner
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +195,7 @@ class PendingPod:
     """The pod's nominated node, if any; it is tried first."""
     reserved_node: str = ""
     """The node with the pod's node reservation, if any."""
+    owner: Owner = NO_OWNER
 
     @property
     def key(self) -> str:

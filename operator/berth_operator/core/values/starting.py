@@ -7,27 +7,10 @@ bought for must not have another node bought for them.
 from typing import Final
 
 from berth_api import names
+from berth_api.node_labels import has_devices
 from berth_api.request import BUILT_IN, Kinds, is_device
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint
-
-DEVICE_LABELS: Final = frozenset(
-    {
-        # NVIDIA's feature discovery and node feature discovery
-        "nvidia.com/gpu.present",
-        "feature.node.kubernetes.io/pci-10de.present",
-        # Karpenter's providers
-        "karpenter.k8s.aws/instance-gpu-count",
-        "karpenter.azure.com/sku-gpu-count",
-        # the clouds' node groups, as cluster-autoscaler reads them
-        "cloud.google.com/gke-accelerator",
-        "k8s.amazonaws.com/accelerator",
-        "kubernetes.azure.com/accelerator",
-    }
-)
-"""Labels of nodes with GPUs."""
-NONE: Final = frozenset({"", "0", "false"})
-"""Values of such labels on nodes without GPUs."""
 
 STARTUP_TAINTS: Final = frozenset(
     {
@@ -53,12 +36,8 @@ def will_have_devices(node: NodeInfo, kinds: Kinds = BUILT_IN) -> bool:
     return (
         any(taint.key in names.AGENT_NOT_READY for taint in node.taints)
         or any(amount and is_device(name, kinds) for name, amount in node.allocatable.items())
-        or any(_names_devices(key, value) for key, value in node.labels.items())
+        or has_devices(node.labels)
     )
-
-
-def _names_devices(key: str, value: str) -> bool:
-    return (key in DEVICE_LABELS or key.startswith(names.MODEL_PREFIX)) and value not in NONE
 
 
 def is_startup_taint(taint: Taint) -> bool:

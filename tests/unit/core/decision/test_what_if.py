@@ -202,7 +202,7 @@ def test_a_nominee_that_is_placed_is_no_nominee() -> None:
     fleet.nominate(charge("p", node="a", resources=(("cpu", 1000),)))
     fleet.charge(charge("p", node="b", resources=(("cpu", 1000),)))
     assert not fleet.nominees
-    assert fleet.requested[fleet.resource("cpu")].sum() == 1000
+    assert fleet.requested[fleet.resources["cpu"]].sum() == 1000
 
 
 def test_a_row_stays_while_something_of_it_is_kept_for_a_pod() -> None:
@@ -287,12 +287,13 @@ def summary(placed: PlacedPods, numbers: Any) -> dict[str, Any]:
 @given(st.lists(CHANGES, min_size=1, max_size=4), st.lists(st.integers(0, 9), min_size=4, max_size=4))
 def test_the_placed_pods_are_kept_as_if_computed_again(rounds: list[list[Charge | str]], starts: list[int]) -> None:
     fleet = made()
-    fleet.resource("new")
+    fleet.put_node(node_info("n-new", more={"new": 3}))
     for changes, started in zip(rounds, starts, strict=False):
         for each in changes:
             change(fleet, each)
         if fleet.charges:
-            fleet.started(next(iter(fleet.charges)), started, started + 60)
+            first = next(iter(fleet.charges.values()))
+            fleet.refresh(replace(first, started=started, ends=started + 60))
         kept = fleet.placed_pods.current(fleet)
         rebuilt = PlacedPods.of(fleet, list(fleet.charges.values()))
         assert summary(kept, fleet.placed_pods.numbers()) == summary(rebuilt, np.arange(len(fleet.charges)))

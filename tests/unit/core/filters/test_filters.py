@@ -24,6 +24,7 @@ from berth_operator.core.filters import (
     supported,
     taints,
 )
+from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
 from berth_operator.core.values.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
@@ -68,7 +69,7 @@ def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
 
 def reasons(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
     rejected = fleet.present & ~module.passes(fleet, request)
-    return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
+    return dict(count_reasons(module.reasons(fleet, request, rejected))) if rejected.any() else {}
 
 
 # --- dynamic resource allocation --------------------------------------------------------------------------------

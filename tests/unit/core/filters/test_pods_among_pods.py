@@ -16,6 +16,7 @@ from berth_operator.core.filters import (
     pod_anti_affinity,
     topology_spread,
 )
+from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import affinity_index
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
@@ -57,7 +58,7 @@ def test_a_filter_passes_what_the_reference_passes(
     assert passing(module, fleet, pod) == expected
     rejected = fleet.present & ~module.passes(fleet, pod)
     if rejected.any():
-        assert sum(module.explain(fleet, pod, rejected).values()) == rejected.sum()
+        assert count_reasons(module.reasons(fleet, pod, rejected)).total() == rejected.sum()
 
 
 # --- counts are kept --------------------------------------------------------------------------------------------
@@ -422,7 +423,7 @@ def test_reasons_name_the_missing_key_and_the_skew() -> None:
     fleet = World(nodes=ZONED, pods=at("a", "b")).fleet()
     pod = wanting(labels={"app": "x"}, topology_spread=(spread(),))
     rejected = fleet.present & ~topology_spread.passes(fleet, pod)
-    assert topology_spread.explain(fleet, pod, rejected) == {
+    assert count_reasons(topology_spread.reasons(fleet, pod, rejected)) == {
         topology_spread.UNLABELLED: 1,
         topology_spread.UNEVEN: 2,
     }
@@ -439,7 +440,7 @@ def test_reasons_name_the_missing_key_and_the_skew() -> None:
 def test_reasons_count_the_nodes(module: Any, pod: PodRequest) -> None:
     fleet = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(select(app="y")),))]).fleet()
     rejected = fleet.present & ~module.passes(fleet, pod)
-    assert module.explain(fleet, pod, rejected) == {module.REASON: int(rejected.sum())}
+    assert count_reasons(module.reasons(fleet, pod, rejected)) == {module.REASON: int(rejected.sum())}
     assert rejected.any()
 
 

@@ -19,6 +19,7 @@ from berth_operator.core.filters import (
     volume_limits,
     volume_zones,
 )
+from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import Disk, Mounts
 from berth_operator.core.values.request import NodeTerm, PodRequest
@@ -48,7 +49,7 @@ def passing(module: Any, fleet: Fleet, request: PodRequest) -> set[str]:
 
 def explain(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
     rejected = fleet.present & ~module.passes(fleet, request)
-    return dict(module.explain(fleet, request, rejected)) if rejected.any() else {}
+    return dict(count_reasons(module.reasons(fleet, request, rejected))) if rejected.any() else {}
 
 
 # --- claims that are not in order -------------------------------------------------------------------------------

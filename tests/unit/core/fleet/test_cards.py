@@ -264,6 +264,22 @@ def test_a_card_in_mig_mode_is_not_given_out_whole() -> None:
     assert not isinstance(decide(made, waiting("pod", {NVIDIA: 1}), Policy()), Placement)
 
 
+def test_names_that_no_card_has_any_longer_make_room_for_others() -> None:
+    made = fleet({"node": (divided(0, "1g.10gb"),), "other": (divided(0, "7g.80gb"),)})
+    made.charge(charge("a", instance(0, 0, "7g.80gb"), node="other"))
+    for number in range(2, 100):
+        made.put_device("node", inventory(divided(0, f"1g.{number}gb", f"2g.{number}gb")))
+    made.put_device("other", inventory())
+    made.put_device("node", inventory(divided(0, "3g.40gb")))
+    gpus = made.cards["gpu"]
+    profiles = {name for name in gpus.index if name.startswith("nvidia.com/mig-")}
+    assert len(gpus.index) == len(gpus.total) == len(gpus.used)
+    assert len(profiles) == 3
+    assert amounts(gpus, made.rows["node"], "nvidia.com/mig-3g.40gb") == (1, 0)
+    # What a pod still holds keeps its place.
+    assert amounts(gpus, made.rows["other"], "nvidia.com/mig-7g.80gb") == (0, 1)
+
+
 # --- copies -----------------------------------------------------------------------------------------------------
 
 

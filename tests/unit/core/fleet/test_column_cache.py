@@ -12,7 +12,17 @@ from berth_api.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.column_cache import MAX_BYTES, MAX_OF_NODES, MIN_LOOKUPS, ColumnCache, Rows, Values
+from berth_operator.core.fleet.column_cache import (
+    ALL,
+    MAX_BYTES,
+    MAX_OF_NODES,
+    MIN_LOOKUPS,
+    REMEMBERED_BYTES,
+    SKIPPED,
+    ColumnCache,
+    Rows,
+    Values,
+)
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (
@@ -125,6 +135,30 @@ def test_the_column_that_was_not_asked_for_longest_goes_first() -> None:
     assert computed == [names[1]]
 
 
+def test_what_a_column_remembers_counts() -> None:
+    column_cache = ColumnCache(lambda row: row, lambda row: bytes([row]) * 100_000)
+    squares = Squares()
+    column_cache.column("squares", squares)
+    before = column_cache.size
+    for row in range(ROWS):
+        column_cache.move(row)
+        column_cache.column("squares", squares)
+    assert before + ROWS * REMEMBERED_BYTES <= column_cache.size <= before + 2 * ROWS * REMEMBERED_BYTES
+    column_cache.forget()
+    assert column_cache.size == 0
+
+
+def test_a_row_is_not_taken_for_one_whose_resource_had_the_same_place_before() -> None:
+    made = fleet({"a": (divided(0, "1g.10gb"),), "b": (divided(0, "1g.10gb"),)})
+    ask = asks({"nvidia.com/mig-2g.20gb": 1})
+    for profile in ("1g.10gb", "2g.20gb", "1g.10gb", "2g.20gb"):
+        for node in ("a", "b"):
+            made.put_device(node, inventory(divided(0, profile)))
+            expected = devices.BUILT_IN._fits(made, ask, ALL).tolist()
+            assert devices.BUILT_IN.passes(made, ask).tolist() == expected
+        assert [expected[made.rows[node]] for node in ("a", "b")] == [profile == "2g.20gb"] * 2
+
+
 def test_a_column_cannot_be_changed_by_its_reader() -> None:
     column = made().column("squares", Squares())
     with pytest.raises(ValueError, match="read-only"):
@@ -181,6 +215,24 @@ def test_a_rows_result_is_reused_for_a_row_with_the_same_fingerprint() -> None:
     column_cache.alter(0)
     assert find(0, 10) == 50
     assert computed == [0, 1, 2, 0]
+
+
+def test_single_rows_are_looked_up_again_after_a_time_without_equal_rows() -> None:
+    column_cache = ColumnCache(lambda row: row, lambda _row: b"")
+    computed = list[int]()
+
+    def find(row: int) -> int:
+        def compute() -> int:
+            computed.append(row)
+            return row + 1
+
+        return column_cache.of_row(row, "", compute)
+
+    for row in range(MIN_LOOKUPS + SKIPPED):
+        find(row)
+    computed.clear()
+    assert [find(7), find(-1), find(-1)] == [8, 0, 0]
+    assert computed == [-1]  # 7 was looked up before
 
 
 # --- in the fleet -----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -90,7 +91,7 @@ def test_more_than_sixteen_nodes_keep_their_own_columns() -> None:
         *[(i + 1) * GI for i in range(49)],
         49 * GI,
     ]
-    assert made.requested[made.resource("cpu"), made.rows["node-49"]] == 500
+    assert made.requested[made.resources["cpu"], made.rows["node-49"]] == 500
     assert made.requested.sum() == 500
 
 
@@ -127,21 +128,26 @@ def test_minors_need_not_be_in_order_or_close() -> None:
     assert free(made, "node", 9)["gpu-memory"] == 4 * GI
 
 
-def test_a_new_resource_gets_a_column_of_its_own() -> None:
-    made = fleet()
-    made.put_node(node_info("node", more={"example.com/nic": 4}))
-    made.charge(charge("pod", resources=(("example.com/disk", 2),)))
-    row = made.rows["node"]
-    assert made.allocatable[made.resource("example.com/nic"), row] == 4
-    assert made.requested[made.resource("example.com/disk"), row] == 2
-    assert made.requested[made.resource("example.com/nic"), row] == 0
+def test_a_resource_that_a_node_offers_later_counts_what_placed_pods_request_of_it() -> None:
+    made, name = fleet(), "example.com/disk"
+    made.charge(charge("pod", resources=(("cpu", 1), (name, 2))))
+    made.charge(charge("ended", resources=((name, 1),)))
+    made.release("uid-ended")
+    row, before = made.rows["node"], made.placed_pods.current(made)
+    assert name not in made.resources
+    assert made.left(name)[row] == 0
+    made.put_node(node_info("node", more={"example.com/nic": 4, name: 5}))
+    assert {each: int(made.left(each)[row]) for each in (name, "example.com/nic")} == {name: 3, "example.com/nic": 4}
+    assert len(made.placed_pods.current(made).amounts) == len(before.amounts) + 2
+    made.release("uid-pod")
+    assert made.left(name)[row] == 5
 
 
 def test_what_a_node_no_longer_offers_is_gone() -> None:
     made = Fleet()
     made.put_node(node_info("node", more={"example.com/nic": 4}))
     made.put_node(node_info("node"))
-    assert made.allocatable[made.resource("example.com/nic"), made.rows["node"]] == 0
+    assert made.allocatable[made.resources["example.com/nic"], made.rows["node"]] == 0
 
 
 # --- charging ---------------------------------------------------------------------------------------------------
@@ -271,10 +277,7 @@ def test_all_charges_taken_back_in_any_order_leave_the_fleet_as_it_was(charges: 
     random.shuffle(uids)
     for uid in uids:
         made.release(uid)
-    assert {key: value for key, value in state(made).items() if "example.com/x" not in str(key)} == {
-        key: ({**value, "example.com/x": 0} if isinstance(value, dict) and charges else value)
-        for key, value in before.items()
-    }
+    assert state(made) == before
     assert not made.charges
 
 
@@ -451,7 +454,7 @@ def test_a_row_leaves_no_residue_to_its_next_node() -> None:
     assert not made.labels.meeting(label("zone", "In", "a")).any()
     assert taint not in made.taints()
     assert not made.requested.any()
-    assert made.allocatable[made.resource("example.com/x"), row] == 0
+    assert made.allocatable[made.resources["example.com/x"], row] == 0
     flags = (made.cordoned, made.has_device, made.fresh, made.of_vendor("amd"))
     assert not any(each[row] for each in flags)
     assert made.ready[row]
@@ -525,14 +528,32 @@ def test_a_model_is_known_by_its_aliases_from_the_next_decision_on() -> None:
     assert chosen == [[], [1], [0], []]
 
 
-def test_columns_of_resources_that_nothing_has_any_more_are_reused() -> None:
+def test_pods_that_name_their_node_get_no_columns_for_what_no_node_offers() -> None:
     made = fleet({"node": ()})
     offered = len(made.requested)
     for number in range(100):
         names = [f"example.com/r-{number}-{place}" for place in range(10)]
-        made.charge(charge("pod", resources=(("cpu", 1), *((name, 2) for name in names))))
-        assert [int(made.left(name)[made.rows["node"]]) for name in names] == [-2] * 10
-        assert len(made.placed_pods.current(made).charges) >= 1
-        made.release("uid-pod")
-    assert len(made.requested) <= max(offered, SPARE_RESOURCES) + 10
-    assert made.left("cpu")[made.rows["node"]] == made.total("cpu")[made.rows["node"]]
+        made.charge(charge(f"pod-{number}", resources=(("cpu", 1), *((name, 2) for name in names))))
+    assert len(made.requested) == len(made.resources) == offered
+    assert made.total("cpu")[made.rows["node"]] - made.left("cpu")[made.rows["node"]] == 100
+
+
+def test_columns_of_resources_that_no_node_offers_any_more_are_dropped() -> None:
+    made = fleet({"node": ()})
+    made.charge(charge("pod", resources=(("cpu", 7), ("example.com/r-3-3", 2))))
+    for number in range(100):
+        names = [f"example.com/r-{number}-{place}" for place in range(10)]
+        made.put_node(node_info("node", more=dict.fromkeys(names, 5)))
+        left = [int(made.left(name)[made.rows["node"]]) for name in names]
+        assert left == [3 if name == "example.com/r-3-3" else 5 for name in names]
+    assert len(made.requested) == len(made.resources) <= 2 * SPARE_RESOURCES
+    assert made.total("cpu")[made.rows["node"]] - made.left("cpu")[made.rows["node"]] == 7
+
+
+def test_the_resources_of_every_node_keep_their_columns() -> None:
+    made = Fleet()
+    for number in range(2):
+        more = {f"example.com/r-{number}-{place}": 1 for place in range(SPARE_RESOURCES)}
+        made.put_node(replace(node_info("node"), allocatable={**more, "memory": 0}))
+    assert {"cpu", "memory", "pods"} <= made.resources.keys()
+    assert made.left("cpu")[made.rows["node"]] == 0

@@ -1,0 +1,211 @@
+"""Explain node by node why a pod fits nowhere now, by the filters of its decision.
+
+    explain(fleet, pod, policy)  ->  Explanation
+
+The reasons of a node are those of all filters that reject it. The first of them is the one that the pod's condition
+counts, by the same call, so that both always agree. A node that lacks nothing but amounts is *near*: `lacking` says
+which. The cost is that of about ten decisions, however large the fleet is.
+"""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core import filters
+from berth_operator.core.advice import lacking
+from berth_operator.core.advice.lacking import Lack
+from berth_operator.core.decision import cycle, preemption
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import COUPLED, Filter, cordon, node_ready
+from berth_operator.core.filters.reasons import join_reasons
+from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+MAX_NEAREST: Final = 5
+"""Nodes whose lack is computed."""
+IN_SERVICE: Final = frozenset({cordon.NAME, node_ready.NAME})
+"""The filters of a node's own state, which passes and which a new node does not share."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeGroup:
+    """Nodes that are rejected for the same reasons."""
+
+    reasons: tuple[str, ...]
+    """In the order of the filters, each once."""
+    counted: tuple[str, ...]
+    """The reasons of the first filter, which are those that the pod's condition counts."""
+    filters: tuple[str, ...]
+    """The names of the filters that reject these nodes."""
+    nodes: tuple[str, ...]
+    """Sorted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NearNode:
+    """A node that would take the pod if it had what it lacks."""
+
+    node: str
+    lack: Lack
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptionAnswer:
+    """Whether evictions of pods of lower priority would help; it names none of them."""
+
+    node: str = ""
+    """The node that would be nominated; empty if evictions do not help."""
+    victims: int = 0
+    message: str = ""
+    """Why evictions do not help, in kube-scheduler's words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """Why a pod fits nowhere, or where it fits."""
+
+    result: Placement | Failure
+    """The decision itself."""
+    groups: tuple[NodeGroup, ...] = ()
+    """The largest first. Nodes that pass every filter are in none: nominated pods keep them."""
+    nearest: tuple[NearNode, ...] = ()
+    """The nodes with the fewest missing cards, then with the least of the scarcest resource missing, then by name."""
+    fits_when_empty: int = 0
+    """Number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no other
+    pods; if 0, waiting alone cannot help."""
+    new_node_helps: bool = False
+    """Whether another node like one of these would take the pod."""
+    preemption: PreemptionAnswer | None = None
+    """None if it was not considered, or the policy never evicts pods."""
+
+
+def explain(
+    fleet: Fleet, pod: PendingPod, policy: Policy, budgets: Budgets | None = None, in_flight: Collection[str] = ()
+) -> Explanation:
+    """Explain the decision of a pod; the Fleet is left as it is.
+
+    Without `budgets` preemption is not considered. `in_flight` are UIDs of pods whose Binding is not confirmed yet,
+    which are not evicted.
+
+    Raises:
+        PluginFailedError: a plug-in failed.
+    """
+    result = cycle.decide(fleet, pod, policy)
+    if isinstance(result, Placement) or pod.error:
+        return Explanation(result=result)
+    answer = None
+    if budgets is not None:
+        answer = _preemption(fleet, pod, policy, result, budgets=budgets, in_flight=in_flight)
+    with cycle.above_nominees(fleet, pod):
+        return replace(_explained(fleet, pod.request, policy, result), preemption=answer)
+
+
+def _preemption(
+    fleet: Fleet, pod: PendingPod, policy: Policy, result: Failure, *, budgets: Budgets, in_flight: Collection[str]
+) -> PreemptionAnswer | None:
+    """Return what preemption would do for a pod that fits nowhere."""
+    if not policy.preemption or not fleet.present.any():
+        return None
+    if preemption.not_tried(fleet, pod, policy, result) is None:
+        chosen = preemption.preempt(fleet, pod, policy, budgets, in_flight)
+        if chosen is not None:
+            return PreemptionAnswer(node=chosen.nominee.node, victims=len(chosen.victims))
+    return PreemptionAnswer(message=preemption.why_not(fleet, pod, policy, result, in_flight))
+
+
+def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failure) -> Explanation:
+    order = policy.filters_of(request)
+    rejected = {each.NAME: fleet.present & ~each.passes(fleet, request) for each in order}
+    when_empty = _fits_when_empty(fleet, request, order)
+    coupled = cycle.feasible(fleet, request, [each for each in order if each.NAME in COUPLED])
+    return Explanation(
+        result=result,
+        groups=tuple(_groups(fleet, request, order)),
+        nearest=tuple(_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy))),
+        fits_when_empty=int(when_empty.sum()),
+        new_node_helps=bool((when_empty & coupled).any()),
+    )
+
+
+def _groups(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> list[NodeGroup]:
+    steps = list(_all_rejections(fleet, request, order))
+    rows_of = _merged((reason, rows) for _, reason, rows, _ in steps)
+    counted_of = _merged((reason, rows) for _, reason, rows, is_first in steps if is_first)
+    filters_of = _merged((filter_.NAME, rows) for filter_, _, rows, _ in steps)
+    groups = []
+    for _, rows in join_reasons(iter(rows_of.items())) if rows_of else ():
+        row = int(rows.argmax())
+        groups.append(
+            NodeGroup(
+                reasons=tuple(reason for reason, mask in rows_of.items() if mask[row]),
+                counted=tuple(reason for reason, mask in counted_of.items() if mask[row]),
+                filters=tuple(name for name, mask in filters_of.items() if mask[row]),
+                nodes=tuple(sorted(fleet.names[each] for each in np.flatnonzero(rows).tolist())),
+            )
+        )
+    return sorted(groups, key=lambda group: (-len(group.nodes), group.reasons))
+
+
+def _all_rejections(
+    fleet: Fleet, request: PodRequest, order: Sequence[Filter]
+) -> Iterator[tuple[Filter, str, Mask, bool]]:
+    """Yield (filter, reason, rows, whether the filter is the first to reject these rows)."""
+    left = fleet.present.copy()
+    for filter_, passes in cycle.in_order(request, order):
+        rejected = fleet.present & ~passes(fleet, request)
+        for rows, is_first in ((rejected & left, True), (rejected & ~left, False)):
+            if rows.any():
+                for reason, of_reason in filter_.reasons(fleet, request, rows):
+                    yield filter_, reason, of_reason, is_first
+        left &= ~rejected
+
+
+def _merged(pairs: Iterator[tuple[str, Mask]]) -> dict[str, Mask]:
+    """Return the rows of each text; texts keep their order."""
+    merged: dict[str, Mask] = {}
+    for text, rows in pairs:
+        merged[text] = merged[text] | rows if text in merged else rows
+    return {text: rows for text, rows in merged.items() if rows.any()}
+
+
+def _fits_when_empty(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> Mask:
+    """Return the rows that would take the pod if they were in service, and no other pod were in the cluster."""
+    mask = fleet.present
+    for filter_ in order:
+        if (bounded := filters.as_bounded(filter_)) is not None:
+            mask = mask & bounded.could_pass(fleet, request)
+        elif filter_.NAME not in COUPLED and filter_.NAME not in IN_SERVICE:
+            mask = mask & filter_.passes(fleet, request)
+    return mask & _of_vendor(fleet, request)
+
+
+def _of_vendor(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows with devices of the vendor that the pod requests; all rows if it requests none."""
+    vendor = request.devices.vendor if request.devices else ""
+    return fleet.of_vendor(vendor) if vendor else fleet.present
+
+
+def _lacks_amounts(fleet: Fleet, request: PodRequest, rejected: Mapping[str, Mask], policy: Policy) -> Mask:
+    """Return the rows that no filter rejects except those of free resources and devices."""
+    local = {each.NAME for each in policy.local}
+    mask = fleet.present
+    for name, rows in rejected.items():
+        if name not in local:
+            mask = mask & ~rows
+    if request.devices:
+        mask = mask & fleet.has_device & fleet.fresh & _of_vendor(fleet, request)
+    for part in request.devices.parts:
+        mask = mask & (fleet.cards[part.type].unknown == 0)
+    return mask
+
+
+def _nearest(fleet: Fleet, request: PodRequest, policy: Policy, near: Mask) -> Iterator[NearNode]:
+    for row in lacking.ranked(fleet, request, near)[:MAX_NEAREST].tolist():
+        lack = lacking.lack(fleet, row, request, policy)
+        if lack is not None:
+            yield NearNode(node=fleet.names[row], lack=lack)

@@ -1,0 +1,132 @@
+"""What a node offers and what is free there, card by card, as a JSON object that names no pod."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api import mig
+from berth_api.allocation import visible
+from berth_api.caching import sized_cache
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.resources import CPU, MEMORY, PODS
+from berth_operator.core.advice import summary
+from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.fleet.card_columns import UNMEASURED
+from berth_operator.core.fleet.cards import Cards
+from berth_operator.core.fleet.column_cache import only
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.intern_table import Wiring
+from berth_operator.core.values.gpu_metrics import Quantity
+
+Row = dict[str, Any]
+Faults = Mapping[tuple[str, str], str]
+"""(type, id) of an unhealthy card -> its faults, as text."""
+
+_OF_NODE: Final = (CPU, MEMORY, PODS)
+
+
+def nodes(fleet: Fleet) -> list[str]:
+    """Return the names of the nodes that have a Device."""
+    return [name for name, row in fleet.rows.items() if fleet.has_device[row]]
+
+
+def fleet_row(fleet: Fleet, name: str, faults: Faults) -> Row:
+    """Return a known node's row, without its labels."""
+    row = fleet.rows[name]
+    devices = [device for cards in fleet.cards.values() for device in _devices(fleet, cards, row, faults)]
+    return {
+        "ready": bool(fleet.present[row] and fleet.ready[row]),
+        "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
+        "reporting": bool(fleet.fresh[row]),
+        "blocked": "; ".join(_obstacles(fleet, row)),
+        "models": dict(Counter(device["model"] for device in devices if device["model"])),
+        "devices": devices,
+        "resources": {
+            resource: {
+                "total": int(fleet.total(resource)[row]),
+                "free": max(0, int(fleet.left(resource, only(row))[0])),
+            }
+            for resource in _OF_NODE
+        },
+    }
+
+
+def _obstacles(fleet: Fleet, row: int) -> Iterator[str]:
+    """Yield why devices of a row are not allocated."""
+    if not fleet.present[row]:
+        yield "there is no Node of this name"
+    elif not fleet.ready[row]:
+        yield "the Node is not ready"
+    if fleet.cordoned[row]:
+        yield "the Node is cordoned"
+    if not fleet.fresh[row]:
+        yield "the agent is silent"
+    for device_type, cards in fleet.cards.items():
+        if count := int(cards.unknown[row]):
+            yield f"{count} pod(s) may hold any {device_type}: their allocation is missing or cannot be read"
+        if count := int(cards.unlocated[row]):
+            yield f"{count} MIG instance(s) are held of cards that are not known"
+
+
+def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[Row]:
+    """Yield the cards of one type that the Device lists."""
+    if not cards.present[row].any():
+        return
+    # As lists: single elements of arrays take several times as long.
+    amounts = [(name, total[0].tolist(), used[0].tolist()) for name, total, used in offers(cards, only(row))]
+    columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie)
+    healthy, models, users, numa, pcie = (column[row].tolist() for column in columns)
+    minors, ids, table = cards.minor[row].tolist(), cards.ids[row], fleet.intern_table
+    links = _links_by_card(table.wirings[int(cards.wiring[row])])
+    for slot in cards.slots(row):
+        if not cards.present[row, slot]:
+            continue
+        minor = minors[slot]
+        device_id, instances = ids.get(minor, ""), cards.instances.get(row, {}).get(minor, ())
+        device: Row = {
+            "type": cards.device_type,
+            "minor": minor,
+            "id": device_id,
+            "model": table.models[models[slot]],
+            "healthy": healthy[slot] or bool(instances),
+            "message": faults.get((cards.device_type, device_id), ""),
+            "total": {name: total[slot] for name, total, _ in amounts if total[slot]},
+            "free": {name: max(0, total[slot] - used[slot]) for name, total, used in amounts if total[slot]},
+            "users": users[slot],
+            "numaNode": numa[slot],
+            "pcie": table.switches[pcie[slot]],
+            "mig": _instances(cards, row, minor, instances),
+            "links": {ids.get(other, str(other)): kind for other, kind in links.get(minor, ())},
+        }
+        if cards.device_type == GPU and (metrics := _metrics(cards, row, slot)):
+            device["metrics"] = metrics
+        yield device
+
+
+def _instances(cards: Cards, row: int, minor: int, instances: tuple[tuple[str, str], ...]) -> list[Row]:
+    taken = {visible(name) for name in cards.taken.get(row, ())} if instances else set()
+    return [
+        {"profile": mig.profile(resource), "minor": minor, "free": name not in taken} for name, resource in instances
+    ]
+
+
+@sized_cache(2**20)
+def _links_by_card(wiring: Wiring) -> Mapping[int, tuple[tuple[int, str], ...]]:
+    """Return (other card, kind of link) of each card that has links; nodes of one type have the same."""
+    return {
+        minor: tuple((other, summary.link_name(strength)) for other, strength in links) for _, minor, links in wiring
+    }
+
+
+def _metrics(cards: Cards, row: int, slot: int) -> Row:
+    """Return what was measured of a GPU; empty if that is not known, or too old."""
+    measured = cards.measured[:, row, slot].tolist()
+    free, power = measured[Quantity.FREE_MEMORY], measured[Quantity.POWER]
+    metrics: Row = {}
+    if (utilization := measured[Quantity.MULTIPROCESSORS]) != UNMEASURED:
+        metrics["utilization"] = round(utilization, 3)
+    if free != UNMEASURED:
+        metrics["memoryUsed"] = max(0, int(cards.total[cards.index[GPU_MEMORY], row, slot]) - int(free))
+    if power != UNMEASURED:
+        metrics["power"] = round(power, 1)
+    return metrics

@@ -1,0 +1,65 @@
+"""Explain why a gang waits: what becomes of its members, and why the first of them without a node has none.
+
+    explain_gang(fleet, gang, policy)  ->  GangExplanation
+
+The first member without a node is explained as a pod of its own on the fleet in which the others have theirs. Its
+nearest nodes therefore lack what the gang lacks.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from berth_operator.core.advice.explanation import Explanation, explain
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.gang import Gang, decide_gang, lower_priority_nominees, order, place_all_that_fit
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangExplanation:
+    """Why a gang waits, or where its members fit."""
+
+    result: tuple[Placement, ...] | Failure
+    """The decision itself."""
+    placed: int = 0
+    """How many of the waiting members have a node when as many as possible are placed."""
+    first: PendingPod | None = None
+    """The first member without a node; None if all have one, or too few members exist."""
+    explanation: Explanation | None = None
+    """Why that member has none while the others have theirs."""
+
+
+def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
+    """Explain the decision of a gang; the Fleet is left as it is.
+
+    Raises:
+        PluginFailedError: a plug-in failed.
+    """
+    result = decide_gang(fleet, gang, policy)
+    if not isinstance(result, Failure):
+        return GangExplanation(result=tuple(result), placed=len(result))
+    if len(gang.members) < gang.needed:
+        return GangExplanation(result=result)
+    with fleet.without(lower_priority_nominees(fleet, gang)):
+        placed = place_all_that_fit(fleet, gang, policy)
+        first = _first_without_node(gang, placed)
+        explanation = None if first is None else _explained_beside(fleet, first, placed, policy)
+    return GangExplanation(result=result, placed=len(placed), first=first, explanation=explanation)
+
+
+def _first_without_node(gang: Gang, placed: Collection[Placement]) -> PendingPod | None:
+    have_nodes = {placement.pod.uid for placement in placed}
+    return next((member for member in sorted(gang.members, key=order) if member.uid not in have_nodes), None)
+
+
+def _explained_beside(fleet: Fleet, member: PendingPod, placed: Collection[Placement], policy: Policy) -> Explanation:
+    """Explain a member while the others are charged to their nodes."""
+    try:
+        for placement in placed:
+            fleet.charge(placement.charge)
+        return explain(fleet, member, policy)
+    finally:
+        for placement in placed:
+            fleet.release(placement.pod.uid)

@@ -1,0 +1,180 @@
+"""What a node lacks to take a pod: amounts of resources, and cards that other pods use.
+
+If just this is given, the pod fits there. Of the cards that pods use, those that are used least are to become free
+first; none is named without need.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from berth_api.names import GPU
+from berth_api.request import AMOUNTS, INSTANCE
+from berth_operator.core.allocators import candidates, subdevices
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.reservation import missing_devices
+from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.column_cache import ALL
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PodRequest
+
+MAX_CARDS: Final = 64
+"""Cards in use of which sets are tried."""
+FIRST: Final = np.array([0])
+"""The only row of a what-if."""
+
+_Card = tuple[str, int]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CardLack:
+    """A card that must become free, or of which more must become free."""
+
+    type: str
+    minor: int
+    amounts: tuple[tuple[str, int], ...] = ()
+    """Resource -> what is missing, in MIG instances for a profile; empty if no other pod may use the card."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """What a node lacks."""
+
+    resources: tuple[tuple[str, int], ...] = ()
+    """Resource of the Node -> missing amount."""
+    cards: tuple[CardLack, ...] = ()
+
+
+def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
+    """Return these rows by what they lack: the fewest devices, then the smallest part of a resource, then the name."""
+    at = np.flatnonzero(rows)
+    parts = [np.maximum(amount - fleet.left(name)[at], 0) / amount for name, amount in request.resources if amount]
+    scarcest = np.max(parts, axis=0) if parts else np.zeros(len(at))
+    names = np.array([fleet.names[row] for row in at.tolist()], dtype=np.str_)
+    return at[np.lexsort((names, scarcest, missing_devices(fleet, request)[at]))]
+
+
+def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> Lack | None:
+    """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them is no help."""
+    what_if = fleet.excerpt(np.array([row]))
+    resources = _missing_resources(what_if, request)
+    _give(what_if, resources)
+    cards = _Cards(what_if, request, policy).necessary()
+    return None if cards is None else Lack(resources=resources, cards=cards)
+
+
+def _missing_resources(what_if: Fleet, request: PodRequest) -> tuple[tuple[str, int], ...]:
+    left = ((name, int(amount - what_if.left(name)[0])) for name, amount in request.resources)
+    return tuple((name, missing) for name, missing in left if missing > 0)
+
+
+def _give(what_if: Fleet, resources: tuple[tuple[str, int], ...]) -> None:
+    amounts = np.zeros((len(what_if.requested), 1), np.int64)
+    for name, missing in resources:
+        if name in what_if.resources:
+            amounts[what_if.resources[name]] = missing
+    what_if.move_requested(FIRST, amounts, -1)
+
+
+class _Cards:
+    """Searches the cards that must become free; a card is (type, slot)."""
+
+    def __init__(self, what_if: Fleet, request: PodRequest, policy: Policy) -> None:
+        self._fleet, self._request, self._policy = what_if, request, policy
+        self._parts = {part.type: part for part in request.devices.parts}
+        self._instances = {part.amounts[0][0]: part.count for part in request.devices.parts if part.unit == INSTANCE}
+        """Resource name of a MIG profile -> instances that the pod requests."""
+        self._used = {card: self._use(card) for card in self._in_use()}
+        """Card -> what pods use of it, and by how many."""
+
+    def necessary(self) -> tuple[CardLack, ...] | None:
+        """Return the cards that must become free; None if there are too many to try, or none suffice."""
+        missing = self._missing_instances()
+        freed = self._first_that_suffice()
+        if freed is None:
+            return None
+        for card in freed[:-1]:
+            self._set(card, *self._used[card])
+            if not self._fits():
+                self._free(card)
+        necessary = [card for card in freed if self._use(card)[1] < self._used[card][1]]
+        return tuple(self._lack(card, missing) for card in necessary)
+
+    def _first_that_suffice(self) -> list[_Card] | None:
+        freed: list[_Card] = []
+        for card in (*self._used, None) if len(self._used) <= MAX_CARDS else ():
+            if self._fits():
+                return freed
+            if card is not None:
+                self._free(card)
+                freed.append(card)
+        return None
+
+    def _in_use(self) -> list[_Card]:
+        """Return the healthy cards that pods use, those first that are used least."""
+        cards = []
+        for device_type in self._parts:
+            columns = self._fleet.cards[device_type]
+            slots = np.flatnonzero((columns.users[0] > 0) & (columns.healthy[0] | self._holds_instances(device_type)))
+            cards += [(int(columns.used[:, 0, slot].max()), device_type, slot) for slot in slots.tolist()]
+        return [(device_type, slot) for _, device_type, slot in sorted(cards)]
+
+    def _holds_instances(self, device_type: str) -> Mask:
+        """Return the cards of which pods hold instances that the pod requests; cards in MIG mode are never healthy."""
+        holding: Mask = subdevices.held(self._fleet.cards[device_type], self._instances, ALL)[0] > 0
+        return holding
+
+    def _missing_instances(self) -> dict[str, int]:
+        """Return how many instances of each profile are missing."""
+        free = {name: subdevices.free_instances(self._fleet.cards[GPU], [name], ALL).sum() for name in self._instances}
+        return {name: count - int(free[name]) for name, count in self._instances.items()}
+
+    def _fits(self) -> bool:
+        return bool(cycle.feasible(self._fleet, self._request, self._policy.local)[0])
+
+    def _use(self, card: _Card) -> tuple[Column, int]:
+        device_type, slot = card
+        columns = self._fleet.cards[device_type]
+        return columns.used[:, 0, slot].copy(), int(columns.users[0, slot])
+
+    def _free(self, card: _Card) -> None:
+        used, users = self._used[card]
+        if self._instances and card[0] == GPU:
+            indices = [self._fleet.cards[GPU].index[name] for name in self._instances]
+            rest = used.copy()
+            rest[indices] = 0
+            self._set(card, rest, users - int(used[indices].sum()))
+        else:
+            self._set(card, np.zeros_like(used), 0)
+
+    def _set(self, card: _Card, used: Column, users: int) -> None:
+        device_type, slot = card
+        self._fleet.set_card_use(device_type, 0, slot, used, users)
+
+    def _lack(self, card: _Card, instances: dict[str, int]) -> CardLack:
+        """Return what a card lacks; `instances` are those still missing, less what earlier cards lack."""
+        device_type, slot = card
+        part, columns = self._parts[device_type], self._fleet.cards[device_type]
+        minor, names = int(columns.minor[0, slot]), list(columns.index)
+        if self._instances and device_type == GPU:
+            taken = {name: min(int(self._used[card][0][columns.index[name]]), instances[name]) for name in instances}
+            for name, amount in taken.items():
+                instances[name] -= amount
+            return CardLack(
+                type=device_type, minor=minor, amounts=tuple((name, amount) for name, amount in taken.items() if amount)
+            )
+        if part.whole or part.exclusive or part.unit != AMOUNTS:
+            return CardLack(type=device_type, minor=minor)
+        left = columns.total[:, 0, slot] - self._used[card][0]
+        needs = {
+            index: int(np.broadcast_to(need, columns.healthy.shape)[0, slot])
+            for index, need in candidates.needs(columns, part, ALL)
+        }
+        missing = {names[index]: need - int(left[index]) for index, need in needs.items()}
+        return CardLack(
+            type=device_type,
+            minor=minor,
+            amounts=tuple((name, amount) for name, amount in missing.items() if amount > 0),
+        )

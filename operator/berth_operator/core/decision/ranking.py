@@ -1,0 +1,66 @@
+"""The nodes that scored best in a decision, with the points of each score: why a pod was bound where it is."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Term = tuple[str, Floats]
+"""Name of a score, and its weighted points for each row."""
+
+NODES: Final = 3
+"""The chosen node and its runners-up."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeScore:
+    """A node's points."""
+
+    node: str
+    total: float
+    terms: tuple[tuple[str, float], ...]
+    """Name of each score that differs between nodes, and its weighted points."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The best nodes of a decision, the chosen one first."""
+
+    rows: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    terms: tuple[tuple[str, tuple[float, ...]], ...] = ()
+    """Name of each score, and its points for each of these nodes."""
+
+    def scores(self) -> list[NodeScore]:
+        """Return the points by node."""
+        return [
+            NodeScore(
+                node=node,
+                total=sum(points[place] for _, points in self.terms),
+                terms=tuple((name, points[place]) for name, points in self.terms),
+            )
+            for place, node in enumerate(self.nodes)
+        ]
+
+
+def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term]) -> Ranking:
+    """Return the rows with the highest totals; -inf excludes a row. At least one row is left.
+
+    Of equal rows the lowest comes first, so that the same fleet gives the same decision.
+    """
+    left = totals.copy()
+    rows: list[int] = []
+    while len(rows) < NODES:
+        row = int(left.argmax())
+        if left[row] == -np.inf:
+            break
+        rows.append(row)
+        left[row] = -np.inf
+    return Ranking(
+        rows=tuple(rows),
+        nodes=tuple(map(names.__getitem__, rows)),
+        terms=tuple([(name, tuple(map(points.item, rows))) for name, points in terms]),
+    )

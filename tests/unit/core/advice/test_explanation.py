@@ -1,0 +1,235 @@
+"""Each node's reasons agree with the decision, and the nearest node takes the pod once it has what it lacks."""
+
+import random
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+
+from berth_api.model import ModelConstraint
+from berth_operator.core.advice.explanation import MAX_NEAREST, Explanation, explain
+from berth_operator.core.advice.lacking import CardLack, Lack
+from berth_operator.core.decision.cycle import ONLY_NOMINATED, Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod, Taint
+from tests.builders import (
+    A100,
+    GI,
+    GPU,
+    NVIDIA,
+    RDMA,
+    T4,
+    T4_BYTES,
+    add,
+    asks,
+    card,
+    cards,
+    charge,
+    fleet,
+    grant,
+    inventory,
+    node_info,
+    other_card,
+    waiting,
+)
+
+POLICY = Policy()
+
+
+def explained(made: Fleet, pod: PendingPod) -> Explanation:
+    """Return the explanation of a pod that fits nowhere, whose reasons agree with those of its condition."""
+    explanation = explain(made, pod, POLICY)
+    assert isinstance(explanation.result, Failure)
+    assert_agrees(made, explanation)
+    return explanation
+
+
+def assert_agrees(made: Fleet, explanation: Explanation) -> None:
+    """Compare the first reasons of all nodes with the counts of the condition."""
+    assert isinstance(explanation.result, Failure)
+    counts = Counter(dict(explanation.result.reasons))
+    nominated = counts.pop(ONLY_NOMINATED, 0)
+    counted: Counter[str] = Counter()
+    for group in explanation.groups:
+        assert set(group.counted) <= set(group.reasons)
+        counted.update(dict.fromkeys(group.counted, len(group.nodes)))
+    assert counted == counts
+    nodes = [node for group in explanation.groups for node in group.nodes]
+    assert len(nodes) == len(set(nodes)) == int(made.present.sum()) - nominated
+
+
+def given(made: Fleet, node: str, lack: Lack) -> Fleet:
+    """Return a copy of the fleet in which a node has what it lacks, and nothing else."""
+    copied, row = made.copy(), made.rows[node]
+    amounts = np.zeros((len(copied.requested), 1), np.int64)
+    for name, amount in lack.resources:
+        amounts[copied.resources[name]] = amount
+    copied.move_requested(np.array([row]), amounts, -1)
+    for each in lack.cards:
+        columns = copied.cards[each.type]
+        slot = int(np.flatnonzero(columns.minor[row] == each.minor)[0])
+        used = columns.used[:, row, slot].copy()
+        for name, amount in each.amounts:
+            used[columns.index[name]] -= amount
+        free = not each.amounts
+        copied.set_card_use(
+            each.type, row, slot, np.zeros_like(used) if free else used, 0 if free else int(columns.users[row, slot])
+        )
+    return copied
+
+
+def test_a_pod_that_fits_has_no_reasons() -> None:
+    explanation = explain(fleet(), waiting(request={NVIDIA: 1}), POLICY)
+    assert isinstance(explanation.result, Placement)
+    assert (explanation.groups, explanation.nearest) == ((), ())
+
+
+def test_an_invalid_pod_has_the_reason_of_its_condition_alone() -> None:
+    explanation = explain(fleet(), waiting(error="no"), POLICY)
+    assert isinstance(explanation.result, Failure)
+    assert explanation.groups == ()
+
+
+def test_a_node_has_the_reasons_of_all_filters_that_reject_it() -> None:
+    made = fleet({"busy": cards(2), "tainted": cards(1)})
+    made.put_node(node_info("tainted", taints=(Taint(key="x", value="", effect="NoSchedule"),)))
+    made.charge(charge("a", grant(0, core=100, ratio=100), node="busy"))
+    explanation = explained(made, waiting(request={NVIDIA: 2}))
+    few = "node(s) have too few healthy GPUs (2 requested)"
+    busy = "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)"
+    assert {group.nodes: group.reasons[:2] for group in explanation.groups} == {
+        ("busy",): (busy,),
+        ("tainted",): ("node(s) had untolerated taint(s)", few),
+    }
+    assert explanation.fits_when_empty == 1
+    assert explanation.new_node_helps
+
+
+def test_the_nearest_nodes_come_first_and_say_what_they_lack() -> None:
+    made = fleet({"far": cards(4), "near": cards(4), "other": cards(4, model=T4, memory=T4_BYTES)})
+    for node, minors in (("far", range(4)), ("near", range(3))):
+        for minor in minors:
+            made.charge(charge(f"{node}-{minor}", grant(minor, core=100, ratio=100), node=node))
+    pod = waiting(request=asks({NVIDIA: 2}, model=ModelConstraint(globs=(A100.lower(),))))
+    nearest = explained(made, pod).nearest
+    assert [(each.node, [missing.minor for missing in each.lack.cards]) for each in nearest] == [
+        ("near", [0]),
+        ("far", [0, 1]),
+    ]
+
+
+def test_a_share_lacks_only_a_part_of_a_card() -> None:
+    made = fleet({"node": cards(2)})
+    made.charge(charge("a", grant(0, core=90, ratio=90)))
+    made.charge(charge("b", grant(1, core=70, ratio=70)))
+    [near] = explained(made, waiting(request={GPU: 50})).nearest
+    [missing] = near.lack.cards
+    assert (missing.minor, dict(missing.amounts)["gpu-core"]) == (1, 20)
+
+
+def test_resources_are_lacking_next_to_cards() -> None:
+    made = fleet({"node": cards(1)})
+    made.charge(charge("a", resources=(("cpu", int(made.left("cpu")[0]) - 500),)))
+    [near] = explained(made, waiting(request={"cpu": 800, NVIDIA: 1})).nearest
+    assert near.lack == Lack(resources=(("cpu", 300),))
+
+
+@pytest.mark.parametrize("silent", [True, False])
+def test_a_node_that_is_no_candidate_is_never_near(silent: bool) -> None:  # noqa: FBT001 - a parameter
+    made = fleet({"node": cards(1)})
+    made.charge(charge("a", grant(0, core=100, ratio=100)))
+    if silent:
+        made.set_fresh("node", fresh=False)
+    else:
+        made.put_node(node_info("node", labels={"zone": "b"}))
+    request = asks({NVIDIA: 1}) if silent else asks({NVIDIA: 1}, selector={"zone": "a"})
+    explanation = explained(made, waiting(request=request))
+    assert explanation.nearest == ()
+    assert explanation.fits_when_empty == (1 if silent else 0)
+
+
+def test_nodes_that_are_no_candidates_do_not_hide_those_that_are() -> None:
+    made = fleet({f"n{number}": cards(1) for number in range(MAX_NEAREST + 1)})
+    for name in made.rows:
+        made.charge(charge(name, grant(0, core=100, ratio=100), node=name))
+        made.set_fresh(name, fresh=name == f"n{MAX_NEAREST}")
+    assert [near.node for near in explained(made, waiting(request={NVIDIA: 1})).nearest] == [f"n{MAX_NEAREST}"]
+
+
+def test_a_pod_larger_than_every_node_never_fits() -> None:
+    explanation = explained(fleet({"node": cards(2)}), waiting(request={NVIDIA: 3}))
+    assert (explanation.fits_when_empty, explanation.new_node_helps, explanation.nearest) == (0, False, ())
+
+
+# --- random fleets ----------------------------------------------------------------------------------------------
+
+REQUESTS: tuple[Any, ...] = (
+    {NVIDIA: 1},
+    {NVIDIA: 2},
+    {NVIDIA: 4},
+    {GPU: 30},
+    {GPU: 60},
+    {GPU: 300},
+    {"cpu": 40000, NVIDIA: 1},
+    {"cpu": 90000},
+    {"memory": 900 * GI},
+    {RDMA: 100, NVIDIA: 1},
+    {"example.com/x": 1},
+)
+SELECTORS: tuple[dict[str, str], ...] = ({}, {}, {}, {"zone": "a"})
+
+
+def random_fleet(rng: random.Random) -> Fleet:
+    """Return a fleet of ten nodes, most of whose cards are in use."""
+    made = Fleet()
+    for number in range(10):
+        name, model = f"n{number}", rng.choice((A100, T4))
+        devices = inventory(
+            *(card(minor, model=model, healthy=rng.random() > 0.1) for minor in range(rng.choice((2, 4)))),
+            *(other_card("rdma", minor) for minor in range(rng.choice((0, 2)))),
+        )
+        taints = (Taint(key="x", value="", effect="NoSchedule"),) if rng.random() < 0.15 else ()
+        add(
+            made,
+            node_info(name, labels={"zone": rng.choice("ab")}, taints=taints),
+            devices if rng.random() > 0.1 else None,
+            fresh=rng.random() > 0.1,
+        )
+    for number in range(60):
+        amount = rng.choice((20, 40, 60, 100))
+        request = asks(rng.choice(({NVIDIA: 1}, {GPU: amount}, {"cpu": 20000}, {RDMA: 100})))
+        placed = decide(made, waiting(f"p{number}", request=request), POLICY)
+        if isinstance(placed, Placement):
+            made.charge(placed.charge)
+    return made
+
+
+@pytest.mark.parametrize("seed", range(100))
+def test_explanations_of_random_fleets_agree_with_decisions(seed: int) -> None:
+    rng = random.Random(seed)  # noqa: S311 - seeded
+    made = random_fleet(rng)
+    for number in range(10):
+        request = asks(rng.choice(REQUESTS), selector=rng.choice(SELECTORS))
+        pod = waiting(f"w{number}", request=request)
+        before = decide(made, pod, POLICY)
+        explanation = explain(made, pod, POLICY)
+        assert explanation.result == before == decide(made, pod, POLICY)
+        if isinstance(before, Placement):
+            continue
+        assert_agrees(made, explanation)
+        for near in explanation.nearest:
+            assert near.lack != Lack()
+            result = decide(given(made, near.node, near.lack), pod, POLICY)
+            assert isinstance(result, Placement)
+            assert result.node == near.node
+            assert_necessary(made, near.node, near.lack, pod)
+
+
+def assert_necessary(made: Fleet, node: str, lack: Lack, pod: PendingPod) -> None:
+    """Check that the node does not take the pod if one of the cards stays in use."""
+    for each in lack.cards:
+        fewer = Lack(resources=lack.resources, cards=tuple(other for other in lack.cards if other != each))
+        assert isinstance(decide(given(made, node, fewer), pod, POLICY), Failure)
+    assert all(isinstance(each, CardLack) for each in lack.cards)

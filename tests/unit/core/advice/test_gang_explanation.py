@@ -1,0 +1,46 @@
+"""A gang's explanation places what fits, and explains the first member that does not."""
+
+from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from tests.builders import NVIDIA, cards, fleet, gang, waiting
+
+POLICY = Policy()
+
+
+def explained(made: Fleet, unit: Gang) -> GangExplanation:
+    """Return the explanation, whose result is the decision's; the fleet is left as it was."""
+    charges = dict(made.charges)
+    before = decide_gang(made, unit, POLICY)
+    explanation = explain_gang(made, unit, POLICY)
+    assert explanation.result == (before if isinstance(before, Failure) else tuple(before))
+    assert made.charges == charges
+    return explanation
+
+
+def members(*counts: int) -> Gang:
+    return gang(*(waiting(f"m{number}", {NVIDIA: count}) for number, count in enumerate(counts)))
+
+
+def test_a_gang_that_fits_has_a_place_for_all() -> None:
+    explanation = explained(fleet({"a": cards(2)}), members(1, 1))
+    assert (explanation.placed, explanation.first, explanation.explanation) == (2, None, None)
+
+
+def test_the_first_member_without_a_node_is_explained_beside_the_others() -> None:
+    explanation = explained(fleet({"a": cards(4), "b": cards(2)}), members(1, 4, 2, 2))
+    assert explanation.placed == 2
+    assert explanation.first is not None
+    assert explanation.first.name == "m3"
+    assert explanation.explanation is not None
+    assert isinstance(explanation.explanation.result, Failure)
+    [near, further] = explanation.explanation.nearest
+    assert (near.node, len(near.lack.cards)) == ("a", 2)
+    assert (further.node, len(further.lack.cards)) == ("b", 2)
+
+
+def test_a_gang_with_too_few_members_is_not_explained_by_nodes() -> None:
+    explanation = explained(fleet({"a": cards(1)}), gang(waiting("m0", {NVIDIA: 1}), minimum=2))
+    assert (explanation.placed, explanation.first, explanation.explanation) == (0, None, None)
