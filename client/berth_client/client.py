@@ -143,9 +143,10 @@ class ApiClient:
         obj: Object = await self.request("PATCH", path, body=operations, content_type=JSON_PATCH)
         return obj
 
-    async def delete(self, path: str, *, uid: str) -> None:
-        """Delete an object if it still has this UID; another one of its name is a 409."""
-        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": {"uid": uid}}
+    async def delete(self, path: str, *, uid: str, version: str = "") -> None:
+        """Delete an object if it still has this UID, and the resourceVersion if one is given; if not, it is a 409."""
+        preconditions = {"uid": uid, **({"resourceVersion": version} if version else {})}
+        body = {"kind": "DeleteOptions", "apiVersion": "v1", "preconditions": preconditions}
         await self.request("DELETE", path, body=body, decode=False)
 
     async def list(self, path: str, params: Params | None = None, *, accept: str = JSON) -> tuple[list[Object], str]:

@@ -14,9 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeVar
 
-import yaml
 from pydantic import AfterValidator, Base64Bytes, BaseModel, ConfigDict, Field, ValidationError
 from pydantic_core import ErrorDetails
+
+from berth_base import documents
+from berth_base.documents import DocumentError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 UNKNOWN: Final = "extra_forbidden"
@@ -71,14 +73,14 @@ def load(kubeconfig: Path | None, *, pod: Path = SERVICE_ACCOUNT) -> Login:
         return _checked(of_pod(os.environ, pod))
     file = kubeconfig.expanduser()
     try:
-        return _checked(of_kubeconfig(yaml.safe_load(file.read_bytes()), file.parent))
+        return _checked(of_kubeconfig(documents.read(file.read_bytes()), file.parent))
     except UnknownLoginError as error:
         raise UnknownLoginError(f"{kubeconfig}: {error}") from error
     except FileNotFoundError as error:
         if os.pathsep in str(kubeconfig):
             raise UnknownLoginError(f"{kubeconfig}: not supported; supported is a single kubeconfig") from error
         raise CredentialsError(f"{kubeconfig}: no such kubeconfig") from error
-    except (CredentialsError, OSError, yaml.YAMLError) as error:
+    except (CredentialsError, OSError, DocumentError) as error:
         raise CredentialsError(f"{kubeconfig}: {error}") from error
 
 

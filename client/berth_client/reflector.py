@@ -9,7 +9,8 @@ and watches from there. Three things can happen to a watch:
 * the server no longer has that version (410), or sends something that cannot be parsed: list again. The sink then gets
   all objects, and removes those that are gone at the end;
 * the server is busy or does not answer: list and watch are retried forever, since there is nothing else to do, at
-  growing intervals up to half a minute. `last_event_age` is the time since the last answer, for liveness probes.
+  growing intervals up to half a minute, or less for programs of which there are few. `last_event_age` is the time since
+  the last answer, for liveness probes.
 
 The sink is called in the order of the server's versions; between a list's request and its end it gets nothing older.
 A list is never held in memory as a whole, and other tasks run between two pages.
@@ -36,6 +37,9 @@ WATCH_SECONDS: Final = (300, 600)
 """Range of a watch's duration, drawn at random for each watch so that watches do not all end at once."""
 
 BACKOFF_SECONDS: Final = (0.5, 30.0)
+"""Range of the pause before another attempt. The agents of thousands of nodes must not come back all at once."""
+FEW_CLIENTS_BACKOFF: Final = 2.0
+"""Longest pause, in seconds, of a program with a replica or two: pods wait until it sees an outage end."""
 VERY_SHORT_WATCH_SECONDS: Final = 1.0
 """A watch that ends sooner than this and without a line counts as failed."""
 
@@ -117,8 +121,13 @@ class Reflector:
         sink: Sink,
         clock: Callable[[], float] = time.monotonic,
         on_bookmark: Callable[[str], None] = lambda _: None,
+        max_backoff: float = BACKOFF_SECONDS[1],
     ) -> None:
-        """Create a reflector; `on_bookmark` takes versions that the sink has reached without a change."""
+        """Create a reflector.
+
+        `on_bookmark` takes versions that the sink has reached without a change; `max_backoff` is the longest pause
+        between two attempts, in seconds.
+        """
         self.synced = asyncio.Event()
         """Set once the sink has the first list, and never cleared: see `last_event_age` for staleness."""
         self.listed = 0
@@ -128,6 +137,7 @@ class Reflector:
         self._sink = sink
         self._clock = clock
         self._on_bookmark = on_bookmark
+        self._max_backoff = max_backoff
         self._version: str | None = None
         self._failures = 0
         self._heard_at = clock()
@@ -233,9 +243,8 @@ class Reflector:
         log("watch interrupted", path=self._source.path, lists_again=stale, error=str(error))
 
     def _backoff(self) -> float:
-        first, last = BACKOFF_SECONDS
         # The exponent is bounded: a float overflows after a thousand failures.
-        delay = min(last, first * 2.0 ** min(self._failures, 16))
+        delay = min(self._max_backoff, BACKOFF_SECONDS[0] * 2.0 ** min(self._failures, 16))
         self._failures += 1
         return delay * random.uniform(0.5, 1.0)  # noqa: S311 - spreads load, no secret
 
@@ -250,6 +259,7 @@ def _parse(line: bytes) -> tuple[EventType | Literal["BOOKMARK"], Object, str]:
         version = str(obj["metadata"]["resourceVersion"])
     except (orjson.JSONDecodeError, KeyError, TypeError, AttributeError) as error:
         raise _RelistNeededError(f"not a watch event: {line[:200]!r}") from error
-    if event_type not in {"ADDED", "MODIFIED", "DELETED", "BOOKMARK"}:
+    # Not a set: another type may not be hashable.
+    if event_type not in ("ADDED", "MODIFIED", "DELETED", "BOOKMARK"):
         raise _RelistNeededError(f"unknown event type {event_type!r}")
     return event_type, obj, version

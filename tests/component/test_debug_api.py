@@ -12,11 +12,10 @@ import pytest
 from aiohttp.test_utils import TestServer
 from structlog.testing import capture_logs
 
+from berth_client.access import Guard, RefusedError, needs_guard
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.debug_api import server as debug_server
-from berth_operator.debug_api.access import Guard, RefusedError
 from berth_operator.debug_api.server import PATH, SLICE, DebugApi
 from berth_operator.debug_api.snapshots import UnreadError
 from tests.builders import cards, charge, fleet, grant
@@ -64,7 +63,7 @@ class Gate(Guard):
 @contextlib.asynccontextmanager
 async def serving(shown: Shown, guard: Guard | None = None) -> AsyncIterator[Callable[..., Any]]:
     """Serve, and yield a function that sends a request: path and options in, (status, answer, headers) out."""
-    served = DebugApi(snapshots=lambda: shown, guard=guard)
+    served = DebugApi(snapshots=lambda: shown, guard=guard, address="127.0.0.1")
     async with TestServer(served.application()) as server, aiohttp.ClientSession() as session:
 
         async def ask(path: str, method: str = "GET", **options: Any) -> tuple[int, Any, dict[str, str]]:
@@ -156,6 +155,28 @@ async def test_a_guard_is_asked_before_anything_is_served() -> None:
     assert guard.paths == [PATH, f"{PATH}/n0", "/nothing", f"{PATH}/n0", "/nothing"]
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        pytest.param("localhost:10251", 200, id="forwarded port"),
+        pytest.param("LOCALHOST", 200, id="names have no case"),
+        pytest.param("127.0.0.1:80", 200, id="IPv4"),
+        pytest.param("[::1]:10251", 200, id="IPv6"),
+        pytest.param("rebound.example:10251", 403, id="a website that resolves to loopback"),
+        pytest.param("localhost.example", 403, id="begins like localhost"),
+        pytest.param("10.0.0.1", 403, id="another address"),
+        pytest.param("127.0.0.1@rebound.example", 403, id="a user in front"),
+        pytest.param("[::1", 403, id="no host"),
+        pytest.param("", 403, id="empty"),
+    ],
+)
+async def test_without_a_guard_only_local_names_are_served(host: str, status: int) -> None:
+    async with serving(Shown(many())) as ask:
+        assert (await ask(f"{PATH}/n0", headers={"Host": host}))[0] == status
+    async with serving(Shown(many()), Gate()) as ask:
+        assert (await ask(f"{PATH}/n0", headers={"Host": host, "Authorization": "Bearer good"}))[0] == 200
+
+
 @pytest.mark.parametrize("error", [ApiError(500, "InternalError", "etcd is away"), UnreadError("etcd is away")])
 async def test_what_is_not_known_is_reported(error: Exception) -> None:
     shown = Shown(many())
@@ -171,15 +192,15 @@ async def test_what_is_not_known_is_reported(error: Exception) -> None:
     [("127.0.0.1", False), ("127.0.0.2", False), ("::1", False), ("0.0.0.0", True), ("::", True), ("10.0.0.1", True)],  # noqa: S104 - not bound
 )
 def test_only_what_this_machine_alone_can_reach_is_open(address: str, *, guarded: bool) -> None:
-    assert debug_server.needs_guard(address) is guarded
+    assert needs_guard(address) is guarded
 
 
 # --- serving ----------------------------------------------------------------------------------------------------
 
 
 async def test_what_keeps_it_from_serving_is_reported_and_ends_nothing() -> None:
-    served = DebugApi(snapshots=lambda: Shown(many()), guard=None)
+    served = DebugApi(snapshots=lambda: Shown(many()), guard=None, address="127.0.0.1")
     with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as logs:
         port = other.getsockname()[1]
-        await served.serve("127.0.0.1", port, None)
+        await served.serve(port, None)
     assert [(each["event"], each["log_level"]) for each in logs] == [("debug API not served", "warning")]

@@ -14,14 +14,15 @@ import pytest
 from aiohttp import web
 
 from berth_client.errors import Unreachable
-from berth_operator.list_watch import server as list_watch
-from berth_operator.list_watch.access import Access, FrontProxy
-from berth_operator.list_watch.cache import WatchCache
-from berth_operator.list_watch.kinds import KINDS, NODES, PODS
-from berth_operator.list_watch.server import Limits, Server
+from berth_client.reviews import ACCESS_REVIEWS, Reviews
+from berth_operator.aggregated import requests
+from berth_operator.aggregated.access import Access, FrontProxy
+from berth_operator.aggregated.requests import Limits
+from berth_operator.list_watch.cache import ReflectedCache
+from berth_operator.list_watch.kinds import GROUP, KINDS, NODES, PODS, VERSION
+from berth_operator.list_watch.server import Server
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import Pair
-from berth_operator.serving.reviews import ACCESS_REVIEWS, Reviews
 from berth_operator.serving.tls import Clients, ServedCertificate
 from devcluster import front_proxy
 from tests.unit.list_watch.test_cache import listed, source
@@ -63,7 +64,7 @@ class World:
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.api = folder, ApiServer()
-        self.caches = {kind: WatchCache(kind) for kind in KINDS}
+        self.caches = {kind: ReflectedCache(kind) for kind in KINDS}
         self.pair = certificates.issue("127.0.0.1", datetime.now(UTC), timedelta(days=1))
         self.is_ready, self.limits = True, Limits(watches=3, watches_of_user=2)
         self.url = ""
@@ -82,7 +83,8 @@ class World:
             source=Certificate(self.pair), period=60.0, clients=Clients(authorities=proxy.authorities)
         )
         await certificate.load()
-        access = Access(front_proxy=proxy, reviews=Reviews(api=self.api, clock=asyncio.get_running_loop().time))
+        reviews = Reviews(api=self.api, clock=asyncio.get_running_loop().time)
+        access = Access(front_proxy=proxy, reviews=reviews, group=GROUP, version=VERSION)
         self.server = Server(caches=self.caches, access=access, is_ready=lambda: self.is_ready, limits=self.limits)
         runner = web.AppRunner(self.server.application(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
@@ -208,7 +210,7 @@ async def test_probes_need_no_user(world: World) -> None:
     async with world.served(), aiohttp.ClientSession() as session:
         for is_ready, expected in ((True, [200, 200, 200]), (False, [503, 200, 503])):
             world.is_ready = is_ready
-            answers = [await session.get(world.url + path, ssl=False) for path in list_watch.PROBES]
+            answers = [await session.get(world.url + path, ssl=False) for path in requests.PROBES]
             assert [answer.status for answer in answers] == expected
 
 
@@ -228,16 +230,16 @@ async def test_a_user_has_so_many_watches_and_gets_those_back_that_end(world: Wo
     async with world.served():
         async with world.client() as ask:
             watches = [asyncio.create_task(ask(WATCH)) for _ in range(2)]
-            await until(lambda: world.server.watches == {"ann": 2})
+            await until(lambda: world.server.watches.by_user == {"ann": 2})
             status, body = await ask(WATCH)
             assert (status, body["reason"], body["details"]) == (429, "TooManyRequests", {"retryAfterSeconds": 5})
             watches.append(asyncio.create_task(ask(WATCH, **{"X-Remote-User": "bob"})))
-            await until(lambda: world.server.watches == {"ann": 2, "bob": 1})
+            await until(lambda: world.server.watches.by_user == {"ann": 2, "bob": 1})
             assert (await ask(WATCH, **{"X-Remote-User": "cid"}))[0] == 429
             for watch in watches:
                 watch.cancel()
         # The clients have gone, without a change that would have been written to them.
-        await until(lambda: world.server.watches == {})
+        await until(lambda: world.server.watches.by_user == {})
 
 
 async def test_a_client_that_does_not_read_is_disconnected(world: World) -> None:
@@ -255,7 +257,7 @@ async def test_a_client_that_does_not_read_is_disconnected(world: World) -> None
             changed = source("a", version)
             changed["spec"]["containers"] = [{"name": "x" * 10_000}]
             cache.apply("MODIFIED", changed)
-        await until(lambda: world.server.watches == {})
+        await until(lambda: world.server.watches.by_user == {})
         # The history still had what it did not read.
         assert cache.oldest == 10
         writer.transport.abort()

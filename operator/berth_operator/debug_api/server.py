@@ -7,7 +7,6 @@ It runs in the scheduler's event loop. A large cluster is rendered a few nodes a
 """
 
 import asyncio
-import ipaddress
 import re
 import ssl
 from collections.abc import Awaitable, Callable
@@ -18,17 +17,20 @@ import orjson
 import structlog
 from aiohttp import web
 
+from berth_client.access import FORBIDDEN, UNAUTHORIZED, Guard, RefusedError, needs_guard
 from berth_client.errors import CallError
+from berth_client.reviews import Reviews
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.debug_api.access import UNAUTHORIZED, Guard, RefusedError
+from berth_operator.debug_api import hosts
 from berth_operator.debug_api.snapshots import Listed, Live, Snapshots, UnreadError
-from berth_operator.serving.reviews import Reviews
 from berth_operator.serving.tls import ServedCertificate
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
 
+BELOW: Final = "/debug"
+"""Prefix of the paths that are authorized: `system:discovery` lets every authenticated user get `/apis/*`."""
 PATH: Final = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 SLICE: Final = 16
 """Nodes that are rendered in one turn, which takes about 3 ms."""
@@ -38,11 +40,6 @@ _NODE: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-def needs_guard(address: str) -> bool:
-    """Return whether other machines may reach an address."""
-    return not ipaddress.ip_address(address).is_loopback
 
 
 async def run(
@@ -57,9 +54,9 @@ async def run(
     if not settings.debug_port:
         return
     address = str(settings.debug_address)
-    guard = Guard(Reviews(api=api, clock=cluster.clock)) if needs_guard(address) else None
+    guard = Guard(Reviews(api=api, clock=cluster.clock), below=BELOW) if needs_guard(address) else None
     live, listed = Live(cluster), Listed(api=api, cluster=cluster, knows_nodes=knows_nodes)
-    served = DebugApi(snapshots=lambda: live if knows_pods() else listed, guard=guard)
+    served = DebugApi(snapshots=lambda: live if knows_pods() else listed, guard=guard, address=address)
     async with asyncio.TaskGroup() as tasks:
         tls = None
         if settings.debug_certificate:
@@ -67,17 +64,18 @@ async def run(
             await certificate.load()
             tasks.create_task(certificate.keep())
             tls = certificate.tls
-        await served.serve(address, settings.debug_port, tls)
+        await served.serve(settings.debug_port, tls)
 
 
 class DebugApi:
-    """Answers requests; without a guard from every client."""
+    """Answers requests; without a guard from every client that reaches this address by a local name."""
 
-    def __init__(self, *, snapshots: Callable[[], Snapshots], guard: Guard | None) -> None:
-        self._snapshots, self._guard = snapshots, guard
+    def __init__(self, *, snapshots: Callable[[], Snapshots], guard: Guard | None, address: str) -> None:
+        self._snapshots, self._guard, self._address = snapshots, guard, address
 
-    async def serve(self, address: str, port: int, tls: ssl.SSLContext | None) -> None:
+    async def serve(self, port: int, tls: ssl.SSLContext | None) -> None:
         """Serve until cancelled; a failure to start is logged and does not end the process."""
+        address = self._address
         runner = web.AppRunner(self.application(), access_log=None, shutdown_timeout=1.0)
         await runner.setup()
         try:
@@ -100,8 +98,7 @@ class DebugApi:
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Check access, handle the request, and return every failure as a JSON message."""
         try:
-            if self._guard is not None:
-                await self._guard.check(request.headers.get("Authorization", ""), request.path)
+            await self._check(request)
             return await handler(request)
         except RefusedError as refused:
             headers = {"WWW-Authenticate": "Bearer"} if refused.status == UNAUTHORIZED else {}
@@ -112,6 +109,18 @@ class DebugApi:
             return _message(UNAVAILABLE, str(error))
         except web.HTTPError as error:
             return _message(error.status, f"{error.reason}: {request.method} {request.path}")
+
+    async def _check(self, request: web.Request) -> None:
+        """Check access.
+
+        Raises:
+            RefusedError: the client has none.
+            CallError: the API server did not review the client.
+        """
+        if self._guard is not None:
+            await self._guard.check(request.headers.get("Authorization", ""), request.path)
+        elif not hosts.is_local(request.headers.get("Host", ""), self._address):
+            raise RefusedError(FORBIDDEN, "the Host header must name a loopback address, such as localhost")
 
     async def _summary(self, request: web.Request) -> web.StreamResponse:
         node = request.match_info["node"]

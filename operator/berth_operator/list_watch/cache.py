@@ -1,105 +1,40 @@
-"""The watch cache of one kind: its objects, and the last changes of them, from which watches continue.
+"""The watch cache of a kind whose objects are computed from custom resources; their versions are those of the cluster.
 
-It does what the cache of the API server does. A version is a resourceVersion: those of one cluster can be compared, and
-grow with each change of any object.
-
-* There are no queues: each watch has its place in one history, which is bounded. A watch that does not keep up falls
-  out of the history and ends with `Expired`. An object is serialised once, whatever the number of watches.
-* After a new list of the custom resources (rare: the API server no longer had our version) the changes in between are
-  not known, so the history begins again and all watches end with `Expired`; clients then list again.
+After a new list of the custom resources (rare: the API server no longer had our version) the changes in between are not
+known.
 """
-
-import asyncio
-import bisect
-from collections import deque
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import islice
-from typing import Final
 
 import structlog
 
 from berth_client.objects import Object
 from berth_client.reflector import EventType
-from berth_operator.list_watch.kinds import Entry, Key, Kind
-from berth_operator.list_watch.options import Selection
-from berth_operator.list_watch.statuses import expired, too_large, unavailable
-
-HISTORY_BYTES: Final = 32 * 2**20
-"""Of the objects in the history; the history of one kind takes about as much memory."""
-WAIT_SECONDS: Final = 3.0
-"""For a version that is not known yet, as the API server has it."""
+from berth_operator.aggregated.kinds import Entry, Key
+from berth_operator.aggregated.watch_cache import HISTORY_BYTES, WatchCache
+from berth_operator.list_watch.kinds import Kind
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """One change of an object."""
-
-    type: EventType
-    entry: Entry
-    """The object after the change, or as it was deleted; its version is that of the change."""
-    previous: Entry | None
-
-    def seen_by(self, selection: Selection) -> EventType | None:
-        """Return what a watch of a selection sees; None if the change does not concern it."""
-        is_selected = self.type != "DELETED" and selection.matches(self.entry)
-        was_selected = self.previous is not None and selection.matches(self.previous)
-        if is_selected:
-            return "MODIFIED" if was_selected else "ADDED"
-        return "DELETED" if was_selected else None
-
-
-class WatchCache:
-    """Objects and history of one kind; the sink of a reflector.
-
-    Attributes:
-        version: the cache has all changes up to this one; 0 before the first list.
-        oldest: the history has all changes after this version.
-    """
+class ReflectedCache(WatchCache):
+    """Objects and history of one kind; the sink of a reflector."""
 
     def __init__(self, kind: Kind, *, history_bytes: int = HISTORY_BYTES) -> None:
-        self.kind = kind
-        self.version = self.oldest = 0
-        self._entries: dict[Key, Entry] = {}
-        self._history: deque[Change] = deque()
-        self._bytes, self._limit = 0, history_bytes
-        self._first = 0
-        """The place of the first change in the history; places only grow."""
-        self._progress = asyncio.Event()
-
-    # --- the sink -----------------------------------------------------------------------------------------------
+        super().__init__(kind, history_bytes=history_bytes)
+        self._convert = kind.entry
 
     def listing(self, *, requested_at: float) -> "_Listing":  # noqa: ARG002 - of a sink
         """Begin a list of all custom resources."""
         return _Listing(self)
 
-    def replace(self, entries: dict[Key, Entry], version: int) -> None:
-        """Take the objects as of a version; what changed before is unknown from now on."""
-        self._entries = entries
-        # One more than the last: a watch that has seen all changes ends, too.
-        self._first += len(self._history) + 1
-        self._history.clear()
-        self._bytes = 0
-        self.version = self.oldest = version
-        self._notify()
-
     def apply(self, event_type: EventType, obj: Object) -> None:
         """Take a change of a custom resource."""
-        entry = self.read_object(obj)
-        if entry is None:
-            return
-        previous = self._entries.pop(entry.key, None)
-        if event_type != "DELETED":
-            self._entries[entry.key] = entry
-        self._record(Change(type=event_type, entry=entry, previous=previous))
-        self.advance(entry.version)
+        if (entry := self.read_object(obj)) is not None:
+            self.put(event_type, entry)
 
     def read_object(self, obj: Object) -> Entry | None:
         """Return the object of a custom resource; None, and a log line, if it is not one by its definition."""
         try:
-            return self.kind.entry(obj)
+            return self._convert(obj)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             # Definitions may have been looser when it was written; one such object must not end the program.
             metadata = obj["metadata"]
@@ -107,86 +42,11 @@ class WatchCache:
             log.warning("object not shown", resource=self.kind.plural, **where, error=repr(error))
             return None
 
-    def advance(self, version: int) -> None:
-        """Note that there are no other changes up to a version."""
-        self.version = max(self.version, version)
-        self._notify()
-
-    def _record(self, change: Change) -> None:
-        self._history.append(change)
-        self._bytes += len(change.entry.body)
-        while self._bytes > self._limit:
-            gone = self._history.popleft()
-            self._bytes -= len(gone.entry.body)
-            self._first += 1
-            self.oldest = gone.entry.version
-
-    def _notify(self) -> None:
-        progress, self._progress = self._progress, asyncio.Event()
-        progress.set()
-
-    # --- readers ------------------------------------------------------------------------------------------------
-
-    def get(self, key: Key) -> Entry | None:
-        """Return an object; None if there is none."""
-        return self._entries.get(key)
-
-    def select(self, selection: Selection) -> list[Entry]:
-        """Return the selected objects, sorted by namespace and name."""
-        return sorted(filter(selection.matches, self._entries.values()), key=lambda entry: entry.key)
-
-    async def wait_for(self, version: int) -> None:
-        """Return once the cache has all changes up to a version.
-
-        Raises:
-            StatusError: that takes too long, or there has been no list yet.
-        """
-        try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                while self.version < max(version, 1):
-                    await self._progress.wait()
-        except TimeoutError:
-            if not self.version:
-                raise unavailable(f"{self.kind.plural} are not known yet") from None
-            raise too_large(version, self.version) from None
-
-    def end(self) -> int:
-        """Return the place after the last change."""
-        return self._first + len(self._history)
-
-    def place_after(self, version: int) -> int:
-        """Return the place of the first change after a version, which may still be to come.
-
-        Raises:
-            StatusError: the history does not reach back that far.
-        """
-        if version < self.oldest:
-            raise expired(version, self.oldest)
-        return self._first + bisect.bisect_right(self._history, version, key=lambda change: change.entry.version)
-
-    def read(self, place: int, limit: int) -> Sequence[Change]:
-        """Return the changes from a place on, at most `limit`.
-
-        Raises:
-            StatusError: the history does not reach back that far.
-        """
-        if place < self._first:
-            raise expired(self.oldest - 1, self.oldest)
-        return list(islice(self._history, place - self._first, place - self._first + limit))
-
-    async def changed(self, seconds: float) -> None:
-        """Return when there is another change or version, or after some seconds."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self._progress.wait()
-        except TimeoutError:
-            return
-
 
 class _Listing:
     """One list; the cache takes it when it is complete."""
 
-    def __init__(self, cache: WatchCache) -> None:
+    def __init__(self, cache: ReflectedCache) -> None:
         self._cache = cache
         self._entries: dict[Key, Entry] = {}
 

@@ -13,6 +13,8 @@ import orjson
 from berth_api import names, quantity
 from berth_api.allocation import short, visible
 from berth_client.objects import Object
+from berth_operator.aggregated import kinds
+from berth_operator.aggregated.kinds import CREATED, NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, column
 
 GROUP: Final = "nvidia-gpu-scheduler"
 VERSION: Final = "v1"
@@ -21,46 +23,19 @@ NODE_LABEL: Final = "nvidia-gpu-scheduler.node"
 """On GpuPods: the name of the node."""
 MAX_LABEL: Final = 63
 MIG_PREFIX: Final = "MIG-"
-NAMESPACE_FIELD: Final = "metadata.namespace"
-NAME_FIELD: Final = "metadata.name"
 NODE_FIELD: Final = "spec.node_name"
-
-Key = tuple[str, str]
-"""Namespace (empty for objects of the cluster) and name."""
-Cells = list[Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """An object as it is served."""
-
-    key: Key
-    version: int
-    labels: Mapping[str, str]
-    fields: Mapping[str, str]
-    """The fields by which field selectors select, with their values."""
-    metadata: Object
-    cells: Cells
-    """Its row in a table, without the name and the time of its creation."""
-    body: bytes
-    """The object as JSON."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind:
+class Kind(kinds.Kind):
     """One kind of object; there are exactly those in `KINDS`."""
 
-    name: str
-    plural: str
-    namespaced: bool
+    group: str = GROUP
+    version: str = VERSION
     source: str
     """The plural of the custom resource behind it."""
-    fields: frozenset[str]
-    """The fields that may be selected by."""
-    columns: tuple[Mapping[str, Any], ...]
-    """Columns of `kubectl get` after the name."""
     cells: Callable[[Object], Cells]
-    """Returns an object's cells in these columns."""
+    """Returns an object's cells in its columns."""
     convert: Callable[[Object], Object]
     """Returns the object's labels, spec and status."""
 
@@ -91,7 +66,7 @@ class Kind:
             labels=labels,
             fields={field: fields[field] for field in self.fields},
             metadata=own,
-            cells=self.cells(body),
+            cells=[*self.cells(body), metadata["creationTimestamp"]],
             body=orjson.dumps(body),
         )
 
@@ -209,10 +184,6 @@ def reported_at(source: Object) -> str:
 # --- columns of kubectl -------------------------------------------------------------------------------------------
 
 
-def _column(name: str, kind: str = "string", *, wide: bool = False, kind_format: str = "") -> Mapping[str, Any]:
-    return {"name": name, "type": kind, "format": kind_format, "description": "", "priority": int(wide)}
-
-
 def _node_cells(obj: Object) -> Cells:
     spec, status = obj["spec"], obj["status"]
     return [
@@ -237,11 +208,12 @@ NODES: Final = Kind(
     source=names.DEVICES,
     fields=frozenset({NAME_FIELD, NAMESPACE_FIELD}),
     columns=(
-        _column("Health"),
-        _column("GPUs", "integer"),
-        _column("Busy", "integer"),
-        _column("Models"),
-        _column("Message", wide=True),
+        column("Health"),
+        column("GPUs", "integer"),
+        column("Busy", "integer"),
+        column("Models"),
+        column("Message", wide=True),
+        CREATED,
     ),
     cells=_node_cells,
     convert=gpu_node,
@@ -253,10 +225,11 @@ PODS: Final = Kind(
     source=names.GPUPODS,
     fields=frozenset({NAME_FIELD, NAMESPACE_FIELD, NODE_FIELD}),
     columns=(
-        _column("Node"),
-        _column("GPUs", "integer"),
-        _column("Update"),
-        _column("IDs", wide=True),
+        column("Node"),
+        column("GPUs", "integer"),
+        column("Update"),
+        column("IDs", wide=True),
+        CREATED,
     ),
     cells=_pod_cells,
     convert=gpu_pod,

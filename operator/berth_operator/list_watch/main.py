@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import ssl
 import time
 from collections.abc import Sequence
 from datetime import timedelta
@@ -19,19 +18,19 @@ from berth_base import logs, start
 from berth_base.start import StartError
 from berth_client import served
 from berth_client.credentials import CredentialsError
-from berth_client.errors import CallError
 from berth_client.reflector import Reflector, Source
+from berth_client.reviews import Reviews
 from berth_client.served import NotServedError
 from berth_operator import listening
+from berth_operator.aggregated import front_proxies
+from berth_operator.aggregated.access import Access, FrontProxy
+from berth_operator.aggregated.requests import Limits
 from berth_operator.clients.kube import KubeClient
-from berth_operator.list_watch import access
-from berth_operator.list_watch.access import Access, ConfigurationError, FrontProxy
-from berth_operator.list_watch.cache import WatchCache
+from berth_operator.list_watch.cache import ReflectedCache
 from berth_operator.list_watch.kinds import GROUP, KINDS, VERSION, Kind
-from berth_operator.list_watch.server import Limits, Server
+from berth_operator.list_watch.server import Server
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import ApiService, Files, Shared
-from berth_operator.serving.reviews import Reviews
 from berth_operator.serving.settings import ServerSettings
 from berth_operator.serving.tls import Clients, ServedCertificate
 
@@ -40,7 +39,6 @@ COMPONENT: Final = "list-watch-api"
 SILENT_SECONDS: Final = 180.0
 """Seconds without a word from the API server after which a replica is not ready: its watches should have been replaced
 twice."""
-RETRY_SECONDS: Final = 5.0
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -102,7 +100,7 @@ class Api:
 
     def __init__(self, settings: ApiSettings, client: KubeClient) -> None:
         self._settings, self._client = settings, client
-        self._caches = {kind: WatchCache(kind) for kind in KINDS}
+        self._caches = {kind: ReflectedCache(kind) for kind in KINDS}
         self._reflectors = [_reflector(client, kind, cache) for kind, cache in self._caches.items()]
         self._reviews = Reviews(api=client, clock=time.monotonic)
 
@@ -127,7 +125,7 @@ class Api:
             source=source, period=period, clients=Clients(authorities=front_proxy.authorities)
         )
         await certificate.load()
-        granted = Access(front_proxy=front_proxy, reviews=self._reviews)
+        granted = Access(front_proxy=front_proxy, reviews=self._reviews, group=GROUP, version=VERSION)
         most = self._settings.max_watches
         limits = Limits(watches=most, watches_of_user=most // 2)
         server = Server(caches=self._caches, access=granted, is_ready=lambda: self.is_ready, limits=limits)
@@ -147,19 +145,7 @@ class Api:
 
     async def _another(self, known: FrontProxy | None) -> FrontProxy:
         """Return the front proxy's configuration once it is not the known one."""
-        while True:
-            if known is not None:
-                await asyncio.sleep(self._settings.period)
-            try:
-                current = _checked(FrontProxy.of(await self._client.get(access.CONFIGURATION)))
-            except (CallError, ConfigurationError) as error:
-                log.warning("front proxy's configuration not read", path=access.CONFIGURATION, error=str(error))
-                await asyncio.sleep(min(RETRY_SECONDS, self._settings.period))
-                continue
-            if current != known:
-                if not current.authorities:
-                    log.warning("no front proxy is configured: only bearer tokens count", path=access.CONFIGURATION)
-                return current
+        return await front_proxies.another(self._client, known, self._settings.period)
 
     def _source(self) -> certificates.Source:
         settings = self._settings
@@ -176,21 +162,7 @@ class Api:
         )
 
 
-def _reflector(client: KubeClient, kind: Kind, cache: WatchCache) -> Reflector:
+def _reflector(client: KubeClient, kind: Kind, cache: ReflectedCache) -> Reflector:
     # Unchanged: the times of GpuPods and GpuNodes are in the managed fields.
     source = Source(path=kind.path, transform=lambda obj: obj)
     return Reflector(api=client, source=source, sink=cache, on_bookmark=lambda version: cache.advance(int(version)))
-
-
-def _checked(front_proxy: FrontProxy) -> FrontProxy:
-    """Return a configuration whose authorities TLS accepts.
-
-    Raises:
-        ConfigurationError: it does not.
-    """
-    if front_proxy.authorities:
-        try:
-            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=front_proxy.authorities)
-        except (ssl.SSLError, ValueError) as error:
-            raise ConfigurationError(f"requestheader-client-ca-file: {error}") from error
-    return front_proxy

@@ -1,63 +1,38 @@
 """Serve the API over HTTPS.
 
-    GET /apis/nvidia-gpu-scheduler/v1/gpunodes[/NAME]
-    GET /apis/nvidia-gpu-scheduler/v1/gpupods
-    GET /apis/nvidia-gpu-scheduler/v1/namespaces/NAMESPACE/gpupods[/NAME]
-
-A client of a watch that does not read fast enough is disconnected: nothing is kept for it except what the kernel and
-one write buffer hold.
+GET /apis/nvidia-gpu-scheduler/v1/gpunodes[/NAME]
+GET /apis/nvidia-gpu-scheduler/v1/gpupods
+GET /apis/nvidia-gpu-scheduler/v1/namespaces/NAMESPACE/gpupods[/NAME]
 """
 
-import asyncio
 import functools
-import random
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Final
 
 import orjson
-import structlog
 from aiohttp import web
 
-from berth_client.errors import CallError
-from berth_operator.list_watch import discovery, frames, openapi, options
-from berth_operator.list_watch.access import Access
-from berth_operator.list_watch.cache import WatchCache
-from berth_operator.list_watch.frames import Form
+from berth_client.reviews import User
+from berth_operator.aggregated import frames, options, requests
+from berth_operator.aggregated.access import Access
+from berth_operator.aggregated.frames import Form
+from berth_operator.aggregated.options import EXACT, Options
+from berth_operator.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
+from berth_operator.aggregated.statuses import expired, not_found
+from berth_operator.aggregated.watch import Watch
+from berth_operator.aggregated.watch_cache import WatchCache
+from berth_operator.list_watch import discovery, openapi
 from berth_operator.list_watch.kinds import API_VERSION, GROUP, Kind
-from berth_operator.list_watch.options import EXACT, Options
-from berth_operator.list_watch.statuses import StatusError, expired, not_found, too_many, unavailable
-from berth_operator.list_watch.watch import Watch
-from berth_operator.serving.reviews import User
 
-WATCH_SECONDS: Final = (1800.0, 3600.0)
-"""Range of a watch's duration, if the client names none; drawn at random, so that watches do not all end at once."""
-JSON: Final = "application/json"
-PROBES: Final = ("/healthz", "/livez", "/readyz")
 DOCUMENTS: Final = {path: orjson.dumps(body) for path, body in {**discovery.DOCUMENTS, **openapi.DOCUMENTS}.items()}
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-USER: Final = web.RequestKey("user", User)
-log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What clients may take."""
-
-    watches: int
-    watches_of_user: int
-    """One user cannot take all watches."""
-    write_seconds: float = 10.0
-    """For which the client of a watch may not read."""
 
 
 class Server:
     """Answers requests from the caches.
 
     Attributes:
-        watches: user -> number of watches.
+        watches: the open watches.
     """
 
     def __init__(
@@ -69,7 +44,7 @@ class Server:
         limits: Limits,
     ) -> None:
         self._caches, self._access, self._is_ready, self._limits = caches, access, is_ready, limits
-        self.watches: dict[str, int] = {}
+        self.watches = OpenWatches(limits)
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
@@ -90,18 +65,11 @@ class Server:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Authenticate, handle the request, and return every failure as a Status."""
-        try:
-            if request.path not in PROBES:
-                peer = request.transport.get_extra_info("peercert") if request.transport else None
-                request[USER] = await self._access.authenticate(request.headers, peer)
-            return await handler(request)
-        except StatusError as failure:
-            return _failure(failure)
-        except CallError as error:
-            return _failure(unavailable(f"the API server does not answer: {error}"))
-        except web.HTTPException as error:
-            return _failure(_of_http(error, request))
+        return await requests.answer(request, handler, self._authenticate)
+
+    async def _authenticate(self, request: web.Request) -> User:
+        peer = request.transport.get_extra_info("peercert") if request.transport else None
+        return await self._access.authenticate(request.headers, peer)
 
     async def _probe(self, request: web.Request) -> web.StreamResponse:
         if request.path == "/livez" or self._is_ready():
@@ -110,7 +78,7 @@ class Server:
 
     async def _describe(self, request: web.Request) -> web.StreamResponse:
         await self._access.check_path(request[USER], request.path)
-        return _json(DOCUMENTS[request.path])
+        return as_json(DOCUMENTS[request.path])
 
     async def _one(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         """Return one object."""
@@ -122,7 +90,7 @@ class Server:
         entry = cache.get((namespace, name))
         if entry is None:
             raise not_found(f'{kind.plural}.{GROUP} "{name}" not found')
-        return _json(form.one(entry))
+        return as_json(form.one(entry))
 
     async def _collection(self, kind: Kind, request: web.Request) -> web.StreamResponse:
         """Return a list, or serve a watch."""
@@ -138,71 +106,19 @@ class Server:
 
     async def _watch(self, cache: WatchCache, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
         """Serve a watch, unless there are too many."""
-        user = request[USER].name
-        if sum(self.watches.values()) >= self._limits.watches or self._of_user(user) >= self._limits.watches_of_user:
-            raise too_many("too many watches, try again later")
-        self.watches[user] = self._of_user(user) + 1
-        try:
-            return await _watch(cache, form, wanted, request, write_seconds=self._limits.write_seconds)
-        finally:
-            self.watches[user] -= 1
-            if not self.watches[user]:
-                del self.watches[user]
-
-    def _of_user(self, user: str) -> int:
-        return self.watches.get(user, 0)
+        with self.watches.one_of(request[USER].name):
+            # As in the API server, only a watch that begins with the state waits for its version.
+            await cache.wait_for(wanted.version if wanted.begins_with_state else 0)
+            watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
+            return await requests.serve_watch(request, watch, self._limits.write_seconds)
 
 
 async def _list(cache: WatchCache, form: Form, wanted: Options) -> web.StreamResponse:
     await cache.wait_for(wanted.version)
     if wanted.match == EXACT and wanted.version != cache.version:
         raise expired(wanted.version, cache.version)
-    return _json(form.many(cache.select(wanted.selection), cache.version))
-
-
-async def _watch(
-    cache: WatchCache, form: Form, wanted: Options, request: web.Request, *, write_seconds: float
-) -> web.StreamResponse:
-    """Serve a watch until its time is over, the client goes, or it cannot continue."""
-    # As in the API server, only a watch that begins with the state waits for its version.
-    await cache.wait_for(wanted.version if wanted.begins_with_state else 0)
-    watch = Watch(cache, form, wanted, seconds=wanted.seconds or random.uniform(*WATCH_SECONDS))  # noqa: S311 - no secret
-    response = web.StreamResponse(headers={"Content-Type": JSON, "Cache-Control": "no-cache, private"})
-    await response.prepare(request)
-    try:
-        await watch.run(functools.partial(_write, response, write_seconds))
-    except (TimeoutError, ConnectionError) as error:
-        log.info("watch closed", resource=cache.kind.plural, user=request[USER].name, error=str(error) or "slow reader")
-        if request.transport is not None:
-            request.transport.abort()
-    return response
-
-
-async def _write(response: web.StreamResponse, seconds: float, data: bytes) -> None:
-    """Write, or raise a TimeoutError if the client does not read."""
-    async with asyncio.timeout(seconds):
-        await response.write(data)
+    return as_json(form.many(cache.select(wanted.selection), cache.version))
 
 
 def _form(kind: Kind, request: web.Request) -> Form:
     return frames.form(kind, request.headers.get("Accept", ""), request.query.get("includeObject", ""))
-
-
-def _json(body: bytes, status: int = HTTPStatus.OK, headers: Mapping[str, str] | None = None) -> web.Response:
-    return web.Response(body=body, status=status, content_type=JSON, headers=headers)
-
-
-def _failure(failure: StatusError) -> web.Response:
-    headers = {"Retry-After": str(failure.retry_after)} if failure.retry_after else {}
-    return _json(orjson.dumps(failure.status), failure.code, headers)
-
-
-def _of_http(error: web.HTTPException, request: web.Request) -> StatusError:
-    """Return the failure of a request that no handler takes."""
-    code = HTTPStatus(error.status)
-    if code is HTTPStatus.NOT_FOUND:
-        return not_found("the server could not find the requested resource")
-    if code is HTTPStatus.METHOD_NOT_ALLOWED:
-        message = f"the server does not allow {request.method} on the requested resource"
-        return StatusError(code, "MethodNotAllowed", message)
-    return StatusError(code, code.phrase.replace(" ", ""), error.reason or code.phrase)

@@ -129,21 +129,25 @@ class Pair:
         return now > ends - (ends - begun) / 3
 
 
-def issue(host: str, now: datetime, lifetime: timedelta) -> Pair:
-    """Return a new self-signed certificate for a host name or address."""
+def issue(host: str, now: datetime, lifetime: timedelta, *, of_client: bool = False) -> Pair:
+    """Return a new self-signed certificate for a host name or address; `of_client` if clients show it, too."""
+    usages = [ExtendedKeyUsageOID.SERVER_AUTH, *([ExtendedKeyUsageOID.CLIENT_AUTH] if of_client else [])]
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "berth")])
+    serial = x509.random_serial_number()
+    # OpenSSL looks authorities up by their names, and finds but one of several with the same.
+    own = (x509.NameAttribute(NameOID.COMMON_NAME, "berth"), x509.NameAttribute(NameOID.SERIAL_NUMBER, f"{serial:x}"))
+    name = x509.Name(own)
     builder = (
         x509.CertificateBuilder()
         .subject_name(name)
         .issuer_name(name)
         .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
+        .serial_number(serial)
         .not_valid_before(now - min(SKEW, lifetime))
         .not_valid_after(now + lifetime)
         .add_extension(x509.SubjectAlternativeName([_alternative(host)]), critical=False)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage(usages), critical=False)
     )
     return Pair(
         certificate=builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM),
@@ -176,6 +180,8 @@ class Shared:
     host: str
     """Host name or address by which the API server calls us."""
     lifetime: timedelta
+    of_client: bool = False
+    """Whether replicas also show it when they call each other."""
     now: Callable[[], datetime] = _utc
 
     async def current(self) -> bytes:
@@ -186,14 +192,19 @@ class Shared:
             ApiError: the API server refused a request.
             Unreachable: the API server did not answer.
         """
+        pair, _ = await self.current_with_bundle()
+        return pair.certificate + pair.key
+
+    async def current_with_bundle(self) -> tuple[Pair, str]:
+        """Do the same, and return the certificate with the bundle (PEM) by which it is trusted; raises the same."""
         for _ in range(TRIES):
             known = await self._read(self._path)
             pair = _pair(known)
             secret = await self._renew(known, pair) if pair.is_due(self.now()) else known
             if secret is not None:
-                await self._trust(secret["data"]["ca.crt"])
-                pair = _pair(secret)
-                return pair.certificate + pair.key
+                bundle = secret["data"]["ca.crt"]
+                await self._trust(bundle)
+                return _pair(secret), base64.b64decode(bundle).decode()
         raise CertificateError(f"Secret {self.namespace}/{self.secret} changed {TRIES} times while it was renewed")
 
     async def _read(self, path: str) -> dict[str, Any]:
@@ -207,7 +218,7 @@ class Shared:
 
     async def _renew(self, known: dict[str, Any], before: Pair) -> dict[str, Any] | None:
         """Write a new certificate to the Secret and return the Secret; None if another replica was faster."""
-        pair = issue(self.host, self.now(), self.lifetime)
+        pair = issue(self.host, self.now(), self.lifetime, of_client=self.of_client)
         data = {"tls.crt": pair.certificate, "tls.key": pair.key, "ca.crt": pair.certificate + before.certificate}
         metadata = known.get("metadata") or {"name": self.secret, "namespace": self.namespace}
         body = {

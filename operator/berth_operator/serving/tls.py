@@ -3,6 +3,7 @@
 import asyncio
 import ssl
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NoReturn, Self
@@ -25,8 +26,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Clients:
     """The authorities of client certificates. One that they did not sign ends the handshake."""
 
-    authorities: str | Path
-    """PEM text, or a file of it that is read again with the certificate."""
+    authorities: str | Path | Callable[[], str]
+    """PEM text, or a file or function of it that is read again with the certificate."""
     required: bool = False
     """Whether clients need a certificate."""
 
@@ -38,6 +39,8 @@ class Clients:
         """
         if isinstance(self.authorities, str):
             return self.authorities
+        if not isinstance(self.authorities, Path):
+            return self.authorities()
         try:
             # Comments may have any characters, `ssl` takes ASCII alone.
             return self.authorities.read_text("ascii", "ignore")

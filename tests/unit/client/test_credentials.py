@@ -153,7 +153,7 @@ def test_a_file_that_is_no_kubeconfig_is_named(tmp_path: Path) -> None:
     file = tmp_path / "config"
     with pytest.raises(CredentialsError, match=f"{file}: no such kubeconfig"):
         credentials.load(file)
-    for text, message in (("[]", "not a kubeconfig"), ("a: [", "while parsing a flow node")):
+    for text, message in (("[]", "not a kubeconfig"), ("a: [", "line 1, column 5: expected")):
         file.write_text(text)
         with pytest.raises(CredentialsError, match=f"^{file}: {message}"):
             credentials.load(file)

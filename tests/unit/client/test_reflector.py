@@ -19,10 +19,17 @@ AWAY = Unreachable("away")
 
 
 @contextlib.asynccontextmanager
-async def reflecting(api: ScriptedApi, sink: Recorder, **params: str) -> AsyncIterator[reflector.Reflector]:
-    loop = asyncio.get_running_loop()
-    source = reflector.Source(path="/api/v1/pods", params=params)
-    made = reflector.Reflector(api=api, source=source, sink=sink, clock=loop.time, on_bookmark=sink.bookmarks.append)
+async def reflecting(
+    api: ScriptedApi, sink: Recorder, *, max_backoff: float = reflector.BACKOFF_SECONDS[1], **params: str
+) -> AsyncIterator[reflector.Reflector]:
+    made = reflector.Reflector(
+        api=api,
+        source=reflector.Source(path="/api/v1/pods", params=params),
+        sink=sink,
+        clock=asyncio.get_running_loop().time,
+        on_bookmark=sink.bookmarks.append,
+        max_backoff=max_backoff,
+    )
     task = asyncio.create_task(made.run())
     try:
         yield made
@@ -130,15 +137,16 @@ async def test_a_silent_watch_is_taken_up_again_after_ninety_seconds() -> None:
     assert api.watch_params[1]["resourceVersion"] == "8"
 
 
-async def test_failures_are_retried_at_growing_intervals_up_to_half_a_minute() -> None:
-    api = ScriptedApi(lists=[page(version=7)], watches=[[AWAY]] * 2000)
-    async with reflecting(api, Recorder()) as made:
+@pytest.mark.parametrize("longest", [reflector.FEW_CLIENTS_BACKOFF, 30])
+async def test_failures_are_retried_at_growing_intervals_up_to_a_limit(longest: float) -> None:
+    api = ScriptedApi(lists=[page(version=7)], watches=[[AWAY]] * 4000)
+    async with reflecting(api, Recorder(), max_backoff=longest) as made:
         await asyncio.sleep(3600)
         assert made.last_event_age() == 3600
     pairs = zip(api.watched_at, api.watched_at[1:], strict=False)
     gaps = [later - earlier for earlier, later in pairs]
     assert 0.25 <= gaps[0] <= 0.5
-    assert all(15 <= gap <= 30 for gap in gaps[7:])
+    assert all(longest / 2 <= gap <= longest for gap in gaps[7:])
 
 
 async def test_a_watch_that_ended_in_peace_makes_the_next_failure_the_first() -> None:

@@ -7,10 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_client.reflector import EventType
-from berth_operator.list_watch.cache import WAIT_SECONDS, WatchCache
+from berth_operator.aggregated.options import Selection, field_selector
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.aggregated.watch_cache import WAIT_SECONDS
+from berth_operator.list_watch.cache import ReflectedCache
 from berth_operator.list_watch.kinds import NODES, PODS
-from berth_operator.list_watch.options import Selection, field_selector
-from berth_operator.list_watch.statuses import StatusError
 
 EVERYTHING = Selection()
 
@@ -29,7 +30,7 @@ def device(name: str, version: int, spec: Any) -> dict[str, Any]:
     return {"metadata": metadata, "spec": spec, "status": {"devices": [USE]}}
 
 
-def listed(cache: WatchCache, version: int, *objects: dict[str, Any]) -> WatchCache:
+def listed(cache: ReflectedCache, version: int, *objects: dict[str, Any]) -> ReflectedCache:
     listing = cache.listing(requested_at=0.0)
     for obj in objects:  # one page each
         listing.put([obj])
@@ -37,28 +38,28 @@ def listed(cache: WatchCache, version: int, *objects: dict[str, Any]) -> WatchCa
     return cache
 
 
-def changed(cache: WatchCache, *changes: tuple[EventType, str, int]) -> WatchCache:
+def changed(cache: ReflectedCache, *changes: tuple[EventType, str, int]) -> ReflectedCache:
     for event_type, name, version in changes:
         cache.apply(event_type, source(name, version))
     return cache
 
 
-def names(cache: WatchCache) -> list[tuple[str, int]]:
+def names(cache: ReflectedCache) -> list[tuple[str, int]]:
     return [(entry.key[1], entry.version) for entry in cache.select(EVERYTHING)]
 
 
-def since(cache: WatchCache, version: int) -> list[tuple[str, str, int]]:
+def since(cache: ReflectedCache, version: int) -> list[tuple[str, str, int]]:
     changes = cache.read(cache.place_after(version), 100)
     return [(each.type, each.entry.key[1], each.entry.version) for each in changes]
 
 
 @pytest.fixture
-def cache() -> WatchCache:
-    known = listed(WatchCache(PODS), 10, source("a", 3), source("b", 7))
+def cache() -> ReflectedCache:
+    known = listed(ReflectedCache(PODS), 10, source("a", 3), source("b", 7))
     return changed(known, ("ADDED", "c", 11), ("MODIFIED", "a", 13), ("DELETED", "b", 16))
 
 
-def test_the_state_follows_the_changes(cache: WatchCache) -> None:
+def test_the_state_follows_the_changes(cache: ReflectedCache) -> None:
     assert names(cache) == [("a", 13), ("c", 11)]
     assert (cache.version, cache.oldest) == (16, 10)
     found = cache.get(("ns", "a"))
@@ -75,26 +76,26 @@ ALL: list[Any] = [("ADDED", "c", 11), ("MODIFIED", "a", 13), ("DELETED", "b", 16
     [(10, ALL), (11, ALL[1:]), (12, ALL[1:]), (13, ALL[2:]), (15, ALL[2:]), (16, []), (99, [])],
 )
 def test_a_watch_continues_after_any_version_of_the_history(
-    cache: WatchCache, version: int, expected: list[Any]
+    cache: ReflectedCache, version: int, expected: list[Any]
 ) -> None:
     assert since(cache, version) == expected
 
 
-def test_an_older_version_has_expired(cache: WatchCache) -> None:
+def test_an_older_version_has_expired(cache: ReflectedCache) -> None:
     with pytest.raises(StatusError, match=r"too old resource version: 9 \(10\)") as caught:
         cache.place_after(9)
     assert (caught.value.code, caught.value.reason) == (410, "Expired")
 
 
-def test_replicas_that_listed_at_different_times_continue_alike(cache: WatchCache) -> None:
-    other = changed(listed(WatchCache(PODS), 12, source("a", 3), source("b", 7), source("c", 11)), *ALL[1:])
+def test_replicas_that_listed_at_different_times_continue_alike(cache: ReflectedCache) -> None:
+    other = changed(listed(ReflectedCache(PODS), 12, source("a", 3), source("b", 7), source("c", 11)), *ALL[1:])
     assert [since(each, 12) for each in (cache, other)] == [ALL[1:], ALL[1:]]
     assert names(other) == names(cache)
 
 
 def test_the_history_is_bounded_by_its_bytes() -> None:
     size = len(PODS.entry(source("a", 100)).body)
-    cache = listed(WatchCache(PODS, history_bytes=10 * size), 100)
+    cache = listed(ReflectedCache(PODS, history_bytes=10 * size), 100)
     place = cache.end()
     for version in range(101, 201):
         cache.apply("MODIFIED", source("a", version))
@@ -107,7 +108,7 @@ def test_the_history_is_bounded_by_its_bytes() -> None:
         cache.read(place, 100)
 
 
-def test_a_new_list_ends_all_watches(cache: WatchCache) -> None:
+def test_a_new_list_ends_all_watches(cache: ReflectedCache) -> None:
     place = cache.end()
     assert cache.read(place, 100) == []
     listed(cache, 30, source("a", 13), source("d", 25))
@@ -120,12 +121,12 @@ def test_a_new_list_ends_all_watches(cache: WatchCache) -> None:
     assert since(cache, 30) == [("DELETED", "d", 31)]
 
 
-def test_a_list_that_breaks_off_changes_nothing(cache: WatchCache) -> None:
+def test_a_list_that_breaks_off_changes_nothing(cache: ReflectedCache) -> None:
     cache.listing(requested_at=0.0).put([source("z", 40)])
     assert names(cache) == [("a", 13), ("c", 11)]
 
 
-def test_a_bookmark_moves_the_version_alone(cache: WatchCache) -> None:
+def test_a_bookmark_moves_the_version_alone(cache: ReflectedCache) -> None:
     cache.advance(50)
     cache.advance(40)
     assert (cache.version, cache.oldest, since(cache, 10)) == (50, 10, ALL)
@@ -146,7 +147,7 @@ def test_an_object_against_its_definition_is_left_out_and_logged(spec: Any) -> N
     bad = device("bad", 4, spec)
     if spec == {}:
         del bad["spec"]
-    cache = WatchCache(NODES)
+    cache = ReflectedCache(NODES)
     with capture_logs() as logs:
         listed(cache, 10, good, bad)
         cache.apply("MODIFIED", {**bad, "metadata": {**bad["metadata"], "resourceVersion": "11"}})
@@ -174,13 +175,13 @@ def test_a_selection_sees_objects_come_and_go(
     before: str | None, after: str, event_type: EventType, seen: str | None
 ) -> None:
     selection = Selection(fields=field_selector(PODS, "spec.node_name=n1"))
-    cache = listed(WatchCache(PODS), 5, *([] if before is None else [source("a", 4, before)]))
+    cache = listed(ReflectedCache(PODS), 5, *([] if before is None else [source("a", 4, before)]))
     cache.apply(event_type, source("a", 6, after))
     [change] = cache.read(cache.place_after(5), 10)
     assert change.seen_by(selection) == seen
 
 
-async def test_a_version_is_waited_for(cache: WatchCache) -> None:
+async def test_a_version_is_waited_for(cache: ReflectedCache) -> None:
     await cache.wait_for(16)
     waiting = asyncio.create_task(cache.wait_for(20))
     for version in (18, 20):
@@ -191,11 +192,11 @@ async def test_a_version_is_waited_for(cache: WatchCache) -> None:
 
 
 @pytest.mark.looptime
-async def test_a_version_that_does_not_come_is_too_large(cache: WatchCache, looptime: float) -> None:
+async def test_a_version_that_does_not_come_is_too_large(cache: ReflectedCache, looptime: float) -> None:
     with pytest.raises(StatusError, match="Too large resource version: 17, current: 16") as caught:
         await cache.wait_for(17)
     assert looptime == WAIT_SECONDS
     assert caught.value.status["details"]["causes"][0]["reason"] == "ResourceVersionTooLarge"
     with pytest.raises(StatusError, match="gpupods are not known yet") as caught:
-        await WatchCache(PODS).wait_for(0)
+        await ReflectedCache(PODS).wait_for(0)
     assert caught.value.code == 503

@@ -3,10 +3,13 @@
 import orjson
 import pytest
 
-from berth_operator.list_watch import frames, openapi
-from berth_operator.list_watch.frames import Form
-from berth_operator.list_watch.kinds import KINDS, NODES, PODS, Entry, Kind
-from berth_operator.list_watch.statuses import StatusError, expired
+from berth_operator.aggregated import frames
+from berth_operator.aggregated.frames import Form
+from berth_operator.aggregated.kinds import Entry
+from berth_operator.aggregated.openapi import V2
+from berth_operator.aggregated.statuses import StatusError, expired
+from berth_operator.list_watch import openapi
+from berth_operator.list_watch.kinds import KINDS, NODES, PODS, Kind
 
 KUBECTL = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"
@@ -115,7 +118,7 @@ def test_a_table_has_columns_and_cells() -> None:
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.plural)
 def test_the_published_schema_has_every_field(kind: Kind) -> None:
-    schema = openapi.DOCUMENTS[openapi.V2]["definitions"][f"nvidia-gpu-scheduler.v1.{kind.name}"]
+    schema = openapi.DOCUMENTS[V2]["definitions"][f"nvidia-gpu-scheduler.v1.{kind.name}"]
     for part, fields in FIELDS[kind.plural].items():
         assert set(schema["properties"][part]["properties"]) == fields
 

@@ -221,5 +221,5 @@ def test_a_node_name_that_is_no_label_value_is_left_out_of_the_labels() -> None:
     ],
 )
 def test_kubectl_shows_as_many_cells_as_columns(kind: Kind, source: Any, cells: list[Any]) -> None:
-    assert kind.entry(source).cells == cells
-    assert len(cells) == len(kind.columns)
+    assert kind.entry(source).cells == [*cells, SINCE]
+    assert len(cells) + 1 == len(kind.columns)

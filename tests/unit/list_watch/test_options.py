@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
-from berth_operator.list_watch import options
-from berth_operator.list_watch.kinds import NODES, PODS, Entry, Kind
-from berth_operator.list_watch.statuses import StatusError
+from berth_operator.aggregated import options
+from berth_operator.aggregated.kinds import Entry
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.list_watch.kinds import NODES, PODS, Kind
 
 
 def entry(name: str = "p", namespace: str = "ns", node: str = "n1", **labels: str) -> Entry:

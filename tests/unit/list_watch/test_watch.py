@@ -6,12 +6,12 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_operator.list_watch import options
-from berth_operator.list_watch.cache import WatchCache
-from berth_operator.list_watch.frames import Form
+from berth_operator.aggregated import options
+from berth_operator.aggregated.frames import BATCH, Form
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.aggregated.watch import BOOKMARK_SECONDS, Watch
+from berth_operator.list_watch.cache import ReflectedCache
 from berth_operator.list_watch.kinds import PODS
-from berth_operator.list_watch.statuses import StatusError
-from berth_operator.list_watch.watch import BATCH, BOOKMARK_SECONDS, Watch
 from tests.unit.list_watch.test_cache import changed, listed, source
 
 pytestmark = pytest.mark.looptime
@@ -24,7 +24,7 @@ LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", **B
 class Client:
     """Reads a watch; `hold` makes it stop reading."""
 
-    def __init__(self, cache: WatchCache, **query: str) -> None:
+    def __init__(self, cache: ReflectedCache, **query: str) -> None:
         wanted = options.read(PODS, "", {"watch": "true", **query})
         self.watch = Watch(cache, Form(PODS), wanted, seconds=SECONDS)
         self.frames: list[dict[str, Any]] = []
@@ -51,15 +51,15 @@ def _named(obj: dict[str, Any]) -> tuple[str, str]:
 
 
 @pytest.fixture
-def cache() -> WatchCache:
-    return listed(WatchCache(PODS), 10, source("a", 3), source("b", 7))
+def cache() -> ReflectedCache:
+    return listed(ReflectedCache(PODS), 10, source("a", 3), source("b", 7))
 
 
 STATE = [("ADDED", "a", "3"), ("ADDED", "b", "7")]
 
 
 @pytest.mark.parametrize("version", ["", "0"])
-async def test_the_state_comes_first_and_then_the_changes(cache: WatchCache, version: str) -> None:
+async def test_the_state_comes_first_and_then_the_changes(cache: ReflectedCache, version: str) -> None:
     client = Client(cache, resourceVersion=version)
     assert await client.seen() == STATE
     changed(cache, ("ADDED", "c", 11), ("MODIFIED", "a", 13))
@@ -67,32 +67,32 @@ async def test_the_state_comes_first_and_then_the_changes(cache: WatchCache, ver
     assert await client.seen() == [("ADDED", "c", "11"), ("MODIFIED", "a", "13"), ("DELETED", "b", "16")]
 
 
-async def test_a_watch_continues_after_its_version_on_any_replica(cache: WatchCache) -> None:
+async def test_a_watch_continues_after_its_version_on_any_replica(cache: ReflectedCache) -> None:
     changes: list[Any] = [("ADDED", "c", 11), ("MODIFIED", "a", 13), ("DELETED", "b", 16)]
-    other = changed(listed(WatchCache(PODS), 11, source("a", 3), source("b", 7), source("c", 11)), *changes[1:])
+    other = changed(listed(ReflectedCache(PODS), 11, source("a", 3), source("b", 7), source("c", 11)), *changes[1:])
     changed(cache, *changes)
     for each in (cache, other):
         assert await Client(each, resourceVersion="11").seen() == [("MODIFIED", "a", "13"), ("DELETED", "b", "16")]
 
 
-async def test_nothing_comes_twice_from_a_replica_that_is_behind(cache: WatchCache) -> None:
+async def test_nothing_comes_twice_from_a_replica_that_is_behind(cache: ReflectedCache) -> None:
     client = Client(cache, resourceVersion="13")
     changed(cache, ("ADDED", "c", 11), ("MODIFIED", "a", 13), ("DELETED", "b", 16))
     assert await client.seen() == [("DELETED", "b", "16")]
 
 
-async def test_an_old_version_is_refused_at_once(cache: WatchCache) -> None:
+async def test_an_old_version_is_refused_at_once(cache: ReflectedCache) -> None:
     with pytest.raises(StatusError, match="too old resource version: 9"):
         Client(cache, resourceVersion="9")
 
 
-async def test_a_selection_is_watched(cache: WatchCache) -> None:
+async def test_a_selection_is_watched(cache: ReflectedCache) -> None:
     client = Client(cache, fieldSelector="metadata.name=a")
     changed(cache, ("MODIFIED", "b", 12), ("MODIFIED", "a", 13))
     assert await client.seen() == [("ADDED", "a", "3"), ("MODIFIED", "a", "13")]
 
 
-async def test_bookmarks_come_with_versions_that_are_new_to_the_client(cache: WatchCache) -> None:
+async def test_bookmarks_come_with_versions_that_are_new_to_the_client(cache: ReflectedCache) -> None:
     client, plain = Client(cache, resourceVersion="10", **BOOKMARKS), Client(cache, resourceVersion="10")
     assert await client.seen(BOOKMARK_SECONDS + 1) == []
     cache.advance(20)
@@ -106,7 +106,7 @@ async def test_bookmarks_come_with_versions_that_are_new_to_the_client(cache: Wa
     assert await plain.seen() == [("MODIFIED", "a", "23")]
 
 
-async def test_the_end_of_the_state_is_marked_for_clients_that_list_by_a_watch(cache: WatchCache) -> None:
+async def test_the_end_of_the_state_is_marked_for_clients_that_list_by_a_watch(cache: ReflectedCache) -> None:
     client = Client(cache, **LIST)
     await asyncio.sleep(1)
     assert client.frames[-1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
@@ -116,7 +116,7 @@ async def test_the_end_of_the_state_is_marked_for_clients_that_list_by_a_watch(c
     assert await no_state.seen() == [("MODIFIED", "a", "13")]
 
 
-async def test_a_watch_ends_when_its_time_is_over(cache: WatchCache, looptime: float) -> None:
+async def test_a_watch_ends_when_its_time_is_over(cache: ReflectedCache, looptime: float) -> None:
     await Client(cache).task
     assert looptime == SECONDS
 
@@ -124,7 +124,7 @@ async def test_a_watch_ends_when_its_time_is_over(cache: WatchCache, looptime: f
 @pytest.mark.parametrize("lists_again", [False, True])
 async def test_who_does_not_keep_up_has_expired(*, lists_again: bool) -> None:
     size = len(PODS.entry(source("a", 100)).body)
-    cache = listed(WatchCache(PODS, history_bytes=10 * size), 100, source("a", 99))
+    cache = listed(ReflectedCache(PODS, history_bytes=10 * size), 100, source("a", 99))
     client = Client(cache)
     client.may_read.clear()
     await asyncio.sleep(1)
@@ -137,7 +137,7 @@ async def test_who_does_not_keep_up_has_expired(*, lists_again: bool) -> None:
     assert client.task.done()
 
 
-async def test_a_new_list_ends_watches_that_have_seen_everything(cache: WatchCache) -> None:
+async def test_a_new_list_ends_watches_that_have_seen_everything(cache: ReflectedCache) -> None:
     client = Client(cache, resourceVersion="10")
     assert await client.seen() == []
     listed(cache, 20, source("a", 3))
@@ -145,7 +145,7 @@ async def test_a_new_list_ends_watches_that_have_seen_everything(cache: WatchCac
 
 
 async def test_a_large_state_is_written_in_parts() -> None:
-    cache = listed(WatchCache(PODS), 9999, *(source(f"p{number}", number + 1) for number in range(2 * BATCH + 1)))
+    cache = listed(ReflectedCache(PODS), 9999, *(source(f"p{number}", number + 1) for number in range(2 * BATCH + 1)))
     client = Client(cache)
     assert len(await client.seen()) == 2 * BATCH + 1
     assert client.writes == 3

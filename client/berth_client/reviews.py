@@ -23,7 +23,7 @@ Answer = TypeVar("Answer")
 
 
 class Api(Protocol):
-    """The subset of `kube.KubeClient` that is used here."""
+    """The subset of `ApiClient` that is used here."""
 
     async def request(self, method: str, path: str, *, body: Any = None) -> Any:
         """Return the decoded answer."""
@@ -45,10 +45,10 @@ class Reviews:
     All methods raise an `ApiError` if the API server refused a review, and `Unreachable` if it did not answer.
     """
 
-    def __init__(self, *, api: Api, clock: Callable[[], float]) -> None:
+    def __init__(self, *, api: Api, clock: Callable[[], float], kept_seconds: float = KEPT_SECONDS) -> None:
         self._api = api
-        self._users = _Cache[User | None](clock)
-        self._accesses = _Cache[bool](clock)
+        self._users = _Cache[User | None](clock, kept_seconds)
+        self._accesses = _Cache[bool](clock, kept_seconds)
 
     async def user(self, token: str) -> User | None:
         """Return the user of a bearer token; None if the API server does not know the token."""
@@ -79,10 +79,10 @@ class Reviews:
 
 
 class _Cache(Generic[Answer]):
-    """Answers by key, for `KEPT_SECONDS`; `AT_ONCE` questions at once."""
+    """Answers by key, for some seconds; `AT_ONCE` questions at once."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(self, clock: Callable[[], float], kept_seconds: float) -> None:
+        self._clock, self._kept_seconds = clock, kept_seconds
         self._kept: dict[Hashable, tuple[float, Answer]] = {}
         """Key -> when the answer expires, and the answer."""
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -103,7 +103,7 @@ class _Cache(Generic[Answer]):
     def _keep(self, key: Hashable, answer: Answer) -> None:
         if len(self._kept) >= MAX_CACHED:
             self._kept.clear()
-        self._kept[key] = self._clock() + KEPT_SECONDS, answer
+        self._kept[key] = self._clock() + self._kept_seconds, answer
 
 
 def _user(status: Mapping[str, Any]) -> User:

@@ -4,7 +4,7 @@ Frames are composed of objects that are serialised already.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Literal
@@ -13,14 +13,15 @@ import orjson
 
 from berth_client.objects import Object
 from berth_client.reflector import EventType
-from berth_operator.list_watch.kinds import API_VERSION, Entry, Kind
-from berth_operator.list_watch.statuses import StatusError, bad_request
+from berth_operator.aggregated.kinds import Entry, Kind
+from berth_operator.aggregated.statuses import StatusError, bad_request
 
 INITIAL_EVENTS_END: Final = "k8s.io/initial-events-end"
 META: Final = "meta.k8s.io/v1"
+BATCH: Final = 256
+"""Objects in one part of a list, and objects or changes in one write of a watch."""
 _TABLE: Final = {"as": "Table", "g": "meta.k8s.io", "v": "v1"}
 _NAME: Final = {"name": "Name", "type": "string", "format": "name", "description": "", "priority": 0}
-_CREATED: Final = {"name": "Created At", "type": "date", "format": "", "description": "", "priority": 0}
 _ANY_JSON: Final = frozenset({"application/json", "application/*", "*/*"})
 
 Included = Literal["None", "Metadata", "Object"]
@@ -57,16 +58,28 @@ class Form:
 
     def one(self, entry: Entry) -> bytes:
         """Return one object."""
-        return self._table([entry], entry.version) if self.table else entry.body
+        return self.many([entry], entry.version) if self.table else entry.body
 
     def many(self, entries: Sequence[Entry], version: int) -> bytes:
         """Return a list."""
-        if self.table:
-            return self._table(entries, version)
-        head = (
-            f'{{"kind":"{self.kind.name}List","apiVersion":"{API_VERSION}","metadata":{{"resourceVersion":"{version}"}}'
-        )
-        return head.encode() + b',"items":[' + b",".join(entry.body for entry in entries) + b"]}"
+        return b"".join(self.parts(entries, version))
+
+    def parts(self, entries: Sequence[Entry], version: int) -> Iterator[bytes]:
+        """Yield a list in parts of `BATCH` objects, so that a caller can do other work in between."""
+        head, items = (self._head(version), b"rows") if self.table else (self._list_head(version), b"items")
+        before = orjson.dumps(head)[:-1] + b',"' + items + b'":['
+        for first in range(0, len(entries), BATCH):
+            yield before + b",".join(map(self._item, entries[first : first + BATCH]))
+            before = b","
+        yield b"]}" if entries else before + b"]}"
+
+    def _item(self, entry: Entry) -> bytes:
+        return orjson.dumps(self._row(entry)) if self.table else entry.body
+
+    def _list_head(self, version: int) -> Object:
+        kind = self.kind
+        metadata = {"resourceVersion": str(version)}
+        return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata}
 
     def event(self, event_type: EventType, entry: Entry) -> bytes:
         """Return a watch's frame of a change."""
@@ -77,17 +90,14 @@ class Form:
         metadata: Object = {"resourceVersion": str(version), "creationTimestamp": None}
         if ends_state:
             metadata["annotations"] = {INITIAL_EVENTS_END: "true"}
-        bare: Object = {"kind": self.kind.name, "apiVersion": API_VERSION, "metadata": metadata}
+        bare: Object = {"kind": self.kind.name, "apiVersion": self.kind.api_version, "metadata": metadata}
         if self.table:
             row = {"cells": [], "object": {**bare, "kind": "PartialObjectMetadata", "apiVersion": META}}
             bare = {**self._head(version), "rows": [row]}
         return _frame("BOOKMARK", orjson.dumps(bare))
 
-    def _table(self, entries: Iterable[Entry], version: int) -> bytes:
-        return orjson.dumps({**self._head(version), "rows": [self._row(entry) for entry in entries]})
-
     def _head(self, version: int) -> Object:
-        columns = [_NAME, *self.kind.columns, _CREATED]
+        columns = [_NAME, *self.kind.columns]
         metadata = {"resourceVersion": str(version)}
         return {"kind": "Table", "apiVersion": META, "metadata": metadata, "columnDefinitions": columns}
 
@@ -98,7 +108,7 @@ class Form:
             included = {"kind": "PartialObjectMetadata", "apiVersion": META, "metadata": metadata}
         elif self.included == "Object":
             included = orjson.Fragment(entry.body)
-        return {"cells": [metadata["name"], *entry.cells, metadata["creationTimestamp"]], "object": included}
+        return {"cells": [metadata["name"], *entry.cells], "object": included}
 
 
 def form(kind: Kind, accept: str, include_object: str) -> Form:

@@ -4,18 +4,16 @@ A watch has no queue: it writes what is next in the history as soon as the clien
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
-from berth_operator.list_watch import frames
-from berth_operator.list_watch.cache import Change, WatchCache
-from berth_operator.list_watch.frames import Form
-from berth_operator.list_watch.options import Options
-from berth_operator.list_watch.statuses import StatusError
+from berth_operator.aggregated import frames
+from berth_operator.aggregated.frames import BATCH, Form
+from berth_operator.aggregated.options import Options
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.aggregated.watch_cache import Change, WatchCache
 
 BOOKMARK_SECONDS: Final = 30.0
-BATCH: Final = 256
-"""Objects or changes in one write."""
 
 Write = Callable[[bytes], Awaitable[None]]
 """Returns when the client can take more."""
@@ -72,14 +70,20 @@ class Watch:
     def _next(self) -> bytes:
         """Return the frames of further changes, and a bookmark that is due; empty if there is neither."""
         changes = self._cache.read(self._place, BATCH)
+        events = self._events(changes) if changes else b""
         self._place += len(changes)
-        events = b"".join(map(self._event, changes))
         if events:
             self._known = changes[-1].entry.version
         if self._clock() < self._bookmark_at:
             return events
         self._bookmark_at = self._clock() + BOOKMARK_SECONDS
         return events + self._bookmark()
+
+    def _events(self, changes: Sequence[Change]) -> bytes:
+        """Return the frames of the changes at our place."""
+        if not self._wanted.selection.is_everything or self._wanted.version >= changes[0].entry.version:
+            return b"".join(map(self._event, changes))
+        return self._cache.joined(self._place, len(changes), self._form, lambda: b"".join(map(self._event, changes)))
 
     def _event(self, change: Change) -> bytes:
         """Return the frame of a change; empty if it does not concern this watch."""

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from berth_client import reviews
+from berth_client.access import Guard, MetricsAccess, RefusedError
 from berth_client.errors import ApiError
-from berth_operator.debug_api.access import Guard, RefusedError
-from berth_operator.serving import reviews
-from berth_operator.serving.reviews import Reviews
+from berth_client.reviews import Reviews
 
 PATH = "/apis/v1/plugins/DeviceShare/nodeDeviceSummaries"
 READER = {"username": "reader", "uid": "1", "groups": ["g"], "extra": {"k": ["v"]}}
@@ -45,7 +45,7 @@ class Gate:
     def __init__(self) -> None:
         self.api, self.now = Api(), 0.0
         self.reviews = Reviews(api=self.api, clock=lambda: self.now)
-        self.guard = Guard(self.reviews)
+        self.guard = Guard(self.reviews, below="/debug")
 
     async def answer(self, authorization: str, path: str = PATH) -> int:
         try:
@@ -119,3 +119,39 @@ async def test_without_an_answer_no_one_is_admitted() -> None:
         await gate.guard.check("Bearer good", PATH)
     gate.api.fault = None
     assert await gate.answer("Bearer good") == 200
+
+
+def metrics_access(api: Api | None, *, address: str = "192.0.2.1", is_required: bool = True) -> MetricsAccess:
+    access = MetricsAccess(address=address, is_required=is_required, clock=lambda: 0.0)
+    if api is not None:
+        access.connect(api)
+    return access
+
+
+@pytest.mark.parametrize(
+    ("authorization", "refusal"),
+    [
+        ("", (401, "a bearer token is required")),
+        ("Bearer bad", (401, "the API server does not know this token")),
+        ("Bearer poor", (403, "poor may not get the nonResourceURL /metrics")),
+        ("Bearer good", None),
+    ],
+)
+async def test_metrics_are_read_by_who_may_get_them(authorization: str, refusal: tuple[int, str] | None) -> None:
+    assert await metrics_access(Api()).refusal(authorization) == refusal
+
+
+async def test_no_metrics_are_read_while_tokens_cannot_be_reviewed() -> None:
+    api = Api()
+    api.fault = ApiError(500, "InternalError", "no")
+    assert await metrics_access(None).refusal("Bearer good") == (503, "the program is starting")
+    refused = await metrics_access(api).refusal("Bearer good")
+    assert refused is not None
+    assert refused[0] == 503
+
+
+@pytest.mark.parametrize(("address", "is_required"), [("127.0.0.1", True), ("::1", True), ("192.0.2.1", False)])
+async def test_by_loopback_and_without_authentication_everybody_reads_metrics(
+    address: str, *, is_required: bool
+) -> None:
+    assert await metrics_access(None, address=address, is_required=is_required).refusal("") is None

@@ -15,9 +15,8 @@ import orjson
 from multidict import CIMultiDictProxy
 
 from berth_client.objects import Object
-from berth_operator.list_watch.kinds import GROUP, VERSION
-from berth_operator.list_watch.statuses import forbidden, unauthorized
-from berth_operator.serving.reviews import Reviews, User
+from berth_client.reviews import Reviews, User
+from berth_operator.aggregated.statuses import forbidden, unauthorized
 
 CONFIGURATION: Final = "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication"
 ANONYMOUS: Final = "system:anonymous"
@@ -114,8 +113,10 @@ class Access:
     All methods raise an `ApiError` if the API server refused a review, and `Unreachable` if it did not answer.
     """
 
-    def __init__(self, *, front_proxy: FrontProxy, reviews: Reviews) -> None:
+    def __init__(self, *, front_proxy: FrontProxy, reviews: Reviews, group: str, version: str) -> None:
+        """Create an access control of the resources of one group."""
         self._front_proxy, self._reviews = front_proxy, reviews
+        self._group, self._version = group, version
 
     async def authenticate(self, headers: Headers, peer: PeerCertificate | None) -> User:
         """Return the user of a request.
@@ -141,19 +142,24 @@ class Access:
         if not await self._reviews.is_allowed(user, {"path": path, "verb": "get"}, of_resource=False):
             raise forbidden(f'forbidden: User "{user.name}" cannot get path "{path}"')
 
-    async def check_resource(self, user: User, verb: str, resource: str, *, namespace: str, name: str) -> None:
+    async def check_resource(
+        self, user: User, verb: str, resource: str, *, namespace: str, name: str, subresource: str = ""
+    ) -> None:
         """Check that a user may send a request; `namespace` is empty for all, `name` if there may be several.
 
         Raises:
             StatusError: the user may not.
         """
-        attributes = {"group": GROUP, "version": VERSION, "resource": resource, "verb": verb}
+        group = self._group
+        attributes = {"group": group, "version": self._version, "resource": resource, "verb": verb}
         attributes |= {"namespace": namespace} if namespace else {}
         attributes |= {"name": name} if name else {}
+        attributes |= {"subresource": subresource} if subresource else {}
+        whole = f"{resource}/{subresource}" if subresource else resource
         if not await self._reviews.is_allowed(user, attributes, of_resource=True):
-            subject = f'{resource}.{GROUP} "{name}"' if name else f"{resource}.{GROUP}"
+            subject = f'{resource}.{group} "{name}"' if name else f"{resource}.{group}"
             scope = f'in the namespace "{namespace}"' if namespace else "at the cluster scope"
             raise forbidden(
-                f'{subject} is forbidden: User "{user.name}" cannot {verb} resource "{resource}" '
-                f'in API group "{GROUP}" {scope}'
+                f'{subject} is forbidden: User "{user.name}" cannot {verb} resource "{whole}" '
+                f'in API group "{group}" {scope}'
             )

@@ -78,9 +78,9 @@ def too_large(version: int, current: int) -> StatusError:
     return StatusError(HTTPStatus.GATEWAY_TIMEOUT, "Timeout", message, retry_after=1, cause=TOO_LARGE)
 
 
-def too_many(message: str) -> StatusError:
+def too_many(message: str, *, retry_after: int = 5) -> StatusError:
     """Return the failure of a request for which there is no capacity now."""
-    return StatusError(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", message, retry_after=5)
+    return StatusError(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", message, retry_after=retry_after)
 
 
 def unavailable(message: str) -> StatusError:

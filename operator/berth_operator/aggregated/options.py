@@ -14,8 +14,8 @@ from berth_api.selectors import (
     LabelSelector,
     Requirement,
 )
-from berth_operator.list_watch.kinds import NAME_FIELD, Entry, Kind
-from berth_operator.list_watch.statuses import bad_request, invalid
+from berth_operator.aggregated.kinds import NAME_FIELD, Entry, Kind
+from berth_operator.aggregated.statuses import bad_request, invalid
 
 MAX_SELECTOR: Final = 4096
 """Characters of a selector."""
@@ -43,6 +43,11 @@ class Selection:
     namespace: str = ""
     labels: LabelSelector = EVERYTHING
     fields: LabelSelector = EVERYTHING
+
+    @property
+    def is_everything(self) -> bool:
+        """Return whether all objects are selected."""
+        return not (self.namespace or self.labels.requirements or self.fields.requirements)
 
     def matches(self, entry: Entry) -> bool:
         """Return whether an object is selected."""

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
-from berth_operator.list_watch.access import Access, ConfigurationError, FrontProxy, Headers
-from berth_operator.list_watch.statuses import StatusError
-from berth_operator.serving.reviews import ACCESS_REVIEWS, Reviews, User
+from berth_client.reviews import ACCESS_REVIEWS, Reviews, User
+from berth_operator.aggregated.access import Access, ConfigurationError, FrontProxy, Headers
+from berth_operator.aggregated.statuses import StatusError
 
 DATA = {
     "requestheader-client-ca-file": "PEM",
@@ -124,7 +124,12 @@ def api() -> Api:
 
 @pytest.fixture
 def access(api: Api) -> Access:
-    return Access(front_proxy=front_proxy(), reviews=Reviews(api=api, clock=lambda: 0.0))
+    return Access(
+        front_proxy=front_proxy(),
+        reviews=Reviews(api=api, clock=lambda: 0.0),
+        group="nvidia-gpu-scheduler",
+        version="v1",
+    )
 
 
 @pytest.mark.parametrize(
@@ -156,6 +161,12 @@ async def test_the_very_request_is_reviewed(access: Access, api: Api) -> None:
         'gpunodes.nvidia-gpu-scheduler "n1" is forbidden: User "ann" cannot get resource "gpunodes" '
         'in API group "nvidia-gpu-scheduler" at the cluster scope'
     )
+    with pytest.raises(StatusError) as caught:
+        await access.check_resource(ANN, "get", "pods", subresource="explanation", namespace="ns", name="p")
+    assert str(caught.value) == (
+        'pods.nvidia-gpu-scheduler "p" is forbidden: User "ann" cannot get resource "pods/explanation" '
+        'in API group "nvidia-gpu-scheduler" in the namespace "ns"'
+    )
     with pytest.raises(StatusError, match='forbidden: User "ann" cannot get path "/apis"'):
         await access.check_path(ANN, "/apis")
     user = {
@@ -168,6 +179,17 @@ async def test_the_very_request_is_reviewed(access: Access, api: Api) -> None:
     assert [spec for _, spec in api.requests] == [
         {**user, "resourceAttributes": {**of_group, "resource": "gpupods", "verb": "list", "namespace": "ns"}},
         {**user, "resourceAttributes": {**of_group, "resource": "gpunodes", "verb": "get", "name": "n1"}},
+        {
+            **user,
+            "resourceAttributes": {
+                **of_group,
+                "resource": "pods",
+                "verb": "get",
+                "namespace": "ns",
+                "name": "p",
+                "subresource": "explanation",
+            },
+        },
         {**user, "nonResourceAttributes": {"path": "/apis", "verb": "get"}},
     ]
 

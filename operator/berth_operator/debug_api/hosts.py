@@ -1,0 +1,25 @@
+"""Which Host headers a server without authentication accepts.
+
+A browser sends requests of a website to any name that the website's DNS resolves to 127.0.0.1 (DNS rebinding), and so
+to a port that the user forwards. Such a request has the website's name in its Host header.
+"""
+
+import ipaddress
+from typing import Final
+from urllib.parse import urlsplit
+
+_LOCAL_NAME: Final = "localhost"
+
+
+def is_local(host: str, address: str) -> bool:
+    """Return whether a Host header names this machine: by loopback, or by the address that the server listens on."""
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == _LOCAL_NAME or _is_loopback_or(address, name)
+    except ValueError:
+        return False
+
+
+def _is_loopback_or(address: str, name: str) -> bool:
+    named = ipaddress.ip_address(name)
+    return named.is_loopback or named == ipaddress.ip_address(address)

@@ -1,0 +1,101 @@
+"""Takes turns with the scheduler, in whose event loop this API runs."""
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Final, TypeVar
+
+from berth_operator.aggregated.statuses import too_many
+from berth_operator.aggregated.watch import Write
+
+SLICE: Final = 0.002
+"""Seconds of the processor for which rendering may hold the loop; other programs on the machine do not count."""
+MAX_WAITING: Final = 64
+"""Requests that wait for their turn; further ones are refused."""
+PAUSE: Final = 9.0
+"""The pause after a piece of work, as a multiple of the time that it took."""
+CHUNK: Final = 2**17
+"""Bytes that are encrypted and written at once, in well below a millisecond."""
+
+T = TypeVar("T")
+
+
+class Slices:
+    """Iterates in slices of the loop's time.
+
+    Attributes:
+        spent: seconds of the processor that the slices took.
+    """
+
+    def __init__(self) -> None:
+        self.spent = 0.0
+
+    async def of(self, values: Iterator[T]) -> AsyncIterator[T]:
+        """Yield values, and let the loop do other work in between."""
+        began = time.thread_time()
+        for value in values:
+            yield value
+            if (taken := time.thread_time() - began) > SLICE:
+                self.spent += taken
+                await asyncio.sleep(0)
+                began = time.thread_time()
+        self.spent += time.thread_time() - began
+
+
+class Budget:
+    """Work that clients cause: one piece at a time, each followed by a pause that is a multiple of it."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._turn = asyncio.Lock()
+        self._waiting = 0
+        self._resume_at = -math.inf
+
+    @contextlib.asynccontextmanager
+    async def turn(self) -> AsyncIterator[None]:
+        """Wait for a turn, and hold it.
+
+        Raises:
+            StatusError: too many wait.
+        """
+        if self._waiting >= MAX_WAITING:
+            raise too_many("too many requests, try again later", retry_after=1)
+        self._waiting += 1
+        try:
+            async with self._turn:
+                if (seconds := self._resume_at - self._clock()) > 0:
+                    await asyncio.sleep(seconds)
+                yield
+        finally:
+            self._waiting -= 1
+
+    def spend(self, seconds: float) -> None:
+        """Record what work took."""
+        self._resume_at = max(self._resume_at, self._clock()) + PAUSE * seconds
+
+
+class Turns:
+    """Lets one watch write at a time, since a change wakes all of them.
+
+    Attributes:
+        sent: bytes that were written so far.
+    """
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self.sent = 0
+
+    def paced(self, write: Write) -> Write:
+        """Return a function that writes in chunks, at most one of all watches in one iteration of the loop."""
+
+        async def paced(data: bytes) -> None:
+            for first in range(0, len(data), CHUNK):
+                async with self._turn:
+                    await asyncio.sleep(0)
+                chunk = data[first : first + CHUNK]
+                self.sent += len(chunk)
+                await write(chunk)
+
+        return paced

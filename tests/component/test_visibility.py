@@ -1,0 +1,429 @@
+"""The visibility API over HTTPS: a leader and a standby replica, who is believed whose headers, and clients' limits."""
+
+import asyncio
+import base64
+import contextlib
+import gzip
+import ssl
+from collections.abc import AsyncIterator, Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import orjson
+import pytest
+from aiohttp import web
+
+from berth_client.errors import ApiError
+from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
+from berth_operator.aggregated.access import Access, FrontProxy
+from berth_operator.aggregated.requests import PROBES, Limits
+from berth_operator.core.decision.policy import Policy
+from berth_operator.serving import certificates
+from berth_operator.serving.certificates import ApiService, Pair, Shared
+from berth_operator.serving.tls import Clients, ServedCertificate
+from berth_operator.state.cluster import Cluster
+from berth_operator.visibility.certificate import PERIODS, ReplicaCertificate
+from berth_operator.visibility.explainer import Explainer
+from berth_operator.visibility.kinds import API_SERVICE, GROUP, VERSION
+from berth_operator.visibility.relay import CHECK_SECONDS, Relay
+from berth_operator.visibility.row_cache import RowCache
+from berth_operator.visibility.server import MIN_COMPRESSED, Leading, Server
+from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
+from devcluster import front_proxy
+from tests.builders import device, entry, lease, node, pod
+
+API = f"/apis/{GROUP}/{VERSION}"
+HOST = "berth-visibility.berth-system.svc"
+SECRET = "/api/v1/namespaces/ns/secrets/s"  # noqa: S105 - a path
+PERIOD = 0.3
+ANN = {"X-Remote-User": "ann", "X-Remote-Group": "dev"}
+ADMIN = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}
+MANY = {"kubernetes.io/gpu": "800"}
+REFUSED = (aiohttp.ClientConnectionError, ConnectionError, ssl.SSLError)
+
+
+class ApiServer:
+    """The Secret, the APIService, and reviews, which are recorded; one namespace is forbidden."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, Any] = {f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}": {"spec": {}}}
+        self.reviewed: list[dict[str, Any]] = []
+
+    async def get(self, path: str) -> Any:
+        if path not in self.objects:
+            raise ApiError(404, "NotFound", path)
+        return self.objects[path]
+
+    async def request(self, method: str, path: str, *, body: Any = None, **_: Any) -> Any:
+        if path == TOKEN_REVIEWS:
+            return {"status": {"authenticated": body["spec"]["token"] == "good", "user": {"username": "bob"}}}  # noqa: S105
+        if path == ACCESS_REVIEWS:
+            self.reviewed.append(body["spec"])
+            namespace = (body["spec"].get("resourceAttributes") or {}).get("namespace")
+            return {"status": {"allowed": namespace != "forbidden"}}
+        if method in ("POST", "PUT"):
+            self.objects[SECRET] = {**body, "metadata": {"name": "s"}}
+        return body
+
+
+class Replica:
+    """One replica: its server, and its certificate."""
+
+    def __init__(self, world: "World") -> None:
+        self.certificate = ReplicaCertificate(world.shared, period=PERIOD)
+        self.leading: Leading | None = None
+        self.knows = ""
+        """The leader's address that it knows."""
+        self.port = 0
+        self.is_elected = False
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+
+class World:
+    """Replicas with one Secret, their API server, and clients."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.api = folder, ApiServer()
+        self.shared = Shared(
+            api=self.api,  # type: ignore[arg-type]
+            namespace="ns",
+            secret="s",  # noqa: S106 - a name
+            trusting=(ApiService(API_SERVICE),),
+            component="visibility",
+            host=HOST,
+            lifetime=timedelta(days=1),
+            of_client=True,
+        )
+        self.limits = Limits(watches=3, watches_of_user=2, write_seconds=0.5)
+        clock = asyncio.get_running_loop().time
+        self.cluster = Cluster(grace=1e9, clock=clock)
+        self.cluster.put_node(node("n1"))
+        self.cluster.put_device(device("n1", entry()))
+        self.cluster.put_lease(lease("n1"))
+        self.cluster.put_pending(pod("waits", MANY))
+        for name in ("trusted", "foreign"):
+            front_proxy.write(folder / name)
+
+    def lead(self, replica: Replica) -> None:
+        cluster = self.cluster
+        sources = (FleetRows(cluster, lambda: ""), QueueRows(cluster), HolderRows(cluster))
+        caches = {each.kind: RowCache(each, term=1, clock=cluster.clock) for each in sources}
+        explainer = Explainer(
+            cluster=cluster,
+            pods=self,
+            policy=lambda _: Policy(switched_off=frozenset({"injected"})),
+            managed=lambda: {"berth-scheduler"},
+            ranking=lambda _uid: None,
+        )
+        replica.leading, replica.is_elected = Leading(caches=caches, explainer=explainer), True
+
+    async def get_pod(self, namespace: str, name: str) -> Any:
+        raise ApiError(404, "NotFound", f"{namespace}/{name}")
+
+    @contextlib.asynccontextmanager
+    async def served(self, replica: Replica, period: float = PERIOD) -> AsyncIterator[Server]:
+        proxy = FrontProxy(
+            authorities=(self.folder / "trusted" / front_proxy.AUTHORITY).read_text(),
+            allowed_names=frozenset({front_proxy.NAME}),
+            username=("X-Remote-User",),
+            group=("X-Remote-Group",),
+        )
+        clients = Clients(authorities=lambda: proxy.authorities + replica.certificate.bundle)
+        certificate = ServedCertificate(source=replica.certificate, period=period, clients=clients, settle=0.0)
+        await certificate.load()
+        reviews = Reviews(api=self.api, clock=asyncio.get_running_loop().time)
+        server = Server(
+            access=Access(front_proxy=proxy, reviews=reviews, group=GROUP, version=VERSION),
+            certificate=replica.certificate,
+            relay=Relay(
+                certificate=replica.certificate,
+                host=HOST,
+                leader=lambda: replica.knows or None,
+                heard=lambda: "2026-01-01T00:00:00Z",
+            ),
+            leading=lambda: replica.leading,
+            leads=lambda: replica.is_elected,
+            limits=self.limits,
+        )
+        runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.1)
+        await runner.setup()
+        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.tls).start()
+        replica.port = int(runner.addresses[0][1])
+        keeping = asyncio.create_task(certificate.keep())
+        running = [
+            asyncio.create_task(each.run()) for each in (replica.leading.caches if replica.leading else {}).values()
+        ]
+        try:
+            yield server
+        finally:
+            for task in (keeping, *running):
+                task.cancel()
+            await runner.cleanup()
+
+    @contextlib.asynccontextmanager
+    async def pair(self, period: float = PERIOD) -> AsyncIterator[tuple[Replica, Replica]]:
+        """Serve a leader that reads the Secret every `period` seconds, and a standby replica that knows it."""
+        leader, standby = Replica(self), Replica(self)
+        self.lead(leader)
+        async with self.served(leader, period), self.served(standby):
+            standby.knows = leader.address
+            yield leader, standby
+
+    def tls(self, chain: Path | None = None) -> ssl.SSLContext:
+        """Return the TLS of a client with a certificate and its key, or with the folder of a front proxy."""
+        bundle = base64.b64decode(self.api.objects[SECRET]["data"]["ca.crt"]).decode()
+        tls = ssl.create_default_context(cadata=bundle)
+        tls.check_hostname = False
+        if chain is not None:
+            pair = (chain / front_proxy.CERTIFICATE, chain / front_proxy.KEY) if chain.is_dir() else (chain, None)
+            tls.load_cert_chain(*pair)
+        return tls
+
+    def file(self, pair: Pair) -> Path:
+        """Write a certificate and its key."""
+        file = self.folder / "client.pem"
+        file.write_bytes(pair.certificate + pair.key)
+        return file
+
+    def of_secret(self) -> Pair:
+        data = self.api.objects[SECRET]["data"]
+        return Pair(certificate=base64.b64decode(data["tls.crt"]), key=base64.b64decode(data["tls.key"]))
+
+
+@pytest.fixture
+async def world(tmp_path: Path) -> World:
+    return World(tmp_path)
+
+
+@contextlib.asynccontextmanager
+async def client(replica: Replica, tls: ssl.SSLContext) -> AsyncIterator[Callable[..., Any]]:
+    """Yield a function that sends a request: (status, JSON)."""
+    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
+
+        async def ask(path: str, headers: dict[str, str] = ANN) -> tuple[int, Any]:
+            async with session.get(f"https://{replica.address}{path}", headers=headers) as answer:
+                return answer.status, orjson.loads(await answer.read())
+
+        yield ask
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - the condition is of a server that announces nothing
+            await asyncio.sleep(0.01)
+
+
+# --- the relay --------------------------------------------------------------------------------------------------
+
+
+async def test_a_standby_answers_what_the_leader_answers_to_the_same_user(world: World) -> None:
+    async with world.pair() as (leader, standby):
+        tls = world.tls(world.folder / "trusted")
+        for path in (f"{API}/fleet", f"{API}/namespaces/ns/queue", f"{API}/namespaces/ns/pods/waits/explanation"):
+            answers = []
+            for replica in (leader, standby):
+                async with client(replica, tls) as ask:
+                    answers.append(await ask(path))
+            assert answers[0][0] == 200
+            assert answers[0] == answers[1]
+        assert {review["user"] for review in world.api.reviewed} == {"ann"}
+        assert all(review["groups"] == ["dev", "system:authenticated"] for review in world.api.reviewed)
+        async with client(standby, tls) as ask:
+            assert (await ask(f"{API}/namespaces/forbidden/queue"))[0] == 403
+            status, body = await ask(f"{API}/namespaces/ns/pods/none/explanation")
+            assert (status, body["reason"]) == (404, "NotFound")
+            future = f"resourceVersion={2**60}"
+            for query in ("watch=true&resourceVersion=1", f"watch=true&{future}", future):
+                status, body = await ask(f"{API}/fleet?{query}")
+                assert (status, body["reason"]) == (410, "Expired"), query
+
+
+async def test_discovery_and_probes_need_no_leader(world: World) -> None:
+    alone = Replica(world)
+    async with world.served(alone), client(alone, world.tls(world.folder / "trusted")) as ask:
+        status, body = await ask(API)
+        names = [resource["name"] for resource in body["resources"]]
+        assert (status, names) == (200, ["fleet", "queue", "holders", "pods/explanation"])
+        assert (await ask("/openapi/v3"))[0] == 200
+        status, body = await ask(f"{API}/fleet")
+        assert (status, body["message"]) == (
+            503,
+            "no replica leads; a leader was last heard of at 2026-01-01T00:00:00Z",
+        )
+        alone.is_elected = True
+        assert (await ask(f"{API}/fleet"))[1]["message"] == "the leader has just started and reads the cluster"
+        async with aiohttp.ClientSession() as session:
+            for path in PROBES:
+                async with session.get(f"https://{alone.address}{path}", ssl=False) as answer:
+                    assert answer.status == 200
+
+
+async def test_a_request_is_relayed_once(world: World) -> None:
+    one, other = Replica(world), Replica(world)
+    async with world.served(one), world.served(other):
+        one.knows, other.knows = other.address, one.address
+        async with client(one, world.tls(world.folder / "trusted")) as ask:
+            status, body = await ask(f"{API}/fleet")
+            assert (status, body["message"]) == (503, "this replica does not lead")
+
+
+async def test_a_server_that_is_no_replica_is_not_believed(world: World) -> None:
+    standby, server = Replica(world), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    impostor = certificates.issue(HOST, datetime.now(UTC), timedelta(days=1), of_client=True)
+    server.load_cert_chain(world.file(impostor))
+    application = web.Application()
+    asked: list[str] = []
+
+    async def take(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response(text="{}")
+
+    application.router.add_get("/{path:.*}", take)
+    runner = web.AppRunner(application)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=server).start()
+    standby.knows = f"127.0.0.1:{runner.addresses[0][1]}"
+    async with world.served(standby), client(standby, world.tls(world.folder / "trusted")) as ask:
+        status, body = await ask(f"{API}/fleet")
+        assert status == 503
+        assert body["message"].endswith("does not answer; a leader was last heard of at 2026-01-01T00:00:00Z")
+    assert asked == []
+    await runner.cleanup()
+
+
+async def test_watches_are_relayed_and_end_with_their_client(world: World) -> None:
+    leader, standby = Replica(world), Replica(world)
+    world.lead(leader)
+    async with world.served(leader) as leading, world.served(standby) as relaying:
+        standby.knows = leader.address
+        tls = world.tls(world.folder / "trusted")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
+            url = f"https://{standby.address}{API}/queue?watch=true"
+            async with session.get(url, headers=ANN) as answer:
+                assert orjson.loads(await answer.content.readline())["object"]["metadata"]["name"] == "waits"
+                world.cluster.put_pending(pod("later", MANY))
+                assert orjson.loads(await answer.content.readline())["type"] == "ADDED"
+                assert (leading.watches.by_user, relaying.watches.by_user) == ({"ann": 1}, {"ann": 1})
+        await until(lambda: leading.watches.by_user == {} and relaying.watches.by_user == {})
+
+
+async def test_a_silent_watch_is_relayed_until_another_replica_leads(world: World) -> None:
+    async with world.pair() as (_, standby):
+        tls = world.tls(world.folder / "trusted")
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=tls)) as session:
+            url = f"https://{standby.address}{API}/queue?watch=true"
+            async with session.get(url, headers=ANN) as answer:
+                await answer.content.readline()
+                await asyncio.sleep(1.5 * CHECK_SECONDS)
+                assert not answer.content.at_eof()
+                standby.knows = "127.0.0.1:1"
+                with pytest.raises((aiohttp.ClientPayloadError, aiohttp.ClientOSError)):
+                    await asyncio.wait_for(answer.content.read(), 10 * CHECK_SECONDS)
+
+
+# --- who is believed --------------------------------------------------------------------------------------------
+
+
+async def test_only_replicas_and_the_front_proxy_may_name_users(world: World) -> None:
+    async with world.pair() as (leader, _):
+        stranger = certificates.issue(HOST, datetime.now(UTC), timedelta(days=1), of_client=True)
+        async with client(leader, world.tls(world.file(world.of_secret()))) as ask:
+            assert (await ask(f"{API}/fleet", ADMIN))[0] == 200
+            # A replica's certificate alone names no user.
+            assert (await ask(f"{API}/fleet", {}))[0] == 401
+        async with client(leader, world.tls()) as ask:
+            assert (await ask(f"{API}/fleet", ADMIN))[0] == 401
+            assert (await ask(f"{API}/fleet", {**ADMIN, "Authorization": "Bearer good"}))[0] == 200
+        assert {review["user"] for review in world.api.reviewed} == {"admin", "bob"}
+        # An authority that the leader does not know.
+        for chain in (world.file(stranger), world.folder / "foreign"):
+            async with client(leader, world.tls(chain)) as ask:
+                with pytest.raises(REFUSED):
+                    await ask(f"{API}/fleet", ADMIN)
+
+
+async def test_requests_are_relayed_while_the_certificate_is_renewed(world: World) -> None:
+    # The standby learns of it before the leader does.
+    async with world.pair(PERIODS * PERIOD) as (_, standby):
+        tls = world.tls(world.folder / "trusted")
+        before = world.of_secret()
+        # Another replica renews it.
+        bundle = world.api.objects[SECRET]["data"]["ca.crt"]
+        renewed = certificates.issue(HOST, datetime.now(UTC), timedelta(days=1), of_client=True)
+        data = {
+            "tls.crt": base64.b64encode(renewed.certificate).decode(),
+            "tls.key": base64.b64encode(renewed.key).decode(),
+            "ca.crt": base64.b64encode(renewed.certificate + base64.b64decode(bundle)).decode(),
+        }
+        world.api.objects[SECRET] = {**world.api.objects[SECRET], "data": data}
+        ends = asyncio.get_running_loop().time() + (PERIODS + 2) * PERIOD
+        while asyncio.get_running_loop().time() < ends:
+            async with client(standby, world.tls(world.folder / "trusted")) as ask:
+                assert (await ask(f"{API}/fleet"))[0] == 200
+            await asyncio.sleep(0.05)
+        assert standby.certificate._shown == renewed != before
+        async with client(standby, tls) as ask:
+            # The old bundle no longer has what is served.
+            with pytest.raises(REFUSED):
+                await ask(f"{API}/fleet")
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("accepts", [True, False])
+async def test_large_lists_are_compressed_for_clients_that_accept_it(world: World, *, accepts: bool) -> None:
+    for number in range(600):
+        world.cluster.put_pending(pod(f"p{number:04}", MANY))
+    async with world.pair() as replicas:
+        for replica in replicas:
+            tls = world.tls(world.folder / "trusted")
+            headers = {**ANN, "Accept-Encoding": "gzip" if accepts else "identity"}
+            connector = aiohttp.TCPConnector(ssl=tls)
+            async with aiohttp.ClientSession(connector=connector, auto_decompress=False) as session:
+                async with session.get(f"https://{replica.address}{API}/queue", headers=headers) as answer:
+                    raw = await answer.read()
+                async with session.get(f"https://{replica.address}{API}/fleet", headers=headers) as small:
+                    assert "Content-Encoding" not in small.headers
+            assert answer.headers.get("Content-Encoding", "") == ("gzip" if accepts else "")
+            body = gzip.decompress(raw) if accepts else raw
+            assert (len(body) > MIN_COMPRESSED, len(orjson.loads(body)["items"])) == (True, 601)
+
+
+async def test_a_user_has_so_many_watches(world: World) -> None:
+    async with world.pair() as (leader, _), client(leader, world.tls(world.folder / "trusted")) as ask:
+        watches = [asyncio.create_task(ask(f"{API}/queue?watch=true&timeoutSeconds=60")) for _ in range(2)]
+        await asyncio.sleep(0.3)
+        status, body = await ask(f"{API}/fleet?watch=true")
+        assert (status, body["reason"]) == (429, "TooManyRequests")
+        for watch in watches:
+            watch.cancel()
+
+
+async def test_a_client_that_does_not_read_is_disconnected(world: World) -> None:
+    leader = Replica(world)
+    world.lead(leader)
+    # More than the kernel's buffers hold.
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "x" * 10_000}
+    for number in range(2_000):
+        world.cluster.put_pending(pod(f"p{number}", MANY, status={"conditions": [condition]}))
+    async with world.served(leader) as server:
+        tls = world.tls(world.folder / "trusted")
+        reader, writer = await asyncio.open_connection("127.0.0.1", leader.port, ssl=tls, limit=1024)
+        writer.write(f"GET {API}/queue?watch=true HTTP/1.1\r\nHost: x\r\nX-Remote-User: ann\r\n\r\n".encode())
+        assert b"200 OK" in await reader.readline()
+        await until(lambda: server.watches.by_user == {})
+        writer.transport.abort()
+
+
+async def test_a_watch_ends_in_time(world: World) -> None:
+    async with world.pair() as (_, standby), client(standby, world.tls(world.folder / "trusted")) as ask:
+        began = asyncio.get_running_loop().time()
+        status, frame = await ask(f"{API}/queue?watch=true&timeoutSeconds=1")
+        assert (status, frame["type"]) == (200, "ADDED")
+        assert 0.9 <= asyncio.get_running_loop().time() - began < 30

@@ -1,0 +1,149 @@
+"""A cluster with the visibility API as it is shipped: two operators behind the API server's real aggregator.
+
+It is of its own, because an APIService belongs to the whole cluster.
+"""
+
+import base64
+import json
+import ssl
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import Arena, Cluster, waiting
+from devcluster.api import ApiError
+from tests.conftest import prepare
+from tests.integration.operator.world import World, free_ports
+from tests.processes import LEADING, QUICK_TERMS, Process
+
+COMPONENT = Path(__file__).parents[3] / "manifests/components/visibility"
+GROUP = "visibility.berth.dev"
+API = f"/apis/{GROUP}/v1alpha1"
+API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.visibility.berth.dev"
+RBAC = "rbac.authorization.k8s.io"
+NAMESPACE = "berth-system"
+HOST = f"berth-visibility.{NAMESPACE}.svc"
+SERVED = "visibility API served"
+SERVICE = {"type": "ExternalName", "externalName": "127.0.0.1"}
+"""Services route nowhere in this cluster."""
+
+Answer = tuple[int, Any]
+
+
+class Replica:
+    """One operator, as others on its network see it."""
+
+    def __init__(self, port: int, process: Process) -> None:
+        self.port, self.process = port, process
+
+
+class Installation:
+    """The component, its replicas, and the world that they schedule."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.arena, self.api = world, world.arena, world.arena.cluster.api
+        self.agent = world.agent()
+
+    def apply(self) -> None:
+        """Apply what is shipped, start the operators, and wait until the API server passes requests on."""
+        for document in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()):
+            self.api.apply(document)
+        service = {"metadata": {"name": "berth-visibility"}, "spec": SERVICE}
+        self.api.post(f"/api/v1/namespaces/{NAMESPACE}/services", service)
+        leading, standing_by = free_ports(2)
+        api_service = yaml.safe_load((COMPONENT / "api.yaml").read_text())
+        api_service["spec"]["service"]["port"] = leading
+        self.api.apply(api_service)
+        self.leader = self.start(leading)
+        self.leader.process.logged(LEADING)
+        self.standby = self.start(standing_by)
+        for replica in (self.leader, self.standby):
+            replica.process.logged(SERVED)
+        waiting.until(self.is_available, what="the APIService to be available")
+
+    def start(self, port: int) -> Replica:
+        """Start an operator."""
+        process = self.world.operator(
+            wait=False,
+            visibility_port=port,
+            visibility_address="127.0.0.1",
+            visibility_host=HOST,
+            pod_ip="127.0.0.1",
+            **QUICK_TERMS,
+        )
+        return Replica(port, process)
+
+    def is_available(self, resource: str = "/fleet") -> bool:
+        """Return whether the API server passes on requests; discovery needs no leader."""
+        try:
+            self.api.get(f"{API}{resource}")
+        except ApiError:
+            return False
+        return True
+
+    def pass_on_to(self, replica: Replica, *, is_answered: bool = True) -> None:
+        """Have the API server pass requests on to a replica; `is_answered` if there is a leader."""
+        self.api.merge(API_SERVICE, {"spec": {"service": {"port": replica.port}}})
+        resource = "/fleet" if is_answered else ""
+        waiting.until(lambda: self.is_available(resource), what="the replica to be used")
+
+    def names(self, resource: str) -> list[str]:
+        """Return the names of a resource's rows."""
+        return [row["metadata"]["name"] for row in self.api.get(f"{API}/{resource}")["items"]]
+
+    def ask(self, path: str, headers: Mapping[str, str], *, replica: Replica | None = None) -> Answer:
+        """Return status and JSON of a request to a replica, or else to the API server."""
+        cluster = self.arena.cluster
+        server, tls = cluster.server, ssl.create_default_context(cafile=str(cluster.ca_file))
+        if replica is not None:
+            server, tls = f"https://127.0.0.1:{replica.port}", self._tls()
+        request = urllib.request.Request(server + path, headers=dict(headers))  # noqa: S310 - loopback
+        try:
+            with urllib.request.urlopen(request, timeout=30, context=tls) as response:  # noqa: S310
+                return response.status, json.loads(response.read())
+        except urllib.error.HTTPError as error:
+            return error.code, json.loads(error.read())
+
+    def user(self, name: str, *roles: str) -> dict[str, str]:
+        """Return the headers of a new user with roles in the arena's namespace; none if there are no roles."""
+        token = yaml.safe_load(self.arena.service_account(name, "system:basic-user").read_text())
+        subjects = [{"kind": "ServiceAccount", "name": name, "namespace": self.arena.namespace}]
+        for role in roles:
+            binding = {
+                "metadata": {"name": f"{name}-{role}"},
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+                "subjects": subjects,
+            }
+            self.api.post(f"/apis/{RBAC}/v1/namespaces/{self.arena.namespace}/rolebindings", binding)
+        return {"Authorization": f"Bearer {token['users'][0]['user']['token']}"}
+
+    def _tls(self) -> ssl.SSLContext:
+        secret = self.api.get(f"/api/v1/namespaces/{self.arena.namespace}/secrets/berth-visibility")
+        tls = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["ca.crt"]).decode())
+        # It is for the name by which the API server calls.
+        tls.check_hostname = False
+        return tls
+
+
+@pytest.fixture(scope="module")
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    """Install the component in a cluster of its own."""
+    folder = tmp_path_factory.mktemp("visibility")
+    with Cluster(folder=folder / "cluster") as own_cluster:
+        prepare(own_cluster)
+        arena = Arena(cluster=own_cluster, folder=folder)
+        arena.open()
+        world = World(arena=arena, folder=folder)
+        installed = Installation(world)
+        try:
+            installed.apply()
+            yield installed
+        finally:
+            world.close()
+            sys.stdout.write(world.processes.tails())

@@ -1,0 +1,241 @@
+"""The visibility API through the real aggregator: kubectl, access, the relay of a standby, and a change of leaders."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from devcluster import programs, waiting
+from devcluster.api import ApiError, Manifest
+from tests.integration.visibility.conftest import API, GROUP, SERVED, Installation
+
+WHOLE = {"kubernetes.io/gpu": "100"}
+MANY = {"kubernetes.io/gpu": "800"}
+FORGED = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}
+ANONYMOUS: dict[str, str] = {}
+BAD = {"Authorization": "Bearer bad"}
+FAIL_OVER = 30.0
+"""Longest time in seconds from a leader's end until the next one answers, on a busy machine."""
+
+
+@pytest.fixture(scope="module")
+def scene(installation: Installation) -> str:
+    """Place a pod, let one wait, and another one in a namespace of others; return the node."""
+    world, other = installation.world, f"{installation.arena.namespace}-other"
+    [node] = world.nodes(1, gpus=2)
+    world.pod("holds", WHOLE)
+    world.bound("holds")
+    world.pod("waits", MANY)
+    installation.api.post("/api/v1/namespaces", {"metadata": {"name": other}})
+    account = f"/api/v1/namespaces/{other}/serviceaccounts/default"
+    world.wait(lambda: installation.api.exists(account), what="the other namespace")
+    pod = installation.arena.pod("secret", requests=MANY, limits=MANY)
+    installation.api.post(f"/api/v1/namespaces/{other}/pods", {**pod, "metadata": {"name": "secret"}})
+    world.wait(lambda: set(installation.names("queue")) == {"waits", "secret"}, what="both waiting pods")
+    world.wait(lambda: installation.names("fleet") == [node], what="the node")
+    return node
+
+
+def test_kubectl_reads_every_resource(installation: Installation, scene: str) -> None:
+    kubectl, namespace = installation.arena.cluster.kubectl, installation.arena.namespace
+
+    def is_discovered() -> bool:
+        return "Holder" in kubectl("api-resources", f"--api-group={GROUP}", "--cached=false")
+
+    waiting.until(is_discovered, what="discovery")
+    # A standby replica relays what the leader answers.
+    for replica in (installation.standby, installation.leader):
+        installation.pass_on_to(replica)
+        header, row = kubectl("get", "fleet").splitlines()
+        assert header.split() == ["NAME", "STATE", "GPUS", "UNUSED", "UNHEALTHY", "MODELS"]
+        assert row.split()[:5] == [scene, "Ready", "2", "1", "0"]
+        header, row = kubectl("get", "holders", "-n", namespace).splitlines()
+        assert header.split() == ["NAME", "NODE", "DEVICES", "OWNER", "SINCE"]
+        assert row.split()[:3] == ["holds", scene, "gpu"]
+        header, row = kubectl("get", "queue", "-n", namespace).splitlines()
+        assert header.split() == ["NAME", "POSITION", "STATE", "PRIORITY", "WAITING", "REQUESTS"]
+        assert [row.split()[place] for place in (0, 1, 2, 5)] == [
+            "waits",
+            "1",
+            "unschedulable",
+            "kubernetes.io/gpu=800",
+        ]
+        assert len(kubectl("get", "queue", "-A").splitlines()) == 3
+        explained = json.loads(kubectl("get", "--raw", f"{API}/namespaces/{namespace}/pods/waits/explanation"))
+        assert (explained["state"], explained["fitsWhenEmpty"], explained["queue"]["of"]) == ("Waiting", 0, 2)
+        assert explained["groups"][0]["nodes"] == [scene]
+        assert "too few healthy GPUs" in explained["message"]
+        bound = json.loads(kubectl("get", "--raw", f"{API}/namespaces/{namespace}/pods/holds/explanation"))
+        assert (bound["state"], bound["message"]) == ("Bound", f"bound to node {scene}")
+    assert "waitingSeconds" in kubectl("explain", "queue", f"--api-version={GROUP}/v1alpha1")
+
+
+def test_kubectl_berth_reads_it(installation: Installation, scene: str) -> None:
+    environment = {
+        **os.environ,
+        "BERTH_KUBECTL": str(programs.ensure(["kubectl"])["kubectl"]),
+        "KUBECONFIG": str(installation.arena.cluster.kubeconfig),
+    }
+
+    def run(line: str) -> list[list[str]]:
+        command = [sys.executable, "-m", "berth_kubectl", *line.split()]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
+        assert (ended.returncode, ended.stderr) == (0, ""), line  # a note would say that the API is not used
+        return [row.split() for row in ended.stdout.splitlines()]
+
+    place = f"-n {installation.arena.namespace}"
+    assert run(f"who {place} --no-headers")[0][1:5] == ["holds", scene, "1", "gpu:0"]
+    assert [row[:4] for row in run("queue -A --no-headers")] == [
+        ["1", installation.arena.namespace, "waits", "Unschedulable"],
+        ["2", f"{installation.arena.namespace}-other", "secret", "Unschedulable"],
+    ]
+    assert [row[3:5] for row in run("free --no-headers")] == [["2", "1"]]
+    assert [row[:7] for row in run(f"devices {scene} --no-headers")] == [
+        [scene, "Ready", "gpu", str(minor), "NVIDIA-A100-SXM4-80GB", "Healthy", str(1 - minor)] for minor in (0, 1)
+    ]
+    text = [" ".join(row) for row in run(f"explain waits {place}")]
+    assert text[1] == "State: Waiting (position 1 of 2 in the queue)"
+    assert "Fits: not now; on no node even if empty: waiting is in vain" in text
+    assert run(f"explain holds {place}")[1] == ["State:", "Bound"]
+
+
+# --- access -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("scene")
+def test_only_who_may_gets_an_answer(installation: Installation) -> None:
+    namespace = installation.arena.namespace
+    mine, others = f"{API}/namespaces/{namespace}", f"{API}/namespaces/{namespace}-other"
+    paths = {
+        "my queue": f"{mine}/queue",
+        "my holders": f"{mine}/holders",
+        "my pod": f"{mine}/pods/waits/explanation",
+        "another queue": f"{others}/queue",
+        "another pod": f"{others}/pods/secret/explanation",
+        "no pod": f"{mine}/pods/none/explanation",
+        "every queue": f"{API}/queue",
+        "every holder": f"{API}/holders",
+        "fleet": f"{API}/fleet",
+    }
+    viewer, stranger = installation.user("viewer", "berth-visibility-view"), installation.user("stranger")
+    admin = {"Authorization": f"Bearer {installation.arena.cluster.token}"}
+    waiting.until(lambda: installation.ask(paths["my queue"], viewer)[0] == 200, what="the role to be bound")
+    allowed = {"my queue", "my holders", "my pod"}
+    expected = {
+        "admin": (admin, {name: 404 if name == "no pod" else 200 for name in paths}),
+        "viewer": (viewer, {name: 200 if name in allowed else 404 if name == "no pod" else 403 for name in paths}),
+        "stranger": (stranger, dict.fromkeys(paths, 403)),
+        "anonymous": (ANONYMOUS, dict.fromkeys(paths, 403)),
+        "forged": (FORGED, dict.fromkeys(paths, 403)),
+        "forged by a viewer": (
+            {**viewer, **FORGED},
+            {name: 200 if name in allowed else 404 if name == "no pod" else 403 for name in paths},
+        ),
+        "bad token": (BAD, dict.fromkeys(paths, 401)),
+    }
+    for user, (headers, statuses) in expected.items():
+        answers = {name: installation.ask(path, headers) for name, path in paths.items()}
+        assert {name: answer[0] for name, answer in answers.items()} == statuses, user
+        if user != "admin":
+            assert "secret" not in json.dumps([answers[name] for name in allowed])
+    # At the replicas themselves, names of users in headers mean nothing.
+    for replica in (installation.leader, installation.standby):
+        for headers in (ANONYMOUS, FORGED, BAD):
+            assert {installation.ask(path, headers, replica=replica)[0] for path in paths.values()} == {401}
+        forged = {**viewer, **FORGED}
+        answers = {name: installation.ask(path, forged, replica=replica) for name, path in paths.items()}
+        assert {name: answer[0] for name, answer in answers.items()} == expected["viewer"][1]
+
+
+# --- leaders ----------------------------------------------------------------------------------------------------
+
+
+class Watcher:
+    """A watch by kubectl, through the API server."""
+
+    def __init__(self, process: "subprocess.Popen[str]") -> None:
+        self._process = process
+        self.frames: list[Manifest] = []
+
+    def next(self) -> tuple[str, str]:
+        """Return type and name of the next frame."""
+        assert self._process.stdout is not None
+        self.frames.append(json.loads(self._process.stdout.readline()))
+        return self.frames[-1]["type"], self.frames[-1]["object"]["metadata"]["name"]
+
+    def until(self, event: str, name: str) -> None:
+        """Read frames up to one; before it, other rows may change, such as by a report about their pod."""
+        while self.next() != (event, name):
+            assert self.frames[-1]["type"] == "MODIFIED"
+
+    @property
+    def version(self) -> str:
+        """Return the version of the last frame."""
+        version: str = self.frames[-1]["object"]["metadata"]["resourceVersion"]
+        return version
+
+    def ended(self) -> None:
+        """Wait until the watch has ended."""
+        self._process.communicate(timeout=FAIL_OVER)
+
+
+@contextmanager
+def watching(installation: Installation, resource: str) -> Iterator[Watcher]:
+    kubectl = str(programs.ensure(["kubectl"])["kubectl"])
+    kubeconfig = f"--kubeconfig={installation.arena.cluster.kubeconfig}"
+    command = [kubectl, kubeconfig, "get", "--raw", f"{API}/{resource}?watch=true"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as running:
+        try:
+            yield Watcher(running)
+        finally:
+            running.kill()
+
+
+def test_watches_end_with_the_leader_and_the_next_one_has_the_right_rows(
+    installation: Installation, scene: str
+) -> None:
+    world = installation.world
+    # The replica that receives the requests stays: its watches are relayed.
+    installation.pass_on_to(installation.standby)
+    with watching(installation, "queue") as queue, watching(installation, "fleet") as fleet:
+        assert {queue.next(), queue.next()} == {("ADDED", "waits"), ("ADDED", "secret")}
+        assert fleet.next() == ("ADDED", scene)
+        world.pod("later", MANY)
+        queue.until("ADDED", "later")
+        world.pod("holds-too", WHOLE)
+        while fleet.next() and [device["users"] for device in fleet.frames[-1]["object"]["devices"]] != [1, 1]:
+            assert fleet.frames[-1]["type"] == "MODIFIED"
+        installation.leader.process.kill()
+        queue.ended()
+        fleet.ended()
+    world.arena.delete("pods", "waits", grace_seconds=0)
+    waiting.until(installation.is_available, deadline=FAIL_OVER, what="the next leader's answer")
+    for resource, watcher in (("queue", queue), ("fleet", fleet)):
+        with pytest.raises(ApiError, match="too old resource version") as caught:
+            next(installation.api.watch(f"{API}/{resource}", version=watcher.version, seconds=60))
+        assert caught.value.status == 410
+    world.wait(lambda: set(installation.names("queue")) == {"secret", "later"}, what="the rows of the next leader")
+    assert set(installation.names("holders")) == {"holds", "holds-too"}
+
+
+def test_a_namespace_is_deleted_while_no_replica_leads(installation: Installation) -> None:
+    api, arena = installation.api, installation.arena
+    lease = f"/apis/berth.dev/v1alpha1/namespaces/{arena.namespace}/leaderleases/{arena.lease_name}"
+    for replica in (installation.leader, installation.standby):
+        replica.process.kill()
+    # The replica that led has just been killed, and no other may take its place.
+    api.merge(lease, {"spec": {"leaseDurationSeconds": 3600}})
+    replica = installation.start(installation.leader.port)
+    replica.process.logged(SERVED)
+
+    installation.pass_on_to(replica, is_answered=False)
+    status, body = installation.ask(f"{API}/fleet", {"Authorization": f"Bearer {arena.cluster.token}"})
+    assert (status, body["reason"]) == (503, "ServiceUnavailable")
+    assert "does not answer; a leader was last heard of at 20" in body["message"]
+    doomed = f"/api/v1/namespaces/{arena.namespace}-other"
+    api.delete(doomed)
+    waiting.until(lambda: not api.exists(doomed), what="the namespace to be gone")

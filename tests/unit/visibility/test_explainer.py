@@ -1,0 +1,287 @@
+"""Explanations in virtual time: the states of pods, what is shown of each, and what a user may ask."""
+
+import asyncio
+from typing import Any
+
+import orjson
+import pytest
+
+from berth_client.errors import ApiError
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.binding.recent_binds import RecentBinds
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+from berth_operator.visibility.explainer import KEPT_SECONDS, RATE, Explainer
+from berth_operator.visibility.slices import MAX_WAITING
+from tests.builders import device, entry, lease, node, owner, pod, pod_group, whole
+
+pytestmark = pytest.mark.looptime
+
+SCHEDULER = "berth-scheduler"
+ONE, MANY = {"kubernetes.io/gpu": "100"}, {"kubernetes.io/gpu": "400"}
+
+
+class Scene:
+    """A cluster with one node of two cards, and the API server's pods."""
+
+    def __init__(self) -> None:
+        clock = asyncio.get_running_loop().time
+        self.cluster = Cluster(grace=1e9, clock=clock, wall=clock)
+        self.cluster.put_node(node("n1"))
+        self.cluster.put_device(device("n1", entry(0), entry(1)))
+        self.cluster.put_lease(lease("n1"))
+        self.on_server: dict[str, Any] = {}
+        self.reads = 0
+        self.policy = Policy(switched_off=frozenset({"injected"}))
+        self.binds = RecentBinds()
+        self.explainer = Explainer(
+            cluster=self.cluster,
+            pods=self,
+            policy=lambda _: self.policy,
+            managed=lambda: {SCHEDULER},
+            ranking=self.binds.of,
+        )
+
+    async def get_pod(self, namespace: str, name: str) -> Any:
+        assert namespace == "ns"
+        self.reads += 1
+        await asyncio.sleep(0.01)
+        if name not in self.on_server:
+            raise ApiError(404, "NotFound", f'pods "{name}" not found')
+        return self.on_server[name]
+
+    def add(self, raw: dict[str, Any]) -> None:
+        """Show a pod to the operator, if it would be."""
+        self.on_server[raw["metadata"]["name"]] = raw
+        if raw["spec"].get("nodeName"):
+            self.cluster.put_bound(raw)
+        elif raw["spec"].get("schedulerName") in (None, SCHEDULER):
+            self.cluster.put_pending(raw)
+
+    def park(self, name: str) -> Failure:
+        """Decide a pod that fits nowhere."""
+        unit = self.cluster.queue.pop(self.cluster.clock())
+        assert unit is self.cluster.pending[f"uid-{name}"]
+        failure = decide(self.cluster.fleet, self.cluster.pending[unit.uid], self.policy)
+        assert isinstance(failure, Failure)
+        self.cluster.queue.park(unit, failure)
+        return failure
+
+    async def explain(self, name: str, user: str = "ann") -> dict[str, Any]:
+        explained: dict[str, Any] = orjson.loads(await self.explainer.explain(user, "ns", name))
+        return explained
+
+
+async def test_a_pod_that_fits_nowhere() -> None:
+    scene = Scene()
+    scene.add(pod("big", MANY))
+    failure = scene.park("big")
+    explained = await scene.explain("big")
+    assert explained.pop("groups") == [
+        {
+            "reasons": ["node(s) have too few healthy GPUs (4 requested)"],
+            "counted": ["node(s) have too few healthy GPUs (4 requested)"],
+            "filters": ["devices"],
+            "count": 1,
+            "nodes": ["n1"],
+        }
+    ]
+    assert explained == {
+        "kind": "PodExplanation",
+        "apiVersion": "visibility.berth.dev/v1alpha1",
+        "metadata": {"name": "big", "namespace": "ns", "uid": "uid-big"},
+        "state": "Waiting",
+        "message": failure.message,
+        "nodes": 1,
+        "nearest": [],
+        "fitsNow": False,
+        "fitsWhenEmpty": 0,
+        "newNodeHelps": False,
+        "preemption": {
+            "possible": False,
+            "message": "0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+        },
+        "queue": {
+            "position": 1,
+            "of": 1,
+            "state": "unschedulable",
+            "backoffSeconds": 0.0,
+            "wakesOn": ["AssignedPodDelete", "NodeAdd", "DeviceUpdate", "resource.k8s.io/DeviceClassUpdate"],
+        },
+    }
+
+
+async def test_a_pod_that_waits_for_another() -> None:
+    scene = Scene()
+    for minor in (0, 1):
+        scene.add(pod(f"held-{minor}", ONE, on="n1", allocated=whole(minor)))
+    scene.add(pod("next", ONE))
+    scene.park("next")
+    explained = await scene.explain("next")
+    assert explained["nearest"] == [
+        {"node": "n1", "resources": {}, "cards": [{"type": "gpu", "minor": 0, "amounts": {}}]}
+    ]
+    assert (explained["fitsNow"], explained["fitsWhenEmpty"], explained["newNodeHelps"]) == (False, 1, True)
+
+
+async def test_a_pod_for_which_another_may_be_evicted() -> None:
+    scene = Scene()
+    for minor in (0, 1):
+        scene.add(pod(f"low-{minor}", ONE, on="n1", allocated=whole(minor), priority=1))
+    scene.add(pod("high", ONE, priority=9))
+    scene.park("high")
+    explained = await scene.explain("high")
+    assert explained["preemption"] == {
+        "possible": True,
+        "message": "1 pod(s) of lower priority on node n1 would be evicted",
+    }
+    assert "low-" not in orjson.dumps(explained).decode()
+
+
+async def test_a_gang_by_its_first_member_without_a_place() -> None:
+    scene = Scene()
+    scene.cluster.put_group(pod_group("g", 3))
+    for name in ("p", "q", "r"):
+        scene.add(pod(name, ONE, labels={"pod-group.scheduling.sigs.k8s.io": "g"}))
+    explained = await scene.explain("p")
+    assert explained["gang"] == {"name": "g", "members": 3, "required": 3, "firstWithoutPlace": "r"}
+    assert explained["metadata"]["name"] == "p"
+    # The other members hold both cards.
+    assert [(near["node"], len(near["cards"])) for near in explained["nearest"]] == [("n1", 1)]
+    assert not explained["fitsNow"]
+
+
+async def test_the_points_of_a_bind_are_shown_while_they_are_kept() -> None:
+    scene = Scene()
+    scene.add(pod("p", ONE))
+    placement = decide(scene.cluster.fleet, scene.cluster.pending["uid-p"], scene.policy)
+    assert isinstance(placement, Placement)
+    scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER))
+    assert (await scene.explain("p"))["bind"] == {"kept": False, "node": "n1", "scores": []}
+    scene.binds.keep(placement)
+    await asyncio.sleep(KEPT_SECONDS)
+    bind = (await scene.explain("p"))["bind"]
+    assert (bind["kept"], bind["node"], [score["node"] for score in bind["scores"]]) == (True, "n1", ["n1"])
+    assert bind["scores"][0]["total"] == pytest.approx(sum(bind["scores"][0]["terms"].values()), abs=0.05)
+
+
+def reserved(scene: Scene) -> None:
+    message = "0/1 nodes are available: 1 x. reserved on n1: 1 of 2 GPUs are free."
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    scene.add(pod("p", MANY, status={"conditions": [condition]}))
+    waiting = scene.cluster.pending["uid-p"]
+    scene.cluster.nominator._replaced(waiting, reserved_node="n1")
+
+
+def in_a_gang(scene: Scene) -> None:
+    scene.cluster.put_group(pod_group("g", 3))
+    for name in ("p", "q"):
+        scene.add(pod(name, ONE, labels={"pod-group.scheduling.sigs.k8s.io": "g"}))
+
+
+def backing_off(scene: Scene) -> None:
+    scene.add(pod("p", ONE))
+    scene.cluster.queue.back_off(scene.cluster.pending["uid-p"], now=scene.cluster.clock() + 5)
+
+
+GATES = [{"name": "example.com/quota"}, {"name": "example.com/topology"}]
+OTHER = {"schedulerName": "default-scheduler"}
+
+
+@pytest.mark.parametrize(
+    ("setup", "expected"),
+    [
+        pytest.param(lambda scene: scene.add(pod("p", ONE)), {"state": "Active", "fitsNow": True,
+                     "message": "the pod has not been tried yet"}, id="about to be tried"),
+        pytest.param(backing_off, {"state": "BackingOff"}, id="backs off"),
+        pytest.param(reserved, {"reservation": {"node": "n1", "message": "reserved on n1: 1 of 2 GPUs are free."}},
+                     id="node reservation"),
+        pytest.param(in_a_gang, {"gang": {"name": "g", "members": 2, "required": 3, "firstWithoutPlace": ""},
+                     "state": "Waiting"}, id="gang"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER)),
+                     {"state": "Bound", "message": "bound to node n1"}, id="bound"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", **OTHER)),
+                     {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName '
+                      '"default-scheduler"'}, id="bound by another scheduler"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, **OTHER)), {"state": "NotManaged"}, id="another scheduler"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, schedulerName=SCHEDULER, schedulingGates=GATES)),
+                     {"state": "Gated", "message": "scheduling is blocked by gates: example.com/quota, "
+                      "example.com/topology"}, id="gates"),
+        pytest.param(lambda scene: scene.on_server.update(p=pod("p", schedulerName=SCHEDULER,
+                                                                status={"phase": "Succeeded"})),
+                     {"state": "NotManaged", "message": "the pod has ended: Succeeded"}, id="ended"),
+    ],
+)  # fmt: skip
+async def test_the_states_of_a_pod(setup: Any, expected: dict[str, Any]) -> None:
+    scene = Scene()
+    setup(scene)
+    explained = await scene.explain("p")
+    assert {key: explained[key] for key in expected} == expected
+    assert ("queue" in explained) is (explained["state"] in ("Active", "BackingOff", "Waiting"))
+
+
+@pytest.mark.parametrize(
+    ("raw", "code", "message"),
+    [
+        (None, 404, 'pods "p" not found'),
+        (pod("p", schedulerName=SCHEDULER), 503, "the operator has not seen the pod yet"),
+    ],
+)
+async def test_pods_that_are_not_known(raw: Any, code: int, message: str) -> None:
+    scene = Scene()
+    scene.on_server.update({"p": raw} if raw else {})
+    with pytest.raises(StatusError, match=message) as caught:
+        await scene.explain("p")
+    assert caught.value.code == code
+
+
+async def test_the_controller_of_a_bound_pod_is_known() -> None:
+    scene = Scene()
+    scene.add(pod("p", ONE, on="n1", allocated=whole(0), metadata={"ownerReferences": [owner("web")]}))
+    found = scene.cluster.fleet.charges["uid-p"].owner
+    assert (found.kind, found.name) == ("ReplicaSet", "web")
+
+
+# --- limits -----------------------------------------------------------------------------------------------------
+
+
+def computed() -> float:
+    return float(counters.VISIBILITY_EXPLANATIONS._value.get())
+
+
+async def test_an_explanation_is_kept_for_a_second() -> None:
+    scene, before = Scene(), computed()
+    scene.add(pod("p", MANY))
+    for _ in range(5):
+        await scene.explain("p")
+    assert computed() == before + 1
+    await asyncio.sleep(KEPT_SECONDS)
+    await scene.explain("p")
+    assert computed() == before + 2
+
+
+async def test_a_user_gets_429_beyond_a_rate_and_others_do_not() -> None:
+    scene = Scene()
+    scene.add(pod("p", MANY))
+    for _ in range(int(RATE)):
+        await scene.explain("p")
+    with pytest.raises(StatusError) as caught:
+        await scene.explain("p")
+    assert (caught.value.code, caught.value.retry_after) == (429, 1)
+    await scene.explain("p", user="bob")
+    await asyncio.sleep(1.0)
+    await scene.explain("p")
+
+
+async def test_explanations_are_computed_one_at_a_time_and_few_wait() -> None:
+    scene = Scene()
+    asked = [
+        asyncio.create_task(scene.explain(f"none-{number}", user=str(number))) for number in range(MAX_WAITING + 3)
+    ]
+    await asyncio.sleep(0.005)
+    assert scene.reads == 1
+    answers = await asyncio.gather(*asked, return_exceptions=True)
+    codes = [int(answer.code) for answer in answers if isinstance(answer, StatusError)]
+    assert (codes.count(404), codes.count(429)) == (MAX_WAITING, 3)

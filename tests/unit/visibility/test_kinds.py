@@ -1,0 +1,161 @@
+"""The kinds of the visibility API: options, tables, and documents that name every field and no other."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+import pytest
+
+from berth_operator.aggregated import options
+from berth_operator.aggregated.frames import Form
+from berth_operator.aggregated.openapi import V2, V3
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.visibility.documents import DOCUMENTS
+from berth_operator.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, Kind
+from tests.builders import A100, pod, whole
+from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, reserved
+from tests.unit.visibility.test_row_cache import State
+
+METADATA = {"apiVersion", "kind", "metadata"}
+
+
+@pytest.mark.parametrize(
+    ("query", "code", "message"),
+    [
+        pytest.param({"fieldSelector": "spec.nodeName=n1"}, 400,
+                     'fieldSelector: "spec.nodeName" is not a known field selector; queue have metadata.name, '
+                     "metadata.namespace", id="field"),
+        pytest.param({"labelSelector": "a=="*3}, 400, "labelSelector", id="label selector"),
+        pytest.param({"continue": "x"}, 400, "lists are not divided", id="continue"),
+        pytest.param({"watch": "perhaps"}, 400, '"perhaps" is neither true nor false', id="watch"),
+        pytest.param({"resourceVersion": "1.2"}, 400, 'resourceVersion: "1.2" is not a number', id="version"),
+        pytest.param({"timeoutSeconds": "-1", "watch": "1"}, 400, "timeoutSeconds", id="timeout"),
+        pytest.param({"watch": "1", "sendInitialEvents": "true"}, 422, "must be NotOlderThan", id="initial events"),
+    ],
+)  # fmt: skip
+def test_options_that_cannot_be_read(query: Mapping[str, str], code: int, message: str) -> None:
+    with pytest.raises(StatusError) as caught:
+        options.read(QUEUE, "ns", query)
+    assert caught.value.code == code
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "query", "selected"),
+    [
+        (QUEUE, {}, ["a", "b"]),
+        (QUEUE, {"fieldSelector": "metadata.name=b"}, ["b"]),
+        (QUEUE, {"fieldSelector": "metadata.namespace!=ns"}, []),
+        (QUEUE, {"labelSelector": "!app"}, ["a", "b"]),
+        (QUEUE, {"labelSelector": "app"}, []),
+        (FLEET, {"fieldSelector": "metadata.name!=n1"}, []),
+    ],
+)
+@pytest.mark.looptime
+async def test_rows_are_selected_by_their_names_and_have_no_labels(
+    kind: Kind, query: Mapping[str, str], selected: list[str]
+) -> None:
+    state = State()
+    state.add_node("n1")
+    state.add_waiting("a", "b")
+    cache = state.queue if kind is QUEUE else state.fleet
+    await cache.refresh()
+    found = cache.select(options.read(kind, "", query).selection)
+    assert [each.key[1] for each in found] == selected
+
+
+def table(cache: Any) -> list[list[Any]]:
+    body = orjson.loads(Form(cache.kind, table=True).many(cache.select(options.Selection()), cache.version))
+    names = [column["name"] for column in body["columnDefinitions"]]
+    assert all(len(row["cells"]) == len(names) for row in body["rows"])
+    return [row["cells"] for row in body["rows"]]
+
+
+@pytest.mark.looptime
+async def test_tables_for_kubectl() -> None:
+    state = State()
+    state.add_node("n1", cards=2)
+    state.bind("holds", metadata={"ownerReferences": [{"kind": "Job", "name": "train", "controller": True}]})
+    state.add_waiting("waits", created="1970-01-01T00:00:00Z")
+    await asyncio.sleep(7)
+    for cache in (state.fleet, state.queue, state.holders):
+        await cache.refresh()
+    assert table(state.fleet) == [["n1", "Ready", 2, 1, 0, A100, ""]]
+    assert table(state.queue) == [["waits", 1, "active", 0, 7, "kubernetes.io/gpu=100", ""]]
+    assert table(state.holders) == [["holds", "n1", "gpu 0", "Job/train", "", "", "berth-scheduler"]]
+    state.cluster.remove_node("n1")
+    await asyncio.sleep(1)
+    await state.fleet.refresh()
+    assert table(state.fleet)[0][1:] == ["Blocked", 2, 1, 0, A100, "there is no Node of this name"]
+
+
+def fields(schema: Mapping[str, Any]) -> Any:
+    """Return the names of fields, with those of what they contain."""
+    if "properties" in schema:
+        return {name: fields(inner) for name, inner in schema["properties"].items() if name not in METADATA}
+    if schema.get("type") == "array":
+        return [fields(schema["items"])]
+    return None
+
+
+def unknown(value: Any, known: Any, path: str = "") -> list[str]:
+    """Return the paths of fields that a schema does not have."""
+    if isinstance(known, list):
+        return [each for item in value for each in unknown(item, known[0], path)]
+    if known is None:
+        return []
+    missing = [f"{path}.{name}" for name in value.keys() - known.keys() - METADATA]
+    return missing + [
+        each for name in value.keys() & known.keys() for each in unknown(value[name], known[name], f"{path}.{name}")
+    ]
+
+
+def schema(kind: str) -> Any:
+    return fields(DOCUMENTS[V2]["definitions"][f"{GROUP}.{VERSION}.{kind}"])
+
+
+@pytest.mark.looptime
+async def test_the_published_schemas_have_every_field_of_a_row_and_no_other() -> None:
+    state = State()
+    state.add_node("n1", cards=2, **{"topology.kubernetes.io/zone": "z"})
+    state.bind("holds")
+    state.add_waiting("waits")
+    state.add_waiting("member", labels={"pod-group.scheduling.sigs.k8s.io": "g"})
+    for cache in (state.fleet, state.queue, state.holders):
+        await cache.refresh()
+        known, seen = schema(cache.kind.name), set[str]()
+        for entry in cache.select(options.Selection()):
+            body = orjson.loads(entry.body)
+            assert unknown(body, known) == []
+            seen |= body.keys()
+        assert seen == known.keys() | METADATA
+
+
+@pytest.mark.looptime
+async def test_the_published_schema_has_every_field_of_an_explanation() -> None:
+    seen = set[str]()
+    for setup in (reserved, in_a_gang, bound):
+        scene = Scene()
+        setup(scene)
+        explained = await scene.explain("p")
+        assert unknown(explained, schema("PodExplanation")) == []
+        seen |= explained.keys()
+    assert seen == schema("PodExplanation").keys() | METADATA
+
+
+def bound(scene: Scene) -> None:
+    scene.add(pod("p", {"kubernetes.io/gpu": "100"}, on="n1", allocated=whole(0), schedulerName=SCHEDULER))
+
+
+def test_discovery_names_what_is_served() -> None:
+    resources = DOCUMENTS[f"/apis/{API_VERSION}"]["resources"]
+    assert {each["name"]: (each["namespaced"], each["kind"], each["verbs"]) for each in resources} == {
+        "fleet": (False, "FleetNode", ["list", "watch"]),
+        "queue": (True, "QueuedPod", ["list", "watch"]),
+        "holders": (True, "Holder", ["list", "watch"]),
+        "pods/explanation": (True, "PodExplanation", ["get"]),
+    }
+    assert [kind.plural for kind in KINDS] == [FLEET.plural, QUEUE.plural, HOLDERS.plural]
+    [path] = DOCUMENTS[V3]["paths"]
+    assert path == f"apis/{API_VERSION}"

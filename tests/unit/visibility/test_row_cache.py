@@ -1,0 +1,325 @@
+"""Rows from the state, in virtual time: lists, changes as watches see them, and when nothing is rendered."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import orjson
+import pytest
+
+from berth_operator.aggregated import options
+from berth_operator.aggregated.frames import Form
+from berth_operator.aggregated.options import Selection
+from berth_operator.aggregated.statuses import StatusError
+from berth_operator.aggregated.watch import Watch
+from berth_operator.metrics import counters
+from berth_operator.state.cluster import Cluster
+from berth_operator.visibility.row_cache import COUNTER_BITS, IDLE_SECONDS, KEPT_SECONDS, PAUSES, RowCache, Source
+from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
+from tests.builders import device, entry, lease, node, pod, whole
+
+pytestmark = pytest.mark.looptime
+
+TERM = 7
+FIRST = (TERM << COUNTER_BITS) + 1
+EVERYTHING = Selection()
+WHOLE = {"kubernetes.io/gpu": "100"}
+END = ("BOOKMARK", "")
+LIST = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
+
+
+class State:
+    """A cluster whose clock is that of the loop, and the caches of its rows."""
+
+    def __init__(self) -> None:
+        clock = asyncio.get_running_loop().time
+        self.cluster = Cluster(grace=1e9, clock=clock, wall=clock)
+        self.fleet = self._cache(FleetRows(self.cluster, lambda: "rack"))
+        self.holders, self.queue = self._cache(HolderRows(self.cluster)), self._cache(QueueRows(self.cluster))
+
+    def _cache(self, source: Source) -> RowCache:
+        return RowCache(source, term=TERM, clock=self.cluster.clock)
+
+    def add_node(self, name: str, cards: int = 1, **labels: str) -> None:
+        self.cluster.put_node(node(name, labels=labels))
+        self.cluster.put_device(device(name, *(entry(minor) for minor in range(cards))))
+        self.cluster.put_lease(lease(name))
+
+    def add_waiting(self, *names: str, **fields: Any) -> None:
+        for name in names:
+            self.cluster.put_pending(pod(name, WHOLE, **fields))
+
+    def bind(self, name: str, on: str = "n1", minor: int = 0, **fields: Any) -> None:
+        self.cluster.put_bound(pod(name, WHOLE, on=on, allocated=whole(minor), **fields))
+
+
+def bodies(cache: RowCache, selection: Selection = EVERYTHING) -> list[dict[str, Any]]:
+    return [orjson.loads(found.body) for found in cache.select(selection)]
+
+
+def names(cache: RowCache) -> list[str]:
+    return [body["metadata"]["name"] for body in bodies(cache)]
+
+
+def renders(cache: RowCache) -> float:
+    return float(counters.VISIBILITY_RENDERS.labels(cache.kind.plural)._value.get())
+
+
+async def later(cache: RowCache) -> RowCache:
+    """Return the cache with rows that are fresh after a second."""
+    await asyncio.sleep(KEPT_SECONDS)
+    await cache.refresh()
+    return cache
+
+
+class Client:
+    """Reads a watch."""
+
+    def __init__(self, cache: RowCache, namespace: str = "", seconds: float = 100.0, **query: str) -> None:
+        wanted = options.read(cache.kind, namespace, {"watch": "true", "allowWatchBookmarks": "true", **query})
+        self._watch = Watch(cache, Form(cache.kind), wanted, seconds=seconds)
+        self.frames: list[dict[str, Any]] = []
+        self.at: list[float] = []
+        self.task = asyncio.create_task(self._watch.run(cache.turns.paced(self._take)))
+
+    async def _take(self, data: bytes) -> None:
+        lines = data.splitlines()
+        self.frames += [orjson.loads(line) for line in lines]
+        self.at += [asyncio.get_running_loop().time()] * len(lines)
+
+    @property
+    def seen(self) -> list[tuple[str, str]]:
+        return [(frame["type"], frame["object"]["metadata"].get("name", "")) for frame in self.frames]
+
+
+@asynccontextmanager
+async def watching(cache: RowCache, **options: Any) -> AsyncIterator[Client]:
+    """Watch as the server does."""
+    running = asyncio.create_task(cache.run())
+    with cache.watched():
+        await cache.refresh()
+        client = Client(cache, **options)
+        await asyncio.sleep(0.1)
+        yield client
+    for task in (client.task, running):
+        task.cancel()
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+async def test_a_list_shows_the_state_of_at_most_a_second_ago() -> None:
+    state = State()
+    await state.fleet.refresh()
+    assert (names(state.fleet), state.fleet.version) == ([], FIRST)
+    state.add_node("n1")
+    await state.fleet.refresh()
+    assert names(state.fleet) == []
+    assert names(await later(state.fleet)) == ["n1"]
+    assert renders(state.fleet) > 0
+
+
+async def test_a_list_of_the_queue_is_in_its_order_and_has_the_time_of_now() -> None:
+    state = State()
+    state.add_waiting("b", created="1970-01-01T00:00:00Z")
+    state.add_waiting("a", created="1970-01-01T00:00:01Z")
+    state.add_waiting("first", priority=5, created="1970-01-01T00:00:02Z")
+    await state.queue.refresh()
+    assert names(state.queue) == ["first", "b", "a"]
+    version = state.queue.version
+    await asyncio.sleep(7)
+    await state.queue.refresh()
+    assert [body["waitingSeconds"] for body in bodies(state.queue)] == [5, 7, 6]
+    # Time alone is no change.
+    assert state.queue.version == version
+
+
+async def test_one_rendering_serves_a_namespace_as_well() -> None:
+    state = State()
+    state.add_waiting("a")
+    state.add_waiting("b", metadata={"namespace": "other", "uid": "b"})
+    before = renders(state.queue)
+    await state.queue.refresh()
+    await state.queue.refresh()
+    assert names(state.queue) == ["a", "b"]
+    assert [body["metadata"]["name"] for body in bodies(state.queue, Selection(namespace="other"))] == ["b"]
+    assert renders(state.queue) == before + 1
+
+
+# --- watches ----------------------------------------------------------------------------------------------------
+
+
+async def test_a_watch_begins_with_all_rows_and_a_bookmark_and_continues_with_changes() -> None:
+    state = State()
+    state.add_node("n1")
+    state.add_node("n2")
+    async with watching(state.fleet, **LIST) as client:
+        assert client.seen == [("ADDED", "n1"), ("ADDED", "n2"), END]
+        assert client.frames[-1]["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        state.bind("p")
+        state.cluster.remove_device("n2")
+        state.add_node("n3")
+        await asyncio.sleep(1.1)
+        assert client.seen[3:] == [("MODIFIED", "n1"), ("ADDED", "n3"), ("DELETED", "n2")]
+        changed = client.frames[3]["object"]["devices"][0]
+        assert (changed["users"], changed["free"]["gpu-core"]) == (1, 0)
+        versions = [int(frame["object"]["metadata"]["resourceVersion"]) for frame in client.frames[3:]]
+        assert versions == [FIRST + 1, FIRST + 2, FIRST + 3]
+
+
+async def test_changes_come_at_most_once_a_second() -> None:
+    state = State()
+    state.add_node("n1", cards=8)
+    async with watching(state.fleet) as client:
+        for number in range(8):
+            state.bind(f"p{number}", minor=number)
+            await asyncio.sleep(0.25)
+        await asyncio.sleep(1.0)
+    gaps = [after - before for before, after in zip(client.at, client.at[1:], strict=False)]
+    assert 2 <= len(gaps) <= 3
+    assert all(gap >= PAUSES[0] for gap in gaps[1:])
+    assert client.frames[-1]["object"]["models"]
+
+
+async def test_nothing_is_rendered_unless_somebody_asks() -> None:
+    state = State()
+    running = asyncio.create_task(state.queue.run())
+    before = renders(state.queue)
+    state.add_waiting("a")
+    await asyncio.sleep(100)
+    assert renders(state.queue) == before
+    with state.queue.watched():
+        await asyncio.sleep(3.5)
+    rendered = renders(state.queue)
+    assert 3 <= rendered - before <= 4
+    await asyncio.sleep(100)
+    assert renders(state.queue) == rendered
+    running.cancel()
+
+
+async def test_clients_that_leave_do_not_have_rows_rendered_again() -> None:
+    state = State()
+    for number in range(3_000):
+        state.add_waiting(f"p{number}")
+    before = renders(state.queue)
+    for _ in range(5):
+        client = asyncio.create_task(state.queue.refresh())
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        client.cancel()
+    await state.queue.refresh()
+    assert renders(state.queue) == before + 1
+    assert len(names(state.queue)) == 3_000
+
+
+async def test_nothing_is_being_rendered_when_rows_have_been_refreshed() -> None:
+    state = State()
+    for number in range(3_000):
+        state.add_waiting(f"p{number}")
+    await state.queue.refresh()
+    await asyncio.sleep(IDLE_SECONDS)
+    refreshing = asyncio.create_task(state.queue.refresh())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    # Its turn is next, before the one of who waits for the refresh.
+    state.add_waiting("new", priority=9)
+    running = asyncio.create_task(state.queue.run())
+    with state.queue.watched():
+        await refreshing
+        assert names(state.queue)[0] == "new" or state.queue.get(("ns", "new")) is None
+    running.cancel()
+
+
+async def test_a_rendering_that_was_cancelled_is_made_up_for() -> None:
+    state = State()
+    for number in range(3_000):
+        state.add_waiting(f"p{number}")
+    await state.queue.refresh()
+    version = state.queue.version
+    state.add_waiting("new", priority=9)
+    rendering = asyncio.create_task(state.queue._render(complete=False))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    rendering.cancel()
+    await asyncio.sleep(0)
+    assert state.queue.get(("ns", "new")) is not None
+    state.cluster.remove_pending("uid-new")
+    await asyncio.sleep(IDLE_SECONDS)
+    await state.queue.refresh()
+    assert len(names(state.queue)) == 3_000
+    seen = [(change.type, change.entry.key[1]) for change in state.queue.read(state.queue.place_after(version), 10_000)]
+    assert [each for each in seen if each[1] == "new"] == [("ADDED", "new"), ("DELETED", "new")]
+
+
+async def test_rows_that_no_request_reads_are_dropped() -> None:
+    state = State()
+    state.add_node("n1")
+    running = asyncio.create_task(state.fleet.run())
+    await state.fleet.refresh()
+    version = state.fleet.version
+    await asyncio.sleep(2 * IDLE_SECONDS + 1)
+    assert state.fleet.get(("", "n1")) is None
+    await state.fleet.refresh()
+    assert names(state.fleet) == ["n1"]
+    with pytest.raises(StatusError, match="too old resource version"):
+        Client(state.fleet, resourceVersion=str(version))
+    running.cancel()
+
+
+async def test_unchanged_rows_are_not_sent_again() -> None:
+    state = State()
+    state.add_node("n1")
+    state.add_waiting("a", created="1970-01-01T00:00:00Z")
+    state.bind("p")
+    for cache in (state.fleet, state.queue, state.holders):
+        async with watching(cache) as client:
+            state.cluster.put_device(device("n1", entry(0), status={"free": "1"}))
+            # What comes and goes between two renderings is not seen.
+            state.bind("short")
+            state.cluster.remove_bound("uid-short")
+            await asyncio.sleep(5)
+            assert len(client.frames) == 1
+
+
+async def test_a_pod_that_was_created_again_is_another_one() -> None:
+    state = State()
+    state.add_node("n1")
+    state.bind("p")
+    async with watching(state.holders) as client:
+        state.cluster.remove_bound("uid-p")
+        state.bind("p", uid="another")
+        await asyncio.sleep(1.1)
+        assert client.seen == [("ADDED", "p"), ("DELETED", "p"), ("ADDED", "p")]
+        assert [frame["object"]["metadata"]["uid"] for frame in client.frames] == ["uid-p", "uid-p", "another"]
+
+
+async def test_positions_move_up_as_pods_leave_the_queue() -> None:
+    state = State()
+    for number, name in enumerate("abc"):
+        state.add_waiting(name, created=f"1970-01-01T00:00:0{number}Z")
+    async with watching(state.queue, namespace="ns") as client:
+        state.cluster.remove_pending("uid-a")
+        await asyncio.sleep(1.1)
+        changes = [(frame["type"], frame["object"]["metadata"]["name"]) for frame in client.frames[3:]]
+        assert changes == [("MODIFIED", "b"), ("MODIFIED", "c"), ("DELETED", "a")]
+        assert [frame["object"]["position"] for frame in client.frames[3:5]] == [1, 2]
+
+
+async def test_a_watch_continues_after_a_list_even_if_nothing_was_rendered_in_between() -> None:
+    state = State()
+    state.add_node("n1")
+    await state.fleet.refresh()
+    version = state.fleet.version
+    await asyncio.sleep(50)
+    state.add_node("n2")
+    async with watching(state.fleet, resourceVersion=str(version)) as client:
+        assert client.seen == [("ADDED", "n2")]
+
+
+async def test_a_watch_ends_in_time() -> None:
+    state = State()
+    state.add_node("n1")
+    async with watching(state.fleet, seconds=30.0, **LIST) as client:
+        await asyncio.wait_for(client.task, 31)
+    assert asyncio.get_running_loop().time() < 31
