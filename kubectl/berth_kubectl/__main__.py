@@ -1,0 +1,60 @@
+"""The entry points `kubectl-berth` and `kubectl_complete-berth`."""
+
+import gc
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Final, NoReturn
+
+from berth_kubectl.errors import NOT_ANSWERED, CommandError
+
+COMPLETE: Final = "__complete"
+"""What the script of `completion install` calls: archives of krew have one program."""
+
+
+def main() -> None:
+    """Run a command and end with its exit status."""
+    if sys.argv[1:2] == [COMPLETE]:
+        del sys.argv[1]
+        complete()
+    gc.disable()  # a command is short, and what it reads is all in use
+    signal.signal(signal.SIGTERM, _end)
+    sys.exit(run(sys.argv[1:]))
+
+
+def complete() -> NoReturn:
+    """Print what may follow on a command line, for kubectl's completion."""
+    gc.disable()
+    from berth_kubectl.commands import completing  # noqa: PLC0415 - loaded only for this
+
+    sys.stdout.write("\n".join(completing.answer(sys.argv[1:])) + "\n")
+    sys.exit(0)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run a command; return its exit status."""
+    from berth_kubectl import arguments as command_line  # noqa: PLC0415 - loaded within what reports errors
+
+    try:
+        options = command_line.parse(arguments)
+        status: int = options.run(options)
+        sys.stdout.flush()
+    except CommandError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return NOT_ANSWERED
+    except BrokenPipeError:  # the reader has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        return 128 + signal.SIGINT
+    return status
+
+
+def _end(*_: object) -> NoReturn:
+    """End in order, so that the proxy ends too."""
+    sys.exit(128 + signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    main()

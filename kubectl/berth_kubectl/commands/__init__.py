@@ -1,0 +1,1 @@
+"""One module for each verb: its arguments, its rows as pure functions of objects, and how it is run."""

@@ -1,0 +1,25 @@
+"""`kubectl berth advise POD`: which few pods to move so that a pod fits."""
+
+import argparse
+from typing import Final
+
+from berth_kubectl.commands import planned
+
+SUMMARY: Final = "show which few pods to move so that a pod fits"
+EXAMPLES: Final = """\
+  kubectl berth advise finetune-0 -n ml      # a pod that waits
+  kubectl berth advise -f pod.yaml           # one that does not exist yet
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    which = parser.add_mutually_exclusive_group(required=True)
+    which.add_argument("pod", nargs="?", default="", metavar="POD", help="a pod that waits")
+    which.add_argument("-f", "--file", default="", help="the pod: YAML or JSON, - for standard input")
+    planned.configure(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the advice; return 1 if no pods were found that could be moved."""
+    return planned.run(options, "advise")

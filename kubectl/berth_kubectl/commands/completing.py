@@ -1,0 +1,128 @@
+"""What may follow on a command line: verbs, flags, their values, and names of objects of one namespace."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from berth_kubectl import arguments
+from berth_kubectl.errors import CommandError
+from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.resources import (
+    DEPLOYMENTS,
+    DEVICES,
+    JOBS,
+    NAMESPACES,
+    POD_GROUPS,
+    PODS,
+    Resource,
+)
+from berth_kubectl.transport import kubectl
+from berth_kubectl.transport.kubectl import Kubectl
+
+LIMIT: Final = 500
+"""Names that are read at most."""
+NO_FILES: Final = ":4"
+FILES: Final = ":0"
+"""The last line of an answer to kubectl: whether its shell function also completes names of files."""
+
+PLACES: Final = {"devices": DEVICES, "explain": PODS, "advise": PODS}
+"""Verb -> the objects that its argument names."""
+WORKLOADS: Final = {"pod": PODS, "job": JOBS, "deployment": DEPLOYMENTS, "podgroup": POD_GROUPS}
+CONTEXTS: Final = "--context"
+FILE_FLAGS: Final = frozenset({"-f", "--file", "--config", "--snapshot", "--kubeconfig", "--folder"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What may follow: words that are known, or names that have to be read."""
+
+    words: Sequence[str] = ()
+    resource: Resource | None = None
+    """Names of these objects, of the namespace of the command line."""
+    prefix: str = ""
+    """What comes before a name: `job/`."""
+    contexts: bool = False
+    """Names of contexts."""
+    files: bool = False
+
+
+def wanted(words: Sequence[str]) -> Wanted:
+    """Return what may follow on a command line whose last word is being typed."""
+    *before, typed = words or [""]
+    place = arguments.place_of_verb(before)
+    if place < len(before):
+        return _of_verb(before[place], [*before[:place], *before[place + 1 :]], typed)
+    if before and before[-1] == CONTEXTS:
+        return Wanted(contexts=True)
+    if typed.startswith("-"):
+        return Wanted(words=[flag for flag, _, _ in arguments.FLAGS])
+    return Wanted(words=list(arguments.VERBS))
+
+
+def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
+    if verb not in arguments.VERBS:
+        return Wanted()
+    parser = arguments.parser(verb)
+    if before and (action := parser._option_string_actions.get(before[-1])) and action.nargs != 0:  # noqa: SLF001
+        return _value(before[-1], action)
+    if typed.startswith("-"):
+        return Wanted(words=[flag for flag in parser._option_string_actions if flag.startswith("--")])  # noqa: SLF001
+    kind, slash, _ = typed.rpartition("/")
+    if verb == "explain" and slash:
+        return Wanted(resource=WORKLOADS.get(kind), prefix=f"{kind}/")
+    choices = next((action.choices for action in parser._positionals._group_actions if action.choices), None)  # noqa: SLF001
+    return Wanted(words=[*map(str, choices)]) if choices else Wanted(resource=PLACES.get(verb))
+
+
+def _value(flag: str, action: argparse.Action) -> Wanted:
+    if action.choices:
+        return Wanted(words=[*map(str, action.choices)])
+    if flag in ("-n", "--namespace", "--system-namespace", "--agent-namespace"):
+        return Wanted(resource=NAMESPACES)
+    return Wanted(contexts=flag == CONTEXTS, files=flag in FILE_FLAGS)
+
+
+def answer(words: Sequence[str]) -> list[str]:
+    """Return the lines that kubectl reads: words that begin with what is typed, and how to go on."""
+    what = wanted(words)
+    typed = words[-1] if words else ""
+    known = [*what.words, *(what.prefix + name for name in _names(what, words))]
+    return [*(word for word in known if word.startswith(typed)), FILES if what.files else NO_FILES]
+
+
+def _names(what: Wanted, words: Sequence[str]) -> list[str]:
+    """Return names of objects; none if they cannot be read, since a message would end up on the command line."""
+    try:
+        program = kubectl.find(_flags(words))
+        if what.contexts:
+            return program.contexts()
+        return [] if what.resource is None else _objects(program, what.resource, words)
+    except CommandError:
+        return []
+
+
+def _objects(program: Kubectl, resource: Resource, words: Sequence[str]) -> list[str]:
+    namespace = ""
+    if resource.namespaced:
+        namespace = _after(words, ("-n", "--namespace")) or program.namespace()
+    answered = program.get_raw(resource.request(namespace, limit=str(LIMIT)).target)
+    return [name_of(each) for each in answered["items"]]
+
+
+def _after(words: Sequence[str], flags: Sequence[str]) -> str:
+    """Return the value of a flag on an unfinished command line; empty if it is not there."""
+    for flag in flags:
+        for word, value in pairwise([*words, ""]):
+            if word == flag:
+                return value
+            if word.startswith(f"{flag}="):
+                return word.partition("=")[2]
+    return ""
+
+
+def _flags(words: Sequence[str]) -> list[str]:
+    """Return kubectl's global flags of an unfinished command line."""
+    values = {flag: _after(words[:-1], (flag,)) for flag, _, _ in arguments.FLAGS}
+    return [f"{flag}={value}" for flag, value in values.items() if value]

@@ -1,0 +1,131 @@
+"""`kubectl berth devices [NODE]`: every device, with health, use and place; cordoned and silent nodes included."""
+
+import argparse
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from berth_kubectl.arguments import forms, selector, watching
+from berth_kubectl.commands import listing
+from berth_kubectl.errors import CommandError
+from berth_kubectl.printing import amounts, colours
+from berth_kubectl.printing.report import Column, Report, Row, cell
+from berth_kubectl.reading import views
+from berth_kubectl.reading.contract import Card, FleetNode
+
+SUMMARY: Final = "show every device: health, use, MIG, NUMA node, links"
+EXAMPLES: Final = """\
+  kubectl berth devices                      # all nodes
+  kubectl berth devices node-3 -o wide       # one node, with ids, PCIe switches, links and messages
+  kubectl berth devices -l pool=training     # the nodes with a label
+"""
+HEALTHY: Final = "Healthy"
+
+
+def state_colour(text: str) -> str:
+    """Return the colour of a state: green if nothing is wrong."""
+    return "" if text in (HEALTHY, "Ready", "-") else colours.YELLOW if text == "Cordoned" else colours.RED
+
+
+COLUMNS: Final = (
+    Column(title="NODE"),
+    Column(title="STATE", style=state_colour),
+    Column(title="TYPE"),
+    Column(title="MINOR"),
+    Column(title="MODEL"),
+    Column(title="HEALTH", style=state_colour),
+    Column(title="USERS"),
+    Column(title="FREE"),
+    Column(title="NUMA"),
+    Column(title="ID", wide=True),
+    Column(title="PCIE", wide=True),
+    Column(title="LINKS", wide=True),
+    Column(title="MESSAGE", wide=True),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("node", nargs="?", default="", metavar="NODE", help="only this node")
+    selector(parser, "nodes")
+    watching(parser)
+    forms(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the devices."""
+    return listing.show(
+        options, lambda _: views.fleets(options.selector), lambda rows, _: report(of_node(rows, options.node))
+    )
+
+
+def of_node(fleet: Iterable[FleetNode], node: str) -> list[FleetNode]:
+    """Return the rows of one node, or of all if it is empty.
+
+    Raises:
+        CommandError: the node has no Device.
+    """
+    chosen = [row for row in fleet if node in ("", row["metadata"]["name"])]
+    if node and not chosen:
+        raise CommandError(f'the node "{node}" has no Device; `kubectl get nodes,devices` lists both')
+    return chosen
+
+
+def report(fleet: Sequence[FleetNode]) -> Report:
+    """Return a row for each device, and one for each node without devices."""
+    return Report(
+        kind="FleetNodeList",
+        columns=COLUMNS,
+        rows=[row for node in fleet for row in _rows(node)],
+        items=fleet,
+        names=[f"device.berth.dev/{node['metadata']['name']}" for node in fleet],
+    )
+
+
+def _rows(node: FleetNode) -> list[Row]:
+    head = (node["metadata"]["name"], state(node))
+    if not node["devices"]:
+        return [(*head, *("-",) * (len(COLUMNS) - 3), node["blocked"])]
+    ids = {card["id"]: str(card["minor"]) for card in node["devices"]}
+    return [(*head, *_row(card, node, ids)) for card in node["devices"]]
+
+
+def state(node: FleetNode) -> str:
+    """Return the state of a node in one word."""
+    if not node["reporting"]:
+        return "Silent"
+    if not node["ready"]:
+        return "NotReady"
+    return "Ready" if node["schedulable"] else "Cordoned"
+
+
+def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
+    links = ",".join(f"{ids.get(peer, peer)}:{kind}" for peer, kind in sorted(card["links"].items()))
+    return (
+        card["type"],
+        str(card["minor"]),
+        cell(card["model"]),
+        health(card, node),
+        str(card["users"]),
+        cell(_free(card)),
+        str(card["numaNode"]) if card["numaNode"] >= 0 else "-",
+        card["id"],
+        cell(card["pcie"]),
+        cell(links),
+        card["message"] or node["blocked"],
+    )
+
+
+def health(card: Card, node: FleetNode) -> str:
+    """Return the health of a card in one word."""
+    if not card["healthy"]:
+        return "Unhealthy"
+    return "Blocked" if node["blocked"] else HEALTHY
+
+
+def _free(card: Card) -> str:
+    """Return what is free of a card: MIG instances by profile, slices, else hundredths and memory."""
+    if card["mig"]:
+        profiles = [each["profile"] for each in card["mig"]]
+        free = [each["profile"] for each in card["mig"] if each["free"]]
+        return ",".join(f"{name}:{free.count(name)}/{profiles.count(name)}" for name in sorted(set(profiles)))
+    return amounts.requests(card["free"])

@@ -1,0 +1,122 @@
+"""The text of an explanation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from berth_kubectl.printing import amounts, tables
+from berth_kubectl.printing.report import Column
+from berth_kubectl.printing.tables import clean
+from berth_kubectl.reading.contract import Bind, ExplainedGang, Explanation, NearNode, ReasonGroup
+
+LABEL: Final = 13
+SHOWN_NODES: Final = 5
+"""Names of nodes that a row lists without `-o wide`."""
+
+
+def text(explanation: Explanation, events: Sequence[Mapping[str, Any]] = (), *, wide: bool = False) -> list[str]:
+    """Return the lines for people."""
+    metadata = explanation["metadata"]
+    head = [
+        ("Pod", f"{metadata.get('namespace', '')}/{metadata['name']}"),
+        ("State", explanation["state"] + _place(explanation)),
+        ("Message", explanation["message"]),
+        *_outlook(explanation),
+        *_others(explanation),
+    ]
+    lines = [f"{f'{label}:':<{LABEL}}{clean(value)}" for label, value in head if value]
+    lines += _section("Nodes that lack amounts alone, the nearest first:", _nearest(explanation.get("nearest", [])))
+    lines += _section("All nodes, by what they lack:", _groups(explanation.get("groups", []), wide=wide))
+    lines += _section("Scores of the chosen node and of the runners-up:", _scores(explanation.get("bind")))
+    return lines + _section("Events:", _events(events))
+
+
+def _place(explanation: Explanation) -> str:
+    queue = explanation.get("queue")
+    if not queue:
+        return ""
+    backoff = f", backs off for {queue['backoffSeconds']:.0f} s" if queue["backoffSeconds"] else ""
+    return f" (position {queue['position']} of {queue['of']} in the queue{backoff})"
+
+
+def _outlook(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield whether waiting, another node or preemption helps."""
+    if "fitsWhenEmpty" in explanation and explanation["state"] not in ("Bound", "Binding"):
+        empty, nodes = explanation["fitsWhenEmpty"], explanation.get("nodes", 0)
+        fits = "it would be placed now" if explanation.get("fitsNow") else "not now"
+        later = (
+            f"on {empty} of {nodes} nodes if they were empty"
+            if empty
+            else "on no node even if empty: waiting is in vain"
+        )
+        yield "Fits", f"{fits}; {later}"
+        helps = explanation.get("newNodeHelps")
+        yield "New node", "one more node like those would help" if helps else "one more node would not help"
+    if preemption := explanation.get("preemption"):
+        yield "Preemption", f"{'possible' if preemption['possible'] else 'not possible'}: {preemption['message']}"
+
+
+def _others(explanation: Explanation) -> Iterator[tuple[str, str]]:
+    if gang := explanation.get("gang"):
+        yield "Gang", _gang(gang)
+    if reservation := explanation.get("reservation"):
+        yield "Reserved", f"{reservation['node']}: {reservation['message']}"
+    if (queue := explanation.get("queue")) and queue["wakesOn"]:
+        yield "Wakes on", ", ".join(queue["wakesOn"])
+
+
+def _gang(gang: ExplainedGang) -> str:
+    known = dict(gang)
+    counts = [f"{known[key]} {what}" for key, what in _COUNTS.items() if key in known]
+    first = f"; the first without a place is {name}" if (name := gang.get("firstWithoutPlace")) else ""
+    return f"{gang.get('name', '')}: {', '.join(counts)}{first}. {gang.get('message', '')}".rstrip()
+
+
+_COUNTS: Final = {"members": "members", "required": "required", "bound": "bound", "waiting": "wait"}
+
+
+def _section(title: str, lines: Sequence[str]) -> list[str]:
+    return ["", title, "", *lines] if lines else []
+
+
+def _nearest(nodes: Sequence[NearNode]) -> list[str]:
+    rows = [(node["node"], "; ".join(_lacks(node)) or "-") for node in nodes]
+    return tables.lines((Column(title="NODE"), Column(title="LACKS")), rows) if rows else []
+
+
+def _lacks(node: NearNode) -> Iterator[str]:
+    if node["resources"]:
+        yield amounts.requests(node["resources"])
+    for card in node["cards"]:
+        yield f"{card['type']} {card['minor']}: {amounts.requests(card['amounts'])}"
+
+
+def _groups(groups: Sequence[ReasonGroup], *, wide: bool) -> list[str]:
+    rows = [(str(group["count"]), _nodes(group, wide=wide), "; ".join(group["reasons"])) for group in groups]
+    columns = (Column(title="COUNT"), Column(title="NODES"), Column(title="REASONS"))
+    return tables.lines(columns, rows) if rows else []
+
+
+def _nodes(group: ReasonGroup, *, wide: bool) -> str:
+    shown = group["nodes"] if wide else group["nodes"][:SHOWN_NODES]
+    more = group["count"] - len(shown)
+    return ",".join(shown) + (f",+{more}" if more > 0 else "")
+
+
+def _scores(bind: Bind | None) -> list[str]:
+    if bind is None:
+        return []
+    if not bind["kept"]:
+        return [f"not kept for the bind to {bind['node']}: the leader keeps its last 1,000"]
+    terms = list(dict.fromkeys(term for score in bind["scores"] for term in score["terms"]))
+    columns = (Column(title="NODE"), Column(title="TOTAL"), *(Column(title=term.upper()) for term in terms))
+    rows = [
+        (score["node"], str(score["total"]), *(str(score["terms"].get(term, 0)) for term in terms))
+        for score in bind["scores"]
+    ]
+    return tables.lines(columns, rows)
+
+
+def _events(events: Sequence[Mapping[str, Any]]) -> list[str]:
+    columns = tuple(Column(title=title) for title in ("LAST", "TYPE", "REASON", "COUNT", "MESSAGE"))
+    rows = [(each["time"], each["type"], each["reason"], str(each["count"]), each["message"]) for each in events]
+    return tables.lines(columns, rows) if rows else []

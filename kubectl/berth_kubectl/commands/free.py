@@ -1,0 +1,215 @@
+"""`kubectl berth free`: what is free, by model and kind, and the largest request that fits one node."""
+
+import argparse
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth_api import mig, names
+from berth_api.allocation import REPLICAS
+from berth_kubectl.arguments import forms, selector, watching
+from berth_kubectl.commands import listing
+from berth_kubectl.printing import amounts
+from berth_kubectl.printing.report import Column, Report, Row, cell
+from berth_kubectl.reading import views
+from berth_kubectl.reading.contract import Card, FleetNode
+
+SUMMARY: Final = "show what is free, by model, and the largest request that fits one node"
+EXAMPLES: Final = """\
+  kubectl berth free                         # whole cards, shares, slices and MIG instances
+  kubectl berth free --model H100            # models whose name contains this
+  kubectl berth free -l pool=training        # on the nodes with a label
+"""
+WHOLE: Final = "whole"
+SHARE: Final = "share"
+SLICE: Final = "slice"
+FULL: Final = 100
+COLUMNS: Final = (
+    Column(title="TYPE"),
+    Column(title="MODEL"),
+    Column(title="KIND"),
+    Column(title="TOTAL"),
+    Column(title="FREE"),
+    Column(title="LARGEST"),
+    Column(title="NODES"),
+    Column(title="NODE", wide=True),
+    Column(title="NOTE"),
+)
+
+Kind = tuple[str, str, str]
+"""Device type, model, kind."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Pool:
+    """What there is of one kind of devices."""
+
+    total: int = 0
+    free: Counter[str] = field(default_factory=Counter)
+    """Node -> units that can be allocated now: devices, or hundredths of a partly used card."""
+    largest: Counter[str] = field(default_factory=Counter)
+    """Node -> units of the largest request that fits: all devices of the node, or one card's share."""
+    unusable: Counter[str] = field(default_factory=Counter)
+    """Why -> units that no pod holds and that cannot be allocated."""
+    unlinked: set[str] = field(default_factory=set)
+    """Nodes on which no two of the free cards have an NVLink, although the model has them."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--model", default="", metavar="TEXT", help="models whose name contains this, ignoring case")
+    selector(parser, "nodes")
+    watching(parser)
+    forms(parser, ("wide", "json", "yaml"))
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print what is free."""
+    return listing.show(
+        options,
+        lambda _: views.fleets(options.selector),
+        lambda rows, _: report(rows, model=options.model),
+    )
+
+
+def report(fleet: Iterable[FleetNode], *, model: str = "") -> Report:
+    """Return a row for each kind of devices whose model contains a text."""
+    pools = {kind: pool for kind, pool in pooled(fleet).items() if model.casefold() in kind[1].casefold()}
+    listed = sorted(pools.items(), key=lambda item: (item[0][0] != names.GPU, item[0]))
+    return Report(
+        kind="FreeDevicesList",
+        columns=COLUMNS,
+        rows=[_row(kind, pool) for kind, pool in listed],
+        items=[_item(kind, pool) for kind, pool in listed],
+        empty="No devices found",
+    )
+
+
+# --- counting ---------------------------------------------------------------------------------------------------
+
+
+def pooled(fleet: Iterable[FleetNode]) -> dict[Kind, Pool]:
+    """Return what there is of each kind."""
+    pools: dict[Kind, Pool] = defaultdict(Pool)
+    for node in fleet:
+        for card in node["devices"]:
+            _count(card, node, pools)
+        _count_links(node, pools)
+    return dict(pools)
+
+
+def _count(card: Card, node: FleetNode, pools: dict[Kind, Pool]) -> None:
+    name, obstacle = node["metadata"]["name"], _obstacle(card, node)
+    for kind, total, free in _units(card):
+        pool = pools[card["type"], card["model"], kind]
+        pool.total += total
+        if obstacle:
+            pool.unusable[obstacle] += total if kind != SHARE and not card["users"] else 0
+        elif free:
+            pool.free[name] += free
+            pool.largest[name] = max(pool.largest[name], free) if kind == SHARE else pool.free[name]
+
+
+def _obstacle(card: Card, node: FleetNode) -> str:
+    """Return why nothing of a card can be allocated; empty if something can."""
+    if not node["reporting"]:
+        return "on nodes whose agent is silent"
+    if not card["healthy"] and not card["mig"]:
+        return "unhealthy"
+    if not node["schedulable"]:
+        return "on cordoned nodes"
+    return "on blocked nodes" if not node["ready"] or node["blocked"] else ""
+
+
+def _units(card: Card) -> Iterator[tuple[str, int, int]]:
+    """Yield (kind, total, free) of a card: in devices, shares in hundredths."""
+    total, free = card["total"], card["free"]
+    instances = {name: amount for name, amount in total.items() if mig.is_resource(name)}
+    if instances:
+        yield from ((mig.profile(name), amount, free.get(name, 0)) for name, amount in instances.items())
+        return
+    if replicas := total.get(REPLICAS):
+        yield SLICE, replicas, free.get(REPLICAS, 0)
+    capacity, left = _hundredths(card, total), _hundredths(card, free)
+    is_idle = not card["users"] and left >= capacity
+    yield WHOLE, 1, int(is_idle and capacity > 0)
+    if card["users"] and left > 0:
+        yield SHARE, 0, left
+
+
+def _hundredths(card: Card, of: dict[str, int]) -> int:
+    """Return hundredths of a device: of a GPU as much as there is of both its cores and its memory."""
+    if card["type"] != names.GPU:
+        return max(of.values(), default=0)
+    return min(of.get(names.GPU_CORE, 0), of.get(names.GPU_MEMORY_RATIO, 0))
+
+
+def _count_links(node: FleetNode, pools: dict[Kind, Pool]) -> None:
+    """Note where the free cards of a node have NVLinks, but none among each other."""
+    idle: dict[str, list[Card]] = defaultdict(list)
+    for card in node["devices"]:
+        if any(kind == WHOLE and free for kind, _, free in _units(card)) and not _obstacle(card, node):
+            idle[card["model"]].append(card)
+    for model, cards in idle.items():
+        ids = {card["id"] for card in cards}
+        links = [peer for card in cards for peer, kind in card["links"].items() if kind.startswith("NVLink")]
+        if len(cards) > 1 and links and not ids.intersection(links):
+            pools[names.GPU, model, WHOLE].unlinked.add(node["metadata"]["name"])
+
+
+# --- rows -------------------------------------------------------------------------------------------------------
+
+
+def _row(kind: Kind, pool: Pool) -> Row:
+    device_type, model, sort = kind
+    node, largest = _largest(pool)
+    return (
+        device_type,
+        cell(model),
+        sort,
+        str(pool.total) if sort != SHARE else "-",
+        _shown(sort, sum(pool.free.values())),
+        _shown(sort, largest),
+        str(len(pool.free)),
+        node or "-",
+        "; ".join(notes(kind, pool)) or "-",
+    )
+
+
+def _item(kind: Kind, pool: Pool) -> dict[str, Any]:
+    node, largest = _largest(pool)
+    return {
+        "type": kind[0],
+        "model": kind[1],
+        "kind": kind[2],
+        "total": pool.total,
+        "free": sum(pool.free.values()),
+        "largest": {"amount": largest, "node": node},
+        "nodes": dict(sorted(pool.free.items())),
+        "unusable": {why: count for why, count in sorted(pool.unusable.items()) if count},
+        "notes": notes(kind, pool),
+    }
+
+
+def _largest(pool: Pool) -> tuple[str, int]:
+    """Return the node with the largest request that fits, and its units."""
+    return min(pool.largest.items(), key=lambda item: (-item[1], item[0]), default=("", 0))
+
+
+def _shown(kind: str, units: int) -> str:
+    return amounts.cards(units) if kind == SHARE else str(units)
+
+
+def notes(kind: Kind, pool: Pool) -> list[str]:
+    """Return what the numbers alone would hide."""
+    free, (_, largest) = sum(pool.free.values()), _largest(pool)
+    listed = []
+    if kind[2] == WHOLE and free > 1 and largest == 1:
+        listed.append(f"of no use together: each of the {free} free ones is on another node")
+    elif kind[2] == WHOLE and pool.unlinked and set(pool.free) <= pool.unlinked:
+        listed.append("no two free ones of a node have an NVLink")
+    if kind[2] == SHARE and free >= FULL > largest:
+        listed.append(f"of no use together: no card has more than {amounts.cards(largest)} free")
+    listed += [f"{count} {why}" for why, count in sorted(pool.unusable.items()) if count]
+    return listed

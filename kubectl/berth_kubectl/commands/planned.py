@@ -1,0 +1,33 @@
+"""What `simulate` and `advise` have in common: they read the cluster with the user's rights, and decide here."""
+
+import argparse
+
+from berth_kubectl.arguments import namespace
+from berth_kubectl.commands import connecting
+from berth_kubectl.loading import heavy
+from berth_kubectl.printing import output
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    namespace(parser)
+    parser.add_argument("--snapshot", metavar="FILE", help="what `berth-operator snapshot` wrote, not the live cluster")
+    parser.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration; by default a default profile")
+    parser.add_argument("--node-selector", default="", metavar="LABELS", help="the nodes to use, like the operator's")
+    parser.add_argument(
+        "--trusted-schedulers", default="", metavar="NAMES", help="others whose allocations are trusted"
+    )
+    parser.add_argument("-o", "--output", default="", choices=("json", "yaml"), metavar="FORM", help="json | yaml")
+
+
+def run(options: argparse.Namespace, question: str) -> int:
+    """Answer a question by the function of its name in `heavy.planning`."""
+    to = output.standard(options.output)
+    if options.snapshot:
+        options.namespace = options.namespace or "default"
+        return int(getattr(heavy("planning"), question)(options, [], to))
+    with connecting.session(options) as session:
+        planning = heavy("planning")
+        taken = planning.read(session.api, node_selector=options.node_selector)
+        options.namespace = session.namespace
+    return int(getattr(planning, question)(options, taken, to))

@@ -1,0 +1,108 @@
+"""`kubectl berth queue`: the pods that wait, in the order in which they will be tried."""
+
+import argparse
+from collections.abc import Sequence
+from typing import Final
+
+from berth_api import names
+from berth_kubectl.arguments import forms, namespaces, selector, watching
+from berth_kubectl.commands import listing
+from berth_kubectl.printing import amounts, colours
+from berth_kubectl.printing.report import Column, Report, Row, cell
+from berth_kubectl.reading import views
+from berth_kubectl.reading.contract import QueuedPod
+
+SUMMARY: Final = "show the pods that wait, in the order in which they will be tried"
+EXAMPLES: Final = """\
+  kubectl berth queue                        # the waiting pods of this namespace, and their places in the whole queue
+  kubectl berth queue -A -o wide             # with reasons, back-off, and what wakes them
+  kubectl berth queue --watch
+"""
+PLAIN: Final = ("cpu", "memory", "ephemeral-storage", "pods")
+"""Resources that a table leaves out: every pod requests them."""
+STATES: Final = {"active": "Active", "backoff": "BackingOff", "unschedulable": "Unschedulable", "gated": "Gated"}
+
+
+def _state_colour(text: str) -> str:
+    return {"Active": colours.GREEN, "BackingOff": colours.YELLOW, "Unschedulable": colours.YELLOW}.get(text, "")
+
+
+COLUMNS: Final[Sequence[Column]] = (
+    Column(title="POSITION"),
+    Column(title="NAMESPACE"),
+    Column(title="NAME"),
+    Column(title="STATE", style=_state_colour),
+    Column(title="PRIORITY"),
+    Column(title="WAITING", volatile=True),
+    Column(title="GANG"),
+    Column(title="REQUESTS"),
+    Column(title="SCHEDULER", wide=True),
+    Column(title="BACKOFF", wide=True, volatile=True),
+    Column(title="RESERVED", wide=True),
+    Column(title="WAKES-ON", wide=True),
+    Column(title="MESSAGE", wide=True),
+)
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--scheduler-names",
+        default=names.SCHEDULER,
+        metavar="NAMES",
+        help="Berth's, joined by commas, where the visibility API is not served (default: %(default)s)",
+    )
+    namespaces(parser)
+    selector(parser, "pods")
+    watching(parser)
+    forms(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the queue."""
+    schedulers = frozenset(options.scheduler_names.split(","))
+    return listing.show(
+        options,
+        lambda session: views.queues(session.namespace, schedulers, options.selector),
+        lambda rows, _: report(rows),
+    )
+
+
+def report(pods: Sequence[QueuedPod]) -> Report:
+    """Return a row for each pod that waits, by its position; those without one follow in their order."""
+    listed = sorted(pods, key=lambda pod: (pod["position"] == 0, pod["position"]))
+    return Report(
+        kind="QueuedPodList",
+        columns=COLUMNS,
+        rows=[_row(pod) for pod in listed],
+        items=listed,
+        names=[f"pod/{pod['metadata']['name']}" for pod in listed],
+        volatile=("waitingSeconds", "backoffSeconds"),
+        empty="No pods wait",
+    )
+
+
+def _row(pod: QueuedPod) -> Row:
+    return (
+        str(pod["position"] or "-"),
+        pod["metadata"].get("namespace", ""),
+        pod["metadata"]["name"],
+        STATES.get(pod["state"], cell(pod["state"])),
+        str(pod["priority"]),
+        amounts.age(pod["waitingSeconds"]),
+        _gang(pod),
+        amounts.requests({name: amount for name, amount in pod["requests"].items() if name not in PLAIN}),
+        pod["scheduler"],
+        f"{pod['backoffSeconds']:.0f}s" if pod["backoffSeconds"] else "-",
+        pod["reservedNode"],
+        ",".join(map(cell, pod["wakesOn"])),
+        pod["message"],
+    )
+
+
+def _gang(pod: QueuedPod) -> str:
+    """Return the gang of a pod: `train`, or `train:3/4` with its waiting and required members."""
+    gang = pod.get("gang")
+    if not gang:
+        return "-"
+    return f"{gang['name']}:{gang['members']}/{gang['required']}" if "required" in gang else gang["name"]

@@ -1,0 +1,190 @@
+"""`kubectl berth who`: which pods hold devices, or how much namespaces, owners and nodes hold together."""
+
+import argparse
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from berth_api import keys, mig, names
+from berth_api.allocation import REPLICAS
+from berth_kubectl.arguments import forms, namespaces, selector, watching
+from berth_kubectl.commands import listing
+from berth_kubectl.printing import amounts, colours
+from berth_kubectl.printing.report import Column, Report, Row, cell
+from berth_kubectl.reading import views
+from berth_kubectl.reading.contract import HeldPart, Holder
+from berth_kubectl.reading.objects import time_of
+
+SUMMARY: Final = "show which pods hold devices: by pod, namespace, owner, node or card"
+EXAMPLES: Final = """\
+  kubectl berth who                          # the pods of this namespace
+  kubectl berth who -A --by namespace        # how many cards each namespace holds
+  kubectl berth who -A --by card -o wide     # which pods are on which card
+"""
+BY: Final = ("pod", "namespace", "owner", "node", "card")
+SLICES: Final = 7
+"""Compute slices of a GPU in MIG mode."""
+FULL: Final = 100
+
+
+def _drift_colour(text: str) -> str:
+    return colours.RED if text == "yes" else ""
+
+
+PODS: Final[Sequence[Column]] = (
+    Column(title="NAMESPACE"),
+    Column(title="NAME"),
+    Column(title="NODE"),
+    Column(title="CARDS"),
+    Column(title="DEVICES"),
+    Column(title="OWNER"),
+    Column(title="AGE", volatile=True),
+    Column(title="ENDS", wide=True),
+    Column(title="SCHEDULER", wide=True),
+    Column(title="AMOUNTS", wide=True),
+    Column(title="DRIFTED", wide=True, style=_drift_colour),
+)
+GROUPS: Final = {
+    "namespace": (Column(title="NAMESPACE"),),
+    "owner": (Column(title="NAMESPACE"), Column(title="OWNER")),
+    "node": (Column(title="NODE"),),
+    "card": (Column(title="NODE"), Column(title="TYPE"), Column(title="MINOR")),
+}
+SUMS: Final = (Column(title="PODS"), Column(title="CARDS"), Column(title="MODELS"), Column(title="NAMES", wide=True))
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument("--by", choices=BY, default="pod", help=f"one row for each {' | '.join(BY)} (default: pod)")
+    namespaces(parser)
+    selector(parser, "pods")
+    watching(parser)
+    forms(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the holders."""
+    return listing.show(
+        options,
+        lambda session: views.holding(session.namespace, options.selector),
+        lambda rows, now: report(rows, by=options.by, now=now),
+    )
+
+
+def report(holders: Sequence[Holder], *, by: str = "pod", now: datetime) -> Report:
+    """Return a row for each pod that holds devices, or for each group of them."""
+    columns: Sequence[Column]
+    if by == "pod":
+        rows, columns, items = [_row(each, now) for each in holders], PODS, list[Any](holders)
+    else:
+        groups = _grouped(holders, by)
+        rows, columns = [_sum(key, parts) for key, parts in groups], (*GROUPS[by], *SUMS)
+        items = [_item(key, parts, columns) for key, parts in groups]
+    return Report(
+        kind="HolderList" if by == "pod" else "HolderSumList",
+        columns=columns,
+        rows=rows,
+        items=items,
+        names=[f"pod/{each['metadata']['name']}" for each in holders],
+        empty="No pods hold devices",
+    )
+
+
+# --- pods -------------------------------------------------------------------------------------------------------
+
+
+def _row(holder: Holder, now: datetime) -> Row:
+    metadata, since = holder["metadata"], time_of(holder["since"])
+    return (
+        metadata.get("namespace", ""),
+        metadata["name"],
+        holder["node"],
+        amounts.cards(sum(map(hundredths, holder["devices"]))),
+        cell(devices(holder["devices"])),
+        owner(holder),
+        amounts.age((now - since).total_seconds()) if since else "-",
+        holder["endsBy"],
+        holder["scheduler"],
+        cell(";".join(amounts.requests(part["amounts"]) for part in holder["devices"])),
+        "yes" if holder["drifted"] else "no",
+    )
+
+
+def devices(parts: Iterable[HeldPart]) -> str:
+    """Return the devices of a pod: `gpu:0,1` and `rdma:2`."""
+    by_type: dict[str, dict[int, None]] = defaultdict(dict)
+    for part in parts:
+        by_type[part["type"]][part["minor"]] = None
+    return ";".join(f"{kind}:{','.join(map(str, minors))}" for kind, minors in by_type.items())
+
+
+def owner(holder: Holder) -> str:
+    """Return the controller of a pod: `job/train`."""
+    return f"{holder['owner']['kind'].lower()}/{holder['owner']['name']}" if holder["owner"]["kind"] else "-"
+
+
+def hundredths(part: HeldPart) -> float:
+    """Return how much of a card a part is, in hundredths; devices other than GPUs count as none."""
+    held = part["amounts"]
+    if part["type"] != names.GPU:
+        return 0
+    if names.GPU_MEMORY_RATIO in held or names.GPU_CORE in held:
+        return max(held.get(names.GPU_MEMORY_RATIO, 0), held.get(names.GPU_CORE, 0))
+    slices = sum(mig.slices(name) * amount for name, amount in held.items())
+    return FULL * slices / SLICES if slices or REPLICAS in held else FULL
+
+
+# --- groups -----------------------------------------------------------------------------------------------------
+
+_Part = tuple[Holder, HeldPart]
+_Key = tuple[str, ...]
+
+
+def _grouped(holders: Iterable[Holder], by: str) -> list[tuple[_Key, list[_Part]]]:
+    """Return the parts of each group, the largest first; for cards by node and minor."""
+    groups: dict[_Key, list[_Part]] = defaultdict(list)
+    for holder in holders:
+        for part in holder["devices"]:
+            groups[_KEYS[by](holder, part)].append((holder, part))
+    if by == "card":
+        return sorted(groups.items(), key=lambda item: (*item[0][:2], int(item[0][2])))
+    return sorted(groups.items(), key=lambda item: (-_hundredths(item[1]), item[0]))
+
+
+_KEYS: Final[dict[str, Callable[[Holder, HeldPart], _Key]]] = {
+    "namespace": lambda holder, _: (holder["metadata"].get("namespace", ""),),
+    "owner": lambda holder, _: (holder["metadata"].get("namespace", ""), _owner_or_pod(holder)),
+    "node": lambda holder, _: (holder["node"],),
+    "card": lambda holder, part: (holder["node"], part["type"], str(part["minor"])),
+}
+
+
+def _owner_or_pod(holder: Holder) -> str:
+    return owner(holder) if holder["owner"]["kind"] else f"pod/{holder['metadata']['name']}"
+
+
+def _hundredths(parts: Iterable[_Part]) -> float:
+    return sum(hundredths(part) for _, part in parts)
+
+
+def _sum(key: _Key, parts: Sequence[_Part]) -> Row:
+    models = dict.fromkeys(cell(part["model"]) for _, part in parts if part["model"])
+    return (
+        *key,
+        str(len(_pods(parts))),
+        amounts.cards(_hundredths(parts)),
+        ",".join(models),
+        ",".join(_pods(parts)),
+    )
+
+
+def _item(key: _Key, parts: Sequence[_Part], columns: Sequence[Column]) -> dict[str, Any]:
+    titles = [column.title.lower() for column in columns[: len(key)]]
+    pods = [dict(zip(("namespace", "name"), keys.split(pod), strict=True)) for pod in _pods(parts)]
+    return {**dict(zip(titles, key, strict=True)), "pods": pods, "cards": round(_hundredths(parts) / FULL, 3)}
+
+
+def _pods(parts: Iterable[_Part]) -> list[str]:
+    metadata = (holder["metadata"] for holder, _ in parts)
+    return [*{f"{each.get('namespace', '')}/{each['name']}": None for each in metadata}]

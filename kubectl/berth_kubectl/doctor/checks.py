@@ -1,0 +1,83 @@
+"""All checks, what each needs to read, and the diagnosis."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth_kubectl.doctor import cluster, programs
+from berth_kubectl.doctor.facts import Facts, Finding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Check:
+    """One question about an installation."""
+
+    name: str
+    needs: tuple[str, ...]
+    """The lists that it reads."""
+    find: Callable[[Facts], Iterator[Finding]]
+
+
+CHECKS: Final = (
+    Check(name="NoLeader", needs=("leaderleases",), find=programs.no_leader),
+    Check(name="SilentAgent", needs=("devices", "leases", "nodes"), find=programs.silent_agent),
+    Check(name="NoAgent", needs=("devices", "nodes"), find=programs.no_agent),
+    Check(name="OldDefinitions", needs=("customresourcedefinitions",), find=cluster.old_definitions),
+    Check(
+        name="MissingPolicy",
+        needs=(
+            "validatingadmissionpolicies",
+            "validatingadmissionpolicybindings",
+            "mutatingadmissionpolicies",
+            "mutatingadmissionpolicybindings",
+            "mutatingwebhookconfigurations",
+        ),
+        find=cluster.missing_policy,
+    ),
+    Check(
+        name="UnreachableWebhook",
+        needs=("mutatingwebhookconfigurations", "validatingwebhookconfigurations", "services", "endpointslices"),
+        find=cluster.unreachable_webhook,
+    ),
+    Check(name="UnreachableApi", needs=("apiservices",), find=cluster.unreachable_api),
+    Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
+    Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
+    Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),
+    Check(name="ClockSkew", needs=("leaderleases", "leases"), find=programs.clock_skew),
+    Check(name="MissingRights", needs=("clusterroles", "clusterrolebindings"), find=programs.missing_rights),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Diagnosis:
+    """What is wrong, and what could not be checked."""
+
+    findings: tuple[Finding, ...]
+    checked: tuple[str, ...]
+    not_checked: dict[str, str]
+    """Name of a check -> why."""
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Return the diagnosis for JSON and YAML."""
+        listed = [
+            {"check": each.check, "object": each.object, "message": each.message, "fix": each.fix}
+            for each in self.findings
+        ]
+        not_checked = [{"check": name, "reason": why} for name, why in self.not_checked.items()]
+        return {"kind": "Diagnosis", "findings": listed, "checked": list(self.checked), "notChecked": not_checked}
+
+
+def diagnose(facts: Facts) -> Diagnosis:
+    """Return what is wrong with what was read."""
+    not_checked = {
+        check.name: "; ".join(dict.fromkeys(facts.unread[name] for name in check.needs if name in facts.unread))
+        for check in CHECKS
+        if any(name in facts.unread for name in check.needs)
+    }
+    done = [check for check in CHECKS if check.name not in not_checked]
+    return Diagnosis(
+        findings=tuple(finding for check in done for finding in check.find(facts)),
+        checked=tuple(check.name for check in done),
+        not_checked=not_checked,
+    )

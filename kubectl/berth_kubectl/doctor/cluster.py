@@ -1,0 +1,229 @@
+"""Checks of what the API server and the Nodes have for Berth: definitions, policies, servers, capacity, plugins."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api import names, quantity
+from berth_api.quantity import QuantityError
+from berth_kubectl.doctor.facts import Facts, Finding
+from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import condition, key_of, name_of
+
+APPLY: Final = "kubectl apply -k manifests/base   # or `helm upgrade` of the release"
+DENYING: Final = (
+    "berth-fence-marked",
+    "berth-fence-epoch",
+    "berth-allocations",
+    "berth-agents",
+    "berth-operator-writes",
+)
+"""Policies that every installation has, and their bindings of the same names."""
+FENCE: Final = "berth-fence-epoch"
+INJECTION: Final = "berth-injection"
+WEBHOOKS: Final = (INJECTION, "berth-validation")
+API_GROUPS: Final = ("nvidia-gpu-scheduler", "visibility.berth.dev")
+PLUGINS: Final = {
+    "k8s-device-plugin": "NVIDIA's device plugin",
+    "hami": "HAMi's device plugin",
+    "volcano-vgpu-device-plugin": "Volcano's device plugin",
+    "volcano-device-plugin": "Volcano's device plugin",
+    "k8s-dra-driver-gpu": "NVIDIA's DRA driver",
+}
+"""Name of an image -> what gives the cards of its node to pods."""
+NEXT_TO_AGENT: Final = "k8s-device-plugin"
+"""The plugin that is needed where the agent is not the device plugin itself."""
+FULL: Final = 100
+SHOWN_FIELDS: Final = 3
+
+
+def old_definitions(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each definition that is missing, or lacks fields that this version writes."""
+    installed = facts.by_name("customresourcedefinitions")
+    for definition in facts.definitions:
+        name = name_of(definition)
+        if name not in installed:
+            message = "the definition is missing"
+        elif fields := sorted(_lacking(_schema(definition), _schema(installed[name]))):
+            more = f" and {len(fields) - SHOWN_FIELDS} more" if len(fields) > SHOWN_FIELDS else ""
+            message = f"the definition is older than {facts.version}: it lacks {', '.join(fields[:SHOWN_FIELDS])}{more}"
+        else:
+            continue
+        fix = "kubectl apply -f crds/   # of the operator's version"
+        yield Finding(check="OldDefinitions", object=f"crd/{name}", message=message, fix=fix)
+
+
+def _schema(definition: Object) -> Mapping[str, Any]:
+    versions = definition["spec"].get("versions") or ()
+    served: Mapping[str, Any] = next((each for each in versions if each["name"] == names.VERSION), {})
+    return dict((served.get("schema") or {}).get("openAPIV3Schema") or {})
+
+
+def _lacking(wanted: Mapping[str, Any], there: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield the paths of fields that a schema lacks: the outermost ones."""
+    properties = there.get("properties") or {}
+    for name, child in (wanted.get("properties") or {}).items():
+        field = f"{path}.{name}".removeprefix(".")
+        if name in properties:
+            yield from _lacking(child, properties[name], field)
+        elif not there.get("x-kubernetes-preserve-unknown-fields"):
+            yield field
+    if "items" in wanted:
+        yield from _lacking(wanted["items"], there.get("items") or {}, f"{path}[]")
+
+
+def missing_policy(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each policy that is missing, has no binding, does not deny, or has another parameter."""
+    policies = facts.by_name("validatingadmissionpolicies")
+    bindings = facts.by_name("validatingadmissionpolicybindings")
+    for name in DENYING:
+        if problem := _policy_problem(name, policies, bindings, facts.installation.lease):
+            message = f"{problem}: {_HARM.get(name, 'what Berth trusts can be written by others')}"
+            yield Finding(check="MissingPolicy", object=f"validatingadmissionpolicy/{name}", message=message, fix=APPLY)
+    injects = INJECTION in facts.by_name("mutatingadmissionpolicies") and INJECTION in facts.by_name(
+        "mutatingadmissionpolicybindings"
+    )
+    if not injects and INJECTION not in facts.by_name("mutatingwebhookconfigurations"):
+        yield Finding(
+            check="MissingPolicy",
+            object=f"mutatingadmissionpolicy/{INJECTION}",
+            message="neither a policy nor a webhook injects NVIDIA_VISIBLE_DEVICES: pods wait with NotInjected",
+            fix=f"{APPLY}; before Kubernetes 1.36 with the component webhook",
+        )
+
+
+_HARM: Final = {
+    "berth-fence-marked": "two leaders could allocate the same device",
+    "berth-fence-epoch": "two leaders could allocate the same device",
+}
+
+
+def _policy_problem(name: str, policies: Mapping[str, Object], bindings: Mapping[str, Object], lease: str) -> str:
+    if name not in policies:
+        return "the policy is missing"
+    if name not in bindings:
+        return "the policy has no ValidatingAdmissionPolicyBinding, so it has no effect"
+    spec = bindings[name]["spec"]
+    if "Deny" not in (spec.get("validationActions") or ()):
+        return "its binding does not deny"
+    parameter = (spec.get("paramRef") or {}).get("name", lease)
+    return f"its binding names the LeaderLease {parameter}, not {lease}" if name == FENCE and parameter != lease else ""
+
+
+def unreachable_webhook(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each webhook of Berth's that no pod serves, or whose CA is not known yet."""
+    services = {key_of(each): each for each in facts.all_of("services")}
+    for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
+        for configuration in facts.all_of(kind):
+            if name_of(configuration) not in WEBHOOKS:
+                continue
+            for problem in dict.fromkeys(_webhook_problems(configuration, services, facts)):
+                place = facts.installation.namespace
+                yield Finding(
+                    check="UnreachableWebhook",
+                    object=f"{kind.removesuffix('s')}/{name_of(configuration)}",
+                    message=f"{problem}: pods of Berth are refused, or are created without what it adds",
+                    fix=f"kubectl get pods -n {place} -l app.kubernetes.io/name=berth-webhook -o wide",
+                )
+
+
+def _webhook_problems(configuration: Object, services: Mapping[tuple[str, str], Object], facts: Facts) -> Iterator[str]:
+    for webhook in configuration.get("webhooks") or ():
+        client = webhook["clientConfig"]
+        if not client.get("caBundle"):
+            yield "the webhook has no caBundle yet"
+        if service := client.get("service"):
+            key = (str(service["namespace"]), str(service["name"]))
+            if key not in services:
+                yield f"its Service {'/'.join(key)} does not exist"
+            elif services[key]["spec"].get("type") != "ExternalName" and not _is_served(key, facts):
+                yield f"no pod of its Service {'/'.join(key)} is ready"
+
+
+def _is_served(service: tuple[str, str], facts: Facts) -> bool:
+    """Return whether a Service has an endpoint that is ready."""
+    for piece in facts.all_of("endpointslices"):
+        labels = piece["metadata"].get("labels") or {}
+        if (key_of(piece)[0], labels.get("kubernetes.io/service-name")) == service and any(
+            (endpoint.get("conditions") or {}).get("ready", True) for endpoint in piece.get("endpoints") or ()
+        ):
+            return True
+    return False
+
+
+def unreachable_api(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each aggregated API of Berth's that the API server cannot reach."""
+    for service in facts.all_of("apiservices"):
+        available = condition(service, "Available")
+        if service["spec"].get("group") in API_GROUPS and available.get("status") != "True":
+            why = available.get("message") or available.get("reason") or "its availability is not known"
+            yield Finding(
+                check="UnreachableApi",
+                object=f"apiservice/{name_of(service)}",
+                message=f"the API server cannot reach it ({why}): no namespace can be deleted meanwhile",
+                fix=f"kubectl describe apiservice {name_of(service)}",
+            )
+
+
+def other_device_plugin(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each pod that gives the cards of a node to pods, where Berth does."""
+    devices = facts.by_name("devices")
+    for pod in facts.all_of("pods"):
+        device = devices.get(str(pod["spec"].get("nodeName") or ""))
+        if device is None or (pod.get("status") or {}).get("phase") not in ("Pending", "Running"):
+            continue
+        plugin = next(filter(None, map(plugin_of, pod["spec"].get("containers") or ())), "")
+        if plugin and (plugin != NEXT_TO_AGENT or condition(device, names.DEVICES_OFFERED)):
+            namespace, name = key_of(pod)
+            yield Finding(
+                check="OtherDevicePlugin",
+                object=f"node/{name_of(device)}",
+                message=f"{PLUGINS[plugin]} (pod {namespace}/{name}) gives the same cards to pods as Berth",
+                fix=f"kubectl describe pod -n {namespace} {name}   # keep its DaemonSet off the nodes of Berth",
+            )
+
+
+def plugin_of(container: Object) -> str:
+    """Return the name in PLUGINS of a container's image; empty if it is none."""
+    image = str(container.get("image") or "").partition("@")[0]
+    base = image.rpartition("/")[2].partition(":")[0]
+    is_plugin = base != "hami" or "device-plugin" in str(container.get("name") or "")
+    return base if base in PLUGINS and is_plugin else ""
+
+
+def missing_capacity(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each Node that shows less in its allocatable than its Device has."""
+    nodes = facts.by_name("nodes")
+    for device in facts.all_of("devices"):
+        node = nodes.get(name_of(device))
+        if node is None or condition(device, names.READY).get("status") != "True":
+            continue
+        gpus = [card for card in (device.get("spec") or {}).get("devices") or () if card["type"] == names.GPU]
+        if problem := _capacity_problem(gpus, node.get("status") or {}):
+            yield Finding(
+                check="MissingCapacity",
+                object=f"node/{name_of(device)}",
+                message=f"{problem}: pods that request it are not placed there",
+                fix=f"kubectl describe node {name_of(device)}",
+            )
+
+
+def _capacity_problem(gpus: list[Object], status: Object) -> str:
+    capacity, allocatable = status.get("capacity") or {}, status.get("allocatable") or {}
+    whole = [card for card in gpus if card.get("health") and not (card.get("mig") or {}).get("enabled")]
+    ours = names.PREFIX + names.GPU
+    if _amount(allocatable, ours) < FULL * len(whole):
+        return f"allocatable has {ours}: {allocatable.get(ours, 0)}, and the Device has {len(whole)} healthy GPUs"
+    if all(card.get("health") for card in gpus):
+        for name in capacity:
+            if name.startswith(names.NVIDIA_PREFIX) and _amount(allocatable, name) < _amount(capacity, name):
+                return (
+                    f"allocatable has {name}: {allocatable.get(name, 0)} of {capacity[name]}, and all GPUs are healthy"
+                )
+    return ""
+
+
+def _amount(resources: Mapping[str, Any], name: str) -> int:
+    try:
+        return quantity.parse(resources.get(name, 0))
+    except QuantityError:
+        return 0

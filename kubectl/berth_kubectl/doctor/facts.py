@@ -1,0 +1,83 @@
+"""What was read of a cluster, and what could not be read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from berth_api import names
+from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import name_of, time_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Installation:
+    """The names that an installation of Berth chose."""
+
+    namespace: str = "berth-system"
+    """Of the operator, the webhook and the APIs."""
+    agent_namespace: str = names.AGENT_SYSTEM
+    lease_namespace: str = names.LEASE_NAMESPACE
+    lease: str = "berth-operator"
+    """The LeaderLease."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """One look at a cluster."""
+
+    now: datetime
+    """By the API server's clock."""
+    lists: Mapping[str, Sequence[Object]]
+    """Name of a list (`reading.inspection`) -> its objects; an empty one if the API server does not serve the kind."""
+    unread: Mapping[str, str] = field(default_factory=dict)
+    """Name of a list that may not be read -> why."""
+    unserved: frozenset[str] = frozenset()
+    """Names of the lists whose kind the API server does not serve."""
+    definitions: Sequence[Object] = ()
+    """The definitions as this version has them."""
+    version: str = ""
+    """Of this program."""
+    server_version: Mapping[str, str] = field(default_factory=dict)
+    """The API server's `/version`; empty if it could not be read."""
+    installation: Installation = Installation()
+
+    def all_of(self, name: str) -> Sequence[Object]:
+        """Return the objects of a list."""
+        return self.lists.get(name, ())
+
+    def by_name(self, name: str) -> dict[str, Object]:
+        """Return the objects of a list by their names."""
+        return {name_of(obj): obj for obj in self.all_of(name)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """Something that is wrong."""
+
+    check: str
+    object: str
+    """What it is about: `node/node-3`."""
+    message: str
+    fix: str
+    """What to type."""
+
+
+WRITTEN_AGO: Final = 5.0
+"""Seconds by which a renewal may be late without a finding."""
+
+
+def written(lease: Object) -> datetime | None:
+    """Return when a Lease or LeaderLease was last written, by the API server's clock; else by its holder's."""
+    fields = lease["metadata"].get("managedFields") or ()
+    times = [moment for each in fields if (moment := time_of(str(each.get("time") or "")))]
+    return max(times, default=time_of(str(lease["spec"].get("renewTime") or "")))
+
+
+def expired_for(lease: Object, now: datetime) -> float | None:
+    """Return for how many seconds a Lease or LeaderLease has not been renewed; None if it is valid."""
+    renewed = written(lease)
+    if renewed is None:
+        return 0.0
+    silent = (now - renewed).total_seconds()
+    return silent if silent > float(lease["spec"].get("leaseDurationSeconds") or 0) + WRITTEN_AGO else None

@@ -1,0 +1,122 @@
+"""Reads what the checks need; what may not be read is noted, and so is what the API server does not serve."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, Protocol
+
+from berth_kubectl.doctor.cluster import plugin_of
+from berth_kubectl.doctor.facts import Facts, Installation
+from berth_kubectl.errors import ReadError
+from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import server_time
+from berth_kubectl.reading.resources import (
+    ADMISSION,
+    API_SERVICES,
+    CLUSTER_ROLE_BINDINGS,
+    CLUSTER_ROLES,
+    DAEMON_SETS,
+    DEFINITIONS,
+    DEPLOYMENTS,
+    DEVICES,
+    ENDPOINT_SLICES,
+    LEADER_LEASES,
+    LEASES,
+    NODES,
+    PODS,
+    SERVICES,
+)
+from berth_kubectl.reading.session import Source
+from berth_kubectl.transport.proxy import Request
+
+VERSION: Final = Request(path="/version")
+
+
+class Api(Protocol):
+    """The subset of `Proxy` that is used."""
+
+    server_date: str
+
+    def get_all(self, requests: Sequence[Request]) -> list[Any]:
+        """Return the answer or the ReadError of each request."""
+
+
+def sources(place: Installation) -> dict[str, Source]:
+    """Return the lists that the checks read, by the names that `Check.needs` has."""
+    return {
+        "leaderleases": Source(resource=LEADER_LEASES, namespace=place.namespace),
+        "leases": Source(resource=LEASES, namespace=place.lease_namespace),
+        "deployments": Source(resource=DEPLOYMENTS, namespace=place.namespace),
+        "services": Source(resource=SERVICES, namespace=place.namespace),
+        "endpointslices": Source(resource=ENDPOINT_SLICES, namespace=place.namespace),
+        **{
+            resource.plural: Source(resource=resource)
+            for resource in (
+                *(DEVICES, NODES, DAEMON_SETS, DEFINITIONS, API_SERVICES, CLUSTER_ROLES, CLUSTER_ROLE_BINDINGS),
+                *ADMISSION.values(),
+            )
+        },
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class _Lists:
+    read: dict[str, Sequence[Object]] = field(default_factory=dict)
+    unread: dict[str, str] = field(default_factory=dict)
+    unserved: set[str] = field(default_factory=set)
+
+    def take(self, name: str, source: Source, answer: Any) -> None:
+        """Take the answer to one request."""
+        if not isinstance(answer, ReadError):
+            self.read[name] = [*self.read.get(name, ()), *answer["items"]]
+        elif answer.is_missing:
+            self.read.setdefault(name, ())
+            self.unserved.add(name)
+        elif answer.status:
+            self.unread[name] = str(source.refused(answer))
+        else:
+            raise answer
+
+
+def gather(api: Api, place: Installation, *, definitions: Sequence[Object], version: str) -> Facts:
+    """Return what the checks need.
+
+    Raises:
+        ReadError: the API server does not answer.
+    """
+    wanted, lists = sources(place), _Lists()
+    *answers, served = api.get_all([*(source.request for source in wanted.values()), VERSION])
+    for (name, source), answer in zip(wanted.items(), answers, strict=True):
+        lists.take(name, source, answer)
+    if "daemonsets" in lists.unread:
+        lists.unread["pods"] = lists.unread["daemonsets"]
+    else:
+        _take_plugins(api, lists)
+    return Facts(
+        now=server_time(api.server_date),
+        lists=lists.read,
+        unread=lists.unread,
+        unserved=frozenset(lists.unserved),
+        definitions=definitions,
+        version=version,
+        server_version={} if isinstance(served, ReadError) else served,
+        installation=place,
+    )
+
+
+def _take_plugins(api: Api, lists: _Lists) -> None:
+    """Read the pods of DaemonSets that run device plugins."""
+    sets = [each for each in lists.read["daemonsets"] if any(map(plugin_of, _containers(each)))]
+    wanted = [Source(resource=PODS, namespace=each["metadata"]["namespace"], labels=_labels(each)) for each in sets]
+    lists.read["pods"] = ()
+    for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
+        lists.take("pods", source, answer)
+
+
+def _containers(daemon_set: Object) -> Sequence[Object]:
+    return daemon_set["spec"]["template"]["spec"].get("containers") or ()
+
+
+def _labels(daemon_set: Object) -> str:
+    """Return the label selector of a DaemonSet, without its expressions."""
+    labels = daemon_set["spec"]["selector"].get("matchLabels") or {}
+    return ",".join(f"{name}={value}" for name, value in labels.items())

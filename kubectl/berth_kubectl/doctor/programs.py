@@ -1,0 +1,172 @@
+"""Checks of Berth's programs: the leader, the agents, their versions, clocks and rights."""
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from berth_api import names
+from berth_api.node_labels import has_devices
+from berth_kubectl.doctor.facts import Facts, Finding, expired_for, written
+from berth_kubectl.printing.amounts import age
+from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import condition, name_of, time_of
+
+SKEW: Final = 10.0
+"""Seconds by which a clock may differ from the API server's without a finding."""
+OLDEST_MINOR: Final = 30
+"""Minor version of the oldest Kubernetes that is supported."""
+OPERATOR: Final = "berth-operator"
+AGENT: Final = "berth-agent"
+_VERSION: Final = re.compile(r"v?\d+\.\d+\.\d+([.+-].*)?")
+
+
+def no_leader(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding if no operator leads."""
+    place = facts.installation
+    lease = facts.by_name("leaderleases").get(place.lease)
+    if "leaderleases" in facts.unserved:
+        why = "the API server serves no leaderleases.berth.dev"
+        fix = "kubectl apply -f crds/"
+    else:
+        why = _without_leader(lease, facts)
+        fix = f"kubectl logs -n {place.namespace} -l app.kubernetes.io/name={OPERATOR} --prefix --tail=50"
+    if why:
+        name = f"leaderlease/{place.lease}"
+        yield Finding(check="NoLeader", object=name, message=f"{why}: no pod of Berth is bound", fix=fix)
+
+
+def _without_leader(lease: Object | None, facts: Facts) -> str:
+    place = facts.installation
+    if lease is None:
+        return f"there is no LeaderLease {place.lease} in the namespace {place.namespace}: no operator has run there"
+    if not lease["spec"].get("holderIdentity"):
+        return "the last leader has released the LeaderLease, and no other has taken it"
+    silent = expired_for(lease, facts.now)
+    return "" if silent is None else f"the leader has not renewed the LeaderLease for {age(silent)}"
+
+
+def silent_agent(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each Device whose agent does not renew its Lease."""
+    leases, nodes = facts.by_name("leases"), facts.by_name("nodes")
+    for device in facts.all_of("devices"):
+        name = name_of(device)
+        lease = leases.get(name)
+        silent = 0.0 if lease is None else expired_for(lease, facts.now)
+        if silent is None:
+            continue
+        why = "has no Lease" if lease is None else f"has not been renewed for {age(silent)}"
+        subject = "the agent of the node" if lease is None else "the Lease of the agent"
+        yield Finding(
+            check="SilentAgent",
+            object=f"node/{name}",
+            message=f"{subject} {why}{_state(nodes.get(name))}: nothing is allocated there; pods keep what they hold",
+            fix=_agents(facts, name),
+        )
+
+
+def _agents(facts: Facts, node: str) -> str:
+    """Return the command that shows the agent of a node."""
+    namespace = facts.installation.agent_namespace
+    return f"kubectl get pods -n {namespace} -o wide --field-selector spec.nodeName={node}"
+
+
+def _state(node: Object | None) -> str:
+    if node is None:
+        return ", and there is no Node of this name"
+    return "" if condition(node, "Ready").get("status") == "True" else ", and the Node is not ready"
+
+
+def no_agent(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each Node that seems to have GPUs and has no Device."""
+    reported = facts.by_name("devices")
+    for node in facts.all_of("nodes"):
+        name = name_of(node)
+        labels = node["metadata"].get("labels") or {}
+        offered = (node.get("status") or {}).get("capacity") or {}
+        plugin = next((each for each in offered if each.startswith(names.NVIDIA_PREFIX) and offered[each] != "0"), "")
+        if name not in reported and (plugin or has_devices(labels)):
+            why = f"offers {plugin}" if plugin else "has a label of nodes with GPUs"
+            yield Finding(
+                check="NoAgent",
+                object=f"node/{name}",
+                message=f"the Node {why} and has no Device: no agent has reported its GPUs",
+                fix=_agents(facts, name),
+            )
+
+
+def clock_skew(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each leader or agent whose clock differs from the API server's."""
+    for kind, prefix in (("leaderleases", "leaderlease"), ("leases", "node")):
+        for lease in facts.all_of(kind):
+            renewed, moment = time_of(str(lease["spec"].get("renewTime") or "")), written(lease)
+            if renewed is None or moment is None or not lease["metadata"].get("managedFields"):
+                continue
+            skew = (renewed - moment).total_seconds()
+            if abs(skew) > SKEW:
+                yield Finding(
+                    check="ClockSkew",
+                    object=f"{prefix}/{name_of(lease)}",
+                    message=f"the clock of {lease['spec'].get('holderIdentity') or name_of(lease)} is {age(abs(skew))} "
+                    f"{'ahead of' if skew > 0 else 'behind'} the API server's: tokens and certificates may be refused",
+                    fix="timedatectl status   # on that machine, and on the API server's",
+                )
+
+
+def version_skew(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each version that does not go with the others."""
+    place = facts.installation
+    operator = _version(facts.by_name("deployments").get(OPERATOR))
+    agent = _version(facts.by_name("daemonsets").get(AGENT))
+    if operator and agent and operator != agent:
+        fix = f"kubectl rollout status -n {place.agent_namespace} daemonset/{AGENT}   # then upgrade the older one"
+        message = f"the operator has the version {operator}, the agents {agent}"
+        yield Finding(check="VersionSkew", object=f"daemonset/{AGENT}", message=message, fix=fix)
+    if operator and facts.version and operator != facts.version:
+        message = f"the operator has the version {operator}, this program {facts.version}"
+        fix = f"kubectl krew upgrade berth   # or upgrade the Deployment {OPERATOR}"
+        yield Finding(check="VersionSkew", object=f"deployment/{OPERATOR}", message=message, fix=fix)
+    major, minor = (str(facts.server_version.get(key) or "").rstrip("+") for key in ("major", "minor"))
+    if major == "1" and minor.isdecimal() and int(minor) < OLDEST_MINOR:
+        message = f"Kubernetes {major}.{minor} is too old: Berth needs 1.{OLDEST_MINOR}, for the policies of the fence"
+        yield Finding(check="VersionSkew", object="apiserver", message=message, fix="kubectl version")
+
+
+def _version(workload: Object | None) -> str:
+    """Return the version in the tag of a workload's image; empty if there is none."""
+    if workload is None:
+        return ""
+    image = str(workload["spec"]["template"]["spec"]["containers"][0].get("image") or "")
+    tag = image.rpartition("/")[2].partition("@")[0].partition(":")[2]
+    return tag.removeprefix("v") if _VERSION.fullmatch(tag) else ""
+
+
+def missing_rights(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each account of Berth without its ClusterRole."""
+    place, roles = facts.installation, facts.by_name("clusterroles")
+    for account, namespace in ((OPERATOR, place.namespace), (AGENT, place.agent_namespace)):
+        bound = [
+            binding["roleRef"]["name"]
+            for binding in facts.all_of("clusterrolebindings")
+            if any(_is(subject, account, namespace) for subject in binding.get("subjects") or ())
+        ]
+        if account in bound and account in roles:
+            continue
+        lacks = (
+            f"the ClusterRole {account}"
+            if account not in roles
+            else f"a ClusterRoleBinding to the ClusterRole {account}"
+        )
+        yield Finding(
+            check="MissingRights",
+            object=f"serviceaccount/{account}",
+            message=f"the account {namespace}/{account} has not {lacks}: the API server refuses its requests",
+            fix="kubectl apply -k manifests/base   # or `helm upgrade` of the release",
+        )
+
+
+def _is(subject: Object, account: str, namespace: str) -> bool:
+    return (subject.get("kind"), subject.get("name"), subject.get("namespace")) == (
+        "ServiceAccount",
+        account,
+        namespace,
+    )

@@ -1,0 +1,22 @@
+"""The CustomResourceDefinitions of this version, made from the models."""
+
+from typing import Any
+
+from berth_api import crd
+from berth_base.version import version
+
+Definition = dict[str, Any]
+
+
+def wanted() -> list[Definition]:
+    """Return the definitions of Berth's own kinds; that of PodGroups may be another project's."""
+    return [each for each in crd.definitions().values() if not crd.is_foreign(each) and _is_ours(each)]
+
+
+def own_version() -> str:
+    """Return the version of this program."""
+    return version()
+
+
+def _is_ours(definition: Definition) -> bool:
+    return str(definition["spec"]["group"]) == "berth.dev"

@@ -1,0 +1,117 @@
+"""`simulate` and `advise`: the operator's functions on what the user may read, through kubectl."""
+
+import argparse
+import asyncio
+import logging
+import sys
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import structlog
+
+from berth_api import names
+from berth_api.plugins import PluginError
+from berth_client.errors import ApiError, CallError, Unreachable
+from berth_kubectl.errors import ANSWERED, NEGATIVE, CommandError, ReadError
+from berth_kubectl.printing.output import Output
+from berth_kubectl.transport.proxy import Proxy, Request
+from berth_operator.commands import preparing, reports, tables
+from berth_operator.commands.errors import InputError
+from berth_operator.commands.planning import Planner
+from berth_operator.commands.preparing import Inputs
+from berth_operator.configuration import ConfigurationError
+from berth_operator.state import snapshot
+
+Taken = list[tuple[str, snapshot.Object]]
+PAGE: Final = "2000"
+"""Objects of a page: nothing else waits here while one is read, and the memory is that of a desktop."""
+READS: Final = "it lists all that scheduling reads: nodes, Devices, pods, volumes, claims, budgets and more"
+
+
+def read(proxy: Proxy, *, node_selector: str) -> Taken:
+    """Return what scheduling reads of the cluster.
+
+    Raises:
+        CommandError: a list could not be read.
+    """
+    try:
+        return asyncio.run(_taken(_Api(proxy), node_selector))
+    except CallError as error:
+        why = error.message if isinstance(error, ApiError) else str(error)
+        raise CommandError(f"{why}; {READS}") from error
+
+
+def simulate(options: argparse.Namespace, taken: Taken, to: Output) -> int:
+    """Print whether and where the pods of a workload would fit."""
+    answer = _planner(options, taken).simulate(options.without)
+    report = reports.of_simulation(answer)
+    if to.form:
+        to.document(report)
+    else:
+        tables.show_simulation(report, tables.console())
+    return ANSWERED if answer.fits else NEGATIVE
+
+
+def advise(options: argparse.Namespace, taken: Taken, to: Output) -> int:
+    """Print which pods to move so that a pod fits."""
+    plan = _planner(options, taken)
+    try:
+        report = reports.of_advice(*plan.advise(f"{options.namespace}/{options.pod}" if options.pod else ""))
+    except InputError as error:
+        raise CommandError(str(error)) from error
+    if to.form:
+        to.document(report)
+    else:
+        tables.show_advice(report, tables.console())
+    return ANSWERED if report["fits"] else NEGATIVE
+
+
+def _planner(options: argparse.Namespace, taken: Taken) -> Planner:
+    structlog.configure(
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+    )
+    inputs = Inputs(
+        file=options.file or "",
+        snapshot=Path(options.snapshot) if options.snapshot else None,
+        config=Path(options.config) if options.config else None,
+        trusted_schedulers=options.trusted_schedulers,
+        namespace=options.namespace,
+    )
+    try:
+        return preparing.planner(inputs, lambda: taken)
+    except (InputError, ConfigurationError, PluginError) as error:
+        raise CommandError(str(error)) from error
+
+
+async def _taken(api: "_Api", node_selector: str) -> Taken:
+    read = snapshot.taken(api, node_selector=node_selector, agent_namespace=names.LEASE_NAMESPACE)
+    return [each async for each in read]
+
+
+class _Api:
+    """A proxy in the form that a reflector uses."""
+
+    def __init__(self, proxy: Proxy) -> None:
+        self._proxy = proxy
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
+        """Return the decoded answer.
+
+        Raises:
+            ApiError: the API server refused it.
+            Unreachable: there was no answer.
+        """
+        assert method == "GET"  # noqa: S101 - a reflector sends nothing else
+        request = Request(path=path, query=tuple({**(params or {}), "limit": PAGE}.items()))
+        try:
+            return await asyncio.to_thread(self._proxy.get, request)
+        except ReadError as error:
+            if not error.status:
+                raise Unreachable(str(error)) from error
+            raise ApiError(error.status, error.reason, str(error)) from error
+
+    def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
+        """Raise: nothing is watched here."""
+        raise NotImplementedError((path, params, idle_timeout))

@@ -1,0 +1,1 @@
+"""Reports as tables that scripts can cut, as JSON, YAML and names."""

@@ -1,0 +1,105 @@
+"""Fleet rows from Devices, Nodes and Leases, in the form of the visibility API."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final
+
+from berth_api import mig, names, quantity
+from berth_api.allocation import REPLICAS, short
+from berth_kubectl.reading.contract import Amounts, Card, FleetNode, Mig, Object
+from berth_kubectl.reading.objects import condition, name_of
+
+ZONE: Final = "topology.kubernetes.io/zone"
+
+
+def rows(devices: Iterable[Object], nodes: Mapping[str, Object] | None) -> list[FleetNode]:
+    """Return a row for each Device, ordered by name.
+
+    Without `nodes` (by name; None if they may not be read) all nodes count as schedulable.
+    """
+    return [_row(device, nodes) for device in sorted(devices, key=name_of)]
+
+
+def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
+    name, status = name_of(device), device.get("status") or {}
+    node = {} if nodes is None else nodes.get(name, {})
+    cards = [*_cards(device)]
+    ready = condition(device, names.READY)
+    accounted = condition(device, names.ACCOUNTED)
+    blocked = "" if ready.get("status") == "True" else str(ready.get("message") or "no leader has read its Device yet")
+    return {
+        "metadata": {"name": name},
+        "ready": ready.get("status") == "True",
+        "schedulable": not (node.get("spec") or {}).get("unschedulable", False),
+        "reporting": bool(status) and ready.get("reason") != "AgentNotHeard",
+        "blocked": blocked or (str(accounted.get("message") or "") if accounted.get("status") == "False" else ""),
+        "models": dict(Counter(card["model"] for card in cards if card["model"])),
+        "zone": ((node.get("metadata") or {}).get("labels") or {}).get(ZONE, ""),
+        "rack": "",
+        "devices": cards,
+    }
+
+
+def _cards(device: Object) -> Iterator[Card]:
+    listed = (device.get("spec") or {}).get("devices") or ()
+    uses = {(use["type"], use["minor"]): use for use in (device.get("status") or {}).get("devices") or ()}
+    ids = {card["minor"]: card["id"] for card in listed if card["type"] == names.GPU}
+    for card in listed:
+        yield _card(card, uses.pop((card["type"], card["minor"]), {}), ids)
+    for use in uses.values():  # pods hold these, and the agent no longer lists them
+        gone = {"id": use.get("id") or "", "health": False, "type": use["type"], "minor": use["minor"]}
+        yield {**_card(gone, use, ids), "message": "no longer there, and pods hold it"}
+
+
+def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
+    topology, free = card.get("topology") or {}, amounts(use.get("free"))
+    return {
+        "type": card["type"],
+        "minor": card["minor"],
+        "id": card["id"],
+        "model": card.get("model") or "",
+        "healthy": bool(card.get("health")),
+        "message": _faults(card),
+        "total": _total(card),
+        "free": free,
+        "users": len({holder["uid"] for holder in use.get("holders") or ()}),
+        "numaNode": topology.get("nodeID", -1),
+        "pcie": topology.get("pcieID", ""),
+        "mig": _instances(card, free),
+        "links": {ids[link["minor"]]: link["type"] for link in card.get("links") or () if link["minor"] in ids},
+    }
+
+
+def amounts(resources: Mapping[str, Any] | None) -> Amounts:
+    """Return amounts by short names; an amount that cannot be read counts as 0."""
+    return {short(name): _amount(value) for name, value in (resources or {}).items()}
+
+
+def _amount(value: Any) -> int:
+    try:
+        return quantity.parse(value)
+    except quantity.QuantityError:
+        return 0
+
+
+def _faults(card: Object) -> str:
+    conditions: Sequence[Object] = card.get("conditions") or ()
+    return "; ".join(str(each.get("message") or each.get("reason") or "") for each in conditions)
+
+
+def _total(card: Object) -> Amounts:
+    """Return what can be allocated of the card; in MIG mode only its instances."""
+    instances = (card.get("mig") or {}).get("instances") or ()
+    if instances:
+        return dict(Counter(mig.resource(each["profile"]) for each in instances))
+    total = amounts(card.get("resources"))
+    return {**total, REPLICAS: card["replicas"]} if card.get("replicas", 1) > 1 else total
+
+
+def _instances(card: Object, free: Amounts) -> list[Mig]:
+    left, listed = Counter(free), []
+    for instance in (card.get("mig") or {}).get("instances") or ():
+        resource = mig.resource(instance["profile"])
+        listed.append(Mig(profile=instance["profile"], free=left[resource] > 0))
+        left[resource] -= 1
+    return listed

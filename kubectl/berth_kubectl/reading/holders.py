@@ -1,0 +1,80 @@
+"""Holder rows from pods and their allocation annotations, in the form of the visibility API."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+
+from berth_api import allocation, names
+from berth_api.allocation import AllocationError, Grant
+from berth_kubectl.reading.contract import HeldPart, Holder, Object
+from berth_kubectl.reading.objects import condition, key_of, owner_of, time_of
+
+Key = tuple[str, str]
+Models = Mapping[str, str]
+"""Id of a card -> its model."""
+
+
+def rows(pods: Iterable[Object], *, devices: Iterable[Object] = (), gpu_pods: Iterable[Object] = ()) -> list[Holder]:
+    """Return a row for each pod that holds devices, ordered by namespace and name.
+
+    Models come from Devices, or from the GpuPods where those may not be read.
+    """
+    listed = list(gpu_pods)
+    models = {**_models_of_gpu_pods(listed), **dict(_models(devices))}
+    drifted = {key_of(each) for each in listed if condition(each, names.CONSISTENT).get("status") == "False"}
+    return [row for pod in sorted(pods, key=key_of) if (row := _row(pod, models, drifted)) is not None]
+
+
+def _row(pod: Object, models: Models, drifted: set[Key]) -> Holder | None:
+    annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "")
+    node = pod["spec"].get("nodeName", "")
+    if not annotation or not node:
+        return None
+    try:
+        grants = allocation.parse(annotation)
+    except AllocationError:
+        grants = ()
+    metadata = pod["metadata"]
+    return {
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+        "node": node,
+        "owner": owner_of(pod),
+        "scheduler": pod["spec"].get("schedulerName", ""),
+        "since": str(condition(pod, "PodScheduled").get("lastTransitionTime", "")),
+        "endsBy": _ends_by(pod),
+        "devices": [_part(grant, models) for grant in grants],
+        "drifted": key_of(pod) in drifted,
+    }
+
+
+def _part(grant: Grant, models: Models) -> HeldPart:
+    card = grant.parent or grant.visible
+    return {
+        "type": grant.type,
+        "minor": grant.minor,
+        "id": grant.id,
+        "model": models.get(card, ""),
+        "amounts": dict(grant.amounts),
+    }
+
+
+def _ends_by(pod: Object) -> str:
+    """Return when kubelet ends the pod because of its `activeDeadlineSeconds`."""
+    seconds, start = pod["spec"].get("activeDeadlineSeconds"), time_of((pod.get("status") or {}).get("startTime", ""))
+    if seconds is None or start is None:
+        return ""
+    return (start + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _models(devices: Iterable[Object]) -> Iterator[tuple[str, str]]:
+    for device in devices:
+        for card in (device.get("spec") or {}).get("devices") or ():
+            yield from ((each, card.get("model") or "") for each in (card["id"], *_instances(card)))
+
+
+def _instances(card: Object) -> Iterator[str]:
+    yield from (each["id"] for each in (card.get("mig") or {}).get("instances") or ())
+
+
+def _models_of_gpu_pods(gpu_pods: Iterable[Object]) -> Mapping[str, str]:
+    cards = (card for each in gpu_pods for card in (each.get("spec") or {}).get("cards") or ())
+    return {card["id"]: card.get("model") or "" for card in cards}

@@ -1,0 +1,53 @@
+"""Parts of Kubernetes objects."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any
+
+from berth_kubectl.reading.contract import Object, Owner
+
+
+def name_of(obj: Object) -> str:
+    """Return the object's name."""
+    return str(obj["metadata"]["name"])
+
+
+def key_of(obj: Object) -> tuple[str, str]:
+    """Return namespace and name of an object."""
+    return str(obj["metadata"].get("namespace") or ""), name_of(obj)
+
+
+def condition(obj: Object, kind: str) -> Mapping[str, Any]:
+    """Return one condition of an object; empty if it has none of that type."""
+    conditions = (obj.get("status") or {}).get("conditions") or ()
+    return next((each for each in conditions if each["type"] == kind), {})
+
+
+def owner_of(pod: Object) -> Owner:
+    """Return the controller of a pod: of a ReplicaSet its Deployment, by the template's hash in its name."""
+    references = pod["metadata"].get("ownerReferences") or ()
+    controller = next((each for each in references if each.get("controller")), None)
+    if controller is None:
+        return {"kind": "", "name": ""}
+    kind, name = str(controller["kind"]), str(controller["name"])
+    template = (pod["metadata"].get("labels") or {}).get("pod-template-hash", "")
+    if kind == "ReplicaSet" and template and name.endswith(f"-{template}"):
+        return {"kind": "Deployment", "name": name.removesuffix(f"-{template}")}
+    return {"kind": kind, "name": name}
+
+
+def time_of(text: str) -> datetime | None:
+    """Return a time in RFC 3339; None if it cannot be read."""
+    try:
+        return datetime.fromisoformat(text) if text else None
+    except ValueError:
+        return None
+
+
+def server_time(date: str) -> datetime:
+    """Return the time of a header `Date`; this machine's if there is none."""
+    try:
+        return parsedate_to_datetime(date) if date else datetime.now(tz=UTC)
+    except ValueError:
+        return datetime.now(tz=UTC)

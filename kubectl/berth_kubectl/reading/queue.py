@@ -1,0 +1,70 @@
+"""Queue rows from pending pods, where the visibility API does not give the order."""
+
+from collections.abc import Collection, Iterable
+from datetime import datetime
+
+from berth_api import names, resources
+from berth_api.resources import ResourceError
+from berth_kubectl.reading.contract import Amounts, Object, QueuedPod
+from berth_kubectl.reading.objects import condition, key_of, time_of
+
+
+def rows(pods: Iterable[Object], *, schedulers: Collection[str], now: datetime) -> list[QueuedPod]:
+    """Return a row for each pod of these schedulers that waits, by priority and age: the order is not known."""
+    waiting = [pod for pod in pods if _waits(pod, schedulers)]
+    return [_row(pod, now) for pod in sorted(waiting, key=_order)]
+
+
+def _waits(pod: Object, schedulers: Collection[str]) -> bool:
+    spec = pod["spec"]
+    return (
+        spec.get("schedulerName") in schedulers
+        and not spec.get("nodeName")
+        and not pod["metadata"].get("deletionTimestamp")
+    )
+
+
+def _order(pod: Object) -> tuple[int, str, tuple[str, str]]:
+    return -pod["spec"].get("priority", 0), pod["metadata"].get("creationTimestamp", ""), key_of(pod)
+
+
+def _row(pod: Object, now: datetime) -> QueuedPod:
+    metadata, spec, status = pod["metadata"], pod["spec"], pod.get("status") or {}
+    created = str(metadata.get("creationTimestamp", ""))
+    since = time_of(created)
+    row: QueuedPod = {
+        "metadata": {
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+            "creationTimestamp": created,
+        },
+        "position": 0,
+        "state": "gated" if spec.get("schedulingGates") else "",
+        "priority": spec.get("priority", 0),
+        "waitingSeconds": max(0, int((now - since).total_seconds())) if since else 0,
+        "scheduler": spec.get("schedulerName", ""),
+        "requests": requests_of(spec),
+        "backoffSeconds": 0.0,
+        "wakesOn": [],
+        "message": str(condition(pod, "PodScheduled").get("message", "")),
+        "reservedNode": status.get("nominatedNodeName", ""),
+    }
+    if group := group_of(pod):
+        row["gang"] = {"name": group}
+    return row
+
+
+def requests_of(spec: Object) -> Amounts:
+    """Return what a pod requests; nothing if it cannot be read."""
+    try:
+        return resources.total(spec)
+    except ResourceError:
+        return {}
+
+
+def group_of(pod: Object) -> str:
+    """Return the name of the pod's gang; empty for single pods."""
+    labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
+    named = (labels.get(names.POD_GROUP_LABEL), labels.get(names.OLD_POD_GROUP_LABEL), annotations.get(names.POD_GROUP))
+    return next(filter(None, named), "")

@@ -1,0 +1,126 @@
+"""Which sources answer a question: the visibility API first, then the objects of the API server."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Generic, TypeVar
+
+from berth_kubectl.errors import ReadError
+from berth_kubectl.reading import fleet, holders, queue
+from berth_kubectl.reading.contract import FleetNode, Holder, QueuedPod
+from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.resources import DEVICES, FLEET, GPU_PODS, HOLDERS, NODES, PODS, QUEUE
+from berth_kubectl.reading.session import Lists, Session, Source
+
+T = TypeVar("T")
+ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
+WAITING: Final = "spec.nodeName=,status.phase=Pending"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class View(Generic[T]):
+    """Sources, and what their objects mean."""
+
+    sources: tuple[Source, ...]
+    rows: Callable[[Lists, datetime], list[T]]
+    """Of the objects of each source, and the time."""
+    lacks: str = ""
+    """What this view cannot say; empty for the visibility API."""
+
+
+def first_of(session: Session, views: Sequence[View[T]]) -> tuple[View[T], Lists]:
+    """Return the first view that the user may read and that is served, with its objects.
+
+    Raises:
+        ReadError: there is none; of the last one.
+    """
+    for view in views[:-1]:
+        try:
+            return view, session.lists(view.sources)
+        except ReadError as error:
+            if not (error.is_missing or error.is_forbidden or error.is_unavailable):
+                raise
+            if not error.is_missing:
+                session.notes.append(f"the visibility API is not used: {error}")
+    return views[-1], session.lists(views[-1].sources)
+
+
+def fleets(labels: str = "") -> list[View[FleetNode]]:
+    """Return the views of the fleet, of the nodes that a label selector matches."""
+    selected = (Source(resource=NODES, labels=labels),) if labels else ()
+    nodes = Source(resource=NODES, labels=labels, optional=not labels)
+    return [
+        View(sources=(Source(resource=FLEET), *selected), rows=_visible_fleet),
+        View(
+            sources=(Source(resource=DEVICES), nodes),
+            rows=_fleet_of_devices if not labels else _selected_fleet,
+        ),
+    ]
+
+
+def _visible_fleet(lists: Lists, _now: datetime) -> list[FleetNode]:
+    rows: list[Any] = sorted(lists[0] or (), key=name_of)
+    selected = {name_of(node) for node in lists[1] or ()} if len(lists) > 1 else None
+    return [row for row in rows if selected is None or name_of(row) in selected]
+
+
+def _fleet_of_devices(lists: Lists, _now: datetime) -> list[FleetNode]:
+    devices, nodes = lists
+    return fleet.rows(devices or (), None if nodes is None else {name_of(node): node for node in nodes})
+
+
+def _selected_fleet(lists: Lists, _now: datetime) -> list[FleetNode]:
+    devices, nodes = lists
+    by_name = {name_of(node): node for node in nodes or ()}
+    return fleet.rows([device for device in devices or () if name_of(device) in by_name], by_name)
+
+
+def holding(namespace: str, labels: str = "") -> list[View[Holder]]:
+    """Return the views of the pods that hold devices, of one namespace or all."""
+    selected = (Source(resource=PODS, namespace=namespace, labels=labels, fields=ALIVE),) if labels else ()
+    return [
+        View(sources=(Source(resource=HOLDERS, namespace=namespace), *selected), rows=_selected_pods),
+        View(
+            sources=(
+                Source(resource=PODS, namespace=namespace, labels=labels, fields=ALIVE),
+                Source(resource=DEVICES, optional=True),
+                Source(resource=GPU_PODS, namespace=namespace, optional=True),
+            ),
+            rows=_holders_of_pods,
+        ),
+    ]
+
+
+def holding_and_fleet(namespace: str) -> View[tuple[list[Holder], list[FleetNode]]]:
+    """Return the view of the pods that hold devices together with the fleet, of the visibility API alone."""
+
+    def rows(lists: Lists, _now: datetime) -> list[tuple[list[Holder], list[FleetNode]]]:
+        held: list[Any] = list(lists[0] or ())
+        nodes: list[Any] = list(lists[1] or ())
+        return [(held, nodes)]
+
+    return View(sources=(Source(resource=HOLDERS, namespace=namespace), Source(resource=FLEET)), rows=rows)
+
+
+def _selected_pods(lists: Lists, _now: datetime) -> list[Any]:
+    selected = {pod["metadata"]["uid"] for pod in lists[1] or ()} if len(lists) > 1 else None
+    return [row for row in lists[0] or () if selected is None or row["metadata"]["uid"] in selected]
+
+
+def _holders_of_pods(lists: Lists, _now: datetime) -> list[Holder]:
+    pods, devices, gpu_pods = lists
+    return holders.rows(pods or (), devices=devices or (), gpu_pods=gpu_pods or ())
+
+
+def queues(namespace: str, schedulers: Collection[str], labels: str = "") -> list[View[QueuedPod]]:
+    """Return the views of the pods that wait, of one namespace or all."""
+    selected = (Source(resource=PODS, namespace=namespace, labels=labels, fields=WAITING),) if labels else ()
+    pending = Source(resource=PODS, namespace=namespace, labels=labels, fields=WAITING)
+    return [
+        View(sources=(Source(resource=QUEUE, namespace=namespace), *selected), rows=_selected_pods),
+        View(
+            sources=(pending,),
+            rows=lambda lists, now: queue.rows(lists[0] or (), schedulers=schedulers, now=now),
+            lacks="the order of the queue is not known: pods are listed by priority and age",
+        ),
+    ]

@@ -1,0 +1,421 @@
+"""Each finding of the doctor, made by one change of a healthy cluster, and its row in the docs."""
+
+import copy
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_kubectl.commands import doctor
+from berth_kubectl.doctor import cluster
+from berth_kubectl.doctor.checks import CHECKS, Diagnosis, diagnose
+from berth_kubectl.doctor.facts import Facts, Installation
+from berth_kubectl.doctor.gathering import gather
+from berth_kubectl.errors import ReadError
+from berth_kubectl.heavy import definitions
+from berth_kubectl.transport.proxy import Request
+from berth_operator.cleanup import installed
+from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
+
+ROOT = Path(__file__).parents[3]
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+TIME = "2025-12-31T23:59:55Z"
+LONG_AGO = "2025-12-31T23:50:00Z"
+Raw = dict[str, Any]
+Lists = dict[str, Any]
+
+
+def lease(name: str, *, renewed: str = TIME, written: str = TIME, **spec: Any) -> Raw:
+    return {
+        "metadata": {"name": name, "managedFields": [{"manager": "x", "time": written}]},
+        "spec": {"holderIdentity": name, "leaseDurationSeconds": 15, "renewTime": renewed, **spec},
+    }
+
+
+def renewed_by_another() -> Raw:
+    """Return a LeaderLease whose first manager wrote it long ago."""
+    leading = lease("berth-operator")
+    leading["metadata"]["managedFields"].insert(0, {"manager": "kubectl", "time": LONG_AGO})
+    return leading
+
+
+def named(name: str, **fields: Any) -> Raw:
+    return {"metadata": {"name": name}, **fields}
+
+
+def workload(name: str, tag: str) -> Raw:
+    return named(name, spec={"template": {"spec": {"containers": [{"image": f"berth.dev/{name}:{tag}"}]}}})
+
+
+def bound(account: str, namespace: str) -> Raw:
+    subject = {"kind": "ServiceAccount", "name": account, "namespace": namespace}
+    return named(account, roleRef={"name": account}, subjects=[subject])
+
+
+def plugin_pod(image: str, name: str = "plugin") -> Raw:
+    metadata = {"name": "p", "namespace": "gpu"}
+    return {
+        "metadata": metadata,
+        "spec": {"nodeName": "n", "containers": [{"name": name, "image": image}]},
+        "status": {"phase": "Running"},
+    }
+
+
+def webhook() -> Raw:
+    service = {"namespace": "berth-system", "name": "berth-webhook"}
+    return named("berth-injection", webhooks=[{"clientConfig": {"service": service, "caBundle": "Q0E="}}])
+
+
+def healthy() -> Facts:
+    """Return a cluster in which nothing is wrong."""
+    endpoints = {"namespace": "berth-system", "name": "w", "labels": {"kubernetes.io/service-name": "berth-webhook"}}
+    lists: Lists = {
+        "leaderleases": [lease("berth-operator")],
+        "leases": [lease("n")],
+        "devices": [raw_device("n", raw_card())],
+        "nodes": [raw_node("n"), raw_node("plain", capacity={})],
+        "pods": [],
+        "customresourcedefinitions": definitions.wanted(),
+        "validatingadmissionpolicies": [named(name) for name in cluster.DENYING],
+        "validatingadmissionpolicybindings": [
+            named(name, spec={"validationActions": ["Deny"], "paramRef": {"name": "berth-operator"}})
+            for name in cluster.DENYING
+        ],
+        "mutatingadmissionpolicies": [named("berth-injection")],
+        "mutatingadmissionpolicybindings": [named("berth-injection")],
+        "mutatingwebhookconfigurations": [webhook()],
+        "validatingwebhookconfigurations": [],
+        "services": [{"metadata": {"namespace": "berth-system", "name": "berth-webhook"}, "spec": {}}],
+        "endpointslices": [{"metadata": endpoints, "endpoints": [{"conditions": {"ready": True}}]}],
+        "apiservices": [
+            named(
+                "v1.nvidia-gpu-scheduler",
+                spec={"group": "nvidia-gpu-scheduler"},
+                status={"conditions": [condition("Available")]},
+            ),
+            named("v1.other", spec={"group": "other"}, status={"conditions": [condition("Available", "False")]}),
+        ],
+        "deployments": [workload("berth-operator", "1.2.0")],
+        "daemonsets": [workload("berth-agent", "v1.2.0")],
+        "clusterroles": [named("berth-operator"), named("berth-agent")],
+        "clusterrolebindings": [bound("berth-operator", "berth-system"), bound("berth-agent", "berth-agent-system")],
+    }
+    version = {"major": "1", "minor": "36+"}
+    return Facts(now=NOW, lists=lists, definitions=definitions.wanted(), version="1.2.0", server_version=version)
+
+
+def changed(change: Callable[[Lists], object]) -> Diagnosis:
+    """Return the diagnosis of a healthy cluster in which something was changed."""
+    facts = healthy()
+    lists = copy.deepcopy(dict(facts.lists))
+    change(lists)
+    return diagnose(replace(facts, lists=lists))
+
+
+def drop(name: str) -> Callable[[Lists], object]:
+    return lambda lists: lists.update({name: []})
+
+
+def put(name: str, *objects: Raw) -> Callable[[Lists], object]:
+    return lambda lists: lists.update({name: list(objects)})
+
+
+def edit(name: str, *path: str | int, to: Any) -> Callable[[Lists], object]:
+    def change(lists: Lists) -> None:
+        at = lists[name]
+        for step in path[:-1]:
+            at = at[step]
+        at[path[-1]] = to
+
+    return change
+
+
+def older(lists: Lists) -> None:
+    schema = lists["customresourcedefinitions"][0]["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
+    del schema["properties"]["spec"]["properties"]["devices"]["items"]["properties"]["encoders"]
+
+
+def offered(lists: Lists) -> None:
+    lists["devices"][0]["status"]["conditions"].append(condition("DevicesOffered"))
+    lists["pods"] = [plugin_pod("nvcr.example/nvidia/k8s-device-plugin:v0.17.0@sha256:0")]
+
+
+def test_a_healthy_cluster_gives_no_finding() -> None:
+    diagnosis = diagnose(healthy())
+    assert (diagnosis.findings, diagnosis.not_checked) == ((), {})
+    assert diagnosis.checked == tuple(check.name for check in CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("change", "check", "subject", "message"),
+    [
+        (drop("leaderleases"), "NoLeader", "leaderlease/berth-operator", "there is no LeaderLease berth-operator"),
+        (
+            put("leaderleases", lease("berth-operator", holderIdentity="")),
+            "NoLeader",
+            "leaderlease/berth-operator",
+            "released",
+        ),
+        (
+            put("leaderleases", lease("berth-operator", written=LONG_AGO, renewed=LONG_AGO)),
+            "NoLeader",
+            "leaderlease/berth-operator",
+            "not renewed the LeaderLease for 10m",
+        ),
+        (drop("leases"), "SilentAgent", "node/n", "has no Lease"),
+        (
+            put("leases", lease("n", written=LONG_AGO, renewed=LONG_AGO)),
+            "SilentAgent",
+            "node/n",
+            "not been renewed for 10m: nothing",
+        ),
+        (
+            put("nodes", raw_node("n"), raw_node("g", labels={"nvidia.com/gpu.present": "true"})),
+            "NoAgent",
+            "node/g",
+            "has a label",
+        ),
+        (
+            put("nodes", raw_node("n"), raw_node("g", capacity={"nvidia.com/gpu": "8"})),
+            "NoAgent",
+            "node/g",
+            "offers nvidia.com/gpu",
+        ),
+        (drop("customresourcedefinitions"), "OldDefinitions", "crd/devices.berth.dev", "is missing"),
+        (older, "OldDefinitions", "crd/devices.berth.dev", "it lacks spec.devices[].encoders"),
+        (
+            drop("validatingadmissionpolicies"),
+            "MissingPolicy",
+            "validatingadmissionpolicy/berth-fence-marked",
+            "policy is missing",
+        ),
+        (
+            drop("validatingadmissionpolicybindings"),
+            "MissingPolicy",
+            "validatingadmissionpolicy/berth-agents",
+            "no ValidatingAdmissionPolicyBinding",
+        ),
+        (
+            edit("validatingadmissionpolicybindings", 0, "spec", "validationActions", to=["Audit"]),
+            "MissingPolicy",
+            "validatingadmissionpolicy/berth-fence-marked",
+            "does not deny",
+        ),
+        (
+            edit("validatingadmissionpolicybindings", 1, "spec", "paramRef", "name", to="b"),
+            "MissingPolicy",
+            "validatingadmissionpolicy/berth-fence-epoch",
+            "names the LeaderLease b",
+        ),
+        (
+            lambda lists: (
+                drop("mutatingadmissionpolicybindings")(lists),
+                drop("mutatingwebhookconfigurations")(lists),
+            ),
+            "MissingPolicy",
+            "mutatingadmissionpolicy/berth-injection",
+            "injects NVIDIA_VISIBLE_DEVICES",
+        ),
+        (
+            drop("endpointslices"),
+            "UnreachableWebhook",
+            "mutatingwebhookconfiguration/berth-injection",
+            "no pod of its Service berth-system/berth-webhook is ready",
+        ),
+        (
+            edit("endpointslices", 0, "endpoints", 0, "conditions", "ready", to=False),
+            "UnreachableWebhook",
+            "mutatingwebhookconfiguration/berth-injection",
+            "no pod of its Service",
+        ),
+        (drop("services"), "UnreachableWebhook", "mutatingwebhookconfiguration/berth-injection", "does not exist"),
+        (
+            edit("mutatingwebhookconfigurations", 0, "webhooks", 0, "clientConfig", "caBundle", to=""),
+            "UnreachableWebhook",
+            "mutatingwebhookconfiguration/berth-injection",
+            "no caBundle",
+        ),
+        (
+            edit("apiservices", 0, "status", "conditions", 0, "status", to="False"),
+            "UnreachableApi",
+            "apiservice/v1.nvidia-gpu-scheduler",
+            "cannot reach it (Because)",
+        ),
+        (offered, "OtherDevicePlugin", "node/n", "NVIDIA's device plugin (pod gpu/p)"),
+        (
+            put("pods", plugin_pod("example.com/projecthami/hami:v2.5", "device-plugin")),
+            "OtherDevicePlugin",
+            "node/n",
+            "HAMi's device plugin",
+        ),
+        (
+            edit("nodes", 0, "status", "allocatable", to={}),
+            "MissingCapacity",
+            "node/n",
+            "kubernetes.io/gpu: 0, and the Device has 1 healthy GPUs",
+        ),
+        (
+            put(
+                "nodes",
+                raw_node(
+                    "n",
+                    capacity={"kubernetes.io/gpu": "100", "nvidia.com/gpu": "8"},
+                    allocatable={"kubernetes.io/gpu": "100", "nvidia.com/gpu": "7"},
+                ),
+            ),
+            "MissingCapacity",
+            "node/n",
+            "nvidia.com/gpu: 7 of 8",
+        ),
+        (
+            put("daemonsets", workload("berth-agent", "1.1.0")),
+            "VersionSkew",
+            "daemonset/berth-agent",
+            "1.2.0, the agents 1.1.0",
+        ),
+        (put("leases", lease("n", renewed="2025-12-31T23:59:25.5Z")), "ClockSkew", "node/n", "29s behind"),
+        (
+            put("leaderleases", lease("berth-operator", renewed="2026-01-01T00:02:00Z")),
+            "ClockSkew",
+            "leaderlease/berth-operator",
+            "2m5s ahead of",
+        ),
+        (
+            put("clusterrolebindings", bound("berth-operator", "berth-system")),
+            "MissingRights",
+            "serviceaccount/berth-agent",
+            "has not a ClusterRoleBinding",
+        ),
+        (
+            put("clusterroles", named("berth-agent")),
+            "MissingRights",
+            "serviceaccount/berth-operator",
+            "has not the ClusterRole",
+        ),
+    ],
+)
+def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, subject: str, message: str) -> None:
+    findings = changed(change).findings
+    assert {finding.check for finding in findings} == {check}
+    [finding] = [each for each in findings if each.object == subject]
+    assert message in finding.message
+    assert finding.fix
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        put("pods", plugin_pod("example.com/k8s-device-plugin:v0.17.0")),  # the agent is not the device plugin there
+        put("pods", plugin_pod("example.com/projecthami/hami:v2.5", "scheduler-extender")),
+        put("mutatingwebhookconfigurations"),
+        put("deployments", workload("berth-operator", "latest")),
+        lambda lists: (edit("services", 0, "spec", to={"type": "ExternalName"})(lists), drop("endpointslices")(lists)),
+        put("leaderleases", renewed_by_another()),
+        put("devices", raw_device("n", raw_card(health=False))),
+        put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
+        put("leases", lease("n", renewed="2025-12-31T23:59:56.2Z")),
+    ],
+)
+def test_what_is_right_is_not_found(change: Callable[[Lists], object]) -> None:
+    assert changed(change).findings == ()
+
+
+def test_versions_of_this_program_and_of_kubernetes() -> None:
+    facts = replace(healthy(), version="1.3.0", server_version={"major": "1", "minor": "29"})
+    messages = [finding.message for finding in diagnose(facts).findings]
+    assert messages == [
+        "the operator has the version 1.2.0, this program 1.3.0",
+        "Kubernetes 1.29 is too old: Berth needs 1.30, for the policies of the fence",
+    ]
+
+
+def test_a_kind_that_is_not_served_is_a_finding_of_its_own() -> None:
+    facts = replace(healthy(), lists={**healthy().lists, "leaderleases": []}, unserved=frozenset({"leaderleases"}))
+    [finding] = diagnose(facts).findings
+    assert (finding.check, finding.fix) == ("NoLeader", "kubectl apply -f crds/")
+
+
+@pytest.mark.parametrize("name", sorted({need for check in CHECKS for need in check.needs}))
+def test_what_may_not_be_read_is_not_checked(name: str) -> None:
+    lists = {key: value for key, value in healthy().lists.items() if key != name}
+    diagnosis = diagnose(replace(healthy(), lists=lists, unread={name: "forbidden"}))
+    assert diagnosis.not_checked == {check.name: "forbidden" for check in CHECKS if name in check.needs}
+    assert diagnosis.findings == ()
+
+
+class Api:
+    """Answers every list: with nothing, or with an error."""
+
+    def __init__(self, errors: dict[str, ReadError]) -> None:
+        self.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
+        self._errors = errors
+
+    def get_all(self, requests: Sequence[Request]) -> list[Any]:
+        """Return an answer for each request."""
+        names = [request.path.rpartition("/")[2] for request in requests]
+        return [{"major": "1"} if name == "version" else self._errors.get(name, {"items": []}) for name in names]
+
+
+def gathered(**errors: ReadError) -> Facts:
+    return gather(Api(errors), Installation(), definitions=[], version="1.2.0")
+
+
+def test_an_error_leaves_out_one_list() -> None:
+    facts = gathered(
+        devices=ReadError("no", status=403),
+        nodes=ReadError("broken", status=500),
+        leaderleases=ReadError("no such kind", status=404),
+        daemonsets=ReadError("no", status=403),
+    )
+    assert facts.unread.keys() == {"devices", "nodes", "daemonsets", "pods"}
+    assert facts.unread["devices"].startswith('no; this needs the right to list "devices.berth.dev"')
+    assert (set(facts.unserved), facts.now, dict(facts.server_version)) == ({"leaderleases"}, NOW, {"major": "1"})
+    with pytest.raises(ReadError, match="no answer"):
+        gathered(devices=ReadError("no answer"))
+
+
+def test_pods_are_read_of_daemon_sets_that_run_device_plugins() -> None:
+    selector = {"matchLabels": {"app": "plugin"}}
+    container = {"name": "main", "image": "example.com/k8s-device-plugin:v1"}
+    metadata = {"name": "plugin", "namespace": "gpu"}
+    daemon_set = {
+        "metadata": metadata,
+        "spec": {"selector": selector, "template": {"spec": {"containers": [container]}}},
+    }
+    asked: list[Request] = []
+
+    class Recording(Api):
+        def get_all(self, requests: Sequence[Request]) -> list[Any]:
+            asked.extend(requests)
+            answers = super().get_all(requests)
+            names = [request.path.rpartition("/")[2] for request in requests]
+            return [
+                {"items": [daemon_set]} if name == "daemonsets" else answer
+                for name, answer in zip(names, answers, strict=True)
+            ]
+
+    gather(Recording({}), Installation(), definitions=[], version="")
+    assert Request(path="/api/v1/namespaces/gpu/pods", query=(("labelSelector", "app=plugin"),)) in asked
+
+
+def test_the_text_shows_what_to_type() -> None:
+    lines = doctor.text(changed(drop("leases")))
+    assert lines[0] == "SilentAgent   node/n"
+    assert lines[2].startswith("    try: kubectl get pods -n berth-agent-system")
+    assert lines[-1] == f"1 finding; {len(CHECKS)} checks made"
+
+
+def test_the_policies_are_those_that_are_installed() -> None:
+    names = {item.name for item in installed.policies()}
+    assert {*cluster.DENYING, cluster.INJECTION} <= names
+    assert {item.name for item in installed.callers()} >= {*cluster.WEBHOOKS}
+
+
+def test_every_check_has_a_row_in_the_docs() -> None:
+    page = (ROOT / "docs/kubectl.md").read_text().partition("## doctor")[2]
+    rows: Sequence[str] = re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)
+    assert rows == [check.name for check in CHECKS]

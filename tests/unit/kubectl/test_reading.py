@@ -1,0 +1,279 @@
+"""Rows in the visibility API's form, from the objects of the API server alone."""
+
+import json
+import threading
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from berth_kubectl.errors import ReadError
+from berth_kubectl.reading import explanations, fleet, holders, queue, views
+from berth_kubectl.reading.following import Collection
+from berth_kubectl.reading.resources import DEVICES, EXPLAINED_PODS, PODS
+from berth_kubectl.reading.session import Session, Source
+from berth_kubectl.transport import kubectl
+from berth_kubectl.transport.proxy import Request
+from tests.kubectl_objects import A100, GI, WHOLE, condition, raw_card, raw_device, raw_node, raw_pod
+
+NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
+FREE = {"kubernetes.io/gpu-core": "50", "kubernetes.io/gpu-memory": "40Gi", "kubernetes.io/gpu-memory-ratio": "50"}
+ALLOCATED = "scheduling.koordinator.sh/device-allocated"
+
+
+def annotated(**grants: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"annotations": {ALLOCATED: json.dumps(grants)}}
+
+
+# --- the fleet --------------------------------------------------------------------------------------------------
+
+
+def test_a_card_has_what_the_device_says() -> None:
+    use = {"type": "gpu", "minor": 0, "free": FREE, "holders": [{"uid": "a"}, {"uid": "a"}, {"uid": "b"}]}
+    card = raw_card(topology={"nodeID": 1, "pcieID": "pci:1"}, links=[{"minor": 1, "type": "NVLink", "count": 12}])
+    [row] = fleet.rows([raw_device("n", card, raw_card(1), uses=[use])], {"n": raw_node("n")})
+    first, second = row["devices"]
+    assert (first["total"], first["free"], first["users"]) == (
+        WHOLE,
+        {"gpu-core": 50, "gpu-memory": 40 * GI, "gpu-memory-ratio": 50},
+        2,
+    )
+    assert (first["numaNode"], first["pcie"], first["links"]) == (1, "pci:1", {"GPU-1": "NVLink"})
+    assert (second["numaNode"], second["links"], second["free"]) == (-1, {}, {})
+    assert row["models"] == {A100: 2}
+
+
+def test_instances_are_counted_by_profile() -> None:
+    instances = [{"id": f"MIG-{i}", "profile": "1g.10gb+me"} for i in range(3)]
+    use = {"type": "gpu", "minor": 0, "free": {"nvidia.com/mig-1g.10gb.me": 1}}
+    [row] = fleet.rows([raw_device("n", raw_card(mig={"enabled": True, "instances": instances}), uses=[use])], None)
+    [card] = row["devices"]
+    assert card["total"] == {"nvidia.com/mig-1g.10gb.me": 3}
+    assert [each["free"] for each in card["mig"]] == [True, False, False]
+
+
+def test_a_card_that_is_gone_and_still_held_has_a_row() -> None:
+    use = {"type": "gpu", "minor": -1, "id": "GPU-gone", "free": {}, "holders": [{"uid": "a"}]}
+    [row] = fleet.rows([raw_device("n", uses=[use])], None)
+    [card] = row["devices"]
+    assert (card["id"], card["healthy"], card["users"], card["message"]) == (
+        "GPU-gone",
+        False,
+        1,
+        "no longer there, and pods hold it",
+    )
+
+
+@pytest.mark.parametrize(
+    ("conditions", "ready", "reporting", "blocked"),
+    [
+        ([condition("Ready"), condition("Accounted")], True, True, ""),
+        ([condition("Ready", "Unknown", reason="AgentNotHeard", message="silent")], False, False, "silent"),
+        ([condition("Ready", "False", message="no driver")], False, True, "no driver"),
+        ([condition("Ready"), condition("Accounted", "False", message="pod a/b")], True, True, "pod a/b"),
+        ([], False, True, "no leader has read its Device yet"),
+    ],
+)
+def test_the_state_of_a_node(conditions: list[Any], ready: bool, reporting: bool, blocked: str) -> None:  # noqa: FBT001
+    [row] = fleet.rows([raw_device("n", conditions=conditions)], {"n": raw_node("n", unschedulable=True)})
+    assert (row["ready"], row["reporting"], row["blocked"], row["schedulable"]) == (ready, reporting, blocked, False)
+
+
+# --- holders ----------------------------------------------------------------------------------------------------
+
+
+def test_a_pod_holds_what_its_allocation_names() -> None:
+    grants = [
+        {"minor": 3, "id": "MIG-1", "resources": {"nvidia.com/mig-1g.10gb": "1"}, "extension": {"parent": "GPU-0"}}
+    ]
+    template = {"labels": {"pod-template-hash": "77"}}
+    owner = {"ownerReferences": [{"kind": "ReplicaSet", "name": "web-77", "controller": True}]}
+    pod = raw_pod(
+        "a",
+        metadata={**annotated(gpu=grants), **template, **owner},
+        spec={"nodeName": "n", "activeDeadlineSeconds": 60},
+        status={"startTime": "2026-01-01T00:00:00Z"},
+    )
+    drifted = {
+        "metadata": {"namespace": "team", "name": "a"},
+        "status": {"conditions": [condition("Consistent", "False")]},
+    }
+    waiting = raw_pod("b", metadata=annotated(gpu=grants))
+    [row] = holders.rows([waiting, pod], devices=[raw_device("n", raw_card())], gpu_pods=[drifted])
+    [part] = row["devices"]
+    assert (part["minor"], part["model"], part["amounts"]) == (3, A100, {"nvidia.com/mig-1g.10gb": 1})
+    assert (row["owner"], row["endsBy"], row["drifted"]) == (
+        {"kind": "Deployment", "name": "web"},
+        "2026-01-01T00:01:00Z",
+        True,
+    )
+
+
+def test_models_come_from_gpu_pods_where_devices_may_not_be_read() -> None:
+    grants = [{"minor": 0, "id": "GPU-9", "resources": {"kubernetes.io/gpu-core": "100"}}]
+    gpu_pod = {"metadata": {"namespace": "team", "name": "a"}, "spec": {"cards": [{"id": "GPU-9", "model": A100}]}}
+    [row] = holders.rows([raw_pod("a", metadata=annotated(gpu=grants), spec={"nodeName": "n"})], gpu_pods=[gpu_pod])
+    assert row["devices"][0]["model"] == A100
+
+
+def test_an_allocation_that_cannot_be_read_names_no_device() -> None:
+    pod = raw_pod("a", metadata={"annotations": {ALLOCATED: "{"}}, spec={"nodeName": "n"})
+    [row] = holders.rows([pod])
+    assert row["devices"] == []
+
+
+# --- the queue --------------------------------------------------------------------------------------------------
+
+
+def test_pods_wait_by_priority_and_age() -> None:
+    pods = [
+        raw_pod("young", metadata={"creationTimestamp": "2026-01-01T00:00:30Z"}),
+        raw_pod("old", metadata={"labels": {"scheduling.x-k8s.io/pod-group": "ring"}}),
+        raw_pod("high", metadata={"creationTimestamp": "2026-01-01T00:00:40Z"}, spec={"priority": 5}),
+        raw_pod("bound", spec={"nodeName": "n"}),
+        raw_pod("foreign", spec={"schedulerName": "default-scheduler"}),
+        raw_pod("ending", metadata={"deletionTimestamp": "2026-01-01T00:00:40Z"}),
+    ]
+    rows = queue.rows(pods, schedulers={"berth-scheduler"}, now=NOW)
+    assert [(row["metadata"]["name"], row["waitingSeconds"], row["position"]) for row in rows] == [
+        ("high", 20, 0),
+        ("old", 60, 0),
+        ("young", 30, 0),
+    ]
+    assert rows[1]["gang"] == {"name": "ring"}
+
+
+def test_requests_are_those_of_the_whole_pod() -> None:
+    requests = {"cpu": "1", "memory": "1Gi", "kubernetes.io/gpu": "50", "nvidia.com/gpu": "2"}
+    spec = {"containers": [{"name": "main", "resources": {"requests": requests}}]}
+    assert queue.requests_of(spec) == {"cpu": 1000, "memory": GI, "kubernetes.io/gpu": 50, "nvidia.com/gpu": 2}
+
+
+# --- explanations -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod", "state", "message"),
+    [
+        (raw_pod("a", status={"conditions": [condition("PodScheduled", "False", message="0/1")]}), "Waiting", "0/1"),
+        (raw_pod("a"), "Waiting", "it has no condition PodScheduled yet: no operator has decided it"),
+        (raw_pod("a", spec={"nodeName": "n"}), "Bound", "bound to n"),
+        (raw_pod("a", spec={"schedulingGates": [{"name": "g"}]}), "Gated", "waits for its scheduling gates: g"),
+        (raw_pod("a", spec={"schedulerName": "other"}), "NotManaged", "the pod is other's, not Berth's"),
+    ],
+)
+def test_what_the_condition_alone_says(pod: Any, state: str, message: str) -> None:
+    explanation = explanations.of_pod(pod, {"berth-scheduler"})
+    assert (explanation["state"], explanation["message"]) == (state, message)
+
+
+def test_the_selector_of_a_workload_as_text() -> None:
+    expressions = [
+        {"key": "b", "operator": "In", "values": ["1", "2"]},
+        {"key": "c", "operator": "NotIn", "values": ["3"]},
+        {"key": "d", "operator": "Exists"},
+        {"key": "e", "operator": "DoesNotExist"},
+    ]
+    selector = {"matchLabels": {"a": "0"}, "matchExpressions": expressions}
+    assert explanations.selector(selector) == "a=0,b in (1,2),c notin (3),d,!e"
+
+
+def test_of_a_workload_the_first_that_waits_is_explained() -> None:
+    pods = [raw_pod("bound", spec={"nodeName": "n"}), raw_pod("b"), raw_pod("a", spec={"priority": 1})]
+    first = explanations.first_waiting(pods)
+    assert first is not None
+    assert first["metadata"]["name"] == "a"
+    assert explanations.first_waiting(pods[:1]) is None
+
+
+# --- errors -----------------------------------------------------------------------------------------------------
+
+
+class Answers:
+    """Answers requests by their paths; a small implementation of the API, with no state."""
+
+    def __init__(self, **answers: Any) -> None:
+        self.server_date = "Thu, 01 Jan 2026 00:00:00 GMT"
+        self._answers = answers
+
+    def get_all(self, requests: Any) -> list[Any]:
+        """Return the answer of each path's last part; a kind that is not there is not found."""
+        missing = ReadError("the server could not find the requested resource", status=404)
+        return [self._answers.get(each.path.rpartition("/")[2], missing) for each in requests]
+
+
+FORBIDDEN = ReadError('devices.berth.dev is forbidden: User "jane" cannot list resource "devices"', status=403)
+
+
+def test_a_missing_right_is_named_with_its_role() -> None:
+    session = Session(api=Answers(devices=FORBIDDEN))
+    with pytest.raises(ReadError) as caught:
+        views.first_of(session, views.fleets())
+    needs = 'this needs the right to list "devices.berth.dev" in the whole cluster'
+    assert str(caught.value).endswith(f"{needs}; the ClusterRole berth-devices-view has it")
+
+
+def test_rights_have_the_names_of_rbac() -> None:
+    right = EXPLAINED_PODS.right("get", "team", "explanation")
+    assert str(right).startswith('the right to get "pods/explanation.visibility.berth.dev" in the namespace team')
+    assert DEVICES.right("list", "team").namespace == ""
+
+
+def test_the_visibility_api_comes_first_and_is_left_where_it_has_no_leader() -> None:
+    visible = {"metadata": {"name": "seen"}}
+    devices: dict[str, Any] = {"items": [raw_device("n", raw_card())]}
+    nodes: dict[str, Any] = {"items": []}
+    session = Session(api=Answers(fleet={"items": [visible]}, devices=devices, nodes=nodes))
+    view, lists = views.first_of(session, views.fleets())
+    assert [row["metadata"]["name"] for row in view.rows(lists, NOW)] == ["seen"]
+
+    no_leader = ReadError("no leader since 10 s", status=503)
+    session = Session(api=Answers(fleet=no_leader, devices=devices, nodes=FORBIDDEN))
+    view, lists = views.first_of(session, views.fleets())
+    assert [row["metadata"]["name"] for row in view.rows(lists, NOW)] == ["n"]
+    assert session.notes == ["the visibility API is not used: no leader since 10 s"]
+
+
+def test_an_error_of_the_server_is_no_reason_to_read_something_else() -> None:
+    session = Session(api=Answers(fleet=ReadError("broken", status=500), devices={"items": []}, nodes={"items": []}))
+    with pytest.raises(ReadError, match="broken"):
+        views.first_of(session, views.fleets())
+
+
+@pytest.mark.parametrize(
+    ("stderr", "status", "message"),
+    [
+        ('Error from server (NotFound): pods "a" not found\n', 404, 'pods "a" not found'),
+        ("Error from server (Forbidden): no\n", 403, "no"),
+        ('error: context "a" does not exist\n', 0, 'context "a" does not exist'),
+        ("Unable to connect: refused\nE1122 15:04:05.678901 1 memcache.go:1] x\n", 0, "Unable to connect: refused"),
+        ("", 0, "kubectl failed"),
+    ],
+)
+def test_what_kubectl_writes_is_one_line(stderr: str, status: int, message: str) -> None:
+    error = kubectl.failure(stderr)
+    assert (error.status, str(error)) == (status, message)
+
+
+def test_requests_are_encoded() -> None:
+    assert PODS.request("a/b", "..", limit="5", labelSelector="") == Request(
+        path="/api/v1/namespaces/a%2Fb/pods/..", query=(("limit", "5"),)
+    )
+    source = Source(resource=PODS, namespace="a", labels="x in (1,2)")
+    assert source.request.target == "/api/v1/namespaces/a/pods?labelSelector=x+in+%281%2C2%29"
+
+
+# --- watches ----------------------------------------------------------------------------------------------------
+
+
+def test_a_collection_follows_events() -> None:
+    changed = threading.Event()
+    collection = Collection(Source(resource=PODS), changed)
+    collection.replace([raw_pod("a"), raw_pod("b")])
+    for kind, name in (("ADDED", "c"), ("DELETED", "a"), ("BOOKMARK", "z")):
+        pod = raw_pod(name, metadata={"resourceVersion": "7"})
+        assert collection.apply({"type": kind, "object": pod}) == "7"
+    assert [pod["metadata"]["name"] for pod in collection.copy()] == ["b", "c"]
+    with pytest.raises(ReadError) as caught:
+        collection.apply({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
+    assert caught.value.status == 410
