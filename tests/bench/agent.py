@@ -20,7 +20,7 @@ from typing import Final
 
 import yaml
 
-from devcluster import Arena, Cluster, fleet, waiting
+from devcluster import Arena, Cluster, fleet, installation, waiting
 from tests.bench import figures, usage
 from tests.bench.contestants import BYTECODE
 from tests.kubelet import Kubelet
@@ -46,6 +46,7 @@ def opened() -> Iterator[Arena]:
     figures.say_load()
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name, Cluster() as cluster:
         cluster.install_crds(fleet.CRDS)
+        installation.create_namespaces(cluster)
         arena = Arena(cluster=cluster, folder=Path(name))
         arena.open()
         yield arena

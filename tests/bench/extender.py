@@ -81,7 +81,7 @@ class Bench:
         self._operator = contestants.ours(
             track.arena,
             track.folder,
-            {**contestants.STOPPED, **served, "metrics_port": self._metrics},
+            {**contestants.STOPPED, **served, "metrics_port": self._metrics, "metrics_address": "127.0.0.1"},
             account=f"bench-extender-{self._port}",
         )
 

@@ -3,14 +3,17 @@
 NODES, PODS and HOSTILE are read from the environment. The scheduler, its reporter and the state run on an API server in
 memory. PODS ordinary pods arrive, are bound and leave; then the same again, while HOSTILE objects of all rows of
 `tests.attacks.zoo` come and go: pods that wait, pods that name their node themselves, and Devices, with pods that fit
-on these Devices only. A block is one turn of the loop: `p99_ms` is over the longest block of each tenth of a second,
-`cpu_` figures are the processor's time, which other programs on the machine do not lengthen.
+on these Devices only. Meanwhile users ask why these pods wait. A block is one turn of the loop: `p99_ms` is over the
+longest block of each tenth of a second, `cpu_` figures are the processor's time, which other programs on the machine do
+not lengthen.
 """
 
 import asyncio
+import contextlib
 import gc
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Final
@@ -18,12 +21,15 @@ from typing import Any, Final
 import orjson
 
 from berth_api import names
+from berth_client.errors import CallError
+from berth_operator.aggregated.statuses import StatusError
 from berth_operator.process import COLLECT
 from berth_operator.state import pods
+from berth_operator.visibility.explainer import Explainer
 from tests.attacks import zoo
 from tests.bench import figures
 from tests.builders import CORE, NVIDIA, RATIO, device, entry, node, pod
-from tests.component.world import World
+from tests.component.world import DEFAULT, World
 
 Raw = dict[str, Any]
 
@@ -152,9 +158,12 @@ async def run(nodes: int, count: int, hostile: int) -> dict[str, Any]:
     async with stage.running():
         await _ordinary(stage, 200, "warm")  # the first decision of each class computes all columns
         watcher = asyncio.create_task(blocks.watch())
-        attack = asyncio.create_task(_attack(stage, blocks, hostile))
+        live: deque[tuple[str, str]] = deque()
+        asking = asyncio.create_task(_ask(stage, blocks, live))
+        attack = asyncio.create_task(_attack(stage, blocks, hostile, live))
         took = await _ordinary(stage, count, "pod")
         await attack
+        asking.cancel()
         watcher.cancel()
     waits = {f"bind_{label}_ms": round(1000 * figures.quantile(took, share)) for label, share in _SHARES}
     worst = dict(sorted(blocks.longest.items(), key=lambda item: -item[1])[:LISTED])
@@ -205,9 +214,8 @@ def _ordinary_pod(name: str, number: int) -> Raw:
     return pod(name, requests[number % len(requests)], labels=labels, **fields)
 
 
-async def _attack(stage: Stage, blocks: Blocks, count: int) -> None:
-    """Create hostile objects one after the other, and delete the oldest."""
-    live: list[str] = []
+async def _attack(stage: Stage, blocks: Blocks, count: int, live: deque[tuple[str, str]]) -> None:
+    """Create hostile objects one after the other, and delete the oldest; keep kind and name of those that live."""
     hostile = itertools.islice(_hostile(), count)
     while True:
         blocks.is_own = True
@@ -218,13 +226,33 @@ async def _attack(stage: Stage, blocks: Blocks, count: int) -> None:
         blocks.doing = kind
         act(stage)
         await asyncio.sleep(5 * PAUSE)
-        live += [name] if name else []
+        live.extend([(kind, name)] if name else [])
         if len(live) > HOSTILE_LIVES:
-            stage.leave(live.pop(0))
+            stage.leave(live.popleft()[1])
             await asyncio.sleep(0)
-    for name in live:
-        stage.leave(name)
+    while live:
+        stage.leave(live.popleft()[1])
         await asyncio.sleep(0)
+
+
+async def _ask(stage: Stage, blocks: Blocks, live: deque[tuple[str, str]]) -> None:
+    """Ask for explanations of hostile pods, as fast as they are given, until cancelled."""
+    managed = frozenset({names.SCHEDULER})
+    explainer = Explainer(
+        cluster=stage.cluster,
+        pods=stage.api,
+        policy=lambda _: DEFAULT,
+        managed=lambda: managed,
+        ranking=lambda _uid: None,
+    )
+    for number in itertools.count():
+        await asyncio.sleep(PAUSE)
+        if live:
+            kind, name = live[number % len(live)]
+            blocks.doing = f"explanation of {kind}"
+            with contextlib.suppress(StatusError, CallError):
+                # Users are many, and the limit is one for each.
+                await explainer.explain(f"user-{number}", "ns", name)
 
 
 Act = Callable[[Stage], object]

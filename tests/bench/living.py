@@ -2,7 +2,7 @@
 
 Each cell is a workload at an offered load: the cards that all pods would hold on average if none had to wait, in parts
 of all cards. Pods arrive at random (Poisson), run for a lifetime and end; those that fit nowhere wait in the operator's
-queue. All times are in mean lifetimes. docs/placement.md describes the protocol.
+queue. All times are in mean lifetimes. docs/placement-quality.md describes the protocol.
 """
 
 import argparse

@@ -78,7 +78,7 @@ class Simulation:
         return self._run
 
     def _advance(self, now: float, start: float) -> None:
-        """Let time pass in which nothing changes."""
+        """Advance the time; nothing changes in it."""
         measured = max(0.0, now - max(self._now, start))
         self._run.allocated += measured * self._occupancy.size
         self._run.waiting += measured * self._waiting

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from devcluster import Arena, Cluster, fleet, nodes, state, waiting
+from devcluster import Arena, Cluster, fleet, installation, nodes, state, waiting
 from tests.bench import figures
 from tests.bench.audit import AuditLog
 from tests.bench.bulk import Bulk
@@ -111,6 +111,7 @@ Opener = Callable[[int], contextlib.AbstractContextManager[Track]]
 def _make_nodes(cluster: Cluster, folder: Path, count: int) -> None:
     """Create nodes, and let one agent publish the cards of all of them."""
     cluster.install_crds(fleet.CRDS)
+    installation.create_namespaces(cluster)
     pattern = f"node-[0-{count - 1}]"
     figures.say(f"making {count} nodes")
     cluster.create_nodes(nodes.expand(pattern), capacity={"nvidia.com/gpu": str(GPUS)}, deadline=READY_SECONDS)

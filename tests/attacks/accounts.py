@@ -1,0 +1,122 @@
+"""The shipped ServiceAccounts with their roles and policies, under the names of one arena, and tokens of them."""
+
+import functools
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devcluster import Arena
+from devcluster.api import Api, ApiError, Manifest
+from tests import policies
+
+MANIFESTS: Final = Path(__file__).parents[2] / "manifests"
+ROLES: Final = (
+    "base/operator-rbac.yaml",
+    "base/agent-rbac.yaml",
+    "components/validation/rbac.yaml",
+    "components/list-watch-api/rbac.yaml",
+    "base/user-rbac.yaml",
+    "components/monitoring-prometheus-operator/pod-monitors.yaml",
+)
+SKIPPED: Final = {"PodMonitor", "Secret"}
+POLICIES: Final = ("protection.yaml", "limits.yaml")
+RBAC: Final = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+OF_THE_CLUSTER: Final = {"ClusterRole", "ClusterRoleBinding"}
+ACTIVE_SECONDS: Final = 30.0
+"""Longest time in seconds until policies and rights are in force."""
+
+
+class Accounts:
+    """The accounts of one arena."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        self._applied: list[Manifest] = []
+        self._clients: list[Api] = []
+
+    def open(self) -> None:
+        """Apply accounts, roles and policies."""
+        for file in ROLES:
+            documents = yaml.safe_load_all((MANIFESTS / file).read_text())
+            for document in (each for each in documents if each["kind"] not in SKIPPED):
+                self._applied += self._arena.apply(self._confined(document))
+        for file in POLICIES:
+            self._applied += self._arena.apply(policies.policies(file, self._arena))
+
+    def close(self) -> None:
+        """Delete everything that does not go with the namespace."""
+        for client in self._clients:
+            client.close()
+        api = self._arena.cluster.api
+        for document in self._applied:
+            if document["metadata"].get("namespace") != self._arena.namespace:
+                api.delete(api.path_of(document))
+
+    def policies(self) -> list[Manifest]:
+        """Return the policies as applied."""
+        return [each for each in self._applied if each["kind"] == "ValidatingAdmissionPolicy"]
+
+    def wait(self, refused: Api, path: str, body: dict[str, Any]) -> None:
+        """Wait until the policies about a client refuse a merge patch."""
+
+        def is_refused() -> bool:
+            try:
+                refused.request(
+                    "PATCH", path, body=body, query={"dryRun": "All"}, content_type="application/merge-patch+json"
+                )
+            except ApiError as error:
+                return "ValidatingAdmissionPolicy" in str(error)
+            return False
+
+        self._arena.wait(is_refused, deadline=ACTIVE_SECONDS, what="the policies about a client to be in force")
+
+    @functools.cache  # noqa: B019 - for the tests of one module
+    def token(self, account: str) -> str:
+        """Return a token of an account that is bound to no pod."""
+        accounts = f"/api/v1/namespaces/{self._arena.namespace}/serviceaccounts"
+        answer = self._arena.cluster.api.post(f"{accounts}/{account}/token", {"spec": {"expirationSeconds": 3600}})
+        token: str = answer["status"]["token"]
+        return token
+
+    def kubeconfig(self, account: str) -> Path:
+        """Return a kubeconfig that acts as an account."""
+        file = self._arena.folder / f"{account}.kubeconfig"
+        file.touch(mode=0o600)
+        file.write_text(self._arena.cluster.kubeconfig_for(self.token(account)))
+        return file
+
+    def client(self, account: str, *, node: str | None = None) -> Api:
+        """Return a client with a token of an account; with a node, the token of its pod there."""
+        spec: Manifest = {"expirationSeconds": 3600}
+        if node is not None:
+            manifest = self._arena.pod(f"{account}-{node}", nodeName=node, serviceAccountName=account)
+            pod = self._arena.create([manifest])[0]["metadata"]
+            spec["boundObjectRef"] = {"kind": "Pod", "apiVersion": "v1", "name": pod["name"], "uid": pod["uid"]}
+        accounts = f"/api/v1/namespaces/{self._arena.namespace}/serviceaccounts"
+        answer = self._arena.cluster.api.post(f"{accounts}/{account}/token", {"spec": spec})
+        cluster = self._arena.cluster
+        self._clients.append(
+            Api(server=cluster.server, token=answer["status"]["token"], ca=cluster.ca_file.read_text())
+        )
+        return self._clients[-1]
+
+    def _confined(self, document: Manifest) -> Manifest:
+        """Return an object of the manifests for this arena: namespaces and names are its own."""
+        metadata, own = document["metadata"], self._arena.namespace
+        namespace = metadata.get("namespace", "")
+        if document["kind"] in RBAC:
+            metadata["name"] = self._named(document["kind"], metadata["name"], namespace)
+        if namespace.startswith("berth-"):
+            metadata["namespace"] = own
+        for subject in document.get("subjects", ()):
+            subject["namespace"] = own
+        role = document.get("roleRef", {"name": ""})
+        if role["name"].startswith("berth-"):
+            role["name"] = self._named(role["kind"], role["name"], namespace)
+        metadata["labels"] = self._arena.labels
+        return document
+
+    def _named(self, kind: str, name: str, namespace: str) -> str:
+        suffix = self._arena.id if kind in OF_THE_CLUSTER else f"{namespace}-{self._arena.id}"
+        return f"{name}-{suffix}"

@@ -1,0 +1,601 @@
+"""What a stolen token of each account reaches, on the real API server: a table of requests and which are refused.
+
+Every request is a dry run, so that no row depends on another. The rows that are allowed are what the programs send:
+they show that the others are refused for what they change. `SECURITY.md` lists what remains.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Literal
+
+import pytest
+
+from devcluster import Arena
+from devcluster.api import Api, ApiError, Manifest
+from tests.attacks.accounts import Accounts
+
+ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+VISIBLE: Final = "main.devices.berth.dev/visible"
+MERGE: Final = "application/merge-patch+json"
+STRATEGIC: Final = "application/strategic-merge-patch+json"
+JSON: Final = "application/json"
+
+PODS: Final = "/api/v1/namespaces/{ns}/pods"
+CLAIMS: Final = "/api/v1/namespaces/{ns}/persistentvolumeclaims"
+VOLUMES: Final = "/api/v1/persistentvolumes"
+NODES: Final = "/api/v1/nodes"
+DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
+GPU_PODS: Final = "/apis/berth.dev/v1alpha1/namespaces/{ns}/gpupods"
+LEASES: Final = "/apis/coordination.k8s.io/v1/namespaces/{ns}/leases"
+TERMS: Final = "/apis/berth.dev/v1alpha1/namespaces/{ns}/leaderleases"
+EVENTS: Final = "/api/v1/namespaces/{ns}/events"
+SECRETS: Final = "/api/v1/namespaces/{ns}/secrets"
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+
+STOLEN: Final = {"app": "stolen"}
+Body = Mapping[str, Any] | None
+Account = Literal["operator", "agent", "stray agent", "webhook", "api"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """A request with a token; `{ns}`, `{mine}`, `{other}` in path and body are the namespace and two nodes."""
+
+    account: Account
+    what: str
+    method: str
+    path: str
+    body: Body = None
+    content_type: str = MERGE
+    is_allowed: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.account}-{'may' if self.is_allowed else 'may-not'}-{self.what}".replace(" ", "-")
+
+
+def metadata(**fields: object) -> Body:
+    return {"metadata": fields}
+
+
+def patches(account: Account, path: str, rows: Mapping[str, Body], *, is_allowed: bool = False) -> Iterator[Attempt]:
+    for what, body in rows.items():
+        # Lists of a pod merge: conditions by their type, containers by their name.
+        kind = STRATEGIC if path.startswith(f"{PODS}/bound") else MERGE
+        yield Attempt(
+            account=account,
+            what=what,
+            method="PATCH",
+            path=path,
+            body=body,
+            content_type=kind,
+            is_allowed=is_allowed,
+        )
+
+
+def creates(account: Account, path: str, rows: Mapping[str, Body], *, is_allowed: bool = False) -> Iterator[Attempt]:
+    for what, body in rows.items():
+        yield Attempt(
+            account=account,
+            what=what,
+            method="POST",
+            path=path,
+            body=body,
+            content_type=JSON,
+            is_allowed=is_allowed,
+        )
+
+
+def others(account: Account, rows: Mapping[str, tuple[str, str]]) -> Iterator[Attempt]:
+    for what, (method, path) in rows.items():
+        body: Body = {} if method in ("PATCH", "POST", "PUT") else None
+        yield Attempt(
+            account=account,
+            what=what,
+            method=method,
+            path=path,
+            body=body,
+            content_type=JSON if method == "POST" else MERGE,
+        )
+
+
+EVERYBODY: Final = {
+    "create pods": ("POST", PODS),
+    "replace the spec of a pod": ("PUT", f"{PODS}/bound"),
+    "delete all pods": ("DELETE", PODS),
+    "add an ephemeral container": ("PATCH", f"{PODS}/bound/ephemeralcontainers"),
+    "resize a pod": ("PATCH", f"{PODS}/bound/resize"),
+    "run a command in a pod": ("POST", f"{PODS}/bound/exec?command=sh"),
+    "attach to a pod": ("POST", f"{PODS}/bound/attach"),
+    "forward a port": ("POST", f"{PODS}/bound/portforward"),
+    "read logs": ("GET", f"{PODS}/bound/log"),
+    "bind by the old resource": ("POST", "/api/v1/namespaces/{ns}/bindings"),
+    "create a node": ("POST", NODES),
+    "delete a node": ("DELETE", f"{NODES}/{{mine}}"),
+    "reach kubelet": ("GET", f"{NODES}/{{mine}}/proxy/pods"),
+    "create a namespace": ("POST", "/api/v1/namespaces"),
+    "delete a namespace": ("DELETE", "/api/v1/namespaces/{ns}"),
+    "list Secrets": ("GET", SECRETS),
+    "list all Secrets": ("GET", "/api/v1/secrets"),
+    "read another Secret": ("GET", f"{SECRETS}/another"),
+    "list ConfigMaps": ("GET", "/api/v1/namespaces/{ns}/configmaps"),
+    "get a token": ("POST", "/api/v1/namespaces/{ns}/serviceaccounts/default/token"),
+    "create a ServiceAccount": ("POST", "/api/v1/namespaces/{ns}/serviceaccounts"),
+    "create a role": ("POST", f"{RBAC}/clusterroles"),
+    "grant a role": ("POST", f"{RBAC}/clusterrolebindings"),
+    "grant a role in a namespace": ("POST", f"{RBAC}/namespaces/{{ns}}/rolebindings"),
+    "delete the policies": ("DELETE", f"{ADMISSION}/validatingadmissionpolicies"),
+    "change a policy": ("PATCH", f"{ADMISSION}/validatingadmissionpolicies/berth-agents"),
+    "switch a policy off": ("PATCH", f"{ADMISSION}/validatingadmissionpolicybindings/berth-agents"),
+    "change another webhook": ("PATCH", f"{ADMISSION}/mutatingwebhookconfigurations/another"),
+    "create a webhook": ("POST", f"{ADMISSION}/validatingwebhookconfigurations"),
+    "change a definition": ("PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/devices.berth.dev"),
+    "create an APIService": ("POST", "/apis/apiregistration.k8s.io/v1/apiservices"),
+    "create a Deployment": ("POST", "/apis/apps/v1/namespaces/{ns}/deployments"),
+    "change a DaemonSet": ("PATCH", "/apis/apps/v1/namespaces/{ns}/daemonsets/any"),
+    "approve a certificate": ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests"),
+    "create a Device": ("POST", DEVICES),
+    "delete a Device": ("DELETE", f"{DEVICES}/{{mine}}"),
+    "delete all GpuPods": ("DELETE", GPU_PODS),
+    "delete a PodGroup": ("DELETE", "/apis/scheduling.x-k8s.io/v1alpha1/namespaces/{ns}/podgroups/any"),
+    "delete a LeaderLease": ("DELETE", f"{TERMS}/berth-operator"),
+    "take another term": ("PUT", f"{TERMS}/another"),
+    "delete a heartbeat": ("DELETE", f"{LEASES}/{{mine}}"),
+    "list heartbeats of kubelets": ("GET", "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"),
+    "evict by a budget": ("POST", "/apis/policy/v1/namespaces/{ns}/poddisruptionbudgets"),
+    "delete Events": ("DELETE", EVENTS),
+    "read metrics of the API server": ("GET", "/metrics"),
+}
+"""What no account may do. An agent may create Devices: its rows come below."""
+
+CONTAINER: Final = {"name": "main", "image": "stolen"}
+SUMS: Final = {"kubernetes.io/gpu": "800", "koordinator.sh/gpu-memory": "80Gi"}
+
+OPERATOR: Final = [
+    *patches(
+        "operator",
+        f"{PODS}/bound",
+        {
+            "change an image": {"spec": {"containers": [CONTAINER]}},
+            "end a pod": {"spec": {"activeDeadlineSeconds": 1}},
+            "label a pod": metadata(labels=STOLEN),
+            "annotate a pod": metadata(annotations={"example.com/other": "1"}),
+            "keep a pod from deletion": metadata(finalizers=["example.com/stuck"]),
+            "give a pod to an owner": metadata(
+                ownerReferences=[{"apiVersion": "v1", "kind": "Node", "name": "n", "uid": "u"}]
+            ),
+        },
+    ),
+    *patches("operator", f"{PODS}/gated", {"lift a gate": {"spec": {"schedulingGates": []}}}),
+    *patches(
+        "operator",
+        f"{PODS}/bound",
+        {"correct an allocation": metadata(annotations={ALLOCATED: "{}", VISIBLE: "GPU-1"})},
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{PODS}/bound/status",
+        {
+            "call a pod failed": {"status": {"phase": "Failed"}},
+            "call a pod ready": {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+            "call containers started": {
+                "status": {
+                    "containerStatuses": [
+                        {"name": "main", "image": "i", "imageID": "", "ready": True, "restartCount": 0}
+                    ]
+                }
+            },
+            "label a pod by its status": metadata(labels=STOLEN),
+            "annotate a pod by its status": metadata(annotations={"example.com/other": "1"}),
+            "correct an allocation by its status": metadata(annotations={ALLOCATED: "{}"}),
+        },
+    ),
+    *patches(
+        "operator",
+        f"{PODS}/bound/status",
+        {
+            "say why a pod waits": {
+                "status": {"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}]}
+            },
+            "say why a pod is evicted": {"status": {"conditions": [{"type": "DisruptionTarget", "status": "True"}]}},
+        },
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{PODS}/waiting/status",
+        {"give a pod an address": {"status": {"podIP": "10.0.0.99", "podIPs": [{"ip": "10.0.0.99"}]}}},
+    ),
+    *patches(
+        "operator",
+        f"{PODS}/waiting/status",
+        {"nominate a node": {"status": {"nominatedNodeName": "{mine}"}}},
+        is_allowed=True,
+    ),
+    *creates(
+        "operator",
+        f"{PODS}/waiting/binding",
+        {
+            "bind with another annotation": {
+                "metadata": {"name": "waiting", "annotations": {"example.com/other": "1"}},
+                "target": {"kind": "Node", "name": "{mine}"},
+            },
+            "bind with another label": {
+                "metadata": {"name": "waiting", "labels": {"app": "stolen"}},
+                "target": {"kind": "Node", "name": "{mine}"},
+            },
+        },
+    ),
+    *creates(
+        "operator",
+        f"{PODS}/waiting/binding",
+        {
+            "bind": {
+                "metadata": {
+                    "name": "waiting",
+                    "annotations": {ALLOCATED: "{}", "berth.dev/epoch": "1", VISIBLE: ""},
+                    "labels": {"berth.dev/fenced-by": "berth-operator"},
+                },
+                "target": {"kind": "Node", "name": "{mine}"},
+            }
+        },
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{NODES}/{{mine}}",
+        {
+            "evict all pods of a node": {"spec": {"taints": [{"key": "stolen", "effect": "NoExecute"}]}},
+            "remove another taint": {
+                "spec": {"taints": [{"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"}]}
+            },
+            "cordon a node": {"spec": {"unschedulable": True}},
+            "make a control plane": metadata(labels={"node-role.kubernetes.io/control-plane": ""}),
+            "label a node for isolation": metadata(labels={"node-restriction.kubernetes.io/tenant": "a"}),
+            "move a node to a zone": metadata(labels={"topology.kubernetes.io/zone": "z"}),
+            "annotate a node": metadata(annotations={"example.com/other": "1"}),
+            "keep a node from deletion": metadata(finalizers=["example.com/stuck"]),
+        },
+    ),
+    *patches(
+        "operator",
+        f"{NODES}/{{mine}}",
+        {
+            "label models": metadata(
+                labels={
+                    "model.berth.dev/A100": "1",
+                    "berth.dev/devices": "true",
+                    "node.koordinator.sh/gpu-vendor": "nvidia",
+                }
+            ),
+            "remove the startup taint": {"spec": {"taints": [{"key": "other", "effect": "NoSchedule"}]}},
+        },
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{NODES}/{{mine}}/status",
+        {
+            "change the cpus of a node": {"status": {"allocatable": {"cpu": "0"}}},
+            "change what a device plugin offers": {"status": {"capacity": {"nvidia.com/gpu": "64"}}},
+            "call a node not ready": {"status": {"conditions": [{"type": "Ready", "status": "False"}]}},
+            "give a node another address": {"status": {"addresses": [{"type": "InternalIP", "address": "10.0.0.9"}]}},
+            "give kubelet another port": {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 1}}}},
+            "label a node by its status": metadata(labels={"node-role.kubernetes.io/control-plane": ""}),
+            "annotate a node by its status": metadata(annotations={"example.com/other": "1"}),
+        },
+    ),
+    *patches(
+        "operator",
+        f"{NODES}/{{mine}}/status",
+        {"write sums": {"status": {"capacity": SUMS, "allocatable": SUMS}}},
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{CLAIMS}/claim",
+        {
+            "name the volume of a claim": {"spec": {"volumeName": "taken-{ns}"}},
+            "label a claim": metadata(labels=STOLEN),
+            "annotate a claim": metadata(annotations={"example.com/other": "1"}),
+        },
+    ),
+    *patches(
+        "operator",
+        f"{CLAIMS}/claim",
+        {"choose a node": metadata(annotations={"volume.kubernetes.io/selected-node": "{mine}"})},
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{VOLUMES}/free-{{ns}}",
+        {
+            "delete a volume's data": {"spec": {"persistentVolumeReclaimPolicy": "Delete"}},
+            "mount with other options": {"spec": {"mountOptions": ["suid"]}},
+            "annotate a volume": metadata(annotations={"example.com/other": "1"}),
+        },
+    ),
+    *patches(
+        "operator",
+        f"{VOLUMES}/taken-{{ns}}",
+        {
+            "take a volume away": {"spec": {"claimRef": {"name": "claim", "namespace": "{ns}", "uid": "u"}}},
+            "free a volume": {"spec": {"claimRef": None}},
+        },
+    ),
+    *patches(
+        "operator",
+        f"{VOLUMES}/free-{{ns}}",
+        {
+            "reserve a volume": {
+                "metadata": {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}},
+                "spec": {"claimRef": {"name": "claim", "namespace": "{ns}", "uid": "u"}},
+            }
+        },
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{DEVICES}/{{mine}}",
+        {"change a Device": {"spec": {"driverVersion": "2"}}},
+    ),
+    *others("operator", EVERYBODY),
+]
+
+
+def gpu_pod(name: str, node: str, *, uid: str = "u", **more: object) -> Manifest:
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+    return {
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "GpuPod",
+        "metadata": {"name": name, "ownerReferences": [owner], **more},
+        "spec": {"nodeName": node, "podUID": uid},
+    }
+
+
+def device(node: str, **more: object) -> Manifest:
+    return {
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "Device",
+        "metadata": {"name": node, **more},
+        "spec": {"driverVersion": "1"},
+    }
+
+
+def lease(node: str, **more: object) -> Manifest:
+    return {
+        "apiVersion": "coordination.k8s.io/v1",
+        "kind": "Lease",
+        "metadata": {"name": node, **more},
+        "spec": {"holderIdentity": node},
+    }
+
+
+def event(**changes: object) -> Manifest:
+    return {
+        "metadata": {"generateName": "bound.", "namespace": "{ns}"},
+        "involvedObject": {"apiVersion": "v1", "kind": "Pod", "namespace": "{ns}", "name": "bound"},
+        "type": "Warning",
+        "reason": "DevicesRefused",
+        "message": "m",
+        "source": {"component": "berth-agent", "host": "{mine}"},
+        **changes,
+    }
+
+
+POD_OWNER: Final = {"apiVersion": "v1", "kind": "Pod", "name": "bound", "uid": "another"}
+STUCK: Final[Manifest] = {"finalizers": ["example.com/stuck"]}
+
+AGENT: Final = [
+    *patches(
+        "agent",
+        f"{NODES}/{{mine}}",
+        {
+            "make itself a control plane": metadata(labels={"node-role.kubernetes.io/control-plane": ""}),
+            "take another tenant's label": metadata(labels={"node-restriction.kubernetes.io/tenant": "a"}),
+            "move itself to a zone": metadata(labels={"topology.kubernetes.io/zone": "z"}),
+            "have its cards partitioned": metadata(labels={"nvidia.com/mig.config": "all-1g.10gb"}),
+            "switch the driver off": metadata(labels={"nvidia.com/gpu.deploy.driver": "false"}),
+            "write the operator's labels": metadata(labels={"model.berth.dev/A100": "8"}),
+            "remove taints": {"spec": {"taints": []}},
+            "add a taint": {"spec": {"taints": [{"key": "stolen", "effect": "NoExecute"}]}},
+            "uncordon itself": {"spec": {"unschedulable": True}},
+            "annotate its node": metadata(annotations={"example.com/other": "1"}),
+            "keep its node from deletion": metadata(**STUCK),
+        },
+    ),
+    *patches(
+        "agent", f"{NODES}/{{mine}}/status", {"write its node's status": {"status": {"allocatable": {"cpu": "1"}}}}
+    ),
+    *patches("agent", f"{NODES}/{{other}}", {"label another node": metadata(labels={"nvidia.com/gpu.count": "1"})}),
+    *patches(
+        "agent",
+        f"{NODES}/{{mine}}",
+        {
+            "label its node": metadata(
+                labels={
+                    "nvidia.com/gpu.count": "1",
+                    "nvidia.com/gpu.compute.major": "8",
+                    "nvidia.com/cuda.driver-version.full": "550.1",
+                    "nvidia.com/cuda.driver.rev": "1",
+                    "nvidia.com/mig.capable": "true",
+                    "nvidia.com/mig-1g.10gb.slices.gi": "1",
+                    "nvidia.com/mig-1g.10gb.me.engines.copy": "1",
+                    "nvidia.com/mps.capable": "false",
+                    "nvidia.com/vgpu.present": "false",
+                }
+            )
+        },
+        is_allowed=True,
+    ),
+    *patches("agent", f"{DEVICES}/{{other}}", {"change another Device": {"spec": {"driverVersion": "2"}}}),
+    *patches("agent", f"{DEVICES}/{{other}}/status", {"report about another node": {"status": {"withheld": [0]}}}),
+    *patches("agent", f"{DEVICES}/{{mine}}", {"keep its Device from deletion": metadata(**STUCK)}),
+    *patches("agent", f"{DEVICES}/{{mine}}", {"give its Device to a pod": metadata(ownerReferences=[POD_OWNER])}),
+    *patches("agent", f"{DEVICES}/{{mine}}", {"write its Device": {"spec": {"driverVersion": "2"}}}, is_allowed=True),
+    *patches("agent", f"{DEVICES}/{{mine}}/status", {"report": {"status": {"withheld": [0]}}}, is_allowed=True),
+    *creates(
+        "agent",
+        GPU_PODS,
+        {
+            "report a pod of another node": gpu_pod("new", "{other}"),
+            "keep a GpuPod from deletion": gpu_pod("new", "{mine}", **STUCK),
+            "give a GpuPod to another pod": gpu_pod("new", "{mine}", ownerReferences=[POD_OWNER]),
+        },
+    ),
+    *creates("agent", GPU_PODS, {"report a pod": gpu_pod("new", "{mine}")}, is_allowed=True),
+    *patches("agent", f"{GPU_PODS}/of-other", {"take a GpuPod over": {"spec": {"nodeName": "{mine}"}}}),
+    *patches("agent", f"{GPU_PODS}/of-mine", {"give a GpuPod away": {"spec": {"nodeName": "{other}"}}}),
+    *patches("agent", f"{GPU_PODS}/of-mine/status", {"call a GpuPod consistent": {"status": {"conditions": []}}}),
+    *others("agent", {"delete a GpuPod of another node": ("DELETE", f"{GPU_PODS}/of-other")}),
+    *creates(
+        "agent",
+        LEASES,
+        {"beat for another node": lease("another"), "keep its Lease from deletion": lease("{mine}-new", **STUCK)},
+    ),
+    *patches("agent", f"{LEASES}/{{other}}", {"renew another Lease": {"spec": {"holderIdentity": "stolen"}}}),
+    *patches("agent", f"{LEASES}/{{mine}}", {"renew its Lease": {"spec": {"holderIdentity": "it"}}}, is_allowed=True),
+    *creates(
+        "agent",
+        EVENTS,
+        {
+            "report in the name of another node": event(source={"component": "berth-agent", "host": "{other}"}),
+            "report in the name of kubelet": event(source={"component": "kubelet", "host": "{mine}"}),
+            "report about a Node": event(involvedObject={"kind": "Node", "name": "{other}", "namespace": "{ns}"}),
+        },
+    ),
+    *creates("agent", EVENTS, {"report about a pod": event()}, is_allowed=True),
+    *patches("agent", f"{PODS}/bound", {"annotate pods": metadata(annotations={"example.com/other": "1"})}),
+    *patches("agent", f"{PODS}/bound/status", {"write the status of pods": {"status": {"phase": "Failed"}}}),
+    *others("agent", {"delete a pod": ("DELETE", f"{PODS}/bound"), "evict": ("POST", f"{PODS}/bound/eviction")}),
+    *others(
+        "agent", {"bind pods": ("POST", f"{PODS}/waiting/binding"), "read a term": ("GET", f"{TERMS}/berth-operator")}
+    ),
+    *others("agent", {what: how for what, how in EVERYBODY.items() if what != "create a Device"}),
+    *creates("agent", DEVICES, {"create the Device of another node": device("{other}-new")}),
+]
+
+STRAY: Final = [
+    *patches("stray agent", f"{NODES}/{{mine}}", {"label a node": metadata(labels={"nvidia.com/gpu.count": "1"})}),
+    *patches("stray agent", f"{DEVICES}/{{mine}}", {"change a Device": {"spec": {"driverVersion": "2"}}}),
+    *creates("stray agent", GPU_PODS, {"report a pod": gpu_pod("new", "{mine}")}),
+    *creates("stray agent", EVENTS, {"report about a pod": event()}),
+]
+"""A token of the agent's account that is bound to no pod names no node."""
+
+
+def servers() -> Iterator[Attempt]:
+    for account in ("webhook", "api"):
+        who: Account = "webhook" if account == "webhook" else "api"
+        yield from others(who, EVERYBODY)
+        yield from others(who, {"list pods": ("GET", "/api/v1/pods"), "list nodes": ("GET", NODES)})
+        yield from patches(who, f"{PODS}/bound", {"change pods": metadata(annotations={"example.com/other": "1"})})
+        yield from patches(who, f"{SECRETS}/another", {"change another Secret": {"stringData": {"key": "v"}}})
+
+
+ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers()]
+
+
+@pytest.fixture(scope="module")
+def nodes(arena: Arena) -> list[str]:
+    taints = [
+        {"key": "other", "effect": "NoSchedule"},
+        {"key": "berth.dev/agent-not-ready", "effect": "NoSchedule"},
+    ]
+    return arena.nodes(2, taints=taints)
+
+
+@pytest.fixture(scope="module")
+def tokens(arena: Arena, nodes: list[str], accounts: Accounts) -> Iterator[Mapping[Account, Api]]:
+    """Create what the attempts name, and return a client of each account."""
+    mine, other = nodes
+    api = arena.cluster.api
+    made = {
+        "operator": accounts.client("berth-operator"),
+        "agent": accounts.client("berth-agent", node=mine),
+        "stray agent": accounts.client("berth-agent"),
+        "webhook": accounts.client("berth-webhook"),
+        "api": accounts.client("berth-api"),
+    }
+    arena.create(
+        [
+            arena.pod("bound", nodeName=mine),
+            arena.pod("waiting"),
+            arena.pod("gated", schedulingGates=[{"name": "example.com/gate"}]),
+        ]
+    )
+    for document in _volumes(arena):
+        api.apply(document, namespace=arena.namespace)
+    for node in nodes:
+        api.post(DEVICES, device(node))
+    # Without an owner: the garbage collector would delete them, because there is no such pod.
+    arena.create([gpu_pod("of-mine", mine, ownerReferences=[]), gpu_pod("of-other", other, ownerReferences=[])])
+    arena.create([lease(node) for node in nodes])
+    labelled = {"metadata": {"labels": {"example.com/a": "b"}}}
+    # Each policy comes into force by itself.
+    accounts.wait(made["agent"], f"{NODES}/{mine}", labelled)
+    accounts.wait(made["operator"], f"{PODS}/bound".replace("{ns}", arena.namespace), labelled)
+    yield made  # type: ignore[misc]
+    for name in ("free", "taken"):
+        api.delete(f"{VOLUMES}/{name}-{arena.namespace}")
+
+
+def _volumes(arena: Arena) -> Iterator[Manifest]:
+    claim = {"accessModes": ["ReadWriteOnce"], "storageClassName": f"none-{arena.id}"}
+    yield {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": "claim"},
+        "spec": {**claim, "resources": {"requests": {"storage": "1Gi"}}},
+    }
+    taken = {"name": "other", "namespace": arena.namespace, "uid": "u"}
+    for name, more in (("free", {}), ("taken", {"claimRef": taken})):
+        yield {
+            "apiVersion": "v1",
+            "kind": "PersistentVolume",
+            "metadata": {"name": f"{name}-{arena.namespace}"},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": f"other-{arena.id}",
+                "capacity": {"storage": "1Gi"},
+                "hostPath": {"path": "/none"},
+                "persistentVolumeReclaimPolicy": "Retain",
+                **more,
+            },
+        }
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=str)
+def test_a_token_reaches_what_its_program_writes_and_no_more(
+    attempt: Attempt, arena: Arena, nodes: list[str], tokens: Mapping[Account, Api]
+) -> None:
+    names = {"{ns}": arena.namespace, "{mine}": nodes[0], "{other}": nodes[1]}
+    path, body = attempt.path, json.dumps(attempt.body)
+    for placeholder, name in names.items():
+        path, body = path.replace(placeholder, name), body.replace(placeholder, name)
+    if attempt.is_allowed:
+        _send(tokens[attempt.account], attempt, path, body)
+        return
+    with pytest.raises(ApiError) as refused:
+        _send(tokens[attempt.account], attempt, path, body)
+    assert refused.value.status == HTTPStatus.FORBIDDEN, str(refused.value)
+
+
+def _send(client: Api, attempt: Attempt, path: str, body: str) -> None:
+    query = {} if attempt.method == "GET" or "?" in path else {"dryRun": "All"}
+    client.request(attempt.method, path, body=json.loads(body), query=query, content_type=attempt.content_type)
+
+
+def test_the_policies_are_written_for_what_they_match(arena: Arena, accounts: Accounts) -> None:
+    """Kubernetes checks expressions against the types of the objects, and reports what does not fit."""
+    for policy in accounts.policies():
+
+        def checked(path: str = arena.cluster.api.path_of(policy)) -> Manifest:
+            status: Manifest = arena.cluster.api.get(path).get("status", {})
+            return status.get("typeChecking", {}) if "observedGeneration" in status else {"unchecked": True}
+
+        arena.wait(lambda: "unchecked" not in checked(), what="the check of the policy's types")
+        assert checked() == {}

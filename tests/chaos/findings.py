@@ -1,0 +1,37 @@
+"""What the auditor of a history may find."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class FindingKind(StrEnum):
+    """The kinds of findings."""
+
+    REVISION_MISSING = "revision missing"
+    OVERBOOKED = "overbooked"
+    TWO_NODES = "card on two nodes"
+    NOT_AT_ONCE = "allocation and node not in one revision"
+    CHANGED = "changed after the bind"
+    ENDED_TERM = "bound by an ended term"
+    UNKNOWN_TERM = "bound by a term that never was"
+    GANG_STARTED_EARLY = "gang bound before it was complete"
+    GANG_IN_PART = "gang bound in part"
+    PRIORITY = "preempted without a higher priority"
+    WRONG_EVENT = "Event contradicts the history"
+    NO_EVENT = "no Event"
+    LOST = "lost"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One finding."""
+
+    kind: FindingKind
+    revision: int
+    """Where it was found."""
+    about: str
+    """The pod, the card or the gang."""
+    text: str
+
+    def __str__(self) -> str:
+        return f"revision {self.revision}: {self.about}: {self.kind}: {self.text}"

@@ -1,0 +1,190 @@
+"""Everything that a run consists of: a control plane, two operators, agents, pods, and the recorder that sees all."""
+
+import contextlib
+import functools
+import http.client
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from devcluster import Arena, Cluster, fleet, installation, waiting
+from devcluster.api import ApiError
+from tests import fence
+from tests.chaos import machines as machines_module
+from tests.chaos import workload as workload_module
+from tests.chaos.clock import Clock
+from tests.chaos.control_plane import ETCD, ControlPlane
+from tests.chaos.figures import Figures
+from tests.chaos.history import STORES_JSON, Recorder
+from tests.chaos.live import Live, LivePod
+from tests.chaos.machines import PROBE_MODEL, Machines
+from tests.chaos.replicas import Replica, Replicas
+from tests.chaos.workload import Failed, Workload
+from tests.integration.operator.world import World
+from tests.proxy import FaultProxy
+
+ACCOUNT: Final = "operator"
+PAUSE: Final = 1.0
+"""The default pause of a new leader."""
+GANG_TIMEOUT: Final = 20.0
+DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
+HISTORY: Final = "history.jsonl"
+ROOT: Final = Path(__file__).parents[2]
+FENCE: Final = Path("manifests/base/fence.yaml")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Build:
+    """The operator under test: ours, or a copy of the tree that was broken."""
+
+    tree: Path = ROOT
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables with which Python runs the operator of that tree."""
+
+
+OURS: Final = Build()
+
+
+@dataclass(kw_only=True, slots=True)
+class Site:
+    """The parts of one run."""
+
+    cluster: Cluster
+    control_plane: ControlPlane
+    arena: Arena
+    world: World
+    live: Live
+    recorder: Recorder
+    replicas: Replicas
+    machines: Machines
+    agent_proxy: FaultProxy
+    workload: Workload
+    figures: Figures = field(default_factory=Figures)
+    excused: set[str] = field(default_factory=set)
+    """Names of processes that a fault may have broken."""
+    failures: list[str] = field(default_factory=list)
+    """Faults that did not end in time."""
+    _numbers: Iterator[int] = field(default_factory=itertools.count)
+
+    # --- probes -----------------------------------------------------------------------------------------------
+
+    def probe(self, *, node: str = "", share: int = 10, **spec: Any) -> str:
+        """Create a pod for which there is room on any node, or on one; return its name."""
+        name = f"probe-{next(self._numbers)}"
+        requests = {"kubernetes.io/gpu": str(share)}
+        if node:
+            spec["nodeSelector"] = {"kubernetes.io/hostname": node}
+        annotations = {workload_module.MODEL: PROBE_MODEL}
+        manifest = self.arena.pod(name, requests=requests, limits=requests, annotations=annotations, **spec)
+        self.insist(lambda: self.arena.create([manifest]))
+        return name
+
+    def until_probed(self, *, node: str = "") -> LivePod:
+        """Wait until a new probe is bound, and delete it; return it."""
+        name = self.probe(node=node)
+        pod = self.live.until_bound(name)
+        self.remove(pod)
+        return pod
+
+    def remove(self, pod: LivePod) -> None:
+        """Delete a pod."""
+        self.workload.ended.add(pod.uid)
+        self.insist(lambda: self.arena.delete("pods", pod.name, grace_seconds=0))
+
+    def insist(self, call: Any) -> None:
+        """Send a request until it succeeds, or its object exists already."""
+
+        def is_done() -> bool:
+            try:
+                call()
+            except ApiError as error:
+                return error.status == http.client.CONFLICT
+            except Failed:
+                return False
+            return True
+
+        waiting.until(is_done, what="an answer of the API server", poll=0.05)
+
+    # --- measures ---------------------------------------------------------------------------------------------
+
+    def measure_failover(self, kind: str, since: float) -> None:
+        """Record how long after a leader's failure the next pod is bound."""
+        self.figures.failovers.append((kind, self.until_probed().bound_at - since))
+
+    def until_served(self, path: str = DEVICES) -> float:
+        """Wait until the API server is ready and serves an object; return when, by the monotonic clock."""
+        waiting.until(lambda: self.control_plane.serves(path), what=f"{path} to be served", poll=0.05)
+        return time.monotonic()
+
+    def undo(self) -> None:
+        """Undo what a fault may have left when it failed."""
+        for proxy in (self.agent_proxy, *(each.proxy for each in self.replicas.all())):
+            proxy.clear()
+        for process in self.world.processes.started:
+            if process.exit_code is None:
+                process.resume()
+
+    def check(self) -> None:
+        """Raise the error that ended one of the parts."""
+        self.recorder.check()
+        self.replicas.check()
+        self.workload.check()
+
+
+@contextlib.contextmanager
+def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Build = OURS) -> Iterator[Site]:
+    """Start everything, and stop it at the end; the folder keeps the history and the logs."""
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(Cluster(extra_args={"kube-apiserver": [STORES_JSON]}))
+        cluster.install_crds(fleet.CRDS)
+        installation.create_namespaces(cluster)
+        arena = Arena(cluster=cluster, folder=folder)
+        arena.open()
+        cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", workload_module.priority_class())
+        control_plane = stack.enter_context(ControlPlane(cluster))
+        live = Live()
+        recorder = stack.enter_context(
+            Recorder(port=control_plane.port(ETCD), namespace=arena.namespace, file=folder / HISTORY, take=live.take)
+        )
+        world = World(arena=arena, folder=folder)
+        stack.callback(world.close)
+        open_proxy = functools.partial(FaultProxy, server=cluster.server, ca_file=cluster.ca_file, folder=folder)
+        agent_proxy = stack.enter_context(open_proxy())
+        machines = Machines(world, agent_proxy.kubeconfig(cluster.token))
+        account = arena.service_account(ACCOUNT, "cluster-admin")
+        arena.apply(
+            fence.fence(
+                namespace=arena.namespace,
+                lease=arena.lease_name,
+                service_account=ACCOUNT,
+                suffix=arena.id,
+                file=build.tree / FENCE,
+            )
+        )
+        own = [_replica(stack.enter_context(open_proxy()), number, account, folder) for number in range(2)]
+        flags = {"takeover_pause": PAUSE, "gang_timeout": GANG_TIMEOUT, "agent_grace": machines_module.GRACE, **timing}
+        replicas = stack.enter_context(
+            Replicas(replicas=own, processes=world.processes, live=live, flags=flags, environment=build.environment)
+        )
+        workload = stack.enter_context(Workload(arena=arena, live=live, seed=seed))
+        yield Site(
+            cluster=cluster,
+            control_plane=control_plane,
+            arena=arena,
+            world=world,
+            live=live,
+            recorder=recorder,
+            replicas=replicas,
+            machines=machines,
+            agent_proxy=agent_proxy,
+            workload=workload,
+        )
+
+
+def _replica(proxy: FaultProxy, number: int, account: Path, folder: Path) -> Replica:
+    token = next(line.split("token:")[1].strip() for line in account.read_text().splitlines() if "token:" in line)
+    clock = Clock(folder / f"clock-{number}")
+    return Replica(number=number, proxy=proxy, clock=clock, kubeconfig=proxy.kubeconfig(token))

@@ -1,0 +1,296 @@
+"""Parsers of the agent and of the client: files, kubelet's messages, plug-ins, the kernel's files, watches."""
+
+import asyncio
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, Final
+
+from google.protobuf.json_format import ParseDict, ParseError
+from google.protobuf.message import DecodeError, Message
+from hypothesis import strategies as st
+
+from berth_agent.configuration import options
+from berth_agent.configuration.options import Flags, OptionsError
+from berth_agent.health import annotations
+from berth_agent.inventory import numbering, plugins
+from berth_agent.inventory.discovery.fpga import Fpgas
+from berth_agent.inventory.discovery.rdma import RdmaNics
+from berth_agent.inventory.simulated import fleet
+from berth_agent.inventory.simulated.fleet import FleetError
+from berth_agent.kubelet import podresources
+from berth_agent.kubelet.admission import checkpoint, pods
+from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
+from berth_agent.kubelet.admission.mirror import Mirror
+from berth_agent.kubelet.api import deviceplugin_pb2, podresources_pb2
+from berth_agent.kubelet.device_plugin import preferred, resources, response
+from berth_agent.kubelet.device_plugin.preferred import PreferenceError
+from berth_agent.kubelet.device_plugin.response import InvalidRequestError, OfferedIds
+from berth_agent.usage import processes
+from berth_api.device import DeviceInfo, DeviceSpec
+from berth_client import reflector
+from berth_client.credentials import CredentialsError, of_kubeconfig
+from tests.builders import gpu_pod, pod, whole
+from tests.devices import machine, spec
+from tests.devices import options as plugin_options
+from tests.fuzz import inputs
+from tests.fuzz.of_api import DEVICE
+from tests.fuzz.target import Target
+
+# --- files ----------------------------------------------------------------------------------------------------------
+
+_FLEET: Final = {
+    "profiles": {"mine": {"model": "NVIDIA Mine", "memory": "16Gi", "mesh": [[0, 1, 2]], "mig": True}},
+    "nodes": [
+        {"names": "node-[0-2]", "profile": "a100", "gpus": 2, "rdma": 1, "unhealthy": [1], "mig": {0: ["1g.10gb"]}},
+        {"names": "other", "profile": ["mine", "t4"], "mig_strategy": "single", "replicas": 2, "heartbeat": False},
+    ],
+}
+_OPTIONS: Final = {
+    "version": "v1",
+    "flags": {"migStrategy": "mixed", "plugin": {"deviceListStrategy": ["envvar"], "passDeviceSpecs": True}},
+    "sharing": {"timeSlicing": {"renameByDefault": True, "resources": [{"name": "nvidia.com/gpu", "replicas": 4}]}},
+    "imex": {"channelIDs": [0], "required": False},
+}
+_BOOT: Final = "boot"
+_PAYLOAD: Final = {
+    "bootID": _BOOT,
+    "promises": [{"uid": "u", "container": "main", "resource": "nvidia.com/gpu", "ids": ["GPU-0"], "silent": False}],
+    "holdings": [{"uid": "u", "namespace": "ns", "pod": "pod", "container": "main", "ids": ["GPU-0"]}],
+    "minors": {"GPU-0": 0},
+    "cards": ["GPU-0"],
+    "parents": {"MIG-0": "GPU-0"},
+}
+_KUBECONFIG: Final = {
+    "current-context": "c",
+    "contexts": [{"name": "c", "context": {"cluster": "k", "user": "u", "namespace": "n"}}],
+    "clusters": [{"name": "k", "cluster": {"server": "https://127.0.0.1:6443/", "certificate-authority-data": "YQ=="}}],
+    "users": [{"name": "u", "user": {"token": "t"}}],
+}
+
+
+def _fleet(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "fleet.yaml"
+        file.write_bytes(content)
+        fleet.load(file)
+
+
+def _options(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "config.yaml"
+        file.write_bytes(content)
+        options.load(Flags(config_file=file))
+
+
+def _checkpoint(content: bytes) -> None:
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "checkpoint"
+        file.write_bytes(content)
+        data = Checkpoint(path=file, boot_id=_BOOT).load()
+        Checkpoint(path=file, boot_id=_BOOT).save(pending=data.pending, holdings=data.holdings, units=data.units)
+        assert Checkpoint(path=file, boot_id=_BOOT).load() == data
+        assert isinstance(data, CheckpointData)
+
+
+def _signed(payload: Any) -> Any:
+    """Return a checkpoint with the right checksum: a damaged one is refused before its payload is read."""
+    return {"version": VERSION, "checksum": checkpoint._checksum(payload), "payload": payload}
+
+
+# --- kubelet --------------------------------------------------------------------------------------------------------
+
+_MACHINE: Final = machine(spec(4, mig={3: ("1g.10gb", "2g.20gb")}), plugin_options(slices=2))
+_OFFER: Final = resources.offers(_MACHINE.spec, _MACHINE.options).offers[0]
+_IDS: Final = [unit.id for unit in _OFFER.units]
+_PREFERRED: Final = {
+    "containerRequests": [{"availableDeviceIDs": _IDS, "mustIncludeDeviceIDs": _IDS[:1], "allocationSize": 2}]
+}
+_ALLOCATE: Final = {"containerRequests": [{"devicesIds": _IDS[:2]}]}
+_LISTED: Final = {
+    "podResources": [
+        {
+            "name": "pod",
+            "namespace": "ns",
+            "containers": [{"name": "main", "devices": [{"resourceName": "nvidia.com/gpu", "deviceIds": ["GPU-0"]}]}],
+        }
+    ]
+}
+_OF_NODE: Final = pod("pod", {"nvidia.com/gpu": "1"}, allocated=whole(0), on="node", metadata={"resourceVersion": "7"})
+
+
+def _message(kind: type[Message], raw: Any) -> Message:
+    """Return a message: of bytes as gRPC reads it, of an object by its fields, as far as they have the right types."""
+    return kind.FromString(raw) if isinstance(raw, bytes) else ParseDict(raw, kind(), ignore_unknown_fields=True)
+
+
+def _preferred(raw: Any) -> None:
+    message: Any = _message(deviceplugin_pb2.PreferredAllocationRequest, raw)
+    offered = OfferedIds(_OFFER)
+    for request in message.container_requests:
+        offered.check(request.must_include_deviceIDs, one_at_most=False)
+        chosen = preferred.prefer(
+            _MACHINE.spec,
+            _OFFER,
+            offered.only(request.available_deviceIDs),
+            request.must_include_deviceIDs,
+            request.allocation_size,
+            policy="distributed",
+        )
+        assert {*request.must_include_deviceIDs} <= {*chosen} <= {*_IDS}
+
+
+def _allocate(raw: Any) -> None:
+    message: Any = _message(deviceplugin_pb2.AllocateRequest, raw)
+    for request in message.container_requests:
+        OfferedIds(_OFFER).check(request.devices_ids, one_at_most=False)
+        assert response.compose(_MACHINE, request.devices_ids, key="k").envs
+
+
+def _pod_resources(raw: Any) -> None:
+    message: Any = _message(podresources_pb2.ListPodResourcesResponse, raw)
+    mirror = Mirror()
+    mirror.put(pods.of_object(_OF_NODE))
+    mirror.apply_reports(podresources._reports(message), 0.0)
+    assert all(holding.ids for holding in mirror.holdings())
+
+
+def _pod(raw: dict[str, Any]) -> None:
+    assert pods.of_object(raw).uid == raw["metadata"]["uid"]
+
+
+# --- devices --------------------------------------------------------------------------------------------------------
+
+_SYSFS: Final = {
+    "class/infiniband/mlx5_0/hca_type": "MT4123",
+    "class/infiniband/mlx5_0/ports/1/state": "4: ACTIVE",
+    "class/infiniband/mlx5_0/ports/1/phys_state": "5: LinkUp",
+    "class/infiniband/mlx5_0/ports/1/link_layer": "InfiniBand",
+    "class/infiniband/mlx5_0/device/numa_node": "0",
+    "class/infiniband/mlx5_0/device/local_cpulist": "0-3",
+    "class/infiniband_verbs/uverbs0/ibdev": "mlx5_0",
+    "bus/pci/devices/0000:3b:00.0/class": "0x120000",
+    "bus/pci/devices/0000:3b:00.0/vendor": "0x10ee",
+    "bus/pci/devices/0000:3b:00.0/device": "0x5001",
+    "bus/pci/devices/0000:3b:00.0/numa_node": "-1",
+    "devices/system/cpu/cpu0/topology/physical_package_id": "0",
+}
+
+
+def _sysfs(files: dict[str, Any]) -> None:
+    with TemporaryDirectory() as root:
+        for path, content in files.items():
+            file = Path(root) / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(content if isinstance(content, bytes) else str(content).encode(errors="replace"))
+        agents = (RdmaNics(Path(root)), Fpgas(Path(root), ids=("10ee",)))
+        for agent in agents:
+            results = asyncio.run(plugins.PluginRunner(agent, timeout=30).read(["node"]))
+            assert results["node"][1].ok or results["node"][1].message
+
+
+class _Plugin:
+    """A device plug-in that reads what the test says."""
+
+    name = "npu"
+
+    def __init__(self, listed: Any) -> None:
+        self._listed = listed
+
+    def start(self) -> None:
+        """Need nothing."""
+
+    def read(self, node: str) -> Any:  # noqa: ARG002
+        return self._listed
+
+
+def _plugin(listed: Any) -> None:
+    made = [_constructed(raw) for raw in listed] if isinstance(listed, list) else listed
+    found = asyncio.run(plugins.PluginRunner(_Plugin(made), timeout=30).read(["node"]))["node"]
+    assert all(isinstance(each, DeviceInfo) for each in found[0])
+    assert "Pydantic serializer warnings" not in found[1].message
+
+
+def _constructed(raw: Any) -> Any:
+    """Return a device that a plug-in made without validation."""
+    return DeviceInfo.model_construct(**raw) if isinstance(raw, dict) else raw
+
+
+def _marks(text: str) -> None:
+    devices = DeviceSpec.model_validate(DEVICE["spec"]).devices
+    annotations.findings({"a": annotations.read(text, devices)})
+    assert len(numbering.recalled(DeviceSpec(devices=devices), text)) >= 1
+
+
+def _cgroup(text: str) -> None:
+    uid = processes.pod_of(text)
+    assert uid is None or len(uid) in (32, 36)
+    assert len(processes.container_of(text)) in (0, 64)
+
+
+# --- the client -----------------------------------------------------------------------------------------------------
+
+_EVENT: Final = {"type": "MODIFIED", "object": {**gpu_pod("pod"), "metadata": {"resourceVersion": "7", "name": "pod"}}}
+
+
+def _event(line: bytes) -> None:
+    reflector._parse(line)
+
+
+_NPU: Final = {"type": "npu", "minor": 0, "id": "npu-0", "health": True, "resources": {"example.com/npu": 100}}
+_CHECKED: Final = (ParseError, DecodeError)
+"""Errors of gRPC itself, which answers the call with them."""
+
+TARGETS: Final = (
+    Target(name="fleet", inputs=inputs.as_yaml(inputs.near(_FLEET)), parse=_fleet, errors=(FleetError,)),
+    Target(name="plugin options", inputs=inputs.as_yaml(inputs.near(_OPTIONS)), parse=_options, errors=(OptionsError,)),
+    Target(
+        name="checkpoint",
+        inputs=st.one_of(
+            inputs.as_json(inputs.near(_PAYLOAD).map(_signed)), inputs.as_json(inputs.near(_signed(_PAYLOAD)))
+        ),
+        parse=_checkpoint,
+    ),
+    Target(
+        name="preferred allocation",
+        inputs=st.one_of(inputs.objects(_PREFERRED), st.binary(max_size=64)),
+        parse=_preferred,
+        errors=(*_CHECKED, PreferenceError, InvalidRequestError),
+    ),
+    Target(
+        name="allocate",
+        inputs=st.one_of(inputs.objects(_ALLOCATE), st.binary(max_size=64)),
+        parse=_allocate,
+        errors=(*_CHECKED, InvalidRequestError),
+    ),
+    Target(
+        name="pod resources",
+        inputs=st.one_of(inputs.objects(_LISTED), st.binary(max_size=64)),
+        parse=_pod_resources,
+        errors=_CHECKED,
+    ),
+    Target(name="pod of the node", inputs=inputs.typed(_OF_NODE, below=("annotations", "labels")), parse=_pod),
+    Target(name="sysfs", inputs=inputs.typed(_SYSFS), parse=_sysfs),
+    Target(name="device plug-in", inputs=inputs.near([_NPU]), parse=_plugin),
+    Target(
+        name="device annotations",
+        inputs=st.one_of(inputs.texts, st.from_regex(r"((gpu|rdma)/[0-9]{1,6}=[a-z0-9:]{1,9},?){0,4}", fullmatch=True)),
+        parse=_marks,
+    ),
+    Target(
+        name="cgroup",
+        inputs=st.one_of(inputs.texts, st.from_regex(r"0::/kubepods[a-z/.-]{0,9}pod[0-9a-f_-]{30,40}/[0-9a-f]{0,64}")),
+        parse=_cgroup,
+    ),
+    Target(
+        name="watch event",
+        inputs=inputs.as_json(inputs.near(_EVENT)),
+        parse=_event,
+        errors=(reflector._RelistNeededError,),
+    ),
+    Target(
+        name="kubeconfig",
+        inputs=inputs.near(_KUBECONFIG),
+        parse=lambda document: of_kubeconfig(document, Path("/")),
+        errors=(CredentialsError,),
+    ),
+)

@@ -1,0 +1,7 @@
+"""All parsers of input that may be hostile or damaged."""
+
+from typing import Final
+
+from tests.fuzz import of_agent, of_api, of_operator
+
+TARGETS: Final = {target.name: target for target in (*of_api.TARGETS, *of_operator.TARGETS, *of_agent.TARGETS)}
