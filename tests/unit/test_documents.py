@@ -13,9 +13,11 @@ import yaml
 from pydantic_settings import BaseSettings
 
 import berth_agent
+import berth_kubectl
 import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
+from berth_kubectl import arguments as kubectl_berth
 from berth_operator.cleanup.main import CleanupSettings
 from berth_operator.commands import main as commands
 from berth_operator.list_watch.main import ApiSettings
@@ -26,12 +28,13 @@ from tests import chart, metric_names
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "charts").rglob("*.md")]
-BASES = [ROOT / base for base in ("", "operator/berth_operator", "agent/berth_agent", "tests")]
-"""A document may name a file relative to the root, to one of the two programs, or to the tests."""
+BASES = [ROOT / base for base in ("", "operator/berth_operator", "agent/berth_agent", "kubectl/berth_kubectl", "tests")]
+"""A document may name a file relative to the root, to one of the programs, or to the tests."""
 
 FENCES = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 SPANS = re.compile(r"`([^`\n]+)`")
-FOLDERS = {path.name for base in BASES for path in base.iterdir() if path.is_dir()}
+FOLDERS = {path.name for base in BASES for path in base.iterdir() if path.is_dir()} - {".build"}
+"""What is built is not always there."""
 PATH = re.compile(r"(?P<folder>[\w.-]+)/[\w*./-]*|[\w-]+\.(?:py|md)")
 MODULE = re.compile(r"(?P<package>[a-z_]+)(?:\.\w+)+")
 OWN_COMMAND = re.compile(r"\b(?:berth-operator|berth-agent|python -m devcluster)\b[^\n#`]*")
@@ -51,10 +54,13 @@ def packages(*programs: ModuleType) -> dict[str, str]:
 
 
 PACKAGES = {
-    **packages(berth_agent, berth_operator),
+    **packages(berth_kubectl, berth_agent, berth_operator),
     **{
         name: name
-        for name in ("berth_api", "berth_base", "berth_client", "berth_operator", "berth_agent", "devcluster", "demo")
+        for name in (
+            *("berth_api", "berth_base", "berth_client", "berth_operator", "berth_agent", "berth_kubectl"),
+            *("devcluster", "demo"),
+        )
     },
 }
 
@@ -95,7 +101,8 @@ FLAGS = {
         for settings in (OperatorSettings, AgentSettings, WebhookSettings, ApiSettings, CleanupSettings)
         for flag in settings_flags(settings)
     ),
-    *(flag for parser in (commands._parser(), devcluster._parser()) for flag in parser_flags(parser)),
+    *(flag for parser in (commands.parser(), devcluster._parser()) for flag in parser_flags(parser)),
+    *(flag for verb in kubectl_berth.VERBS for flag in parser_flags(kubectl_berth.parser(verb))),
 }
 METRICS = frozenset(metric_names.of_operator())
 TARGETS = set(re.findall(r"^([a-z0-9-]+):.*?## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
@@ -190,3 +197,35 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("# One\n[there](page.md#one) [not there](none.md) [no heading](page.md#two) [out](https://a.b/c)\n")
     assert broken_links(page) == ["none.md", "page.md#two"]
+
+
+def test_a_page_or_anchor_that_other_files_name_exists() -> None:
+    """Comments, help texts, manifests, alerts and messages send readers to pages."""
+    folders = (
+        "agent",
+        "api",
+        "base",
+        "charts",
+        "client",
+        "crds",
+        "demo",
+        "devcluster",
+        "images",
+        "kubectl",
+        "manifests",
+    )
+    files = [
+        file
+        for folder in (*folders, "operator", "tests")
+        for file in (ROOT / folder).rglob("*")
+        if file.suffix in {".py", ".yaml", ".tpl", ".txt", ".sh", ".json"}
+    ]
+    named = {
+        (str(file.relative_to(ROOT)), page, anchor)
+        for file in files
+        for page, anchor in re.findall(r"\b(docs/[\w/-]+\.md)(?:#([\w-]+))?", file.read_text())
+    }
+    assert named
+    pages = {page: anchors(ROOT / page) if (ROOT / page).exists() else None for _, page, _ in named}
+    wrong = [name for name in named if (there := pages[name[1]]) is None or (name[2] and name[2] not in there)]
+    assert sorted(wrong) == []

@@ -1,0 +1,1 @@
+"""The reference pages of the documents, generated from the code."""

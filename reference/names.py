@@ -1,0 +1,155 @@
+"""The names of annotations, labels, taints, resources and conditions: a row for each constant of `berth_api.names`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from berth_api import names
+from berth_api.request import amounts
+from reference.markdown import code, page, section, table
+
+Rows = Mapping[str, str]
+"""Constant -> meaning."""
+
+VARIABLE: Final = {
+    "VISIBLE_SUFFIX": f"<container>{names.VISIBLE_SUFFIX}",
+    "LIMIT_PREFIX": f"<container>{names.LIMIT_PREFIX.format('<memory|sm>')}<i>",
+    "MODEL_PREFIX": f"{names.MODEL_PREFIX}<model>",
+}
+"""Names that have parts which vary."""
+
+REQUESTS: Final[Rows] = {
+    "MODEL_GLOBS": "annotation: globs of GPU models, one of which must match ([models](../protocol.md#models))",
+    "MODEL_EXACT": "annotation: the whole name of the GPU model",
+    "MODEL_REGEX": "label: a regular expression that is found in the GPU model",
+    "MIN_GPU_MEMORY": "annotation: the least memory of what the pod gets of each card",
+    "GPU_TOPOLOGY": "annotation: `nvlink`, `pcie` or `numa`, which any two of the pod's GPUs have in common",
+    "GPU_TOPOLOGY_POLICY": "annotation: `required` (the default) or `preferred`",
+    "GPU_SUBDEVICES": "annotation: whether `nvidia.com/gpu` may be slices (`last`, `equal`, `never`, `only`)",
+    "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
+    "MOVABLE": "annotation of pods and namespaces: whether the pod may be evicted to make room for another "
+    "([defragmentation](../defragmentation.md))",
+    "ALLOCATE_HINT": "annotation: selector, strategy, scope and exclusivity by device type",
+    "JOINT_ALLOCATE": "annotation: device types that are placed together",
+    "PARTITION_SPEC": "annotation: which partitions of the node's NVSwitch are allowed",
+    "POD_GROUP_LABEL": "label: the pod's PodGroup ([gangs](../gangs.md))",
+    "OLD_POD_GROUP_LABEL": "label: the same, as older versions of scheduler-plugins name it",
+    "POD_GROUP": "annotation: the pod's group without a PodGroup object",
+    "POD_GROUP_MIN_MEMBER": "annotation: how many members that group needs",
+    "GENIUS_PRIORITY": "label: order among pods of equal priority; above 0 only as `--genius-priorities` allows",
+    "GENIUS_NUMBER": "label: number of cards, for pods that request no device resource",
+    "GENIUS_MEMORY_EACH": "label: MiB of each card",
+    "GENIUS_MEMORY_TOTAL": "label: MiB of all cards together",
+}
+WRITTEN: Final[Rows] = {
+    "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
+    "EPOCH": "annotation: the leader's term; the pod was bound by Berth",
+    "FENCED_BY": "label: the LeaderLease whose fence applied to the Binding",
+    "VISIBLE_SUFFIX": "annotation: the UUIDs that the container sees, joined by commas",
+    "LIMIT_PREFIX": "annotation: bytes or hundredths of the cores that the container may use of a card",
+}
+OBJECTS: Final[Rows] = {
+    "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
+    "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
+    "VISIBILITY_ADDRESS": "annotation of the LeaderLease: host:port of the leader's [visibility API](../visibility.md)",
+    "VENDOR_LABEL": "label of Devices and Nodes: the vendor of the GPUs",
+    "MODEL_LABEL": "label of Devices and Nodes: the model, if all cards have the same one",
+    "DRIVER_LABEL": "label of Devices and Nodes: the driver's version",
+    "MODEL_PREFIX": "label of Nodes: the number of cards of the model",
+    "PARTITIONS": "annotation of Devices: the partitions of the node's NVSwitch",
+    "PARTITION_POLICY_LABEL": "label of Devices with partitions of their own, else of Nodes: `Honor` for these only",
+    "CORDONED_DEVICES": "annotation of Devices: they are unhealthy while it is set ([why](../health.md))",
+    "RECOVERED_DEVICES": "annotation of Devices: these devices are healthy again; the agent removes it",
+    "RESERVED_MINORS": "annotation of Devices: minors of NICs and FPGAs that are gone",
+    "DEVICE_MODEL": "label of single devices, for selectors of hints: the model",
+    "DEVICE_NUMA_NODE": "label of single devices: the NUMA node",
+    "DEVICE_PCIE_SWITCH": "label of single devices: the PCIe switch",
+    "DEVICE_RDMA": "label of NICs: the RDMA device, such as `mlx5_0`",
+    "DEVICE_LINK_LAYER": "label of NICs: `InfiniBand` or `Ethernet`",
+}
+CONDITIONS: Final[Rows] = {
+    "READY": "of Devices: the agent renews its Lease and can read the driver",
+    "VALID": "of Devices: the spec does not contradict itself",
+    "ACCOUNTED": "of Devices: the allocation of every pod on the node is known",
+    "DRIVER_LOADED": "of Devices: the driver answers",
+    "INVENTORY_READ": "of Devices: all devices were read; with a type behind a dot, those of the type",
+    "DEVICES_OFFERED": "of Devices: the agent offers the cards to kubelet, if it is the device plugin",
+    "ANNOTATIONS_READ": "of Devices: the annotations about cordoned and recovered devices name devices of the node",
+    "CONSISTENT": "of GpuPods: the pod holds the devices of its allocation",
+}
+RESOURCES: Final[Rows] = {
+    names.GPU: "hundredths of cards: of their cores and memory",
+    names.GPU_CORE: "hundredths of the cores",
+    names.GPU_MEMORY: "bytes of one card's memory",
+    names.GPU_MEMORY_RATIO: "hundredths of the memory",
+    names.GPU_SHARED: "the number of cards over which core and memory are spread",
+    names.RDMA: "hundredths of RDMA NICs",
+    names.FPGA: "hundredths of FPGAs",
+}
+"""Resources of Berth's, by their names without prefix."""
+OF_PLUGINS: Final[Rows] = {
+    amounts.NVIDIA_GPU: "whole cards; slices or instances where no whole cards are free",
+    f"{names.NVIDIA_PREFIX}gpu.shared": "slices of time-sliced cards",
+    f"{names.NVIDIA_PREFIX}mig-<profile>": "MIG instances",
+    amounts.AMD_GPU: "whole cards",
+    amounts.DCU_GPU: "whole cards",
+    amounts.NPU_CORE: "NPUs; parts of them are not supported yet",
+    amounts.NPU_CPU: "of a part of an NPU: not supported yet",
+    amounts.NPU_DVPP: "of a part of an NPU: not supported yet",
+}
+ELSEWHERE: Final = frozenset(
+    {
+        *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
+        *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
+        *("AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GENIUS_PREFIX"),
+        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX"),
+        *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
+    }
+)
+"""Constants that are no annotation, label or condition: groups, kinds, namespaces, managers; and parts of resources."""
+
+
+def text() -> str:
+    """Return the page; raise KeyError if a constant has no row."""
+    if missing := without_row(constants()):
+        raise KeyError(f"give {', '.join(missing)} of berth_api.names a row in reference/names.py")
+    prefixes = f"`{names.PREFIX}` or `{names.OTHER_PREFIX}`"
+    return page(
+        "Names",
+        "Every annotation, label, taint, resource and condition that Berth reads or writes. [Requests](../protocol.md) "
+        "has the values and what they mean together.",
+        section(
+            "Resources",
+            f"Berth's own, with the prefix {prefixes}:",
+            table(("resource", "what is counted"), _named(RESOURCES)),
+            "Resources that device plugins offer to kubelet:",
+            table(("resource", "what is counted"), _named(OF_PLUGINS)),
+        ),
+        section("What pods request", table(("name", "meaning"), _rows(REQUESTS))),
+        section("What Berth writes to pods", table(("name", "meaning"), _rows(WRITTEN))),
+        section("On other objects", table(("name", "meaning"), _rows(OBJECTS))),
+        section("Conditions", table(("type", "meaning"), _rows(CONDITIONS))),
+        section(
+            "Taints",
+            "Node pools put them on new nodes, and the operator removes them once the devices of the node are known "
+            "([autoscalers](../autoscalers.md#nodes-that-are-starting)):",
+            "\n".join(f"* {code(taint)}" for taint in names.AGENT_NOT_READY),
+        ),
+    )
+
+
+def constants() -> set[str]:
+    """Return the names of the constants that are texts."""
+    return {name for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+
+
+def without_row(constants: set[str]) -> list[str]:
+    """Return the constants that the page lacks."""
+    return sorted(constants - {*REQUESTS, *WRITTEN, *OBJECTS, *CONDITIONS, *ELSEWHERE})
+
+
+def _rows(rows: Rows) -> Iterator[tuple[str, str]]:
+    return ((code(VARIABLE.get(name, getattr(names, name))), meaning) for name, meaning in rows.items())
+
+
+def _named(rows: Rows) -> Iterator[tuple[str, str]]:
+    return ((code(name), meaning) for name, meaning in rows.items())
