@@ -5,11 +5,11 @@ SHELL := /bin/bash
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-SOURCES := api base client operator agent devcluster demo images tests examples charts
+SOURCES := api base client operator agent kubectl devcluster demo images tests examples charts reference
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test unit node-e2e chaos-devices upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+test unit node-e2e chaos chaos-broken chaos-devices upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -67,7 +67,7 @@ kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind
 
 .PHONY: test
 test: test-binaries ## run every test that needs no GPU: WORKERS=4
-	@$(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
+	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
 
 .PHONY: node-e2e
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2
@@ -99,9 +99,28 @@ test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a 
 unit: setup ## run the tests that need no cluster
 	@$(BIN)/pytest tests/unit
 
+.PHONY: fuzz
+fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS="allocation quantity"
+	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(TARGETS)
+
+.PHONY: fuzz-coverage
+fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \
+		-r tests/fuzz/requirements-atheris.lock
+	@PYTHONPATH=.build/atheris $(BIN)/python -m tests.fuzz.coverage "$(or $(TARGET),allocation)" $(or $(MINUTES),10)
+
 .PHONY: chaos-devices
 chaos-devices: binaries ## renumber, lose and replace cards and kill programs, audited by UUID: BINDS=5000 SEED=13
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
+
+.PHONY: chaos
+chaos: binaries ## kill, stop, cut, delay and delete everything while pods come and go, audited: SEED=1 FAST=1 FAULTS=200 PODS=3000
+	@SEED=$(or $(SEED),1) FAST=$(or $(FAST),0) FAULTS=$(or $(FAULTS),200) PODS=$(or $(PODS),3000) KINDS=$(KINDS) \
+		PART=$(PART) $(BIN)/python -m tests.chaos.run
+
+.PHONY: chaos-broken
+chaos-broken: binaries ## show that the audit of chaos finds what three broken builds do: SEED=1 BUILDS="fence off"
+	@SEED=$(or $(SEED),1) BUILDS="$(BUILDS)" $(BIN)/python -m tests.chaos.broken
 
 .PHONY: upgrade-e2e
 upgrade-e2e: node-binaries ## upgrade from the version before and go back, under load, with and without Helm: ROUNDS=3 RECORD=
@@ -153,6 +172,16 @@ bench-restart: binaries ## measure how soon a new operator binds its first pod: 
 bench-memory: binaries ## measure the operator's memory: NODES=5000 PODS=40000
 	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.memory
 
+.PHONY: soak
+soak: binaries ## measure memory and bind latency while all pods are replaced, and fail if one grows: MINUTES=30 NODES=2000 PODS=15000 TURNOVER=1
+	@MINUTES=$(or $(MINUTES),30) NODES=$(or $(NODES),2000) PODS=$(or $(PODS),15000) TURNOVER=$(or $(TURNOVER),1) \
+		WARM_UP=$(or $(WARM_UP),9000) CHART=$(or $(CHART),.build/soak.png) $(BIN)/python -m tests.bench.soak
+
+.PHONY: bench-kubectl
+bench-kubectl: binaries ## measure how long the commands of kubectl berth take: NODES=1000 PODS=8000 WAITING=200 REPEAT=5 VISIBILITY=1
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) WAITING=$(or $(WAITING),200) REPEAT=$(or $(REPEAT),5) \
+		VISIBILITY=$(or $(VISIBILITY),1) $(BIN)/python -m tests.bench.kubectl_berth
+
 .PHONY: bench-failover
 bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.failover
@@ -173,6 +202,41 @@ bench-hostile: setup ## measure how long hostile objects hold the loop, and the 
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory
 
+.PHONY: sbom
+sbom: setup ## write the SBOM of each image (CycloneDX): SBOM=.build/sbom ARGS=--no-validate
+	@mkdir -p $(or $(SBOM),.build/sbom)
+	@for image in operator agent; do \
+		file=$(or $(SBOM),.build/sbom)/$$image.cdx.json; \
+		$(BIN)/python images/requirements.py $$image | PYTHONWARNINGS=ignore $(BIN)/cyclonedx-py requirements $(ARGS) \
+			--pyproject pyproject.toml --spec-version 1.6 --output-reproducible --output-format JSON --output-file $$file -; \
+		echo $$file; \
+	done
+
+.PHONY: krew
+krew: setup ## write the archive and the manifest with which krew installs kubectl berth on this platform: KREW=.build/krew URI=
+	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/pyinstaller --upgrade \
+		-r kubectl/krew/requirements.lock
+	@PYTHONPATH=.build/pyinstaller $(BIN)/python kubectl/krew/archive.py $(or $(KREW),.build/krew) $(if $(URI),--uri=$(URI))
+
+.PHONY: krew-e2e
+krew-e2e: binaries krew ## install that archive with the real krew (builds it once), and run the plug-in (needs git)
+	@$(BIN)/python -m devcluster build krew > /dev/null
+	@BERTH_KREW=$(or $(KREW),.build/krew) $(BIN)/pytest -q tests/krew
+
+.PHONY: licences
+licences: setup ## print the licence of each package in the images, and fail for one that is not allowed
+	@$(BIN)/python images/licences.py
+
+# Copies keep the paths of the repository, and the site shows nothing but documents.
+PAGES := README.md CHANGELOG.md CONTRIBUTING.md SECURITY.md images/README.md charts/berth/README.md
+.PHONY: docs
+docs: setup ## build the site of the documents in .build/site, and fail for a broken link or anchor
+	@rm -rf .build/pages .build/site && mkdir -p .build/pages
+	@cp --parents $(PAGES) $$(find docs -type f ! -name zensical.toml) .build/pages
+	@cp docs/zensical.toml .build
+	@$(BIN)/zensical build --strict --clean --config-file .build/zensical.toml > .build/site.log 2>&1 \
+		|| { sed 's/\x1b\[[0-9;]*m//g' .build/site.log >&2; exit 1; }
+
 .PHONY: fmt
 fmt: setup ## format the code
 	@$(BIN)/ruff format $(SOURCES)
@@ -183,7 +247,8 @@ types: setup ## check the types
 	@$(BIN)/mypy
 	@$(BIN)/mypy --explicit-package-bases tests
 	@$(BIN)/mypy examples/npu/berth_example_npu
-	@$(BIN)/mypy images/requirements.py
+	@MYPYPATH=images $(BIN)/mypy images/licences.py
+	@$(BIN)/mypy kubectl/krew/archive.py
 
 .PHONY: imports
 imports: setup ## check the layers' imports
@@ -200,6 +265,7 @@ generate: stubs binaries ## write the files that are made from the models, inter
 	@$(BIN)/python -m berth_api.crd crds
 	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
 	@$(BIN)/python -m berth_operator.monitoring.dashboard manifests/components
+	@$(BIN)/python -m reference docs/reference
 	@$(BIN)/python -m charts.generate
 	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
 
@@ -208,11 +274,12 @@ verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
 	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
 	@$(BIN)/python -m berth_operator.monitoring.dashboard --check manifests/components
+	@$(BIN)/python -m reference --check docs/reference
 	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 
 .PHONY: lint
-lint: setup verify types imports ## check format, style, types, layers and generated files
+lint: setup verify types imports docs ## check format, style, types, layers, generated files and links of documents
 	@$(BIN)/ruff format --check --quiet $(SOURCES)
 	@$(BIN)/ruff check --quiet $(SOURCES)
 

@@ -32,7 +32,14 @@ _VALIDATING: Final = r"ValidatingAdmissionPolicy(Binding)?"
 _POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-unscheduled)"
 _ISSUED: Final = r"(Issuer|Certificate)"
 _EXTENDER: Final = ("hami-core", "runtime-class", "extender", "extender-cert-manager")
-_SERVERS: Final = ("validation", "debug-api", "list-watch-api", "monitoring", "monitoring-prometheus-operator")
+_SERVERS: Final = (
+    "validation",
+    "debug-api",
+    "list-watch-api",
+    "visibility",
+    "monitoring",
+    "monitoring-prometheus-operator",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,10 +54,10 @@ class Part:
 
 
 PARTS: Final = {
-    "operator-rbac": Part((), rf"{_RBAC}/berth-operator"),
-    "agent-rbac": Part((), rf"{_RBAC}/berth-agent"),
-    "user-rbac": Part((), r"ClusterRole/berth-(view|edit|devices-view)"),
-    "operator-policies": Part((), rf"{_VALIDATING}/berth-(fence-.*|allocations)"),
+    "operator-rbac": Part((), rf"{_RBAC}/berth-operator(-auth-delegator)?"),
+    "agent-rbac": Part((), rf"{_RBAC}/berth-agent(-auth-delegator)?"),
+    "user-rbac": Part((), r"ClusterRole/berth-(view|edit|devices-view|metrics-reader)"),
+    "operator-policies": Part((), rf"{_VALIDATING}/berth-(fence-.*|allocations|operator-writes)"),
     "agent-policies": Part((), rf"{_VALIDATING}/berth-agents"),
     "operator-disruption": Part((), r"PodDisruptionBudget/berth-operator"),
     # Pods of default-scheduler are routed, refused, or placed by kube-scheduler with the extender.
@@ -70,8 +77,13 @@ PARTS: Final = {
     "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),
     "debug-api": Part(_SERVERS, r"ClusterRole(Binding)?/berth-(operator-debug-api|debug-reader)"),
     "list-watch-api": Part(_SERVERS, r"(?!Deployment)\w+/(berth-api.*|v1\.nvidia-gpu-scheduler)"),
+    "visibility": Part(
+        _SERVERS,
+        r"\w+/(berth-visibility|berth-operator-(visibility|authentication-reader)|v1alpha1\.visibility\.berth\.dev)"
+        r"|ClusterRole/berth-visibility-.*",
+    ),
     "monitoring": Part(_SERVERS, r"ConfigMap/berth-(dashboard|rules)"),
-    "pod-monitors": Part(_SERVERS, r"PodMonitor/.*"),
+    "pod-monitors": Part(_SERVERS, r"(PodMonitor/.*|\w+/berth-metrics)"),
     "cleanup": Part((), rf"{_RBAC}/.*", base="cleanup"),
     "prometheus-rule": Part(_SERVERS, r"PrometheusRule/.*"),
 }

@@ -66,7 +66,7 @@ class Installation:
 
     def start_programs(self) -> None:
         """Start the operator and both agents."""
-        agent = installation.account(self.cluster, "berth-agent")
+        agent = installation.account(self.cluster, "berth-agent", namespace=installation.AGENTS)
         fleet = self.cluster.folder / "fleet.yaml"
         fleet.write_text(yaml.safe_dump(FLEET))
         simulated = ["--inventory=simulated", f"--fleet={fleet}"]

@@ -9,7 +9,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 readonly PYTHON=${PYTHON:-.venv/bin/python}
-readonly CLUSTER=berth NAMESPACE=berth-system VERSION=0.1.0
+readonly CLUSTER=berth NAMESPACE=berth-system AGENTS=berth-agent-system VERSION=0.1.0
 readonly OPERATOR=berth.dev/berth-operator:$VERSION AGENT=berth.dev/berth-agent:$VERSION
 
 main() {
@@ -91,14 +91,14 @@ load_images() {
 # The agent's token allows it to write the Device of its own node alone.
 simulate_gpus() {
     local fleet="nodes: [{names: $1, profile: a100, gpus: 2}]"
-    kubectl create namespace "$NAMESPACE" --dry-run=client -o yaml | kubectl apply -f -
-    kubectl create configmap fleet --namespace "$NAMESPACE" --from-literal=fleet.yaml="$fleet" --dry-run=client -o yaml |
+    kubectl create namespace "$AGENTS" --dry-run=client -o yaml | kubectl apply -f -
+    kubectl create configmap fleet --namespace "$AGENTS" --from-literal=fleet.yaml="$fleet" --dry-run=client -o yaml |
         kubectl apply -f -
 }
 
 install_chart() {
     helm upgrade --install berth charts/berth --namespace "$NAMESPACE" --values demo/kind-values.yaml "$@" \
-        --wait --timeout 5m
+        --create-namespace --wait --timeout 5m
 }
 
 # A pod that is created before the policies are in force lacks the variable, and is never placed.
@@ -120,6 +120,7 @@ wait_for_pod() {
 show() {
     run kubectl get devices
     run kubectl get pods --namespace "$NAMESPACE"
+    run kubectl get pods --namespace "$AGENTS"
     run kubectl get pod first \
         -o 'custom-columns=POD:.metadata.name,NODE:.spec.nodeName,GPU:.metadata.annotations.main\.devices\.berth\.dev/visible'
 }

@@ -16,7 +16,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from devcluster import components, nodes, programs, state, waiting
+from devcluster import audit, components, nodes, programs, state, waiting
 from devcluster.api import Api, ApiError
 from devcluster.errors import DevclusterError
 
@@ -98,7 +98,7 @@ class Cluster:
                 start={
                     "programs": paths,
                     "token": secrets.token_urlsafe(24),
-                    "extra_args": {name: list(args) for name, args in self.extra_args.items()},
+                    "extra_args": self._extra_args(),
                     "keep": self.keep,
                 }
             )
@@ -216,6 +216,13 @@ class Cluster:
     @property
     def _ca(self) -> str:
         return base64.b64decode(self._config["clusters"][0]["cluster"]["certificate-authority-data"]).decode()
+
+    def _extra_args(self) -> dict[str, list[str]]:
+        args = {name: list(args) for name, args in self.extra_args.items()}
+        server = args.get("kube-apiserver", [])
+        # An API server has one audit log, and a benchmark counts the requests in its own.
+        has_log = any(each.startswith("--audit-log-path") for each in server)
+        return {**args, "kube-apiserver": [*server, *([] if has_log else audit.arguments(self.folder))]}
 
     def _start_supervisor(self) -> subprocess.Popen[str]:
         with (self.folder / "supervisor.log").open("ab") as log:

@@ -28,6 +28,7 @@ def start(cluster: Cluster, file: Path, *, deadline: float = 120.0) -> list[str]
     """Create the nodes of a fleet file; return their names when each has a Device object."""
     names = node_names(file)
     cluster.install_crds(CRDS)
+    installation.create_namespaces(cluster)
     cluster.play_device_plugins()
     cluster.create_nodes(names, deadline=deadline)
     command = [sys.executable, "-m", "berth_agent", "--inventory", "simulated", "--fleet", str(file.absolute())]

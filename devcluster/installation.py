@@ -20,6 +20,7 @@ BASE: Final = ROOT / "manifests" / "base"
 WORKLOADS: Final = {"Deployment", "DaemonSet"}
 """Kinds whose pods are processes here."""
 NAMESPACE: Final = "berth-system"
+AGENTS: Final = "berth-agent-system"
 SCHEDULER: Final = "berth-scheduler"
 OPERATOR: Final = "operator"
 WITHOUT_SERVERS: Final = ("--health=", "--metrics-port=0", "--debug-port=0")
@@ -54,14 +55,20 @@ def apply(cluster: Cluster, *, without: Collection[str] = ()) -> None:
                 cluster.api.apply(document)
 
 
+def create_namespaces(cluster: Cluster) -> None:
+    """Create the namespaces of `manifests/base`: an agent needs that of the heartbeats."""
+    for document in documents(BASE / "namespace.yaml"):
+        cluster.api.apply(document)
+
+
 def documents(file: Path) -> list[Manifest]:
     """Return the objects of a YAML file."""
     return [document for document in yaml.safe_load_all(file.read_text()) if document]
 
 
-def account(cluster: Cluster, name: str) -> Path:
+def account(cluster: Cluster, name: str, *, namespace: str = NAMESPACE) -> Path:
     """Write a kubeconfig with a new token of a ServiceAccount of Berth's."""
-    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{name}/token"
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
     answer = cluster.api.post(path, {"spec": {"expirationSeconds": TOKEN_SECONDS}})
     file = cluster.folder / f"{name}.kubeconfig"
     state.write_private(file, cluster.kubeconfig_for(answer["status"]["token"]))

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from devcluster import instances, programs
+from devcluster import installation, instances, programs
 from devcluster.cluster import Cluster
 from devcluster.instances import InstanceType
 
@@ -25,6 +25,7 @@ def start(cluster: Cluster, *, types: Sequence[InstanceType], delay: float = DEL
     source = programs.source("karpenter")
     for folder in ("kwok/charts/crds", "kwok/apis/crds"):
         cluster.install_crds(source / folder)
+    installation.create_namespaces(cluster)
     for_karpenter = cluster.folder / "karpenter-types.json"
     for_karpenter.write_text(json.dumps([each.for_karpenter() for each in types]))
     own = cluster.folder / "instance-types.json"

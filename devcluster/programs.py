@@ -137,6 +137,7 @@ PROGRAMS: Final = {
         pin=HELM,
         version_args=("version", "--short"),
     ),
+    "krew": Program(package="sigs.k8s.io/krew/cmd/krew", module="krew", pin="sigs.k8s.io/krew", version_args=()),
     "karpenter": Program(
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
@@ -151,6 +152,8 @@ MONITORING: Final = ("prometheus", "promtool")
 """What tests of metrics, dashboards and alert rules need; without Prometheus' web pages."""
 PACKAGING: Final = ("helm",)
 """What tests of the chart need."""
+PLUGIN_MANAGER: Final = ("krew",)
+"""What the test of the archive for krew needs."""
 AUTOSCALER: Final = ("karpenter",)
 """What the tests with an autoscaler need: Karpenter, whose provider creates nodes that kwok plays."""
 

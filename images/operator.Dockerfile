@@ -23,11 +23,11 @@ COPY api api
 COPY base base
 COPY client client
 COPY operator operator
-# The distribution names the programs of both sides.
+# The distribution names all programs.
 RUN touch README.md \
     && tools/bin/pip wheel --quiet --no-cache-dir --no-deps --no-build-isolation . \
     && tools/bin/pip --python /opt/berth/bin/python3 install --quiet --no-compile --no-deps --prefix /program *.whl \
-    && rm /program/bin/berth-agent \
+    && rm /program/bin/berth-agent /program/bin/kubectl* \
     && python3 -m compileall -q --invalidation-mode unchecked-hash -s /program -p /opt/berth /program/lib
 
 FROM $BASE

@@ -7,7 +7,7 @@ built, so it needs nothing but the standard library.
 import re
 import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -41,12 +41,11 @@ def _name(requirement: str) -> str:
     return re.split(r"[^\w.-]", requirement, maxsplit=1)[0].lower().replace("_", "-")
 
 
-def _main() -> Iterator[str]:
-    [extra] = sys.argv[1:]
-    root = Path(__file__).parents[1]
+def of_image(root: Path, extra: str) -> str:
+    """Return the entries that an extra needs, of the lock in the repository at `root`."""
     project = tomllib.loads((root / "pyproject.toml").read_text())
-    yield selected(project, (root / "requirements.lock").read_text(), extra)
+    return selected(project, (root / "requirements.lock").read_text(), extra)
 
 
 if __name__ == "__main__":
-    sys.stdout.writelines(_main())
+    sys.stdout.write(of_image(Path(__file__).parents[1], sys.argv[1]))

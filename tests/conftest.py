@@ -1,15 +1,19 @@
 """One cluster for all workers of a session, started by the first test that uses it; one arena in it for each test."""
 
 import asyncio
+import functools
 import os
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
 import pytest
+import structlog
 
-from devcluster import Arena, Cluster, programs, real_node
-from tests import shared_cluster
+from devcluster import Arena, Cluster, audit, installation, programs, real_node
+from tests import rights, shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
 
@@ -31,13 +35,31 @@ TESTS = Path(__file__).parent
 CRDS = TESTS.parent / "crds"
 
 
-def pytest_configure() -> None:
-    """Isolate the session from any real cluster and event loop."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Isolate the session from any real cluster and event loop; let its clusters log what programs ask."""
+    if audit.VARIABLE not in os.environ:  # a worker has that of its session
+        folder = tempfile.mkdtemp(prefix="berth-audit-")
+        os.environ[audit.VARIABLE] = folder
+        config.add_cleanup(functools.partial(shutil.rmtree, folder, ignore_errors=True))
     # Otherwise pytest-asyncio on Python 3.11 makes an event loop that is never closed.
     asyncio.set_event_loop(None)
     os.environ["KUBECONFIG"] = os.devnull
     for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
         os.environ.pop(name, None)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Fail the session if a program asked an API server for what docs/rights.md does not list."""
+    if not hasattr(session.config, "workerinput") and rights.compared(Path(os.environ[audit.VARIABLE])).extra:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print requests that docs/rights.md does not list; in `make test` also the rights that nothing used."""
+    comparison = rights.compared(Path(os.environ[audit.VARIABLE]))
+    for line in comparison.lines(with_unused=bool(os.environ.get("BERTH_REQUIRE_RIGHTS"))):
+        terminalreporter.write_line(line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -84,6 +106,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterato
 def prepare(cluster: Cluster) -> None:
     """Install in a new control plane what all tests expect."""
     cluster.install_crds(CRDS)
+    installation.create_namespaces(cluster)
     cluster.play_device_plugins()
 
 
@@ -120,3 +143,11 @@ def helm() -> Path:
 def promtool() -> Path:
     """Return where promtool is."""
     return programs.ensure(programs.MONITORING)["promtool"]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging() -> Iterator[None]:
+    """Undo what a program configures that a test runs in its own process: later tests capture log lines."""
+    yield
+    if structlog.is_configured():
+        structlog.reset_defaults()

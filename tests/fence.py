@@ -8,9 +8,9 @@ import yaml
 FENCE = Path(__file__).parent.parent / "manifests/base/fence.yaml"
 
 
-def fence(*, namespace: str, lease: str, service_account: str, suffix: str) -> list[dict[str, Any]]:
+def fence(*, namespace: str, lease: str, service_account: str, suffix: str, file: Path = FENCE) -> list[dict[str, Any]]:
     """Return the policies and their bindings for one operator instance."""
-    text = FENCE.read_text()
+    text = file.read_text()
     # Replace the account first, by a marker: in the shipped file the LeaderLease has the same name.
     text = text.replace("system:serviceaccount:berth-system:berth-operator", "\0")
     for shipped, own in (

@@ -79,6 +79,7 @@ def confined(
     text = json.dumps(list(policies))
     for shipped, own in (
         ("system:serviceaccount:berth-system:", f"system:serviceaccount:{arena.namespace}:"),
+        ("system:serviceaccount:berth-agent-system:", f"system:serviceaccount:{arena.namespace}:"),
         (r"\"berth-scheduler\"", rf"\"{arena.scheduler_name}\""),
         (r"\"default-scheduler\"", rf"\"{default_scheduler}\""),
         ("berth-node-lease", arena.namespace),

@@ -81,6 +81,11 @@ class Process:
         return "\n".join(self.text().splitlines()[-LOG_LINES:])
 
 
+def _loopback(flags: Mapping[str, object]) -> dict[str, object]:
+    """Return the address on which metrics need no token, for programs that serve them; versions before had no flag."""
+    return {"metrics_address": "127.0.0.1"} if flags.get("metrics_port") else {}
+
+
 class Processes:
     """All programs of one arena; `close` stops them."""
 
@@ -110,6 +115,7 @@ class Processes:
                 "health": "",
                 "metrics_port": 0,
                 "debug_port": 0,
+                **_loopback(flags),
                 **flags,
             },
         )
@@ -139,6 +145,7 @@ class Processes:
             "node_name": node,
             "nvml_library": machine.library,
             "sysfs_root": machine.sysfs,
+            **_loopback(flags),
         }
         return self._start(
             "agent", "berth_agent", {**own, **flags}, environment={"BERTH_NVML_STATE": str(machine.state)}

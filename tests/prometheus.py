@@ -108,7 +108,7 @@ class Prometheus:
         self._process.pause()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Continue the process."""
         assert self._process is not None
         self._process.resume()
 

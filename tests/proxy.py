@@ -111,6 +111,11 @@ class Cut(Rule):
 
 
 @dataclass(kw_only=True, eq=False)
+class Break(Rule):
+    """Closes the connection within the first part of the server's answer, as a crash does."""
+
+
+@dataclass(kw_only=True, eq=False)
 class Answer(Rule):
     """Answers instead of the server."""
 
@@ -138,6 +143,9 @@ class FaultProxy(Background):
             self._own_tls.load_cert_chain(ca_file, key_file)
         self._folder = folder
         self._rules: list[Rule] = []
+        self._flows = asyncio.Event()
+        self._flows.set()
+        self._under_way: list[web.BaseRequest] = []
 
     def kubeconfig(self, token: str) -> Path:
         """Write a kubeconfig that points to this proxy."""
@@ -168,6 +176,31 @@ class FaultProxy(Background):
     def cut(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Cut:
         """End answers within their first line."""
         return self._add(Cut(method=method, path=re.compile(path), first=first, count=count))
+
+    def tear(self, method: str, path: str, *, first: int = 1, count: int | None = None) -> Break:
+        """Break connections within the first part of an answer."""
+        return self._add(Break(method=method, path=re.compile(path), first=first, count=count))
+
+    def freeze(self) -> None:
+        """Pass nothing on until `thaw`, as a network does that loses all packets.
+
+        Requests and answers arrive late then, even if their senders have gone.
+        """
+        self._loop.call_soon_threadsafe(self._flows.clear)
+
+    def thaw(self) -> None:
+        """Pass everything on again."""
+        self._loop.call_soon_threadsafe(self._flows.set)
+
+    def clear(self) -> None:
+        """Apply no fault from now on."""
+        for rule in self._rules:
+            rule.release() if isinstance(rule, Hold) else rule.remove()
+        self.thaw()
+
+    def sever(self) -> None:
+        """Break all connections on which something is under way, such as watches."""
+        self._loop.call_soon_threadsafe(self._hang_up_all)
 
     def slow(self, method: str, path: str, *, pause: Callable[[], float]) -> Slow:
         """Delay answers, part by part; `pause` returns the seconds before each part."""
@@ -220,6 +253,10 @@ class FaultProxy(Background):
             self._is_ready()
             await self._stop.wait()
 
+    def _hang_up_all(self) -> None:
+        for request in self._under_way:
+            _hang_up(request)
+
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
         seen = Seen(request.method, request.raw_path, request.headers.get("User-Agent", ""))
         self.requests.append(seen)
@@ -229,7 +266,16 @@ class FaultProxy(Background):
             return web.Response(status=rule.status, headers=rule.headers)
         if isinstance(rule, Hold):
             await rule.released.wait()
-        return await self._forward(request, body, rule)
+        self._under_way.append(request)
+        try:
+            await self._flows.wait()
+            return await self._forward(request, body, rule)
+        except aiohttp.ClientError:
+            # The server is down: the client sees what it would see without us.
+            _hang_up(request)
+            return web.Response(status=502)
+        finally:
+            self._under_way.remove(request)
 
     async def _forward(self, request: web.BaseRequest, body: bytes, rule: Rule | None) -> web.StreamResponse:
         url = yarl.URL(self._server + request.raw_path, encoded=True)
@@ -248,8 +294,11 @@ class FaultProxy(Background):
                 async for chunk in answer.content.iter_any():
                     if isinstance(rule, Slow):
                         await asyncio.sleep(rule.pause())
-                    if isinstance(rule, Cut):
+                    await self._flows.wait()
+                    if isinstance(rule, Cut | Break):
                         await response.write(chunk[: len(chunk) // 2])
+                        if isinstance(rule, Break):
+                            _hang_up(request)
                         break
                     await response.write(chunk)
             return response

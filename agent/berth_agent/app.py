@@ -26,7 +26,6 @@ from berth_agent.inventory.numbering import Numbering
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
 from berth_agent.kubelet.device_plugin.manager import InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
-from berth_agent.metrics import server
 from berth_agent.metrics.exporter import Exporter
 from berth_agent.publishing.labelling import Labeller
 from berth_agent.publishing.lease import Heartbeat
@@ -37,8 +36,9 @@ from berth_agent.usage import reporter
 from berth_agent.usage.reporter import UsageReporter
 from berth_api import names
 from berth_api.names import RECOVERED_DEVICES, RESERVED_MINORS
-from berth_base import request_metrics
+from berth_base import metrics_server, request_metrics
 from berth_client import served
+from berth_client.access import MetricsAccess
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 from berth_client.objects import Object
@@ -85,7 +85,10 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
         options.load(settings)
     exporter = Exporter(inventory=inventory, proc_root=settings.proc_root)
     address, port = str(settings.metrics_address), settings.metrics_port
-    async with server.serving(exporter.render, address=address, port=port), connect(settings) as client:
+    access = MetricsAccess(address=address, is_required=settings.metrics_authentication, clock=time.monotonic)
+    serving = metrics_server.serving(exporter.render, address=address, port=port, refuse=access.refusal)
+    async with serving, connect(settings) as client:
+        access.connect(client)
         client.observe = request_metrics.count
         await served.check(client, names.API_VERSION, ("Device", "GpuPod"))
         usage = reporter.of(settings, client=client)

@@ -14,7 +14,6 @@ from berth_client.objects import Object
 from berth_client.tokens import TokenSource
 
 NODES: Final = "/api/v1/nodes"
-NAMESPACES: Final = "/api/v1/namespaces"
 PODS: Final = "/api/v1/pods"
 DEVICES: Final = f"/apis/{names.API_VERSION}/{names.DEVICES}"
 

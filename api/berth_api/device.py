@@ -62,7 +62,7 @@ class Condition(Model):
     """One condition, as metav1.Condition; conditions are a map by type."""
 
     type: Annotated[str, Field(max_length=63)]
-    """What the condition is about; docs/protocol.md and docs/agent.md list the types."""
+    """What the condition is about; docs/reference/names.md lists the types."""
     status: Literal["True", "False", "Unknown"]
     """Whether it is so."""
     reason: Annotated[str, Field(min_length=1, max_length=128, pattern=r"^[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?$")]

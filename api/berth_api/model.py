@@ -94,7 +94,8 @@ def _bounded(source: Mapping[str, str], key: str) -> str:
 def _regex(text: str) -> str:
     try:
         re.compile(text)
-    except re.error as error:
+    except (re.error, OverflowError, RecursionError) as error:
+        # `re` does not catch Python's errors for repetitions and groups.
         raise ModelError(f'{names.MODEL_REGEX}: "{text}" is not a regular expression: {error}') from error
     return text
 

@@ -29,6 +29,9 @@ OPERATOR: Final = "berth-operator"
 SCHEDULER: Final = "berth-scheduler"
 """The `schedulerName` of Berth's pods by default."""
 
+AGENT_SYSTEM: Final = "berth-agent-system"
+"""Namespace of the agents' pods."""
+
 LEASE_NAMESPACE: Final = "berth-node-lease"
 """Namespace of the heartbeat Leases of the agents; each has the name of its node."""
 
@@ -55,6 +58,9 @@ NODE_LABEL: Final = "berth.dev/node"
 
 # The annotation on the LeaderLease by which a leader declares that no request of its term can still be executed.
 DRAINED: Final = "berth.dev/drained-term"
+
+# The annotation on the LeaderLease with the address (host:port) at which the leader serves the visibility API.
+VISIBILITY_ADDRESS: Final = "berth.dev/visibility-address"
 
 # The label on Bindings that names the LeaderLease whose fence applies to them.
 FENCED_BY: Final = "berth.dev/fenced-by"

@@ -16,7 +16,7 @@ import structlog
 
 from berth_api import names
 from berth_client import served
-from berth_client.reflector import Reflector
+from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.binding import confirmation
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.defragmenter import Defragmenter
@@ -53,6 +53,7 @@ from berth_operator.state.cluster import Cluster
 from berth_operator.state.listener import Listener
 from berth_operator.state.pod_watches import PodWatches
 from berth_operator.state.tenants import Tenants
+from berth_operator.visibility.service import Decisions, VisibilityService
 
 STUCK_SECONDS: Final = 60.0
 """Seconds without a turn of the scheduling loop after which liveness fails."""
@@ -102,6 +103,7 @@ class App:
         self._scheduler = self._make_scheduler()
         self._gangs, self._evictor, self._drift = self._make_keepers()
         self._extender = self._make_extender()
+        self._visibility = self._make_visibility()
         self._memo = Memo(
             settings=settings,
             problem=self._problem,
@@ -195,6 +197,18 @@ class App:
         )
         return ExtenderService(settings=self._settings, client=self._client, leader=leader)
 
+    def _make_visibility(self) -> VisibilityService:
+        decisions = Decisions(
+            cluster=self._cluster,
+            policy=self._policy,
+            managed=lambda: {*self._configuration.policies, *self._settings.extended},
+            rack_key=lambda: self._configuration.rack_key,
+            ranking=self._scheduler.recent_binds.of,
+        )
+        return VisibilityService(
+            settings=self._settings, election=self._election, pods=self._client, decisions=decisions
+        )
+
     def _policy_or_default(self, name: str) -> Policy:
         """Return the policy of a scheduler name; the default policy if it has no profile."""
         return self._configuration.policies.get(name, self._default_policy)
@@ -225,6 +239,7 @@ class App:
                     tasks.create_task(reflector.run())
                 tasks.create_task(self._serve(tasks))
                 tasks.create_task(self._extender.serve())
+                tasks.create_task(self._visibility.serve())
                 term = await self._election.acquired()
                 tasks.create_task(self._lose(term))
                 await self._fenced(term)
@@ -300,6 +315,7 @@ class App:
         tasks.create_task(Monitor(cluster=self._cluster, ages=self._ages).run())
         self._leading = True
         self._extender.lead(tasks)
+        self._visibility.lead(term, tasks)
         counters.LEADING.set(1)
         log.info("leading", term=term)
 
@@ -379,7 +395,10 @@ class App:
             node_selector=self._settings.node_selector,
             agent_namespace=self._settings.agent_namespace,
         )
-        return {name: Reflector(api=self._client, source=source, sink=sink) for name, (source, sink) in by_name.items()}
+        return {
+            name: Reflector(api=self._client, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
+            for name, (source, sink) in by_name.items()
+        }
 
 
 def _cluster(

@@ -19,6 +19,8 @@ from pydantic.alias_generators import to_camel
 
 from berth_api.model import NO_ALIASES, ModelAliases
 from berth_api.request import EQUAL, LAST, NEVER
+from berth_base import documents
+from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.plugins import DevicePlugin
@@ -44,6 +46,10 @@ MAX_ALIASES: Final = 256
 """Names in `modelAliases` at most."""
 
 
+HOSTNAME: Final = "kubernetes.io/hostname"
+ZONE: Final = "topology.kubernetes.io/zone"
+
+
 class ConfigurationError(Exception):
     """A configuration file is invalid; the text names the field, the value and what is allowed."""
 
@@ -58,6 +64,12 @@ class Configuration:
     """Other names of GPU models."""
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
+
+    @property
+    def rack_key(self) -> str:
+        """Return the label of the narrowest topology domain of several nodes below a zone; empty for none."""
+        keys = next(iter(self.policies.values())).gang_topology_keys
+        return next((key for key in keys if key not in (HOSTNAME, ZONE)), "")
 
     def with_plugins(self, plugins: Mapping[str, DevicePlugin]) -> Self:
         """Return the configuration with these plug-ins in every policy."""
@@ -309,18 +321,15 @@ class File(_Part):
 # --- reading it ---------------------------------------------------------------------------------------------
 
 
-class _SyntaxError(Exception):
-    """The file is not YAML."""
-
-
 class _Loader(yaml.SafeLoader):
     """A loader that refuses duplicate keys, of which PyYAML would silently drop the first."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
-        keys = [key.value for key, _ in node.value]
-        for index, (key, _) in enumerate(node.value):
-            if key.value in keys[:index]:
+        keys: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode) and key.value in keys:
                 raise yaml.MarkedYAMLError(problem=f'"{key.value}" is set twice', problem_mark=key.start_mark)
+            keys.add(str(key.value))
         return super().construct_mapping(node, deep)
 
 
@@ -352,28 +361,14 @@ def parse(content: bytes, path: Path) -> Configuration:
         ConfigurationError: the content is invalid.
     """
     try:
-        file = File.model_validate(_document(content))
-    except _SyntaxError as error:
+        file = File.model_validate(documents.read(content, _Loader))
+    except DocumentError as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
         raise ConfigurationError(f"{path}: {'; '.join(messages(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
     aliases = {name.lower(): tuple(globs) for name, globs in file.model_aliases.items()}
     return Configuration(policies=policies, model_aliases=aliases, hash=hashlib.sha256(content).hexdigest())
-
-
-def _document(content: bytes) -> Any:
-    try:
-        return yaml.load(content, _Loader)  # noqa: S506 - a SafeLoader
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise _SyntaxError(f"{where}{error.problem or error.context}") from error
-    except yaml.YAMLError as error:
-        raise _SyntaxError(" ".join(str(error).split())) from error
-    except (AttributeError, LookupError, RecursionError, ValueError) as error:
-        # PyYAML does not catch Python's errors for invalid dates, numbers and flags.
-        raise _SyntaxError(f"{type(error).__name__}: {error}") from error
 
 
 def messages(error: ValidationError) -> Iterator[str]:

@@ -3,13 +3,10 @@
 import socket
 import ssl
 from pathlib import Path
-from typing import Final
 from urllib.parse import urlsplit
 
 from berth_base.start import StartError
 from berth_operator.settings import Settings
-
-EVERYWHERE: Final = "0.0.0.0"  # noqa: S104 - where metrics are served
 
 
 def check(settings: Settings) -> None:
@@ -22,11 +19,14 @@ def check(settings: Settings) -> None:
         probe = urlsplit(settings.health)
         check_free(f"--health {settings.health}", probe.hostname or "", probe.port or 80)
     if settings.metrics_port:
-        check_free(f"--metrics-port {settings.metrics_port}", EVERYWHERE, settings.metrics_port)
+        check_free(f"--metrics-port {settings.metrics_port}", str(settings.metrics_address), settings.metrics_port)
     if settings.debug_port:
         check_free(f"--debug-port {settings.debug_port}", str(settings.debug_address), settings.debug_port)
         if settings.debug_certificate:
             _check_certificate("debug", settings.debug_certificate, settings.debug_key)
+    if settings.visibility_port:
+        option = f"--visibility-port {settings.visibility_port}"
+        check_free(option, str(settings.visibility_address), settings.visibility_port)
     if settings.extender_port:
         check_free(f"--extender-port {settings.extender_port}", str(settings.extender_address), settings.extender_port)
         if settings.extender_certificate:

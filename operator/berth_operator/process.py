@@ -12,7 +12,6 @@ from typing import Final
 
 import structlog
 import uvloop
-from prometheus_client import start_http_server
 
 from berth_api import names
 from berth_api.plugins import PluginError
@@ -26,6 +25,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import COPIES, LeaderElection, TermLostError
 from berth_operator.configuration import Configuration, ConfigurationError
 from berth_operator.core.plugins import DevicePlugin
+from berth_operator.metrics import server as metrics
 from berth_operator.settings import Settings
 
 Plugins = Mapping[str, DevicePlugin]
@@ -66,6 +66,7 @@ def _election(settings: Settings, client: KubeClient) -> LeaderElection:
         namespace=settings.namespace,
         name=settings.lease,
         identity=settings.identity,
+        address=settings.visibility_endpoint,
         lease_duration=settings.lease_duration,
         renew_deadline=settings.renew_deadline,
         retry_period=settings.retry_period,
@@ -132,8 +133,7 @@ def main(arguments: Sequence[str]) -> None:
         listening.check(settings)
         logs.configure(form=settings.log_format, level=settings.log_level)
         _log_start(settings, configuration, plugins)
-        if settings.metrics_port:
-            start_http_server(settings.metrics_port)
+        metrics.start(settings)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             sys.exit(runner.run(operate(settings, configuration, plugins)))
     except (StartError, ConfigurationError, PluginError, CredentialsError, NotServedError) as error:

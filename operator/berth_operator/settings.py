@@ -92,7 +92,7 @@ class Settings(BaseSettings):
     them."""
 
     require_injection: bool = True
-    """Whether a pod is scheduled only if its containers will see just its own devices (docs/protocol.md); not allowed
+    """Whether a pod is scheduled only if its containers will see just its own devices (docs/containers.md); not allowed
     with `config`, whose profiles set it."""
 
     node_selector: str = ""
@@ -143,7 +143,7 @@ class Settings(BaseSettings):
 
     trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
     """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas; empty
-    for none. The policy in manifests/base/protection.yaml must list their accounts (docs/operations.md)."""
+    for none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""
 
     node_rate: Annotated[float, Field(gt=0)] = 100.0
     """Writes to Nodes a second; pods wait until a new node shows its devices."""
@@ -174,6 +174,13 @@ class Settings(BaseSettings):
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
     """URL on which to serve liveness, http://address:port/path; empty to serve none."""
 
+    metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
+    """Address on which metrics are served. On any address except loopback clients need a bearer token whose user may
+    get the nonResourceURL `/metrics`."""
+
+    metrics_authentication: bool = True
+    """Whether clients of the metrics need that token; else everybody who reaches the port may read them."""
+
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
     """Port on which to serve metrics for Prometheus; 0 to serve none."""
 
@@ -187,8 +194,15 @@ class Settings(BaseSettings):
     metrics_stale_after: Annotated[float, Field(ge=2, le=3600)] = 60.0
     """Seconds after which what was measured of a GPU is no longer used; more than twice the interval."""
 
+    agent_pods_namespace: str = names.AGENT_SYSTEM
+    """Namespace of the agents' pods, for `--metrics-source agents`."""
+
     agent_metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9405
     """Port on which the agents serve metrics, for `--metrics-source agents`."""
+
+    agent_metrics_token_file: Path | None = None
+    """File with a bearer token for the agents' metrics, read again for each refresh. They are read by HTTP, so it
+    should be able to do nothing else."""
 
     prometheus_url: Annotated[str, AfterValidator(_check_prometheus)] = ""
     """URL of Prometheus, for `--metrics-source prometheus`; empty to search `prometheus_namespaces`."""
@@ -254,8 +268,32 @@ class Settings(BaseSettings):
     """Service without a selector (namespace/name) whose EndpointSlice the leader writes, so that it reaches the leader
     alone; empty for none."""
 
+    visibility_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the visibility API (docs/visibility.md), which other replicas reach at `pod_ip`; 0 to serve none."""
+
+    visibility_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
+    """Address on which the visibility API listens."""
+
+    visibility_host: Annotated[
+        str, Field(default_factory=lambda settings: f"berth-visibility.{settings.get('namespace', '')}.svc")
+    ]
+    """Host name by which the API server calls the visibility API, for its certificate; by default that of the Service
+    `berth-visibility` in `namespace`."""
+
+    visibility_secret: str = "berth-visibility"  # noqa: S105 - a name
+    """Name of the Secret through which replicas share the certificate of the visibility API."""
+
+    visibility_lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
+    """Seconds for which that certificate is valid; it is renewed when a third is left."""
+
+    visibility_period: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two checks for another certificate, or for other authorities of the API server."""
+
+    visibility_max_watches: Annotated[int, Field(ge=4)] = 400
+    """Watches of the visibility API that a replica serves at once; one user gets at most a quarter of them."""
+
     pod_ip: str = ""
-    """The address of the operator's own pod, for the EndpointSlice."""
+    """The address of the operator's own pod, for the EndpointSlice and the visibility API."""
 
     log_format: Form = "json"
     """Log lines as key=value or as JSON."""
@@ -320,7 +358,7 @@ class Settings(BaseSettings):
         if self.extender_clients and not self.extender_client_ca:
             raise ValueError("--extender-clients requires --extender-client-ca, which checks the certificates")
         if self.extender_service:
-            _check_address(self.pod_ip)
+            _check_address(self.pod_ip, "--extender-service")
         if self.config is None and (both := self.extended & {*self.scheduler_names.split(",")}):
             raise ValueError(
                 f"--extender-schedulers {', '.join(sorted(both))}: Berth schedules these pods itself; remove them here "
@@ -328,10 +366,25 @@ class Settings(BaseSettings):
             )
         return self
 
+    @model_validator(mode="after")
+    def _check_visibility(self) -> Self:
+        """Check that other replicas can reach this one."""
+        if self.visibility_port:
+            _check_address(self.pod_ip, "--visibility-port")
+        return self
+
     @property
     def extended(self) -> frozenset[str]:
         """Return the scheduler names whose pods the extender takes; empty if there is no extender."""
         return frozenset(self.extender_schedulers.split(",")) if self.extender_port else frozenset()
+
+    @property
+    def visibility_endpoint(self) -> str:
+        """Return where other replicas reach the visibility API of this one; empty if it serves none."""
+        if not self.visibility_port:
+            return ""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"{host}:{self.visibility_port}"
 
     @property
     def priorities(self) -> PriorityLimits:
@@ -364,13 +417,11 @@ class Settings(BaseSettings):
         return Policy(switched_off=frozenset() if self.require_injection else frozenset({injected.NAME}))
 
 
-def _check_address(text: str) -> None:
+def _check_address(text: str, option: str) -> None:
     try:
         ip_address(text)
     except ValueError as error:
-        raise ValueError(
-            f'--pod-ip "{text}": --extender-service requires the address of the operator\'s pod'
-        ) from error
+        raise ValueError(f'--pod-ip "{text}": {option} requires the address of the operator\'s pod') from error
 
 
 def _identity(pod: str) -> str:

@@ -31,7 +31,7 @@ class Node:
         self.agent.hear()
 
     async def admit(self, *, after: float) -> None:
-        """Let kubelet take in all pods."""
+        """Admit all pods, as kubelet does."""
         await asyncio.sleep(after)
         await self.kubelet.hear(self.api, self.admission)
         self.agent.hear()

@@ -11,10 +11,10 @@ from typing import Final
 import pytest
 from prometheus_client import CollectorRegistry, Gauge, start_http_server
 
-from berth_agent.metrics import server
 from berth_agent.metrics.exporter import Exporter
 from berth_agent.usage.holders import Holder, PodNames
 from berth_api.device import MigInstance
+from berth_base import metrics_server as server
 from tests.nvml.fixture import HW_THERMAL_SLOWDOWN, MigDevice, NvmlFixture, a100
 from tests.nvml.probe import NODE, Probe
 from tests.prometheus import Prometheus, Sample

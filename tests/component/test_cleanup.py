@@ -35,7 +35,7 @@ class Server:
         self.at_once = self.most_at_once = 0
         for one in raw:
             self.put(one)
-        items = (*installed.callers(), *installed.programs("berth-system"), *installed.policies())
+        items = (*installed.callers(), *installed.programs("berth-system", "berth-agent-system"), *installed.policies())
         for item in (*items, *installed.written("berth-system"), *installed.definitions()):
             names = {"categories": ["berth"]} if item.name != installed.POD_GROUP else {}
             group = item.name.partition(".")[2]
@@ -127,7 +127,13 @@ def pod(name: str = "p", *, namespace: str = "ns", **spec: Any) -> Raw:
 async def clean(server: Server, **order: Any) -> tuple[bool, list[str]]:
     """Return whether the pods have ended, and what was said."""
     said: list[str] = []
-    defaults = {"namespace": "berth-system", "node_selector": "", "drain": False, "seconds": SECONDS}
+    defaults = {
+        "namespace": "berth-system",
+        "agent_namespace": "berth-agent-system",
+        "node_selector": "",
+        "drain": False,
+        "seconds": SECONDS,
+    }
     own = Order(**{**defaults, "delete_definitions": False, **order})
     return await Cleanup(api=server, order=own, say=said.append).run(), said
 

@@ -6,7 +6,7 @@ import copy
 import pytest
 
 from berth_client.errors import Unreachable
-from tests.builders import NVIDIA, Raw, node, pod, whole
+from tests.builders import NVIDIA, Raw, charge, node, pod, waiting, whole
 from tests.component.world import World, refusal
 
 pytestmark = pytest.mark.looptime
@@ -83,6 +83,14 @@ async def test_a_victim_gets_its_condition_before_it_is_deleted() -> None:
         "message": "berth-scheduler: preempting to accommodate a higher priority pod",
     }
     assert api.events_of("low", "Preempted") == ["Preempted by pod ns/high on node node"]
+
+
+async def test_a_victim_learns_no_name_of_another_namespace() -> None:
+    world = Crowded()
+    async with world.running() as api:
+        world.reporter.preempted(charge("low"), waiting("high", namespace="other"))
+        await asyncio.sleep(1)
+    assert api.events_of("low", "Preempted") == ["Preempted by a pod of another namespace on node node"]
 
 
 async def test_pods_of_other_schedulers_are_victims_too() -> None:

@@ -10,10 +10,10 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import churn, core, election, extender, memory, restart, throughput, track, wake
+from tests.bench import churn, core, election, extender, kubectl_berth, memory, restart, throughput, track, wake
 from tests.bench.track import Opener, Track
 
-Sizes = dict[str, int]
+Sizes = dict[str, int | str]
 Result = Callable[..., dict[str, object]]
 
 NODES = 2
@@ -45,7 +45,7 @@ def open_track(own_cluster: Track) -> Iterator[Callable[[float], Opener]]:
 def result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Result:
     """Return a function that runs a benchmark with sizes from the environment, and returns its last line."""
 
-    def run(main: Callable[[], None], **sizes: int) -> dict[str, object]:
+    def run(main: Callable[[], None], **sizes: int | str) -> dict[str, object]:
         for name, value in sizes.items():
             monkeypatch.setenv(name, str(value))
         main()
@@ -63,6 +63,13 @@ def result(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
         ),
         # It starts with a Lease that another operator has released.
         pytest.param(restart.main, {"PODS": 16, "REPEAT": 1}, CALM, {"seconds", "slowest", "pods"}, id="restart"),
+        pytest.param(
+            kubectl_berth.main,
+            {"PODS": 16, "WAITING": 2, "REPEAT": 1, "COMMANDS": "free", "VISIBILITY": 0},
+            CALM,
+            {"free", "pods"},
+            id="kubectl",
+        ),
         pytest.param(memory.main, {"PODS": 16}, CALM, {"rss_mb", "peak_mb", "pods"}, id="memory"),
     ],
 )

@@ -170,6 +170,9 @@ def chart_values(place: Place) -> Values:
 
 
 def _patches(place: Place) -> Iterator[dict[str, Any]]:
+    # A level of Pod Security that allows the machine's network; the version before has none.
+    labels = {"pod-security.kubernetes.io/enforce": "privileged"}
+    yield _patch("Namespace", "berth-system", [_change("add", "/metadata/labels", labels)])
     host, port = place.api_server
     server = {"KUBERNETES_SERVICE_HOST": host, "KUBERNETES_SERVICE_PORT": str(port)}
     ports = place.ports

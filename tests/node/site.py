@@ -9,7 +9,6 @@ from devcluster import Arena
 from devcluster.api import ApiError, Manifest
 from devcluster.nodes import Strings
 from devcluster.real_node import Container, RealNode
-from tests.chart import NAMESPACE
 from tests.integration.operator import world
 from tests.node.installed import Installation, Place
 from tests.node.stage import Stage
@@ -44,7 +43,7 @@ class Site(Stage):
     def pod_of(self, program: str) -> Manifest:
         """Return the newest pod of a program; empty if there is none."""
         query = {"labelSelector": f"app.kubernetes.io/name=berth-{program}"}
-        pods = self.arena.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods", **query)["items"]
+        pods = self.arena.cluster.api.get("/api/v1/pods", **query)["items"]
         return max(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]), default={})
 
     def log(self, program: str) -> str:

@@ -38,6 +38,8 @@ TAINT: Final = {"key": "simulated", "effect": "NoSchedule"}
 """Keeps the pods of Berth off the simulated nodes."""
 OLD, NEW = "old", "new"
 LEASE: Final = "berth-operator"
+AGENTS: Final = {OLD: NAMESPACE, NEW: "berth-agent-system"}
+"""Namespace of each version's agents."""
 
 
 class Releases:
@@ -60,7 +62,12 @@ class Releases:
     def adopt(self) -> None:
         """Make what runs the first revision of a release, with the same programs; they know no `crds` and `cleanup`."""
         tags = {side: {"tag": previous.TAG} for side in ("operator", "agent")}
-        own = {"image": {**self._values["image"], **tags}, "crds": {"install": False}, "cleanup": {"enabled": False}}
+        own = {
+            "image": {**self._values["image"], **tags},
+            "agent": {**self._values["agent"], "namespace": AGENTS[OLD]},
+            "crds": {"install": False},
+            "cleanup": {"enabled": False},
+        }
         self._helm("install", "berth", CHART, "--take-ownership", values={**self._values, **own})
 
     def upgrade(self) -> None:
@@ -68,18 +75,21 @@ class Releases:
         self._helm("upgrade", "berth", CHART, values=self._values)
 
     def roll_back(self) -> None:
-        """Go back to the first revision."""
+        """Go back to the first revision; return when the agents' own namespace, which it lacks, is gone."""
         self._helm("rollback", "berth", "1")
+        own = f"namespace/{AGENTS[NEW]}"
+        self._cluster.kubectl("wait", "--for=delete", own, "--timeout=120s")
 
     def uninstall(self) -> None:
         """Uninstall the release, and what of the version before is not in it."""
         self._helm("uninstall", "berth", "--ignore-not-found")
         self._before.uninstall()
 
-    def until_rolled_out(self) -> None:
-        """Wait until all pods are new; Helm waits only for those that may not be missing."""
-        for workload in ("deployment/berth-operator", "daemonset/berth-agent"):
-            self._cluster.kubectl("rollout", "status", workload, f"--namespace={NAMESPACE}", "--timeout=300s")
+    def until_rolled_out(self, version: str) -> None:
+        """Wait until all pods are of a version; Helm waits only for those that may not be missing."""
+        workloads = {"deployment/berth-operator": NAMESPACE, "daemonset/berth-agent": AGENTS[version]}
+        for workload, namespace in workloads.items():
+            self._cluster.kubectl("rollout", "status", workload, f"--namespace={namespace}", "--timeout=300s")
 
     def _helm(self, *arguments: str | Path, values: dict[str, Any] | None = None) -> None:
         options = ("--wait", "--timeout=300s", f"--namespace={NAMESPACE}")
@@ -161,7 +171,7 @@ def test_an_upgrade_by_helm_and_the_rollback_lose_nothing(site: Site, arena: Are
 
     def settle(version: str, *, ended: str) -> None:
         """Wait until this version has bound pods of both kinds; audit what it finds after an agent `ended`."""
-        releases.until_rolled_out()
+        releases.until_rolled_out(version)
         if ended == OLD:
             refused.update(failed(real))
         assert running_images(arena) == {image(name, version) for name in ("operator", "agent")}
@@ -207,7 +217,8 @@ def failed(load: Load) -> dict[str, str]:
 
 def running_images(arena: Arena) -> set[str]:
     """Return the images of Berth's pods on the real node that are not ending."""
-    pods = arena.cluster.api.get(f"/api/v1/namespaces/{NAMESPACE}/pods", fieldSelector="spec.nodeName=real-0")["items"]
+    programs = "app.kubernetes.io/name in (berth-operator,berth-agent)"
+    pods = arena.cluster.api.get("/api/v1/pods", fieldSelector="spec.nodeName=real-0", labelSelector=programs)["items"]
     live = [pod for pod in pods if "deletionTimestamp" not in pod["metadata"] and pod["status"]["phase"] == "Running"]
     return {container["image"] for pod in live for container in pod["spec"]["containers"]}
 

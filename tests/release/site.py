@@ -8,19 +8,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
 import yaml
 
 from devcluster import Cluster, waiting
-from devcluster.api import Api, Manifest
+from devcluster.api import Api, ApiError, Manifest
 from tests import chart
 from tests.integration.operator.world import free_ports
 from tests.processes import LEADING, Process
 
 NAMESPACE: Final = "devices"
 """Not that of manifests/: the policies have to follow."""
+AGENTS: Final = "berth-agent-system"
 NODES: Final = ("node-0", "node-1")
 PODS: Final = "/api/v1/namespaces/default/pods"
 DEPLOYMENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
@@ -101,6 +103,32 @@ class Site:
         file.touch(mode=0o600)
         file.write_text(self.cluster.kubeconfig_for(token))
         return file
+
+    def may_label_device(self, node: str, *, agent_of: str) -> bool:
+        """Return whether the token of a node's agent may label the Device of a node."""
+        agents = f"/api/v1/namespaces/{AGENTS}"
+        # No scheduler of this version runs that would place the pods of the DaemonSet.
+        spec = {
+            "nodeName": agent_of,
+            "serviceAccountName": "berth-agent",
+            "containers": [{"name": "a", "image": "none"}],
+        }
+        pod = self.api.post(f"{agents}/pods", {"metadata": {"generateName": "agent-"}, "spec": spec})["metadata"]
+        bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+        request = {"spec": {"expirationSeconds": 3600, "boundObjectRef": bound}}
+        token = self.api.post(f"{agents}/serviceaccounts/berth-agent/token", request)["status"]["token"]
+        agent = Api(server=self.cluster.server, token=token, ca=self.cluster.ca_file.read_text())
+        label = {"metadata": {"labels": {"example.com/by": "agent"}}}
+        try:
+            agent.merge(f"/apis/berth.dev/v1alpha1/devices/{node}", label)
+        except ApiError as error:
+            if error.status != HTTPStatus.FORBIDDEN:
+                raise
+            return False
+        finally:
+            agent.close()
+            self.api.delete(f"{agents}/pods/{pod['name']}", grace_seconds=0)
+        return True
 
     def _start(self, name: str, module: str, *arguments: str) -> Process:
         process = Process(

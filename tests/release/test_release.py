@@ -58,6 +58,7 @@ def install_and_bind(site: Site, version: str) -> None:
     assert pod["metadata"]["annotations"][ALLOCATED]
     assert pod["spec"]["nodeName"] in {"node-0", "node-1"}
     site.api.delete(f"{PODS}/half", grace_seconds=0)
+    assert [site.may_label_device(node, agent_of="node-0") for node in ("node-0", "node-1")] == [True, False]
 
 
 def is_admitted(site: Site) -> bool:

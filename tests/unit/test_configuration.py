@@ -421,7 +421,8 @@ def test_the_operator_reads_the_shipped_config_map() -> None:
     shipped = yaml.safe_load_all((ROOT / "manifests/base/operator.yaml").read_text())
     operator = next(each for each in shipped if each["kind"] == "Deployment")
     pod = operator["spec"]["template"]["spec"]
-    [volume], [mount] = pod["volumes"], pod["containers"][0]["volumeMounts"]
+    volume = next(each for each in pod["volumes"] if "configMap" in each)
+    mount = next(each for each in pod["containers"][0]["volumeMounts"] if each["name"] == volume["name"])
     shipped = yaml.safe_load((ROOT / "manifests/base/configuration.yaml").read_text())
     assert volume == {"name": mount["name"], "configMap": {"name": shipped["metadata"]["name"]}}
     assert "subPath" not in mount

@@ -11,11 +11,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, Final, Literal
 
-import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 from pydantic_settings import NoDecode
 
 from berth_api.device import MigStrategy
+from berth_base import documents
+from berth_base.documents import DocumentError
 
 DeviceListStrategy = Literal["envvar", "volume-mounts", "cdi-annotations", "cdi-cri"]
 
@@ -240,11 +241,11 @@ def load(raw: Flags) -> Options:
 
 def _read(path: Path) -> _ConfigFile:
     try:
-        return _parsed(yaml.safe_load(path.read_text()))
+        return _parsed(documents.read(path.read_bytes()))
     except OSError as error:
         raise OptionsError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise OptionsError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except DocumentError as error:
+        raise OptionsError(f"{path}: not YAML: {error}") from error
     except OptionsError as error:
         raise OptionsError(f"{path}: {error}") from error
 
@@ -366,7 +367,7 @@ def resource_name(raw: Any, *, where: str) -> str:
 
 def _warnings(resources: Iterable[_SharedResource], *, rename: bool, where: str) -> Iterator[str]:
     for index, (name, _, body) in enumerate(resources):
-        if body.get("rename") not in {None, f"{name}.shared" if rename else None}:
+        if body.get("rename") not in (None, f"{name}.shared" if rename else None):
             yield f"{where}[{index}].rename: own names of resources are not supported; ignored"
         if (body.get("devices") or "all") != "all":
             yield f"{where}[{index}].devices: choosing devices is not supported; ignored, all are sliced"

@@ -142,7 +142,7 @@ class Settings(Flags, BaseSettings):
     """API calls under way at once. One agent serves thousands of nodes in a simulation."""
 
     lease_namespace: str = names.LEASE_NAMESPACE
-    """Namespace of the heartbeat Leases; created when it is missing."""
+    """Namespace of the heartbeat Leases; it must exist."""
 
     lease_duration: PositiveInt = 40
     """Seconds without renewal after which the node's devices count as stale: four lost renewals, as kubelet does."""
@@ -160,10 +160,15 @@ class Settings(Flags, BaseSettings):
     """Least severity that is logged; libraries log from warnings on."""
 
     metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
-    """Address on which metrics are served, to everybody who reaches it; they name the pods of all namespaces."""
+    """Address on which metrics are served. On any address except loopback clients need a bearer token whose user may
+    get the nonResourceURL `/metrics`."""
 
     metrics_port: Annotated[int, Field(ge=0, le=65535)] = 0
     """Port on which to serve metrics for Prometheus; 0 to serve none. The shipped DaemonSet has 9405."""
+
+    metrics_authentication: bool = True
+    """Whether clients of the metrics need that token; else everybody who reaches the port may read them. They name the
+    pods of all namespaces."""
 
     device_plugin: bool = False
     """Whether the agent offers the node's cards to kubelet. Only with NVML's inventory."""

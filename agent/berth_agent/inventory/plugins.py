@@ -244,4 +244,9 @@ def checked(device_type: str, devices: Sequence[DeviceInfo]) -> Devices:
             if quantity.parse(amount) < 0:
                 raise ValueError(f"minor {device.minor}: {name} {amount} is negative")
     # As the API reads them: what was copied together is not checked by the model.
-    return tuple(DeviceInfo.model_validate(device.model_dump(by_alias=True, exclude_unset=True)) for device in devices)
+    return tuple(map(_validated, devices))
+
+
+def _validated(device: DeviceInfo) -> DeviceInfo:
+    # Without pydantic's warnings about wrong types: these are errors of the validation.
+    return DeviceInfo.model_validate(device.model_dump(by_alias=True, exclude_unset=True, warnings=False))

@@ -12,7 +12,6 @@ from typing import Any, Final
 
 import structlog
 
-from berth_agent.cluster import NAMESPACES
 from berth_agent.configuration.settings import Settings
 from berth_agent.publishing.node_cache import NodeCache
 from berth_client import times
@@ -35,7 +34,6 @@ class Heartbeat:
         self._tasks = tasks
         self._beating: dict[str, asyncio.Task[None]] = {}
         self._gate = asyncio.Semaphore(settings.concurrency)
-        self._namespace = asyncio.Lock()
         self._leases = f"/apis/coordination.k8s.io/v1/namespaces/{settings.lease_namespace}/leases"
 
     def keep(self, names: Collection[str]) -> None:
@@ -57,54 +55,35 @@ class Heartbeat:
 
     async def _renew(self, name: str) -> None:
         """Renew one Lease, however long the API server is away."""
-        pause = FIRST_RETRY
-        while not await self._try_renew(name, first=pause == FIRST_RETRY):
+        pause, logged = FIRST_RETRY, ""
+        while (problem := await self._try_renew(name)) is not None:
+            if problem not in ("", logged):
+                logged = problem
+                _log.warning("Lease not renewed, will try again", node=name, error=problem)
             await asyncio.sleep(pause * self._spread())
             pause = min(2 * pause, self._settings.renew_interval)
 
-    async def _try_renew(self, name: str, *, first: bool) -> bool:
+    async def _try_renew(self, name: str) -> str | None:
+        """Renew once; return why it failed, empty while the Node is not known, or None if it succeeded."""
         owner = self._nodes.owner_reference(name)
         if owner is None:
-            return False
+            return ""
         try:
             async with self._gate:
                 await self._write(self._lease(name, owner))
         except CallError as error:
-            if first:
-                _log.warning("Lease not renewed, will try again", node=name, error=str(error))
-            return False
-        return True
+            return str(error)
+        return None
 
     async def _write(self, lease: dict[str, Any]) -> None:
-        """Renew the Lease; create it, and its namespace, where they are missing."""
+        """Renew the Lease; create it where it is missing."""
         name = lease["metadata"]["name"]
         try:
             await self._client.merge_patch(f"{self._leases}/{name}", lease)
         except CallError as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
-            await self._create(lease)
-
-    async def _create(self, lease: dict[str, Any]) -> None:
-        try:
             await self._client.create(self._leases, lease)
-        except CallError as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            await self._create_namespace()
-            await self._client.create(self._leases, lease)
-
-    async def _create_namespace(self) -> None:
-        """Create the namespace; of many that miss it at once, one does so and the others wait for that."""
-        in_hand = self._namespace.locked()
-        async with self._namespace:
-            if in_hand:
-                return
-            try:
-                await self._client.create(NAMESPACES, {"metadata": {"name": self._settings.lease_namespace}})
-            except CallError as error:
-                if error.status != HTTPStatus.CONFLICT:
-                    raise
 
     def _lease(self, name: str, owner: dict[str, Any]) -> dict[str, Any]:
         return {

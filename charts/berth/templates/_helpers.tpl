@@ -15,6 +15,14 @@ labels:
   {{- include "berth.labels" (index . 0) | nindent 2 }}
 {{- end }}
 
+{{/* The same for what belongs to the agents. */}}
+{{- define "berth.agentMetadata" -}}
+name: {{ index . 1 }}
+namespace: {{ (index . 0).Values.agent.namespace }}
+labels:
+  {{- include "berth.labels" (index . 0) | nindent 2 }}
+{{- end }}
+
 {{/* Reference of an image. Arguments: the root and `operator` or `agent`. */}}
 {{- define "berth.image" -}}
 {{- $image := index (index . 0).Values.image (index . 1) -}}
@@ -67,6 +75,7 @@ labels:
 {{- $root.Files.Get (printf "files/%s.yaml" (index . 1))
   | required (printf "files/%s.yaml is missing in the chart" (index . 1))
   | replace "berth-system" $root.Release.Namespace
+  | replace "berth-agent-system" $root.Values.agent.namespace
   | replace `in ["berth-scheduler"` (printf "in [%s" ($inner | replace "," ", "))
   | replace `"berth-scheduler"` (fromJsonArray $names | first | quote) -}}
 {{- end }}

@@ -22,7 +22,7 @@ from berth_operator.binding.moves import KeptCapacity, Moves
 from berth_operator.binding.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.gang_preemption import GangPreemption, leaving, may_preempt, preempt_gang
+from berth_operator.core.decision.gang_preemption import NO_VICTIMS, GangPreemption, leaving, may_preempt, preempt_gang
 from berth_operator.core.decision.messages import cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
@@ -56,7 +56,6 @@ _NODE_CHANGES: Final = (
     | Change.DEVICE
 )
 """Changes that may end or fulfil a nomination."""
-_NO_VICTIMS_OF_GANG: Final = "No preemption victims found for incoming preemptor."
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -149,7 +148,7 @@ class Preemptor:
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
         if preemption is None:
-            why = add_preemption(failure, _NO_VICTIMS_OF_GANG)
+            why = add_preemption(failure, NO_VICTIMS)
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)

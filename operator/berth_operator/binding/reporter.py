@@ -140,22 +140,11 @@ class Reporter:
 
     def moved(self, charge: Charge, pod: PendingPod) -> None:
         """Report that a pod was evicted to make room for another, which it names only in its own namespace."""
-        named = f"pod {pod.key}" if keys.split(charge.pod)[0] == pod.namespace else "a pod of another namespace"
         note = (
-            f"Evicted from node {charge.node} to make room for {named}; "
+            f"Evicted from node {charge.node} to make room for {_named(pod, charge)}; "
             f"it allowed this by {names.MOVABLE}, and there was room for it elsewhere"
         )
-        subject = _bound(charge)
-        self._events.put(
-            Event(
-                subject=subject,
-                name=event_name(subject.name, f"{charge.uid}.moved"),
-                type="Normal",
-                reason="Moved",
-                action="Evicting",
-                note=note,
-            )
-        )
+        self._evicted(_bound(charge), "Moved", "Evicting", note)
 
     def misconfigured(self, pod: str, problem: str) -> None:
         """Report an invalid configuration file on our own pod (namespace/name/UID)."""
@@ -175,22 +164,24 @@ class Reporter:
         self._warn(subject, reason, action, note, suffix=digest)
 
     def preempted(self, victim: Charge, pod: PendingPod) -> None:
-        """Report that a pod was preempted by another."""
-        subject = _bound(victim, controller=pod.scheduler)
-        self._events.put(
-            Event(
-                subject=subject,
-                name=event_name(subject.name, f"{victim.uid}.preempted"),
-                type="Normal",
-                reason="Preempted",
-                action="Preempting",
-                note=f"Preempted by pod {pod.key} on node {victim.node}",
-            )
-        )
+        """Report that a pod was preempted by another, which it names only in its own namespace."""
+        note = f"Preempted by {_named(pod, victim)} on node {victim.node}"
+        self._evicted(_bound(victim, controller=pod.scheduler), "Preempted", "Preempting", note)
+
+    def _evicted(self, subject: Subject, reason: str, action: str, note: str) -> None:
+        # A pod is evicted once, so its UID and the reason name the Event.
+        name = event_name(subject.name, f"{subject.uid}.{reason.lower()}")
+        self._events.put(Event(subject=subject, name=name, type="Normal", reason=reason, action=action, note=note))
 
     def _warn(self, subject: Subject, reason: str, action: str, note: str, suffix: str = "") -> None:
         name = event_name(subject.name, suffix)
         self._events.put(Event(subject=subject, name=name, type="Warning", reason=reason, action=action, note=note))
+
+
+def _named(pod: PendingPod, reader: Charge) -> str:
+    """Return a pod's name for those who may read another pod."""
+    namespace, _ = keys.split(reader.pod)
+    return f"pod {pod.key}" if namespace == pod.namespace else "a pod of another namespace"
 
 
 def _bound(charge: Charge, controller: str = names.OPERATOR) -> Subject:

@@ -194,7 +194,7 @@ class Reserver:
         self._refused = {key: until for key, until in self._refused.items() if until > now}
 
     def _wait_again(self, pod: PendingPod) -> None:
-        """Let a pod that had its room wait as long again if it is not bound, so that it does not keep a node empty."""
+        """Restart the wait of a pod that had room but was not bound, so that it does not keep a node empty."""
         self._refused[pod.uid] = self._cluster.clock() + self._policy(pod.scheduler).reserve_after
 
     # --- one reservation --------------------------------------------------------------------------------------

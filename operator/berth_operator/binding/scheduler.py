@@ -15,6 +15,7 @@ from berth_operator.binding import binder
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
+from berth_operator.binding.recent_binds import RecentBinds
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.reserver import Reserver
 from berth_operator.binding.review import Review
@@ -75,6 +76,7 @@ class Scheduler:
         """Whether a Binding without an answer may still be executed."""
         self.turn_at = cluster.clock()
         """When the loop last ran, for the liveness probe."""
+        self.recent_binds = RecentBinds()
         self._gangs = GangBinder(
             cluster=cluster,
             preemptor=preemptor,
@@ -285,6 +287,7 @@ class Scheduler:
         counters.BINDS.labels(outcome.value).inc()
         if outcome is binder.BindOutcome.BOUND:
             self._attempts.bound(placement.pod)
+            self.recent_binds.keep(placement)
             self._cluster.placements.finish_binding(placement.pod.uid)
             self._reporter.scheduled(placement, assigned.devices(self._cluster.fleet, placement))
         else:

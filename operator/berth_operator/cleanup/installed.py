@@ -42,21 +42,25 @@ def callers() -> tuple[Item, ...]:
     """Return what makes the API server call Berth: without its servers, such requests would wait or fail."""
     services = "/apis/apiregistration.k8s.io/v1/apiservices"
     return (
-        Item(kind="APIService", name="v1.nvidia-gpu-scheduler", collection=services),
+        *(Item(kind="APIService", name=name, collection=services) for name in _API_SERVICES),
         *_admission("MutatingWebhookConfiguration", ["berth-injection"]),
         *_admission("ValidatingWebhookConfiguration", ["berth-validation"]),
     )
 
 
-def programs(namespace: str) -> tuple[Item, ...]:
-    """Return what runs Berth's programs.
+def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
+    """Return what runs Berth's programs, the agents in their namespace, or in the other one as of earlier versions.
 
     They are deleted, not scaled to zero or given a node selector that no node has: `kubectl apply` and Helm would
     keep such a change, or report a conflict, when Berth is installed again.
     """
-    apps = f"/apis/apps/v1/namespaces/{namespace}"
-    deployments = [_program("Deployment", name, f"{apps}/deployments", namespace) for name in DEPLOYMENTS]
-    daemon_sets = [_program("DaemonSet", name, f"{apps}/daemonsets", namespace) for name in DAEMON_SETS]
+    apps = "/apis/apps/v1/namespaces"
+    deployments = [_program("Deployment", name, f"{apps}/{namespace}/deployments", namespace) for name in DEPLOYMENTS]
+    daemon_sets = [
+        _program("DaemonSet", name, f"{apps}/{place}/daemonsets", place)
+        for name in DAEMON_SETS
+        for place in dict.fromkeys((agent_namespace, namespace))
+    ]
     return (*deployments, *daemon_sets)
 
 
@@ -68,7 +72,7 @@ def policies() -> tuple[Item, ...]:
     """
     mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
     fence = ["berth-fence-marked", "berth-fence-epoch"]
-    validating = [*fence, "berth-agents", "berth-allocations", "berth-unscheduled"]
+    validating = [*fence, "berth-agents", "berth-allocations", "berth-operator-writes", "berth-unscheduled"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),
@@ -88,7 +92,8 @@ def written(namespace: str) -> tuple[Item, ...]:
     )
 
 
-_CERTIFICATES: Final = ("berth-webhook", "berth-api")
+_API_SERVICES: Final = ("v1.nvidia-gpu-scheduler", "v1alpha1.visibility.berth.dev")
+_CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")
 
 
 def definitions() -> tuple[Item, ...]:

@@ -9,6 +9,7 @@ from typing import Annotated, Final
 from pydantic import Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from berth_api import names
 from berth_base import start
 from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
@@ -37,7 +38,10 @@ class CleanupSettings(BaseSettings):
     )
 
     namespace: str = "berth-system"
-    """Namespace of Berth's programs."""
+    """Namespace of Berth's programs, except the agents."""
+
+    agent_namespace: str = names.AGENT_SYSTEM
+    """Namespace of the agents."""
 
     node_selector: str = ""
     """Label selector of the nodes to clean, like the operator's; for clusters with several operators."""
@@ -73,6 +77,7 @@ async def _run(settings: CleanupSettings) -> int:
     )
     order = Order(
         namespace=settings.namespace,
+        agent_namespace=settings.agent_namespace,
         node_selector=settings.node_selector,
         drain=settings.drain,
         seconds=settings.timeout,

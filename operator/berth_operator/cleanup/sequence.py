@@ -50,6 +50,7 @@ class Order:
     """What is to be done."""
 
     namespace: str
+    agent_namespace: str
     node_selector: str
     drain: bool
     seconds: float
@@ -85,7 +86,7 @@ class Cleanup:
             CleanupError: a step failed; the later ones were not taken.
         """
         await self._delete(installed.callers())
-        await self._delete(installed.programs(self._order.namespace))
+        await self._delete(installed.programs(self._order.namespace, self._order.agent_namespace))
         await self._wait_for_programs()
         await self._delete(installed.policies())
         kept = await self._clean_nodes()
@@ -152,12 +153,16 @@ class Cleanup:
 
     async def _wait_for_programs(self) -> None:
         ending = Ending()
-        path = f"/api/v1/namespaces/{self._order.namespace}/pods"
+        namespaces = {self._order.namespace, self._order.agent_namespace}
         programs = ",".join((*installed.DEPLOYMENTS, *installed.DAEMON_SETS))
         selector = {"labelSelector": f"{installed.PROGRAM_LABEL} in ({programs})"}
 
         async def left() -> list[str]:
-            pods = await self._list(path, selector, lambda pod: pod)
+            pods = [
+                pod
+                for namespace in sorted(namespaces)
+                for pod in await self._list(f"/api/v1/namespaces/{namespace}/pods", selector, lambda pod: pod)
+            ]
             return ending.running(pods, asyncio.get_running_loop().time())
 
         await self._wait(

@@ -71,6 +71,8 @@ class LeaderElection:
     name: str
     identity: str
     """Unique among running processes: a candidate that finds its own identity in the lease takes it at once."""
+    address: str = ""
+    """Where other replicas reach the visibility API of this one, as host:port; empty if it serves none."""
     lease_duration: int = 15
     renew_deadline: float = 10.0
     retry_period: float = 2.0
@@ -106,6 +108,18 @@ class LeaderElection:
     def term(self) -> int | None:
         """Return our term, or None while we do not lead."""
         return self._number if self.clock() < self._ends_at else None
+
+    @property
+    def leader(self) -> str | None:
+        """Return where the leader serves the visibility API, as last read; None if there is no leader."""
+        if self._lease is None or self._is_free(self._lease["spec"]):
+            return None
+        return _annotation(self._lease, names.VISIBILITY_ADDRESS) or ""
+
+    @property
+    def renewed(self) -> str:
+        """Return when a leader last renewed or released the lease, as last read; empty if that is not known."""
+        return str((self._lease or {}).get("spec", {}).get("renewTime") or "")
 
     async def acquired(self) -> int:
         """Wait until we lead, and return the term."""
@@ -222,6 +236,9 @@ class LeaderElection:
         started = self.clock()
         self._highest = max(self._highest, number)
         await self._write(number, self.identity, self.lease_duration)
+        if number == self._number and self.term is None:
+            # It has ended while the renewal was under way. Some of those who use it have seen that and stopped.
+            return
         self._number, self._ends_at = number, started + self.renew_deadline
         self._announce_end()
 
@@ -239,17 +256,34 @@ class LeaderElection:
             lease["spec"]["acquireTime"] = now
         lease["spec"] |= {"renewTime": now, "term": number}
         lease["spec"] |= {"holderIdentity": holder, "leaseDurationSeconds": seconds}
+        annotations = lease["metadata"].setdefault("annotations", {})
         if self.drained and not holder:
-            lease["metadata"].setdefault("annotations", {})[names.DRAINED] = str(number)
+            annotations[names.DRAINED] = str(number)
+        annotations.pop(names.VISIBILITY_ADDRESS, None)
+        if self.address and holder:
+            annotations[names.VISIBILITY_ADDRESS] = self.address
         self._lease = await self._call("PUT", f"/{self.name}", lease)
 
     async def _release(self) -> None:
-        if self._lease is None or self._lease["spec"].get("holderIdentity") != self.identity:
-            return
         try:
-            await self._write(self._lease["spec"]["term"], "", 1)
+            if not await self._released():
+                # A renewal was executed and its answer lost: release what it wrote.
+                self._lease = await self._call("GET", f"/{self.name}")
+                await self._released()
         except CallError as error:
             log.warning("lease not released, it will run out", lease=self.name, error=str(error))
+
+    async def _released(self) -> bool:
+        """Release the lease if we hold it, as last answered; return False if it has changed since."""
+        if self._lease is None or self._lease["spec"].get("holderIdentity") != self.identity:
+            return True
+        try:
+            await self._write(self._lease["spec"]["term"], "", 1)
+        except ApiError as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return False
+        return True
 
     async def _call(self, method: str, path: str, body: Object | None = None) -> Object:
         """Send a request up to `COPIES` times, and return the first answer.
@@ -309,8 +343,12 @@ def _explained(error: Exception) -> str:
 
 def _drained(lease: Object) -> str | None:
     """Return the last term that ended with no request in flight; None if there was none."""
+    return _annotation(lease, names.DRAINED)
+
+
+def _annotation(lease: Object, name: str) -> str | None:
     annotations: dict[str, str] = lease["metadata"].get("annotations") or {}
-    return annotations.get(names.DRAINED)
+    return annotations.get(name)
 
 
 def _created(lease: Object) -> int:

@@ -22,31 +22,25 @@ from berth_api.plugins import PluginError
 from berth_base import start
 from berth_client.credentials import CredentialsError
 from berth_client.errors import CallError
-from berth_operator import configuration, device_plugins
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
-from berth_operator.commands import defragmenting, reports, snapshots, tables, workload
+from berth_operator.commands import defragmenting, preparing, reports, snapshots, tables
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
-from berth_operator.configuration import Configuration, ConfigurationError
+from berth_operator.commands.preparing import Inputs
+from berth_operator.configuration import ConfigurationError
 from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.decision.policy import Policy
-from berth_operator.core.plugins import kinds_of
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state import snapshot
-from berth_operator.state.snapshot import Snapshot
 
 ALL_FIT: Final = 0
 SOME_DO_NOT: Final = 1
 NOT_ASKED: Final = 2
 
-GRACE: Final = 10.0
-"""Seconds; without effect, since the clock of a snapshot stands still."""
-
 
 def main(arguments: Sequence[str]) -> int:
     """Run one command; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -99,38 +93,15 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 
 def _planner(options: argparse.Namespace) -> Planner:
-    plugins = device_plugins.installed()
-    configured = _configured(options.config).with_plugins(plugins)
-    policies = configured.policies
-    snapshot = Snapshot(
-        grace=GRACE,
-        schedulers=policies,
-        kinds=kinds_of(plugins),
-        trusted_schedulers=frozenset(filter(None, options.trusted_schedulers.split(","))),
+    inputs = Inputs(
+        file=options.file,
+        snapshot=options.snapshot,
+        config=options.config,
+        trusted_schedulers=options.trusted_schedulers,
+        namespace=options.namespace,
         min_age=options.min_age,
     )
-    snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
-    requested = workload.read(_text(options.file), options.file) if options.file else None
-    if options.snapshot:
-        snapshots.load(options.snapshot, snapshot)
-    else:
-        for of, obj in asyncio.run(_taken(options)):
-            snapshot.put(of, obj)
-    planner = Planner(snapshot, policies, namespace=options.namespace)
-    if requested is not None:
-        planner.add(requested)
-    return planner
-
-
-def _configured(config: Path | None) -> Configuration:
-    return Configuration(policies={names.SCHEDULER: Policy()}) if config is None else configuration.load(config)
-
-
-def _text(file: str) -> str:
-    try:
-        return sys.stdin.read() if file == "-" else Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{file}: {error}") from error
+    return preparing.planner(inputs, lambda: asyncio.run(_taken(options)))
 
 
 async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object]]:
@@ -167,7 +138,8 @@ class _Parser(argparse.ArgumentParser):
         start.give_up(self.prog, message)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the commands."""
     parser = _Parser(
         prog="berth-operator",
         description="Commands about a cluster; docs/simulation.md and docs/defragmentation.md explain them.",

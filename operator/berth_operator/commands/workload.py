@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Final
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from berth_api import injection, quantity, resources
+from berth_base import documents
+from berth_base.documents import DocumentError
 from berth_operator.commands.errors import InputError
 from berth_operator.configuration import messages
 
@@ -40,7 +41,8 @@ class Document:
     @property
     def title(self) -> str:
         """Return the object's kind and name."""
-        return f"{self.kind} {(self.body.get('metadata') or {}).get('name')}"
+        metadata = self.body.get("metadata")
+        return f"{self.kind} {metadata.get('name') if isinstance(metadata, dict) else None}"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -242,7 +244,8 @@ def _take(document: Document, to: WorkloadFile) -> None:
         to.priority_classes.append(document.body)
     else:
         to.notes.append(f"{document.where}: {document.title} is left out: it makes no pods here")
-    if document.body.get("spec", {}).get("volumeClaimTemplates"):
+    spec = document.body.get("spec")
+    if isinstance(spec, dict) and spec.get("volumeClaimTemplates"):
         to.notes.append(f"{document.where}: the volumeClaimTemplates of {document.title} are left out")
 
 
@@ -255,9 +258,9 @@ def _check(document: Document, form: type[_Form]) -> None:
 
 def _documents(text: str, name: str) -> Iterator[Document]:
     try:
-        bodies = list(yaml.safe_load_all(text))
-    except yaml.YAMLError as error:
-        raise InputError(f"{name}: not YAML: {' '.join(str(error).split())}") from error
+        bodies = documents.read_all(text)
+    except DocumentError as error:
+        raise InputError(f"{name}: not YAML: {error}") from error
     for number, body in enumerate(bodies, start=1):
         if body is not None:
             yield from _unpacked(body, f"{name}: document {number}")
@@ -269,7 +272,10 @@ def _unpacked(body: Any, where: str) -> Iterator[Document]:
     if not body["kind"].endswith("List"):
         yield Document(where=where, body=body)
         return
-    for number, item in enumerate(body.get("items") or ()):
+    items = body.get("items") or ()
+    if not isinstance(items, list | tuple):
+        raise InputError(f"{where}: items: not a list")
+    for number, item in enumerate(items):
         yield from _unpacked(item, f"{where}, items[{number}]")
 
 

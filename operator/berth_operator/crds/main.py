@@ -29,7 +29,7 @@ class DefinitionsError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     """Apply the definitions and wait until the API server has established them; return the exit status."""
-    options = _parser().parse_args(arguments)
+    options = parser().parse_args(arguments)
     try:
         asyncio.run(_run(options))
     except (CredentialsError, CallError, DefinitionsError) as error:
@@ -111,7 +111,8 @@ class _Parser(argparse.ArgumentParser):
         start.give_up(self.prog, message)
 
 
-def _parser() -> argparse.ArgumentParser:
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command."""
     parser = _Parser(prog=NAME, description="Berth's CustomResourceDefinitions, as this version defines them.")
     parser.add_argument("action", choices=["apply"], help="create or update them; a foreign PodGroup is left as it is")
     parser.add_argument("--kubeconfig", type=Path, help="by default $KUBECONFIG, ~/.kube/config, or this pod's account")

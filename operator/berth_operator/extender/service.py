@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from berth_client.reflector import Reflector
+from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.decision.policy import Policy
@@ -41,7 +41,7 @@ class ExtenderService:
         self._waiting = WaitingPods()
         self._server = Server(leads=self._leads, clients=frozenset(filter(None, settings.extender_clients.split(","))))
         self.reflectors: Mapping[str, Reflector] = {
-            title: Reflector(api=client, source=source, sink=table)
+            title: Reflector(api=client, source=source, sink=table, max_backoff=FEW_CLIENTS_BACKOFF)
             for title, (source, table) in self._waiting.sources(settings.extended).items()
         }
         """What is reflected -> reflector."""

@@ -45,7 +45,13 @@ async def run(*, settings: Settings, api: KubeClient, cluster: Cluster, report: 
     async with Fetcher(limit=limit, seconds=seconds, authority=settings.prometheus_ca) as fetcher:
         source: Source
         if by_agents:
-            source = Agents(api=api, fetcher=fetcher, namespace=settings.namespace, port=settings.agent_metrics_port)
+            source = Agents(
+                api=api,
+                fetcher=fetcher,
+                namespace=settings.agent_pods_namespace,
+                port=settings.agent_metrics_port,
+                token_file=settings.agent_metrics_token_file,
+            )
         else:
             address = PrometheusAddress(
                 url=settings.prometheus_url,

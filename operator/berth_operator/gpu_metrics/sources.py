@@ -128,8 +128,11 @@ class Agent:
 class Agents:
     """Reads each agent; each counts for the cards of its own node only."""
 
-    def __init__(self, *, api: ApiClient, fetcher: Fetcher, namespace: str, port: int) -> None:
+    def __init__(
+        self, *, api: ApiClient, fetcher: Fetcher, namespace: str, port: int, token_file: Path | None = None
+    ) -> None:
         self._api, self._fetcher, self._namespace, self._port = api, fetcher, namespace, port
+        self._token_file = token_file
         self._agents: list[Agent] = []
         self._list_at = 0.0
         self._turns = asyncio.Semaphore(AT_ONCE)
@@ -137,16 +140,30 @@ class Agents:
     async def read(self) -> list[CardSample]:
         """Return the samples of all agents that answer."""
         agents = await self._listed()
-        read = await asyncio.gather(*map(self._read_one, agents))
+        headers = self._authorization()
+        read = await asyncio.gather(*(self._read_one(agent, headers) for agent in agents))
         failures = [each for each in read if isinstance(each, FetchError)]
         if agents and len(failures) == len(agents):
             raise SourceError(f"none of {len(agents)} agents answers: {failures[0]}")
         return [sample for each in read if not isinstance(each, FetchError) for sample in each]
 
-    async def _read_one(self, agent: Agent) -> list[CardSample] | FetchError:
+    def _authorization(self) -> dict[str, str]:
+        """Return the header with the token in the file, which may be renewed.
+
+        Raises:
+            SourceError: the file cannot be read.
+        """
+        if self._token_file is None:
+            return {}
+        try:
+            return {"Authorization": f"Bearer {self._token_file.read_text().strip()}"}
+        except OSError as error:
+            raise SourceError(f"--agent-metrics-token-file {self._token_file}: {error.strerror}") from error
+
+    async def _read_one(self, agent: Agent, headers: Mapping[str, str]) -> list[CardSample] | FetchError:
         try:
             async with self._turns:
-                body = await self._fetcher.get(agent.url, max_bytes=AGENT_BYTES)
+                body = await self._fetcher.get(agent.url, headers=headers, max_bytes=AGENT_BYTES)
         except FetchError as error:
             return error
         return exposition.samples(body.decode(errors="replace"), agent.node, time.time())
@@ -164,7 +181,7 @@ class Agents:
 
 
 def agents_of(pods: Iterable[Object], port: int) -> list[Agent]:
-    """Return the agents among the pods of our own namespace: those that run, and that a DaemonSet created."""
+    """Return the agents among the pods of their namespace: those that run, and that a DaemonSet created."""
     running = [each for each in pods if _is_agent(each)][:MAX_AGENTS]
     return [Agent(each["spec"]["nodeName"], _url(each["status"]["podIP"], port)) for each in running]
 

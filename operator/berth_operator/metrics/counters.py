@@ -44,6 +44,15 @@ GPU_METRICS_DROPPED: Final = Counter(
 KOPF_FAILURES: Final = Counter(
     "berth_kopf_failures_total", "Failures of kopf, which writes statuses; it is started again"
 )
+VISIBILITY_RENDERS: Final = Counter(
+    "berth_visibility_renders_total", "Renderings of the visibility API, by resource", ["resource"]
+)
+VISIBILITY_EXPLANATIONS: Final = Counter(
+    "berth_visibility_explanations_total", "Explanations of pods that were computed for the visibility API"
+)
+VISIBILITY_WATCHES: Final = Gauge(
+    "berth_visibility_watches", "Watches that this replica serves or relays for the visibility API"
+)
 LEADING: Final = Gauge("berth_leading", "1 while this replica leads")
 EXTENDER_CALLS: Final = Counter(
     "berth_extender_calls_total", "Calls of the extender, by verb and result", ["verb", "result"]

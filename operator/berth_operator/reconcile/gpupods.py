@@ -1,17 +1,35 @@
-"""The status of a GpuPod: whether its pod holds what it was allocated."""
+"""The status of a GpuPod: whether its pod holds what it was allocated; and which GpuPods are of no pod.
 
-from collections.abc import Callable
+An agent can create a GpuPod with the name of a pod that runs on another node, which keeps the agent of that node from
+creating the right one.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from berth_api import keys, names
-from berth_operator.state.kubelet import Consistency
+from berth_operator.state.kubelet import UNREADABLE, Consistency
 from berth_operator.state.views import GpuPodView
 
 
 def path(name: str) -> str:
-    """Return the path of a GpuPod's status."""
+    """Return the path of a GpuPod."""
     namespace, own = keys.split(name)
-    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{own}/status"
+    return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{own}"
+
+
+def pod_path(name: str) -> str:
+    """Return the path of the pod with a GpuPod's name."""
+    namespace, own = keys.split(name)
+    return f"/api/v1/namespaces/{namespace}/pods/{own}"
+
+
+def is_misplaced(view: GpuPodView, pod: Mapping[str, Any]) -> bool:
+    """Return whether a GpuPod names another UID or node than the pod of its name, read at quorum."""
+    actual = view.record.actual
+    if actual.node == UNREADABLE:
+        return False  # a later version of its agent wrote it
+    return (actual.uid, actual.node) != (pod["metadata"]["uid"], pod["spec"].get("nodeName"))
 
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:

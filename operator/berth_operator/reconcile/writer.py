@@ -45,6 +45,12 @@ _Status = tuple[StatusKind, str]
 class Api(Protocol):
     """The subset of `kube.KubeClient` that the writer uses."""
 
+    async def get(self, path: str) -> dict[str, Any]:
+        """Read an object at quorum."""
+
+    async def delete(self, path: str, *, uid: str, version: str) -> None:
+        """Delete an object if it still has this UID and resourceVersion."""
+
     async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
         """Send a JSON merge patch."""
 
@@ -202,8 +208,21 @@ class Writer:
         self._shown[name] = view.group.uid, wanted
 
     async def _write_gpu_pod(self, view: GpuPodView) -> None:
-        if (patch := gpupods.patch(view, _now)) is not None:
-            await self._send("gpupod", functools.partial(self._api.merge_patch, gpupods.path(view.record.key), patch))
+        path = gpupods.path(view.record.key)
+        if not view.is_of_known_pod and await self._is_misplaced(view):
+            # If its agent has corrected it meanwhile, it stays.
+            delete = functools.partial(self._api.delete, path, uid=view.record.uid, version=view.record.version)
+            await self._send("gpupod", delete)
+            log.warning(
+                "GpuPod deleted: its pod has another UID or node", of=view.record.key, node=view.record.actual.node
+            )
+        elif (patch := gpupods.patch(view, _now)) is not None:
+            await self._send("gpupod", functools.partial(self._api.merge_patch, f"{path}/status", patch))
+
+    async def _is_misplaced(self, view: GpuPodView) -> bool:
+        """Read the pod of a GpuPod's name: the watch may be behind. Without one, the garbage collector deletes it."""
+        await asyncio.sleep(self._bucket.delay())
+        return gpupods.is_misplaced(view, await self._api.get(gpupods.pod_path(view.record.key)))
 
     async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
         bucket = self._node_bucket if kind == "node" else self._bucket

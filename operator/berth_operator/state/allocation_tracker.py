@@ -136,6 +136,11 @@ class AllocationTracker:
         """Return namespace/name of all GpuPods, sorted."""
         return sorted(self._reports.gpu_pod_names())
 
+    def is_of_known_pod(self, record: GpuPodRecord) -> bool:
+        """Return whether a bound pod has the name, the UID and the node of a GpuPod."""
+        known = self._fleet.charges.get(record.actual.uid)
+        return known is not None and self._reports.gpu_pod_of(known) is record
+
     def consistency(self, record: GpuPodRecord) -> Consistency | None:
         """Return whether a pod holds what it was allocated; None if that, or the pod, is not known.
 
@@ -192,8 +197,8 @@ class AllocationTracker:
     def _update_node(self, node: str) -> None:
         """Correct the charges of all pods on a node with a current or previous report."""
         on_node = self._fleet.on_node(node)
-        has_gpu_pod = self._reports.has_gpu_pod_of
-        reported = {charge.uid for charge in on_node if has_gpu_pod(charge.uid) or charge.uid in self._promised}
+        gpu_pod_of = self._reports.gpu_pod_of
+        reported = {charge.uid for charge in on_node if gpu_pod_of(charge) or charge.uid in self._promised}
         left = {charge.uid.rpartition("/")[2] for charge in on_node if not kubelet_allocation.is_pod(charge)}
         for uid in reported | left | self._reports.reported_on(node):
             self._update(node, uid)

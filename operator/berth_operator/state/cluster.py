@@ -17,6 +17,7 @@ on parts above it in this list:
 
 import time
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -48,58 +49,65 @@ NO_LISTENER: Final = NoListener()
 NONE: Final[Mapping[str, str]] = MappingProxyType({})
 
 
+@dataclass(kw_only=True, eq=False)
 class Cluster:
     """Applies the events of the API server, and gives access to the parts of the state."""
 
-    def __init__(
-        self,
-        *,
-        grace: float,
-        startup_timeout: float = 600.0,
-        gang_timeout: float = 60.0,
-        confined: bool = False,
-        fleet: Fleet | None = None,
-        charges_foreign: bool = True,
-        trusted_schedulers: Collection[str] = (),
-        priorities: PriorityLimits = UNLIMITED,
-        listener: Listener = NO_LISTENER,
-        tenants: Tenants | None = None,
-        clock: Callable[[], float] = time.monotonic,
-        wall: Callable[[], float] = time.time,
-    ) -> None:
-        """Create an empty state.
+    grace: float
+    """Seconds after the end of its Lease at which an agent counts as dead."""
+    startup_timeout: float = 600.0
+    """Seconds after its creation for which a Node counts as starting."""
+    gang_timeout: float = 60.0
+    """Seconds that a gang may stay bound in part, where its PodGroup sets none."""
+    confined: bool = False
+    """Whether a node selector leaves Nodes to other instances."""
+    fleet: Fleet = field(default_factory=Fleet)
+    charges_foreign: bool = True
+    """Whether cards that processes outside Kubernetes use are charged."""
+    trusted_schedulers: Collection[str] = ()
+    """Other schedulers whose allocations are trusted."""
+    priorities: PriorityLimits = UNLIMITED
+    """How high pods may set `genius/priority`."""
+    listener: Listener = NO_LISTENER
+    """Is called when the state changes."""
+    tenants: Tenants | None = None
+    """The placed pods that may be moved; None if no pods are moved."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+    wall: Callable[[], float] = time.time
+    """Seconds since 1970, to compare with times of the API server."""
 
-        Args:
-            grace: seconds after the end of its Lease at which an agent counts as dead.
-            startup_timeout: seconds after its creation for which a Node counts as starting.
-            gang_timeout: seconds that a gang may stay bound in part, where its PodGroup sets none.
-            confined: whether a node selector leaves Nodes to other instances.
-            fleet: a Fleet to use; by default an empty one.
-            charges_foreign: whether cards that processes outside Kubernetes use are charged.
-            trusted_schedulers: other schedulers whose allocations are trusted.
-            priorities: how high pods may set `genius/priority`.
-            listener: is called when the state changes.
-            tenants: the placed pods that may be moved; None if no pods are moved.
-            clock: monotonic seconds.
-            wall: seconds since 1970, to compare with times of the API server.
-        """
-        self.clock = clock
-        self.tenants = tenants
-        self.fleet = Fleet() if fleet is None else fleet
+    def __post_init__(self) -> None:
+        """Create the parts."""
         self.kinds = self.fleet.kinds
         """The device types."""
-        self.trusted_schedulers = frozenset(trusted_schedulers)
-        self.queue: Queue[PendingPod | Gang] = Queue()
-        self.gang_tracker = GangTracker(timeout=gang_timeout)
         self.budgets = Budgets()
+        self._device_classes: dict[str, str] = {}
+        """Name of a DeviceClass -> the extended resource that it provides."""
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
         """UID -> pod, for all pods that have no node on the API server."""
-        self._device_classes: dict[str, str] = {}
-        """Name of a DeviceClass -> the extended resource that it provides."""
-        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=listener)
+        self._create_queue(pending)
+        self._create_nodes()
+        self.placements = Placements(
+            fleet=self.fleet,
+            kinds=self.kinds,
+            trusted_schedulers=frozenset(self.trusted_schedulers),
+            pending=self._pending_pods,
+            gangs=self.gangs,
+            allocations=self.allocations,
+            unknown=self.unknown_allocations,
+            waker=self.waker,
+            listener=self.listener,
+            clock=self.clock,
+        )
+
+    def _create_queue(self, pending: dict[str, PendingPod]) -> None:
+        self.queue: Queue[PendingPod | Gang] = Queue()
+        self.gang_tracker = GangTracker(timeout=self.gang_timeout)
+        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=self.listener)
         self.nominator = Nominator(
-            fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=listener
+            fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
         self.spares = Spares(fleet=self.fleet, waker=waker)
         self.gangs = Gangs(
@@ -107,52 +115,42 @@ class Cluster:
             queue=self.queue,
             nominator=self.nominator,
             waker=waker,
-            listener=listener,
-            clock=clock,
+            listener=self.listener,
+            clock=self.clock,
         )
         self._pending_pods = PendingPods(
             fleet=self.fleet,
             kinds=self.kinds,
-            priorities=priorities,
+            priorities=self.priorities,
             by_uid=pending,
             queue=self.queue,
             gangs=self.gangs,
             nominator=self.nominator,
             waker=waker,
-            listener=listener,
-            clock=clock,
-            accepts_nominations=tenants is not None,
+            listener=self.listener,
+            clock=self.clock,
+            accepts_nominations=self.tenants is not None,
         )
+
+    def _create_nodes(self) -> None:
         self.allocations = AllocationTracker(
-            fleet=self.fleet, waker=waker, listener=listener, charges_foreign=charges_foreign
+            fleet=self.fleet, waker=self.waker, listener=self.listener, charges_foreign=self.charges_foreign
         )
         self.node_cache = NodeCache(
             fleet=self.fleet,
             kinds=self.kinds,
             allocations=self.allocations,
-            waker=waker,
-            listener=listener,
-            clock=clock,
-            wall=wall,
-            grace=grace,
-            startup_timeout=startup_timeout,
-            confined=confined,
+            waker=self.waker,
+            listener=self.listener,
+            clock=self.clock,
+            wall=self.wall,
+            grace=self.grace,
+            startup_timeout=self.startup_timeout,
+            confined=self.confined,
         )
-        self.gpu_metrics = GpuMetrics(fleet=self.fleet, waker=waker, clock=clock)
+        self.gpu_metrics = GpuMetrics(fleet=self.fleet, waker=self.waker, clock=self.clock)
         self.unknown_allocations = UnknownAllocations(
-            fleet=self.fleet, node_cache=self.node_cache, listener=listener, clock=clock
-        )
-        self.placements = Placements(
-            fleet=self.fleet,
-            kinds=self.kinds,
-            trusted_schedulers=self.trusted_schedulers,
-            pending=self._pending_pods,
-            gangs=self.gangs,
-            allocations=self.allocations,
-            unknown=self.unknown_allocations,
-            waker=waker,
-            listener=listener,
-            clock=clock,
+            fleet=self.fleet, node_cache=self.node_cache, listener=self.listener, clock=self.clock
         )
 
     @property
@@ -279,6 +277,12 @@ class Cluster:
 
     def _gpu_pod_view(self, name: str) -> GpuPodView | None:
         record = self.allocations.gpu_pod(name)
-        if record is None or not self.node_cache.is_ours(record.actual.node):
+        if record is None or not (
+            self.node_cache.is_ours(record.actual.node) or record.actual.uid in self.fleet.charges
+        ):
             return None
-        return GpuPodView(record=record, consistency=self.allocations.consistency(record))
+        return GpuPodView(
+            record=record,
+            consistency=self.allocations.consistency(record),
+            is_of_known_pod=self.allocations.is_of_known_pod(record),
+        )

@@ -15,7 +15,8 @@ from berth_operator.state import cards, kubelet
 Object = Mapping[str, Any]
 
 LASTING: Final = frozenset({"UntilReset", "UntilReboot"})
-"""Reasons of a card's fault that only a reset or a reboot clears (docs/agent.md)."""
+"""Reasons of a card's fault that only a reset or a reboot clears (docs/health.md)."""
+UNHEALTHY: Final = "the agent reports it as unhealthy"
 _CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
 
 
@@ -55,6 +56,8 @@ class DeviceRecord:
     driver_version: str = ""
     lost: frozenset[tuple[str, str]] = frozenset()
     """(type, id) of cards that only a reset or a reboot brings back."""
+    faults: tuple[tuple[tuple[str, str], str], ...] = ()
+    """((type, id), what the agent reports) of each unhealthy card."""
 
     @property
     def status(self) -> DeviceStatus:
@@ -85,6 +88,7 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         conditions=conditions,
         driver_version=spec.driver_version,
         lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
+        faults=tuple(((each.type, each.id), _fault(each)) for each in spec.devices if not each.health),
     )
     return _with_report(_marked(read, marks), status)
 
@@ -104,6 +108,11 @@ def _with_problems(read: DeviceRecord) -> DeviceRecord:
 
 def _is_lost(device: DeviceInfo) -> bool:
     return not device.health and any(each.reason in LASTING for each in device.conditions)
+
+
+def _fault(device: DeviceInfo) -> str:
+    """Return what the agent reports of an unhealthy card."""
+    return "; ".join(f"{each.reason}: {each.message}" for each in device.conditions) or UNHEALTHY
 
 
 def _marks(metadata: Object) -> DeviceMarks:

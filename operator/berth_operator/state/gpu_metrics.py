@@ -82,7 +82,7 @@ class GpuMetrics:
             self._more_free.add(self._fleet.names[row])
 
     def apply(self, stale_after: float) -> None:
-        """Let decisions see what was put, forget what is older than `stale_after` seconds, and wake pods."""
+        """Apply what was put to decisions, forget what is older than `stale_after` seconds, and wake pods."""
         self._more_free.update(self._fleet.expire_measurements(self._clock() - stale_after))
         self._fleet.measured()
         more_free, self._more_free = self._more_free, set()

@@ -1,7 +1,7 @@
 """The agents' reports about kubelet, parsed from the API: GpuPods, and the agent's part of a Device's status."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -35,6 +35,9 @@ class AgentReport:
 NO_REPORT: Final = AgentReport(held={})
 
 
+UNREADABLE: Final = "-"
+"""The node of a GpuPod whose spec cannot be read; no Node has this name."""
+
 Consistency = tuple[str, str, str]
 """Whether a pod holds what it was allocated, as a condition: status, reason, message."""
 
@@ -47,6 +50,8 @@ class GpuPodRecord:
     """namespace/name, of the GpuPod and of its pod."""
     uid: str
     """UID of the GpuPod itself."""
+    version: str = field(default="", compare=False)
+    """The resourceVersion that was read."""
     actual: ActualAllocation
     conditions: tuple[Object, ...] = ()
 
@@ -58,11 +63,12 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
     try:
         spec = GpuPodSpec.model_validate(obj.get("spec") or {})
     except ValidationError:
-        spec = GpuPodSpec(node_name="-", pod_uid="")
+        spec = GpuPodSpec(node_name=UNREADABLE, pod_uid="")
     containers = tuple((each.name, _devices(each.devices)) for each in spec.containers)
     return GpuPodRecord(
         key=key,
         uid=metadata["uid"],
+        version=metadata.get("resourceVersion", ""),
         actual=ActualAllocation(uid=spec.pod_uid, pod=key, node=spec.node_name, containers=containers),
         conditions=tuple((obj.get("status") or {}).get("conditions") or ()),
     )

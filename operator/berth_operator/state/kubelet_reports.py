@@ -18,8 +18,6 @@ class KubeletReports:
     def __init__(self) -> None:
         self._gpu_pods: dict[str, GpuPodRecord] = {}
         """namespace/name -> GpuPod."""
-        self._by_pod: dict[str, GpuPodRecord] = {}
-        """UID of the pod -> GpuPod."""
         self._reports: dict[str, AgentReport] = {}
         """Node -> report in the status of its Device."""
         self._boots: dict[str, str] = {}
@@ -28,17 +26,13 @@ class KubeletReports:
     def put_gpu_pod(self, record: GpuPodRecord) -> ActualAllocation | None:
         """Add or update a GpuPod; return what it reported before."""
         before = self.remove_gpu_pod(record.key)
-        self._gpu_pods[record.key] = self._by_pod[record.actual.uid] = record
+        self._gpu_pods[record.key] = record
         return before
 
     def remove_gpu_pod(self, key: str) -> ActualAllocation | None:
         """Remove a GpuPod; return what it reported."""
         record = self._gpu_pods.pop(key, None)
-        if record is None:
-            return None
-        if self._by_pod.get(record.actual.uid) is record:
-            del self._by_pod[record.actual.uid]
-        return record.actual
+        return None if record is None else record.actual
 
     def gpu_pod(self, key: str) -> GpuPodRecord | None:
         """Return a GpuPod by namespace/name."""
@@ -48,9 +42,11 @@ class KubeletReports:
         """Return namespace/name of all GpuPods."""
         return self._gpu_pods
 
-    def has_gpu_pod_of(self, uid: str) -> bool:
-        """Return whether there is a GpuPod of the pod with this UID."""
-        return uid in self._by_pod
+    def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
+        """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
+        record = self._gpu_pods.get(charge.pod)
+        is_same = record is not None and (record.actual.uid, record.actual.node) == (charge.uid, charge.node)
+        return record if is_same else None
 
     def put_report(self, node: str, report: AgentReport) -> None:
         """Set what a node's agent reports in the status of its Device."""
@@ -81,7 +77,7 @@ class KubeletReports:
 
     def actual(self, promised: Charge) -> ActualAllocation | None:
         """Return what kubelet gave a pod; None if unknown, or if the report names another pod or node."""
-        record = self._by_pod.get(promised.uid)
+        record = self.gpu_pod_of(promised)
         actual = record.actual if record is not None and record.actual.devices else None
         if actual is None:
             actual = self.held(promised.node).get(promised.uid)

@@ -163,8 +163,8 @@ class Placements:
         if known.volumes:
             # The API server now shows the volumes that the decision chose.
             self._fleet.charge(charge)
-        elif (known.started, known.ends) != (charge.started, charge.ends):
-            self._fleet.started(charge.uid, charge.started, charge.ends)
+        elif (known.started, known.ends, known.owner) != (charge.started, charge.ends, charge.owner):
+            self._fleet.refresh(charge)
 
     def _charge(self, known: Charge | None, charge: Charge) -> None:
         """Charge a pod, in place of its known charge."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 from berth_api import names
-from berth_client.reflector import Api, EventType, Reflector, Sink, Source
+from berth_client.reflector import FEW_CLIENTS_BACKOFF, Api, EventType, Reflector, Sink, Source
 from berth_operator.state import groups, pods, sinks
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.sinks import Listing
@@ -120,7 +120,7 @@ class PodWatches:
         self._ended.pop(name).listing(requested_at=self._table.cluster.clock()).end("")
 
     def _start(self, tasks: asyncio.TaskGroup, title: str, source: Source, sink: Sink) -> None:
-        reflector = Reflector(api=self._api, source=source, sink=sink)
+        reflector = Reflector(api=self._api, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
         self._running[title] = tasks.create_task(reflector.run())
         self.reflectors = {**self.reflectors, title: reflector}
 

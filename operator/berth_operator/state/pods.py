@@ -16,6 +16,7 @@ from berth_client.objects import without_managed_fields
 from berth_operator.core.decision import messages
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
+from berth_operator.core.values.owner import NO_OWNER, Owner
 from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
 from berth_operator.state import (
     affinity,
@@ -154,7 +155,16 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         gang=gang,
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
+        owner=_owner(metadata),
     )
+
+
+def _owner(metadata: Object) -> Owner:
+    """Return a pod's controller."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return interning.intern(Owner(kind=owner.get("kind") or "", name=owner.get("name") or ""))
+    return NO_OWNER
 
 
 def _check_gang(gang: Membership | None, pod_request: PodRequest, kinds: Kinds) -> None:
@@ -317,6 +327,8 @@ def charge(
         priority=pod["spec"].get("priority") or 0,
         started=_started(pod.get("status") or {}),
         ends=endings.of_placed(pod),
+        owner=_owner(metadata),
+        scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),
     )
 
 

@@ -57,6 +57,8 @@ class GpuPodView:
     record: GpuPodRecord
     consistency: Consistency | None
     """None if the pod is not known."""
+    is_of_known_pod: bool = True
+    """Whether a bound pod has its name, UID and node."""
 
 
 View = NodeView | GroupView | GpuPodView

@@ -33,7 +33,7 @@ NAME: Final = "berth-operator webhook"
 class WebhookSettings(ServerSettings):
     """The webhook that routes pods to Berth, injects the variable by which they see devices, and validates requests.
 
-    docs/operations.md describes it. `--version` prints the version.
+    docs/admission.md describes it. `--version` prints the version.
     """
 
     model_config = SettingsConfigDict(env_prefix="BERTH_WEBHOOK_", cli_prog_name=NAME)

@@ -21,6 +21,7 @@ class RunningAgent:
 
     def __init__(self, *, arena: Arena, options: list[str], environment: dict[str, str]) -> None:
         self.lease_namespace = f"{arena.id}-leases"
+        arena.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": self.lease_namespace}})
         self._log = arena.folder / f"agent-{time.monotonic_ns()}.log"
         paces = {"poll-interval": "0.2", "resync-interval": "0.5", "renew-interval": "1", "lease-duration": "5"}
         defaults = [word for name, value in paces.items() for word in (f"--{name}", value)]

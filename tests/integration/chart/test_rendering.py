@@ -26,10 +26,11 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         {"injection": INJECTION, "agent": {"devicePlugin": True}},
     ),
     "servers": (
-        ("debug-api", "list-watch-api", "validation", "monitoring", "monitoring-prometheus-operator"),
+        ("debug-api", "list-watch-api", "visibility", "validation", "monitoring", "monitoring-prometheus-operator"),
         {
             "debugApi": ON,
             "listWatchApi": ON,
+            "visibility": ON,
             "validation": WEBHOOK,
             "metrics": dict.fromkeys(("podMonitors", "prometheusRule", "dashboard", "rules"), ON),
         },
@@ -157,6 +158,23 @@ def container(document: Manifest) -> Manifest:
     [only] = document["spec"]["template"]["spec"]["containers"]
     assert isinstance(only, dict)
     return only
+
+
+@pytest.mark.parametrize(("enabled", "namespace"), [(True, "berth-agent-system"), (False, chart.NAMESPACE)])
+def test_the_cleanup_deletes_agents_only_where_it_has_the_right(*, enabled: bool, namespace: str) -> None:
+    objects = chart.rendered({"agent": {"enabled": enabled}})
+    assert f"--agent-namespace={namespace}" in container(objects["Job/berth-cleanup"])["args"]
+    roles = [each["metadata"]["namespace"] for key, each in objects.items() if key.startswith("Role/berth-cleanup")]
+    assert namespace in roles
+
+
+@pytest.mark.parametrize("namespace", ["berth-agent-system", "gpus", chart.NAMESPACE])
+def test_the_operator_knows_the_namespace_of_the_agents_without_a_flag(namespace: str) -> None:
+    """Helm installs a version before, which has agents elsewhere and does not know the flag, to go back to it."""
+    operator = container(chart.rendered({"agent": {"namespace": namespace}})["Deployment/berth-operator"])
+    assert not any("agent-pods-namespace" in each for each in operator["args"])
+    given = {each["name"]: each.get("value") for each in operator["env"]}
+    assert given.get("BERTH_AGENT_PODS_NAMESPACE", "berth-agent-system") == namespace
 
 
 # --- versions of Kubernetes ------------------------------------------------------------------------------------------

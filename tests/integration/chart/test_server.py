@@ -25,7 +25,13 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "unrouted": {"routing": {"enabled": False}, "injection": {"hamiCore": True, "runtimeClass": "nvidia"}},
     "extender": {"extender": {"enabled": True, "certManager": True, "extraArgs": ["--extender-nodes=2"]}},
     "webhook-extender": {"admission": {"by": "webhook"}, "extender": ON, "injection": {"runtimeClass": "nvidia"}},
-    "servers": {"listWatchApi": ON, "debugApi": ON, "operator": {"replicas": 3}, "networkPolicy": ON},
+    "servers": {
+        "listWatchApi": ON,
+        "visibility": {"enabled": True, "fleetForAll": True},
+        "debugApi": ON,
+        "operator": {"replicas": 3},
+        "networkPolicy": ON,
+    },
     "metrics": {"metrics": {"podMonitors": ON, "prometheusRule": ON, "dashboard": ON, "rules": ON}},
     "device-plugin": {
         "agent": {"devicePlugin": True, "runtimeClassName": "nvidia"},
@@ -46,6 +52,13 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
             "pullPolicy": "Always",
             "pullSecrets": [{"name": "registry"}],
         }
+    },
+    "own-namespace": {"agent": {"namespace": "gpu-agents"}, "metrics": {"authentication": False, "podMonitors": ON}},
+    "one-namespace": {
+        "agent": {"namespace": "berth-system"},
+        "metrics": {"podMonitors": ON},
+        "networkPolicy": ON,
+        "operator": {"pluginResources": ["example.com/npu"]},
     },
     "cleanup": {"crds": {"keep": False}, "cleanup": {"drain": True}, "operator": {"managedNodes": "pool in (a,b)"}},
     "placement": {
@@ -82,7 +95,7 @@ def accepted() -> set[str]:
 @pytest.mark.parametrize("name", VALUES)
 def test_the_api_server_accepts(arena: Arena, accepted: set[str], name: str) -> None:
     api = arena.cluster.api
-    for namespace in ("berth-system", "berth-node-lease"):
+    for namespace in ("berth-system", "berth-agent-system", "berth-node-lease", "gpu-agents"):
         api.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}})
     objects = [each for each in chart.rendered(VALUES[name]).values() if each["kind"] not in NOT_SERVED]
     texts = {yaml.safe_dump(each): each for each in objects}
@@ -101,7 +114,7 @@ def test_the_notes_warn_of_what_the_cluster_lacks(arena: Arena) -> None:
     label = {"pod-security.kubernetes.io/enforce": "restricted"}
     arena.merge("namespaces", arena.namespace, {"metadata": {"labels": label}})
     values = {
-        "agent": {"devicePlugin": True},
+        "agent": {"devicePlugin": True, "namespace": arena.namespace},
         "injection": {"runtimeClass": arena.id},
         "debugApi": {"enabled": True, "certificateSecret": "missing"},
     }
@@ -150,3 +163,26 @@ def daemon_set(name: str) -> Manifest:
         "metadata": {"name": name},
         "spec": {"selector": {"matchLabels": labels}, "template": template},
     }
+
+
+def test_an_agent_of_an_earlier_version_is_never_next_to_the_new_one(arena: Arena) -> None:
+    """Helm creates the new DaemonSet before it deletes that of the release before, which was in another namespace."""
+    rendered = ("install", "berth", chart.CHART, f"--namespace={arena.namespace}", "--dry-run=server", "--no-hooks")
+    affinity = {"affinity": {"nodeAffinity": {}}, "namespace": f"agents-{arena.id}"}
+
+    def of_agent() -> Manifest:
+        printed = chart.helm(*rendered, values={"agent": affinity}, kubeconfig=arena.cluster.kubeconfig)
+        manifest = printed.partition("MANIFEST:")[2].partition("NOTES:")[0]
+        [agent] = [each for each in yaml.safe_load_all(manifest) if each and each["kind"] == "DaemonSet"]
+        spec: Manifest = agent["spec"]["template"]["spec"]
+        return spec
+
+    assert of_agent()["affinity"] == {"nodeAffinity": {}}
+    arena.create([daemon_set("berth-agent")])
+    term = {
+        "labelSelector": {"matchLabels": {"app.kubernetes.io/name": "berth-agent"}},
+        "namespaces": [arena.namespace],
+        "topologyKey": "kubernetes.io/hostname",
+    }
+    apart = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    assert of_agent()["affinity"] == {"nodeAffinity": {}, **apart}

@@ -14,7 +14,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devcluster import Cluster, waiting
+from devcluster import Cluster, installation, waiting
 from devcluster.api import Api, ApiError, Manifest
 from tests.processes import LEADING, Process
 
@@ -22,7 +22,8 @@ ROOT: Final = Path(__file__).parents[3]
 NODES: Final = ["node-0", "node-1"]
 PODS: Final = "/api/v1/namespaces/default/pods"
 SHARE: Final = "kubernetes.io/gpu"
-COMPONENTS: Final = ("webhook", "list-watch-api")
+TEAM: Final = "/api/v1/namespaces/team-a"
+COMPONENTS: Final = ("webhook", "list-watch-api", "visibility")
 """For them the API server calls servers, which do not run here: as after a removal in the wrong order."""
 TIMES: Final = {"resourceVersion", "managedFields", "lastHeartbeatTime", "lastTransitionTime", "generation"}
 TRANSIENT: Final = {"Event", "Lease"}
@@ -39,6 +40,7 @@ class Site:
     def install(self) -> None:
         """Install the definitions and the manifests, and start an operator and an agent as processes."""
         self.cluster.install_crds(ROOT / "crds")
+        installation.create_namespaces(self.cluster)
         fleet = self.folder / "fleet.yaml"
         fleet.write_text(yaml.safe_dump({"nodes": [{"names": name, "profile": "a100", "gpus": 8} for name in NODES]}))
         self._start("berth_agent", "--inventory=simulated", f"--fleet={fleet}")
@@ -164,6 +166,9 @@ def test_a_cluster_is_left_as_it_was_found(site: Site) -> None:
     waiting.until(lambda: all("model.berth.dev" in str(site.written(name)) for name in NODES), what="labels on Nodes")
     site.apply()
     site.stop()
+    # Its deletion needs the discovery of all APIServices, whose servers no longer run.
+    site.api.post("/api/v1/namespaces", {"metadata": {"name": "team-a"}})
+    site.api.delete(TEAM)
 
     # Pods run: their nodes keep what they request, and the Job's rights suffice.
     status, output = site.cleanup(kubeconfig=site.account())
@@ -177,10 +182,11 @@ def test_a_cluster_is_left_as_it_was_found(site: Site) -> None:
     ):
         assert line in output
 
-    # Their end is waited for, and one that does not end is reported.
+    # Their end is waited for, and one that does not end is reported. Meanwhile namespaces can be deleted.
     site.end("half")
     status, output = site.cleanup("--drain", "--timeout=0.5")
     assert status == 1, output
+    waiting.until(lambda: not site.api.exists(TEAM), what="the namespace to be gone")
     assert f"node node-1 keeps {SHARE}: 70 for pods default/most" in output
     assert "nodes still keep capacity for the pods above" in output
     assert site.written("node-0") == {}

@@ -129,7 +129,10 @@ async def may(admin: kube.KubeClient, arena: Arena, rule: tuple[str, str, str, s
     return bool(answer["status"]["allowed"])
 
 
-@pytest.mark.parametrize(("name", "file"), [("debug-api", "operator.yaml"), ("device-plugin", "agent.yaml")])
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [("debug-api", "operator.yaml"), ("visibility", "operator.yaml"), ("device-plugin", "agent.yaml")],
+)
 def test_what_a_component_patches_is_there(name: str, file: str) -> None:
     component = yaml.safe_load((BASE / f"../components/{name}/kustomization.yaml").read_text())
     [patch] = component["patches"]
@@ -172,7 +175,7 @@ def test_the_operator_writes_the_term_of_its_leader_and_no_lease() -> None:
             "verbs": ["get", "update", "watch"],
         },
     ]
-    assert beats == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "list", "watch"]}]
+    assert beats == [{"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["list", "watch"]}]
 
 
 def test_the_operator_waits_for_the_fence_that_ships_with_it() -> None:

@@ -21,7 +21,11 @@ from tests.integration.documents.site import Site
 
 ROOT: Final = Path(__file__).parents[3]
 EXAMPLES: Final = ROOT / "manifests" / "examples"
-PAGES: Final = ("README.md", "docs/devcluster.md", "docs/install.md", "docs/operations.md", "docs/protocol.md")
+PAGES: Final = (
+    "README.md",
+    *sorted(str(page.relative_to(ROOT)) for page in (ROOT / "docs").rglob("*.md") if commands(page.read_text())),
+)
+"""All pages with console blocks."""
 
 UP: Final = "python -m devcluster up --operator"
 DOWN: Final = "python -m devcluster down"
@@ -33,7 +37,14 @@ INSTALL: Final = "helm install berth charts/berth --namespace berth-system --cre
 HELM: Final = f"""{INSTALL} \\
     --set image.operator.repository=$REGISTRY/berth-operator \\
     --set image.agent.repository=$REGISTRY/berth-agent"""
+LOGS: Final = (
+    "kubectl logs -n berth-system --prefix --tail=50 -l app.kubernetes.io/name=berth-operator",
+    "kubectl logs -n berth-system --tail=-1 -l app.kubernetes.io/name=berth-operator | grep -A20 'plug-in' || true",
+    "kubectl logs --prefix --tail=20 -n berth-agent-system -l app.kubernetes.io/name=berth-agent",
+    "kubectl logs -n berth-system --tail=-1 -l app.kubernetes.io/name=berth-operator | grep 'live metrics' || true",
+)
 ELSEWHERE: Final[Mapping[str, str]] = {
+    **dict.fromkeys(LOGS, "needs nodes that serve logs"),
     UP: "the fixture `site` runs it, once for all pages",
     DOWN: "the fixture `site` runs it after the last page",
     "make setup": "these tests run in the environment that it made",
@@ -54,6 +65,51 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "ctr --namespace k8s.io images import .build/images/berth-operator.tar": "tests/node/test_trial.py",
     "ctr --namespace k8s.io images import .build/images/berth-agent.tar": "tests/node/test_trial.py",
     f"{INSTALL} --set image.pullPolicy=Never": "tests/node/test_trial.py installs the chart",
+    **dict.fromkeys(
+        (
+            "kubectl --namespace berth-system port-forward deploy/berth-operator 10251 &",
+            "curl --silent localhost:10251/apis/v1/plugins/DeviceShare/nodeDeviceSummaries/node-2",
+        ),
+        "needs an operator in a pod; tests/integration/operator/test_debug_api.py asks the same path",
+    ),
+    **dict.fromkeys(
+        (
+            "berth-operator defragment --pod ml/finetune --dry-run",
+            "berth-operator defragment --pod ml/finetune",
+        ),
+        "needs a fragmented cluster; tests/integration/operator/test_defragmentation.py",
+    ),
+    **dict.fromkeys(
+        (
+            "berth-operator simulate -f workload.yaml -n ml",
+            "echo $?",
+            "berth-operator advise -f finetune.yaml -n ml",
+        ),
+        "needs the workload of the page; tests/integration/operator/test_simulation.py",
+    ),
+    **dict.fromkeys(
+        (
+            "kubectl get gpunodes.nvidia-gpu-scheduler",
+            "kubectl get --raw '/apis/nvidia-gpu-scheduler/v1/gpupods?watch=true'",
+        ),
+        "needs the aggregated API; tests/integration/list_watch/test_list_watch.py",
+    ),
+    **dict.fromkeys(
+        (
+            "kubectl get queue -n ml",
+            "kubectl get fleet",
+            "kubectl get --raw /apis/visibility.berth.dev/v1alpha1/namespaces/ml/pods/train/explanation",
+            "kubectl auth can-i get pods.visibility.berth.dev --subresource=explanation -n team-a",
+        ),
+        "needs the visibility API; tests/integration/visibility/test_visibility.py",
+    ),
+    **dict.fromkeys(
+        (
+            "kubectl get device node-1",
+            r"kubectl get pod two -o jsonpath='{.metadata.annotations.scheduling\.koordinator\.sh/device-allocated}'",
+        ),
+        "needs the plug-in of the page; tests/integration/operator/test_plugins.py",
+    ),
     HELM: "needs the images on nodes; tests/node/test_trial.py installs the chart",
 }
 """Commands that do not run here, by their exact text: why, or the test that runs them."""

@@ -95,7 +95,7 @@ class City:
         return all("ownerReferences" in each for each in metadata if "app" in each["labels"])
 
     def release(self, name: str) -> None:
-        """Let an evicted pod end."""
+        """Delete an evicted pod, as kubelet does at its end."""
         self.arena.merge("pods", name, {"metadata": {"finalizers": None}})
 
     def terminating(self, names: Sequence[str]) -> list[str]:

@@ -33,7 +33,7 @@ class Stream:
         return sorted(name for name in self._world.bound_names() if name.startswith("small-"))
 
     def turn(self) -> None:
-        """Let the oldest end, and create others."""
+        """Delete the oldest pods, and create others."""
         for name in self.running()[:AT_ONCE]:
             self._world.remove(name)
         self._create(AT_ONCE)

@@ -92,6 +92,29 @@ def free_cards(world: World, node: str) -> list[int]:
     return [each["minor"] for each in uses if each["free"]["kubernetes.io/gpu-core"] == "100"]
 
 
+def test_the_gpu_pod_that_another_node_created_makes_room_for_the_right_one(shared: World) -> None:
+    node = node_of(shared, 2)
+    shared.pod("robbed", NVIDIA)
+    pod = shared.bound("robbed")
+    path = f"/apis/berth.dev/v1alpha1/namespaces/{shared.arena.namespace}/gpupods"
+    forged = {
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "GpuPod",
+        "metadata": {"name": "robbed"},
+        "spec": {
+            "nodeName": "another",
+            "podUID": pod["metadata"]["uid"],
+            "containers": [{"name": "main", "devices": held(1)}],
+        },
+    }
+    shared.api.post(path, forged)
+    shared.wait(lambda: not shared.api.exists(f"{path}/robbed"), what="the forged GpuPod to be deleted")
+    give(shared, "robbed", *words.minors(pod))
+    assert wait_consistent(shared, "robbed", "True")["reason"] == "AsAllocated"
+    # The status of the Device and of the GpuPod are written independently.
+    shared.wait(lambda: free_cards(shared, node) == [1], what="the Device to show the card as used")
+
+
 def test_a_gpu_pod_says_whether_its_pod_holds_what_it_was_allocated(shared: World) -> None:
     node = node_of(shared, 3)
     shared.pod("p", NVIDIA)

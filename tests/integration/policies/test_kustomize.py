@@ -133,12 +133,14 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
         ("hami-core", "runtime-class", "extender"),
         ("webhook", "extender", "webhook-extender"),
         ("list-watch-api",),
+        ("visibility",),
+        ("debug-api", "visibility"),
         ("evictions", "defragmentation"),
     ],
 )
 def test_the_api_server_takes_all_of_it(arena: Arena, build: Build, components: tuple[str, ...]) -> None:
     api, built = arena.cluster.api, build(*components)
-    for name in ("berth-system", "berth-node-lease"):
+    for name in ("berth-system", "berth-agent-system", "berth-node-lease"):
         api.apply(built[f"Namespace/{name}"])
     query = {"fieldManager": "test", "force": "true", "dryRun": "All", "fieldValidation": "Strict"}
     for document in built.values():
@@ -202,7 +204,7 @@ def test_with_the_extender_the_webhook_asks_for_the_pods_that_the_policies_take(
 
 
 def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -> None:
-    text = (ROOT / "docs/operations.md").read_text()
+    text = (ROOT / "docs/admission.md").read_text()
     [example] = re.findall(r"```yaml\n(patches:.*?)```", text, re.DOTALL)
     built = build(patches=yaml.safe_load(example)["patches"])
     for name in (ALONE, "ValidatingAdmissionPolicy/berth-validation"):

@@ -11,6 +11,7 @@ from berth_operator.cleanup.installed import Item
 
 ROOT = Path(__file__).parents[3]
 NAMESPACE = "berth-system"
+AGENTS = "berth-agent-system"
 CALLERS = {"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 PROGRAMS = {"Deployment", "DaemonSet"}
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -37,7 +38,7 @@ def test_every_object_that_has_to_go_is_known_and_no_other() -> None:
     policies = {each["kind"] for each in shipped(*folders) if each.get("apiVersion") == ADMISSION} - CALLERS
     assert named(installed.callers()) == of_kinds(CALLERS, *folders)
     assert named(installed.policies()) == of_kinds(policies, *folders)
-    assert named(installed.programs(NAMESPACE)) == of_kinds(PROGRAMS, *folders)
+    assert named(installed.programs(NAMESPACE, AGENTS)) == of_kinds(PROGRAMS, *folders)
     assert named(installed.definitions()) == of_kinds({"CustomResourceDefinition"}, "crds")
 
 
@@ -61,7 +62,7 @@ def test_bindings_go_before_policies() -> None:
 def test_the_job_may_delete_these_objects_and_no_others() -> None:
     allowed: set[str] = set()
     for role in shipped("manifests/cleanup"):
-        scope = f"/namespaces/{NAMESPACE}" if role["kind"] == "Role" else ""
+        scope = f"/namespaces/{role['metadata']['namespace']}" if role["kind"] == "Role" else ""
         for rule in role.get("rules", ()):
             if "delete" in rule["verbs"]:
                 [group] = rule["apiGroups"]
@@ -70,7 +71,7 @@ def test_the_job_may_delete_these_objects_and_no_others() -> None:
                 }
     items = (
         *installed.callers(),
-        *installed.programs(NAMESPACE),
+        *installed.programs(NAMESPACE, AGENTS),
         *installed.policies(),
         *installed.written(NAMESPACE),
     )

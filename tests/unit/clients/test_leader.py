@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import structlog
 
+from berth_api import names
 from berth_operator.clients import leader
 from tests.unit.clients.leases import STARTED, LeaseClient, LeaseStore
 
@@ -175,6 +176,74 @@ async def test_a_leader_that_stops_releases_and_the_other_takes_over(*, watches:
             assert now() == at
 
 
+async def test_a_leader_releases_what_a_renewal_wrote_whose_answer_was_lost() -> None:
+    store = LeaseStore()
+    client = store.client()
+    a, b = candidate(client, "a"), candidate(store.client(), "b")
+    async with running(a) as tasks, running(b):
+        term = await a.acquired()
+        client.deaf = True
+        await a.lost(term)
+        client.deaf = False
+        ended_at = now()
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+        assert store.leases["berth"]["spec"]["holderIdentity"] == ""
+        assert await b.acquired() == term + 1
+        assert now() == ended_at
+
+
+async def test_others_know_where_the_leader_serves_and_when_it_was_heard_last() -> None:
+    store = LeaseStore()
+    first, second = (candidate(store.client(), name) for name in "ab")
+    first.address, second.address = "10.0.0.1:9445", "10.0.0.2:9445"
+    assert (second.leader, second.renewed) == (None, "")
+    async with running(first):
+        await first.acquired()
+        async with running(second):
+            await asyncio.sleep(4)
+            assert second.leader == "10.0.0.1:9445"
+            assert second.renewed == store.leases["berth"]["spec"]["renewTime"]
+            # A leader of a version without this API names no address.
+            first.address = ""
+            await asyncio.sleep(4)
+            assert second.leader == ""
+    assert store.leases["berth"]["spec"]["holderIdentity"] == ""
+    third = candidate(store.client(), "c")
+    third.address = "10.0.0.3:9445"
+    async with running(third):
+        await third.acquired()
+        assert store.leases["berth"]["metadata"]["annotations"] == {names.VISIBILITY_ADDRESS: "10.0.0.3:9445"}
+    # Without a leader there is no address any more.
+    assert store.leases["berth"]["metadata"]["annotations"] == {}
+
+
+async def test_without_a_holder_there_is_no_leader() -> None:
+    store = LeaseStore()
+    store.add({"term": 7, "holderIdentity": "gone", "leaseDurationSeconds": 15, "renewTime": "then"})
+    election = candidate(store.client(), "b")
+    async with running(election):
+        await asyncio.sleep(1)
+        assert (election.leader, election.renewed) == ("", "then")
+        await election.acquired()
+        assert election.leader is None
+
+
+async def test_a_leader_does_not_release_what_another_has_taken() -> None:
+    store = LeaseStore()
+    client = store.client()
+    a, b = candidate(client, "a"), candidate(store.client(), "b")
+    async with running(a) as tasks, running(b):
+        await a.acquired()
+        client.down = True
+        term = await b.acquired()
+        client.down = False
+        tasks[0].cancel()
+        await asyncio.wait(tasks)
+        spec = store.leases["berth"]["spec"]
+        assert (spec["holderIdentity"], spec["term"]) == ("b", term)
+
+
 @pytest.mark.parametrize("drained", [True, False])
 async def test_a_leader_that_ends_drained_records_it_for_the_next(*, drained: bool) -> None:
     store = LeaseStore()
@@ -236,6 +305,20 @@ async def test_a_term_that_lapsed_comes_back_under_a_new_number() -> None:
         client.resumed.clear()
         await asyncio.sleep(60)
         client.resumed.set()
+        assert await election.acquired() == term + 1
+
+
+async def test_a_term_that_lapsed_during_a_renewal_comes_back_under_a_new_number() -> None:
+    client = LeaseStore().client()
+    election = candidate(client, "a")
+    async with running(election):
+        term = await election.acquired()
+        client.answer_latency = lambda: 8.5  # the renewal at 2 is answered half a second after the end of the term
+        await election.lost(term)
+        assert now() == 10
+        await asyncio.sleep(0.6)
+        assert election.term is None
+        client.answer_latency = lambda: 0.0
         assert await election.acquired() == term + 1
 
 

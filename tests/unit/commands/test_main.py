@@ -2,12 +2,11 @@
 
 import io
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 import yaml
 
 from berth_api import names
@@ -67,10 +66,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Iterator[Desk]:
-    yield Desk(tmp_path, capfd)
-    # Log lines go to what sys.stderr is during the test.
-    structlog.reset_defaults()
+def desk(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> Desk:
+    return Desk(tmp_path, capfd)
 
 
 def requesting(name: str, requests: Mapping[str, Any], **fields: Any) -> Raw:

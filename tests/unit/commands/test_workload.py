@@ -173,7 +173,7 @@ def test_without_classes_priority_is_zero() -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        pytest.param("a: [", "w.yaml: not YAML: while parsing", id="no YAML"),
+        pytest.param("a: [", "w.yaml: not YAML: line 1, column 5: expected", id="no YAML"),
         pytest.param("- a", "w.yaml: document 1: not an object of Kubernetes: it has no kind", id="a list"),
         pytest.param(
             "kind: Pod\n---\nhello", "w.yaml: document 1 (Pod None): metadata: is missing; spec: is missing", id="bare"

@@ -119,7 +119,6 @@ def test_some_where_pods_are_to_spread(
 
 MIXED = (nic(0, net="fast"), nic(1, net="slow"), nic(2, net="fast"), nic(3))
 FAST = {"selector": {"matchLabels": {"net": "fast"}}}
-NONE_SUCH = {"selector": {"matchLabels": {"net": "none"}}}
 NOT_FAST = {"selector": {"matchExpressions": [{"key": "net", "operator": "NotIn", "values": ["fast"]}]}}
 LABELLED = {"selector": {"matchExpressions": [{"key": "net", "operator": "Exists"}]}}
 

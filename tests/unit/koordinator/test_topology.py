@@ -88,7 +88,6 @@ def reason(made: Fleet, request: PodRequest) -> str:
 # --- required scopes --------------------------------------------------------------------------------------------
 
 FOUR_BY_TWO = trees(2, 2, 2, 2)
-TWO_BY_FOUR = trees(4, 4)
 
 
 @pytest.mark.parametrize(

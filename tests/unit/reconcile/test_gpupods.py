@@ -28,7 +28,7 @@ def patch(consistency: Consistency | None, *conditions: Raw) -> Raw | None:
 
 
 def test_the_path() -> None:
-    assert gpupods.path("ns/p") == "/apis/berth.dev/v1alpha1/namespaces/ns/gpupods/p/status"
+    assert gpupods.path("ns/p") == "/apis/berth.dev/v1alpha1/namespaces/ns/gpupods/p"
 
 
 def test_the_patch_is_for_this_very_object() -> None:

@@ -33,6 +33,7 @@ class Api:
         self.cluster = cluster
         self.nodes: dict[str, Raw] = {}
         self.devices: dict[str, Raw] = {}
+        self.pods: dict[str, Raw] = {}
         self.groups: dict[str, Raw] = {}
         """Status subresources."""
         self.forgets: set[str] = set()
@@ -60,6 +61,23 @@ class Api:
         if "gpupods" in path:
             return await self._patch_gpu_pod(path, body)
         return await (self._patch_group(path, body) if "podgroups" in path else self._patch_node(path, body))
+
+    async def get(self, path: str) -> Raw:
+        name = path.rpartition("/")[2]
+        await self.call(f"pod {name}")
+        if name not in self.pods:
+            raise ApiError(404, "NotFound", "no")
+        return self.pods[name]
+
+    async def delete(self, path: str, *, uid: str, version: str) -> None:
+        name = path.rpartition("/")[2]
+        record = self.cluster.allocations.gpu_pod(f"ns/{name}")
+        await self.call(f"delete {name}")
+        assert record is not None
+        assert (uid, version) == (f"uid-gpupod-{name}", record.version)
+        if record != self.cluster.allocations.gpu_pod(f"ns/{name}"):
+            raise ApiError(409, "Conflict", "the resourceVersion in the precondition does not match")
+        self.cluster.remove_gpu_pod(f"ns/{name}")
 
     async def _patch_gpu_pod(self, path: str, body: Raw) -> Raw:
         _, _, _, name, last = path.rsplit("/", 4)
@@ -530,3 +548,42 @@ async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
     async with running(world) as api:
         await asyncio.sleep(RETRY + 1)
     assert len(api.times("gpu pod p")) == 2
+
+
+@pytest.mark.parametrize(
+    ("current", "calls"),
+    [
+        pytest.param(pod("p", on="b"), ["pod p", "delete p"], id="on another node"),
+        pytest.param(pod("p", on="a", uid="another"), ["pod p", "delete p"], id="of another UID"),
+        pytest.param(pod("p"), ["pod p", "delete p"], id="not bound"),
+        pytest.param(pod("p", on="a"), ["pod p"], id="not seen yet"),
+        pytest.param(None, ["pod p"], id="gone"),
+    ],
+)
+async def test_a_gpu_pod_of_another_node_or_uid_than_its_pod_is_deleted(current: Raw | None, calls: list[str]) -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    if current is not None:
+        world.api.pods["p"] = current
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.writer.mark(GPU_POD, "ns/p")
+    async with running(world) as api:
+        await asyncio.sleep(RETRY + 1)
+    assert api.order() == calls
+
+
+async def test_a_gpu_pod_that_its_agent_corrects_in_the_same_moment_stays() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.api.pods["p"] = pod("p", on="b")
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.api.during = lambda what: (
+        world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="b")) if what == "delete p" else None
+    )
+    world.writer.mark(GPU_POD, "ns/p")
+    async with running(world) as api:
+        await asyncio.sleep(CONFLICT_RETRY + 1)
+    assert api.order() == ["pod p", "delete p", "pod p"]
+    record = world.cluster.allocations.gpu_pod("ns/p")
+    assert record is not None
+    assert record.actual.node == "b"

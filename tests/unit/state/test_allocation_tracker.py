@@ -494,6 +494,27 @@ def test_a_gpu_pod_that_cannot_be_parsed_reports_nothing() -> None:
     assert world.consistency("p") == ("", "")
 
 
+@pytest.mark.parametrize(
+    "forged",
+    [
+        pytest.param(give("q", "GPU-3", of="uid-p"), id="another name"),
+        pytest.param(give("q", "GPU-3", of="uid-p", node="other"), id="another name and node"),
+        pytest.param(give("p", "GPU-3", node="other"), id="another node"),
+        pytest.param(give("p", "GPU-3", of="uid-q"), id="another UID"),
+    ],
+)
+@pytest.mark.parametrize("first", [True, False], ids=["before", "after"])
+def test_a_gpu_pod_counts_for_the_pod_of_its_name_uid_and_node_alone(forged: Event, *, first: bool) -> None:
+    world = World()
+    truth = (add(bound("p", 0)), hold(held("p", "GPU-1")))
+    for event in (forged, *truth) if first else (*truth, forged):
+        event(world)
+    assert world.used() == [0, 100, 0, 0]
+    [name] = world.cluster.names(StatusKind.GPU_POD)
+    view = world.cluster.view(StatusKind.GPU_POD, name)
+    assert view is None or (isinstance(view, GpuPodView) and not view.is_of_known_pod)
+
+
 def test_charges_and_bookkeeping_end_with_the_pods() -> None:
     world = World()
     for number in range(4):
@@ -509,7 +530,7 @@ def test_charges_and_bookkeeping_end_with_the_pods() -> None:
     parts = [tracker, *(vars(part) for part in tracker.values() if isinstance(part, KubeletReports))]
     kept = [each for part in parts for each in part.values() if isinstance(each, dict)]
     # The agent's report and the boot id belong to the node, and stay.
-    assert sorted(map(len, kept)) == [0, 0, 0, 0, 1, 1]
+    assert sorted(map(len, kept)) == [0, 0, 0, 1, 1]
 
 
 def test_a_move_of_what_a_pod_holds_is_marked_for_its_node() -> None:

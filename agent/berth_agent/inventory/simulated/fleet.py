@@ -17,14 +17,15 @@ nodes:
 
 import re
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Final, Self
 
-import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from berth_agent.inventory.simulated.profiles import BUILT_IN, CardProfile
 from berth_api import mig
 from berth_api.device import MAX_INSTANCES, MigStrategy
+from berth_base import documents
+from berth_base.documents import DocumentError
 
 _RANGE = re.compile(r"(?P<head>[^\[\]]*)\[(?P<first>\d+)-(?P<last>\d+)\](?P<tail>[^\[\]]*)")
 _NAME = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
@@ -39,6 +40,8 @@ def _mig_profile(text: str) -> str:
 MigProfile = Annotated[str, AfterValidator(_mig_profile)]
 Count = Annotated[int, Field(ge=0, le=64)]
 Others = Annotated[int, Field(ge=0, le=32)]
+MAX_NODES: Final = 20_000
+"""Nodes of one file; a range of more would fill the memory before anything is published."""
 
 
 class FleetError(Exception):
@@ -115,6 +118,8 @@ class SimulatedFleet:
             if name in self.nodes:
                 raise FleetError(f"{where}: {name} is there twice")
             self.nodes[name] = group
+        if len(self.nodes) > MAX_NODES:
+            raise FleetError(f"{where}: more than {MAX_NODES} nodes in all")
 
 
 def load(path: Path) -> SimulatedFleet:
@@ -124,11 +129,11 @@ def load(path: Path) -> SimulatedFleet:
         FleetError: the file is missing or wrong.
     """
     try:
-        return SimulatedFleet(_FleetFile.model_validate(yaml.safe_load(path.read_text()) or {}))
+        return SimulatedFleet(_FleetFile.model_validate(documents.read(path.read_bytes()) or {}))
     except OSError as error:
         raise FleetError(f"{path}: {error.strerror}") from error
-    except yaml.YAMLError as error:
-        raise FleetError(f"{path}: not YAML: {' '.join(str(error).split())}") from error
+    except DocumentError as error:
+        raise FleetError(f"{path}: not YAML: {error}") from error
     except ValidationError as error:
         raise FleetError(f"{path}: {'; '.join(map(_plain, error.errors()))}") from error
     except FleetError as error:
@@ -145,4 +150,6 @@ def _plain(error: Any) -> str:
 def _written_out(span: re.Match[str]) -> list[str]:
     first, last = span["first"], span["last"]
     width = len(first) if first.startswith("0") else 0
+    if int(last) - int(first) >= MAX_NODES:
+        raise ValueError(f'names: "{span[0]}" is a range of more than {MAX_NODES} nodes')
     return [f"{span['head']}{number:0{width}d}{span['tail']}" for number in range(int(first), int(last) + 1)]

@@ -1,29 +1,72 @@
 """What must survive the agent: allocations that kubelet has not reported, and what pods had at the last look.
 
 One file, written in one step: the new one is complete before it takes the old one's name. It is not forced to the
-disk, since after a crash of the machine nothing in it holds any more, and its boot id shows that.
+disk, since after a crash of the machine nothing in it holds any more, and its boot id shows that. Only root can read
+it, and a file that cannot be used is kept under another name.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 import structlog
+from pydantic import BaseModel, ConfigDict, ValidationError
 
+from berth_agent import files
 from berth_agent.kubelet.admission.mirror import Holding, PendingAllocation
 from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 
 VERSION: Final = 1
+MODE: Final = 0o600
+FOLDER_MODE: Final = 0o700
+DRAFT: Final = ".new"
+ASIDE: Final = ".rejected"
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
 
 class _DamagedError(ValueError):
-    """The file is not one that this version wrote in this boot."""
+    """The file is not one that this version wrote."""
+
+
+class _OtherBootError(ValueError):
+    """The file is of another boot, so that nothing in it holds any more."""
+
+
+class _Entry(BaseModel):
+    """A part of the payload; JSON has the types that are declared, and no others."""
+
+    model_config = ConfigDict(strict=True, extra="forbid")
+
+
+class _Pending(_Entry):
+    uid: str
+    container: str
+    resource: str
+    ids: list[str]
+    silent: bool
+
+
+class _Held(_Entry):
+    uid: str
+    namespace: str
+    pod: str
+    container: str
+    ids: list[str]
+
+
+class _Payload(_Entry):
+    bootID: str  # noqa: N815 - as in the file
+    promises: list[_Pending]
+    holdings: list[_Held]
+    minors: dict[str, int]
+    cards: list[str]
+    parents: dict[str, str] = {}
+    """Earlier agents wrote none; those of instances that are there come with the first reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,12 +90,24 @@ class Checkpoint:
     def load(self) -> CheckpointData:
         """Return the data of the last run; empty, with a log line, if the file cannot be used."""
         try:
-            return _saved(self._payload(self._path.read_bytes()))
+            return _saved(self._payload(files.read(self._path)))
         except FileNotFoundError:
             _log.info("no checkpoint, starting empty", path=str(self._path))
-        except (_DamagedError, OSError) as error:
+        except _OtherBootError as error:
             _log.warning("checkpoint rejected, starting empty", path=str(self._path), reason=str(error))
+        except (_DamagedError, OSError) as error:
+            kept = self._set_aside()
+            _log.warning("checkpoint rejected, starting empty", path=str(self._path), reason=str(error), kept_as=kept)
         return CheckpointData()
+
+    def _set_aside(self) -> str:
+        """Keep a file that cannot be used under another name, in place of an earlier one; return the name."""
+        aside = self._path.with_suffix(ASIDE)
+        try:
+            self._path.replace(aside)
+        except OSError as error:
+            return f"not kept: {error}"
+        return str(aside)
 
     def save(self, *, pending: Iterable[PendingAllocation], holdings: Iterable[Holding], units: Units) -> None:
         """Write it where it changed.
@@ -71,13 +126,18 @@ class Checkpoint:
         text = orjson.dumps({"version": VERSION, "checksum": _checksum(payload), "payload": payload})
         if text == self._last:
             return
-        self._path.parent.mkdir(parents=True, exist_ok=True)
-        fresh = self._path.with_suffix(".new")
-        fresh.write_bytes(text)
-        fresh.replace(self._path)
+        self._prepare_folder()
+        files.write(self._path, text, mode=MODE, draft=self._path.with_suffix(DRAFT).name)
         self._last = text
 
-    def _payload(self, text: bytes) -> Mapping[str, Any]:
+    def _prepare_folder(self) -> None:
+        """Create the folder; one that has only files of ours is closed to others."""
+        folder = self._path.parent
+        own = {self._path.with_suffix(suffix).name for suffix in (self._path.suffix, DRAFT, ASIDE)}
+        if files.is_own_folder(folder, own):
+            files.make_folder(folder, mode=FOLDER_MODE, parents=True)
+
+    def _payload(self, text: bytes) -> _Payload:
         try:
             document = orjson.loads(text)
             version, checksum, payload = document["version"], document["checksum"], document["payload"]
@@ -87,9 +147,13 @@ class Checkpoint:
             raise _DamagedError(f"version {version}; this agent knows {VERSION}")
         if checksum != _checksum(payload):
             raise _DamagedError("its checksum is wrong")
-        if payload["bootID"] != self._boot_id:
-            raise _DamagedError("it is of another boot")
-        checked: Mapping[str, Any] = payload
+        try:
+            checked = _Payload.model_validate(payload)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise _DamagedError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+        if checked.bootID != self._boot_id:
+            raise _OtherBootError("it is of another boot")
         return checked
 
 
@@ -112,17 +176,19 @@ def _holding_entry(holding: Holding) -> dict[str, Any]:
     return {**where, "ids": list(holding.ids)}
 
 
-def _saved(payload: Mapping[str, Any]) -> CheckpointData:
+def _saved(payload: _Payload) -> CheckpointData:
     return CheckpointData(
-        pending=tuple(_pending_allocation(entry) for entry in payload["promises"]),
-        holdings=tuple(Holding(**{**entry, "ids": tuple(entry["ids"])}) for entry in payload["holdings"]),
-        # Earlier agents wrote no parents; those of instances that are there come with the first reading.
-        units=Units(minors=payload["minors"], cards=frozenset(payload["cards"]), parents=payload.get("parents", {})),
+        pending=tuple(map(_pending_allocation, payload.promises)),
+        holdings=tuple(
+            Holding(uid=each.uid, namespace=each.namespace, pod=each.pod, container=each.container, ids=tuple(each.ids))
+            for each in payload.holdings
+        ),
+        units=Units(minors=payload.minors, cards=frozenset(payload.cards), parents=payload.parents),
     )
 
 
-def _pending_allocation(entry: Mapping[str, Any]) -> PendingAllocation:
-    key = ContainerKey(uid=entry["uid"], container=entry["container"])
+def _pending_allocation(entry: _Pending) -> PendingAllocation:
+    key = ContainerKey(uid=entry.uid, container=entry.container)
     # The clock of another run says nothing: it is as if it were given when this one begins.
-    ids, never_reported = frozenset(entry["ids"]), entry["silent"]
-    return PendingAllocation(key=key, resource=entry["resource"], ids=ids, never_reported=never_reported, at=0.0)
+    ids = frozenset(entry.ids)
+    return PendingAllocation(key=key, resource=entry.resource, ids=ids, never_reported=entry.silent, at=0.0)

@@ -11,12 +11,15 @@ from typing import Any, Final
 
 import orjson
 
+from berth_agent import files
 from berth_agent.kubelet.device_plugin import device_nodes, resources
 from berth_agent.kubelet.device_plugin.response import OWN_VENDOR, VISIBLE, AllocationContext, extras
 from berth_api.device import DeviceSpec
 
 VERSION: Final = "0.5.0"
 """The first with hostPath; containerd reads it since 1.7."""
+MODE: Final = 0o644
+"""As nvidia-ctk's: others than the container runtime read specifications, too."""
 NVIDIA_CTK_VENDOR: Final = "nvidia.com"
 """Vendor of the devices that `nvidia-ctk cdi generate` specifies."""
 
@@ -93,12 +96,11 @@ class CdiFolder:
             if file not in map(self._file, specifications):
                 file.unlink()
         if specifications:
-            self._path.mkdir(parents=True, exist_ok=True)
+            self._path.mkdir(mode=0o755, parents=True, exist_ok=True)
         for kind, specification in specifications.items():
             # The runtime reads whatever ends with .json, at any moment.
-            draft = self._path / f".{OWN_VENDOR}-{kind}.{os.getpid()}"
-            draft.write_bytes(orjson.dumps(specification, option=orjson.OPT_INDENT_2))
-            draft.rename(self._file(kind))
+            content = orjson.dumps(specification, option=orjson.OPT_INDENT_2)
+            files.write(self._file(kind), content, mode=MODE, draft=f".{OWN_VENDOR}-{kind}.{os.getpid()}")
         self._written = specifications
 
     def _file(self, kind: str) -> Path:

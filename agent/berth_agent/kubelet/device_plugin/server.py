@@ -11,6 +11,7 @@ import grpc
 import structlog
 from grpc import aio
 
+from berth_agent import files
 from berth_agent.kubelet.api.deviceplugin_pb2 import (
     AllocateRequest,
     AllocateResponse,
@@ -43,6 +44,8 @@ MAX_CONTAINERS: Final = 64
 """Containers of one call; kubelet calls for one at a time."""
 MAX_RECEIVED: Final = 2**21
 """Bytes of a call: 256 cards with 100 replicas each have ids of a megabyte."""
+FOLDER_MODE: Final = 0o750
+"""As kubelet creates its own folder of sockets."""
 GRACE: Final = 1.0
 """Seconds that calls under way get at the end."""
 
@@ -91,10 +94,10 @@ class PluginServer(DevicePluginServicer):
         Raises:
             ServingError: it would not.
         """
-        self.path.parent.mkdir(mode=0o750, exist_ok=True)
         server = aio.server(options=[("grpc.max_receive_message_length", MAX_RECEIVED)])
         add_DevicePluginServicer_to_server(self, server)
         try:
+            files.make_folder(self.path.parent, mode=FOLDER_MODE)
             _bind(server, self.path)
         except (RuntimeError, OSError) as error:
             await server.stop(None)

@@ -1,4 +1,4 @@
-"""Serves the metrics over HTTP, in the agent's loop.
+"""Serves the metrics of a program over HTTP, in its loop.
 
 Every client that reaches the port may send anything: connections, the size of a request and the time of an answer are
 bounded, so that no client can take the memory that the heartbeat needs. Each answer closes its connection.
@@ -27,10 +27,19 @@ SECONDS: Final = 10.0
 HEAD_END: Final = b"\r\n\r\n"
 
 Render = Callable[[], Awaitable[bytes]]
+Refuse = Callable[[str], Awaitable[tuple[int, str] | None]]
+"""Returns the status and reason for which a request is refused, by its Authorization header; None if it is allowed."""
+_AUTHORIZATION: Final = b"authorization"
+
+
+async def _allow(_: str) -> None:
+    return None
 
 
 @contextlib.asynccontextmanager
-async def serving(render: Render, *, address: str, port: int, seconds: float = SECONDS) -> AsyncIterator[int]:
+async def serving(
+    render: Render, *, address: str, port: int, refuse: Refuse = _allow, seconds: float = SECONDS
+) -> AsyncIterator[int]:
     """Serve metrics until the end, and yield the port; 0 serves none. No connection lasts longer than the seconds.
 
     Raises:
@@ -40,7 +49,9 @@ async def serving(render: Render, *, address: str, port: int, seconds: float = S
         yield port
         return
     try:
-        server = await asyncio.start_server(_Connections(render, seconds).serve, address, port, limit=MAX_REQUEST)
+        server = await asyncio.start_server(
+            _Connections(render, refuse, seconds).serve, address, port, limit=MAX_REQUEST
+        )
     except OSError as error:
         # The text of asyncio's error repeats the address.
         problem = os.strerror(error.errno) if error.errno else str(error)
@@ -54,8 +65,8 @@ async def serving(render: Render, *, address: str, port: int, seconds: float = S
 class _Connections:
     """Answers connections, a bounded number at a time."""
 
-    def __init__(self, render: Render, seconds: float) -> None:
-        self._render, self._seconds = render, seconds
+    def __init__(self, render: Render, refuse: Refuse, seconds: float) -> None:
+        self._render, self._refuse, self._seconds = render, refuse, seconds
         self._open: Counter[str] = Counter()
         """By the address of the client."""
 
@@ -82,10 +93,11 @@ class _Connections:
         except asyncio.LimitOverrunError:
             writer.write(_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE))
         else:
-            writer.write(await self._response(head.partition(b"\r\n")[0].decode("latin-1")))
+            line, _, headers = head.partition(b"\r\n")
+            writer.write(await self._response(line.decode("latin-1"), _authorization(headers)))
         await writer.drain()
 
-    async def _response(self, line: str) -> bytes:
+    async def _response(self, line: str, authorization: str) -> bytes:
         method, _, rest = line.partition(" ")
         target, _, version = rest.partition(" ")
         if not version.startswith("HTTP/1."):
@@ -94,8 +106,20 @@ class _Connections:
             return _response(HTTPStatus.NOT_FOUND, f"metrics are served at {PATH}\n".encode())
         if method not in ("GET", "HEAD"):
             return _response(HTTPStatus.METHOD_NOT_ALLOWED, allow="GET, HEAD")
+        if (refusal := await self._refuse(authorization)) is not None:
+            status, reason = refusal
+            return _response(HTTPStatus(status), f"{reason}\n".encode())
         body = await self._render()
         return _response(HTTPStatus.OK, body, content_type=CONTENT_TYPE_LATEST, with_body=method == "GET")
+
+
+def _authorization(headers: bytes) -> str:
+    """Return the value of the Authorization header; empty if there is none."""
+    for line in headers.split(b"\r\n"):
+        name, _, value = line.partition(b":")
+        if name.lower() == _AUTHORIZATION:
+            return value.strip().decode("latin-1")
+    return ""
 
 
 def _response(
@@ -111,6 +135,7 @@ def _response(
         f"Content-Type: {content_type}",
         f"Content-Length: {len(body)}",
         *([f"Allow: {allow}"] if allow else []),
+        *(["WWW-Authenticate: Bearer"] if status == HTTPStatus.UNAUTHORIZED else []),
         "Connection: close",
     ]
     return "\r\n".join(lines).encode() + HEAD_END + (body if with_body else b"")

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from berth_agent.metrics import server
-from berth_agent.metrics.server import MAX_OF_PEER, MAX_REQUEST
+from berth_base import metrics_server as server
+from berth_base.metrics_server import MAX_OF_PEER, MAX_REQUEST
 from berth_base.start import StartError
 
 ADDRESS = "127.0.0.1"
@@ -123,3 +123,23 @@ async def test_where_it_cannot_listen_the_error_names_option_and_address(address
 async def test_port_0_serves_nothing() -> None:
     async with server.serving(render, address=ADDRESS, port=0) as port:
         assert port == 0
+
+
+@pytest.mark.parametrize(
+    ("head", "answer"),
+    [
+        ("", b"HTTP/1.1 401 Unauthorized"),
+        ("Authorization: Bearer bad\r\n", b"HTTP/1.1 401 Unauthorized"),
+        ("AUTHORIZATION:Bearer good\r\n", b"HTTP/1.1 200 OK"),
+        ("X-Authorization: Bearer good\r\n", b"HTTP/1.1 401 Unauthorized"),
+    ],
+)
+async def test_who_may_not_read_them_gets_the_reason(head: str, answer: bytes) -> None:
+    async def refuse(authorization: str) -> tuple[int, str] | None:
+        return None if authorization == "Bearer good" else (401, "a bearer token is required")
+
+    async with server.serving(render, address=ADDRESS, port=free_port(), refuse=refuse) as number:
+        response = await ask(number, f"GET /metrics HTTP/1.1\r\nHost: a\r\n{head}\r\n".encode())
+    assert response.startswith(answer)
+    assert (b"WWW-Authenticate: Bearer" in response) == (b"401" in answer)
+    assert (TEXT in response) == (b"200" in answer)

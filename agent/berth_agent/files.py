@@ -1,0 +1,72 @@
+"""Reads and writes the agent's own files on the node: no link is followed, and a file is complete or not there."""
+
+import contextlib
+import os
+import stat
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Final
+
+MAX_BYTES: Final = 64 << 20
+"""Of a file that is read: a thousand pods with all devices of a node take less than a tenth."""
+
+
+def read(path: Path) -> bytes:
+    """Return the content of a file.
+
+    Raises:
+        OSError: it cannot be read; it is a link, no regular file, or larger than `MAX_BYTES`.
+    """
+    with _opened(path.parent) as folder:
+        file = os.open(path.name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
+        with os.fdopen(file, "rb") as opened:
+            status = os.fstat(file)
+            if not stat.S_ISREG(status.st_mode):
+                raise OSError(f"{path} is no regular file")
+            if status.st_size > MAX_BYTES:
+                raise OSError(f"{path} has {status.st_size} bytes; allowed are {MAX_BYTES}")
+            return opened.read(MAX_BYTES)
+
+
+def write(path: Path, content: bytes, *, mode: int, draft: str) -> None:
+    """Write a file in one step: under another name in its folder, then renamed. It is not forced to the disk.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with _opened(path.parent) as folder:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(draft, dir_fd=folder)  # of a process that ended while it wrote
+        file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, mode, dir_fd=folder)
+        with os.fdopen(file, "wb") as opened:
+            os.fchmod(file, mode)  # whatever the umask
+            opened.write(content)
+        os.rename(draft, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+
+
+def make_folder(path: Path, *, mode: int, parents: bool = False) -> None:
+    """Create a folder with a mode, or give it to an existing one of ours; with `parents` also the folders above it.
+
+    Raises:
+        OSError: it cannot be created, or is a link.
+    """
+    path.mkdir(mode=mode, parents=parents, exist_ok=True)
+    with _opened(path) as folder:
+        if stat.S_IMODE(os.fstat(folder).st_mode) != mode:
+            os.fchmod(folder, mode)
+
+
+def is_own_folder(path: Path, names: Collection[str]) -> bool:
+    """Return whether a folder does not exist, or contains no other files than these."""
+    with contextlib.suppress(FileNotFoundError):
+        return set(os.listdir(path)) <= set(names)  # noqa: PTH208 - names, not paths
+    return True
+
+
+@contextlib.contextmanager
+def _opened(folder: Path) -> Iterator[int]:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,79 @@
+"""Builds a planner from what a command was given: a cluster or a snapshot of one, a configuration, a workload."""
+
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from berth_api import names
+from berth_operator import configuration, device_plugins
+from berth_operator.commands import snapshots, workload
+from berth_operator.commands.errors import InputError
+from berth_operator.commands.planning import Planner
+from berth_operator.configuration import Configuration
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.plugins import kinds_of
+from berth_operator.state.snapshot import Object, Snapshot
+
+GRACE: Final = 10.0
+"""Seconds; without effect, since the clock of a snapshot stands still."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inputs:
+    """What a command is about."""
+
+    file: str = ""
+    """The workload, `-` for standard input; empty if there is none."""
+    snapshot: Path | None = None
+    """A snapshot file; None for the live cluster."""
+    config: Path | None = None
+    """A configuration file; None for a default profile."""
+    trusted_schedulers: str = ""
+    """Joined by commas."""
+    namespace: str = "default"
+    """Of objects that name none."""
+    min_age: float = 0.0
+    """Seconds; younger pods are not moved."""
+
+
+def planner(inputs: Inputs, live: Callable[[], Iterable[tuple[str, Object]]]) -> Planner:
+    """Return a planner; `live` reads the cluster, as (name of the kind, object).
+
+    Raises:
+        InputError: a file is invalid, or cannot be read.
+        ConfigurationError: the configuration is invalid.
+    """
+    plugins = device_plugins.installed()
+    configured = _configured(inputs.config).with_plugins(plugins)
+    policies = configured.policies
+    snapshot = Snapshot(
+        grace=GRACE,
+        schedulers=policies,
+        kinds=kinds_of(plugins),
+        trusted_schedulers=frozenset(filter(None, inputs.trusted_schedulers.split(","))),
+        min_age=inputs.min_age,
+    )
+    snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
+    requested = workload.read(_text(inputs.file), inputs.file) if inputs.file else None
+    if inputs.snapshot:
+        snapshots.load(inputs.snapshot, snapshot)
+    else:
+        for of, obj in live():
+            snapshot.put(of, obj)
+    plan = Planner(snapshot, policies, namespace=inputs.namespace)
+    if requested is not None:
+        plan.add(requested)
+    return plan
+
+
+def _configured(config: Path | None) -> Configuration:
+    return Configuration(policies={names.SCHEDULER: Policy()}) if config is None else configuration.load(config)
+
+
+def _text(file: str) -> str:
+    try:
+        return sys.stdin.read() if file == "-" else Path(file).read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: {error}") from error
