@@ -182,6 +182,11 @@ bench-kubectl: binaries ## measure how long the commands of kubectl berth take: 
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),8000) WAITING=$(or $(WAITING),200) REPEAT=$(or $(REPEAT),5) \
 		VISIBILITY=$(or $(VISIBILITY),1) $(BIN)/python -m tests.bench.kubectl_berth
 
+.PHONY: bench-watched
+bench-watched: binaries ## measure what watches of the visibility API cost the scheduler: NODES=1000 PODS=4000 REPEAT=5 WATCHERS=20
+	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),5) WATCHERS=$(or $(WATCHERS),20) \
+		$(BIN)/python -m tests.bench.watched
+
 .PHONY: bench-failover
 bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),1000) REPEAT=$(or $(REPEAT),5) $(BIN)/python -m tests.bench.failover

@@ -6,6 +6,7 @@ command is started as a user starts it: the times include Python, kubectl and wh
 terminal. The figures are medians in seconds.
 """
 
+import contextlib
 import os
 import statistics
 import subprocess
@@ -17,13 +18,10 @@ from typing import Final
 import yaml
 
 from devcluster import programs
-from tests.bench import contestants, crowd, figures, track
+from tests.bench import contestants, crowd, figures, serving, track
 from tests.bench.contestants import STOPPED
 from tests.bench.track import Opener, Track
-from tests.integration.operator.world import free_ports
 
-API_SERVICE: Final = Path(__file__).parents[2] / "manifests/components/visibility/api.yaml"
-NAME_OF_API: Final = "v1alpha1.visibility.berth.dev"
 KEPT_FREE: Final = 3
 """Cards that no pod holds."""
 FAILED: Final = 2
@@ -50,32 +48,17 @@ def measure(track: Track, *, pods: int, waiting: int, repeat: int) -> dict[str, 
     workload = track.folder / "workload.yaml"
     workload.write_text(_workload())
     named = {name for name in os.environ.get("COMMANDS", "").split() if name}
-    with track.settled(contestants.ours(track.arena, track.folder, _serving(track) if _is_visible() else STOPPED)):
+    served = serving.registered(track) if _is_visible() else contextlib.nullcontext(STOPPED)
+    with served as flags, track.settled(contestants.ours(track.arena, track.folder, flags)):
         crowd.wait_for_reasons(track, hopeless := crowd.hopeless(track.arena, waiting))
         time.sleep(track.calm)
         lines = _lines(track, hopeless[0]["metadata"]["name"], workload)
         chosen = {name: line for name, line in lines.items() if not named or name in named}
-        try:
-            return {name: _median(track, name, line, repeat) for name, line in chosen.items()}
-        finally:  # an APIService without a server would keep every namespace of the cluster
-            track.arena.cluster.api.delete(f"/apis/apiregistration.k8s.io/v1/apiservices/{NAME_OF_API}")
+        return {name: _median(track, name, line, repeat) for name, line in chosen.items()}
 
 
 def _is_visible() -> bool:
     return bool(figures.number("VISIBILITY", 1))
-
-
-def _serving(track: Track) -> dict[str, object]:
-    """Register the visibility API; return the flags of an operator that serves it."""
-    api, place = track.arena.cluster.api, track.arena.namespace
-    [port] = free_ports(1)
-    service = {"metadata": {"name": "berth-visibility"}, "spec": {"type": "ExternalName", "externalName": "127.0.0.1"}}
-    api.post(f"/api/v1/namespaces/{place}/services", service)
-    registered = yaml.safe_load(API_SERVICE.read_text())
-    registered["spec"]["service"] |= {"namespace": place, "port": port}
-    api.apply(registered)
-    own = {"visibility_port": port, "visibility_address": "127.0.0.1", "pod_ip": "127.0.0.1"}
-    return {**STOPPED, **own}
 
 
 def _lines(track: Track, pod: str, workload: Path) -> dict[str, list[str]]:

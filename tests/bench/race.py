@@ -9,6 +9,7 @@ kwok would make for them at once would compete for the two cores of the schedule
 """
 
 import asyncio
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -31,6 +32,7 @@ GPU: Final = "nvidia.com/gpu"
 START_SECONDS: Final = 60
 """Seconds from a pod's bind to its start."""
 STARTS_AFTER: Final = "pod-ready.stage.kwok.x-k8s.io/delay"
+NOTHING: Final[contextlib.AbstractContextManager[object]] = contextlib.nullcontext()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,14 +66,24 @@ class Race:
     def __init__(self, track: Track, *, pods: int, start: int = START_SECONDS) -> None:
         self._track, self._arena, self._log, self._pods = track, track.arena, track.log, pods
         self._annotations = {STARTS_AFTER: f"{start}s"}
+        self.began = 0.0
+        """When the clock of the last run began, by the monotonic clock in seconds."""
 
-    def run(self, contestant: Contestant, inspect: Callable[[], None] = lambda: None) -> Run:
-        """Run a scheduler until it has bound all pods, and `inspect` it before it stops; every object is new."""
+    def run(
+        self,
+        contestant: Contestant,
+        inspect: Callable[[], None] = lambda: None,
+        during: contextlib.AbstractContextManager[object] = NOTHING,
+    ) -> Run:
+        """Run a scheduler until it has bound all pods, `during` a context, and `inspect` it before it stops.
+
+        Every object is new.
+        """
         asyncio.run(self._track.clear())
         process = contestant.start()
         try:
             self._sync(contestant, process)
-            with Watcher(self._arena.cluster, self._arena.namespace) as watcher:
+            with Watcher(self._arena.cluster, self._arena.namespace) as watcher, during:
                 result = self._measure(contestant, process, watcher)
             inspect()
         finally:
@@ -101,7 +113,7 @@ class Race:
         asyncio.run(self._track.create([self._pod(f"pod-{number}", contestant) for number in range(self._pods)]))
         time.sleep(self._track.calm)  # lets the control plane finish the work of the preparations
         position, used = self._log.position(), usage.cpu_seconds(process.pid)
-        began = time.monotonic()
+        self.began = began = time.monotonic()
         process.resume()
         self._wait(watcher, process, began)
         return Run(

@@ -5,21 +5,21 @@ stream is one bind or one Event.
 """
 
 import asyncio
-import ssl
-import threading
 import time
 from collections.abc import Callable, Mapping
-from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final
 
 import aiohttp
 import orjson
 
-from devcluster import Cluster, waiting
+from devcluster import Cluster
+from tests.bench import aside
+from tests.bench.aside import Aside
 
 BOUND: Final = "/api/v1/namespaces/{}/pods?fieldSelector=spec.nodeName!="
 SCHEDULED_EVENTS: Final = "/api/v1/namespaces/{}/events?fieldSelector=reason=Scheduled"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+OPEN_SECONDS: Final = 10.0
 _OK: Final = 200
 
 Raw = dict[str, Any]
@@ -28,11 +28,12 @@ Signals = Callable[[Raw], list[str]]
 NO_SIGNALS: Final[Mapping[str, Signals]] = {}
 
 
-class Watcher:
-    """Records binds and Events in a thread of its own while it is open, starting from what is there when it opens."""
+class Watcher(Aside):
+    """Records binds and Events while it is open, starting from what is there when it opens."""
 
     def __init__(self, cluster: Cluster, namespace: str, signals: Mapping[str, Signals] = NO_SIGNALS) -> None:
         """Create a watcher that also watches the whole objects under some paths, and the state that each reports."""
+        super().__init__("watcher", deadline=OPEN_SECONDS)
         self.bound: dict[str, float] = {}
         """Pod -> when its bind was seen, by the monotonic clock in seconds."""
         self.gone: dict[str, float] = {}
@@ -46,55 +47,21 @@ class Watcher:
         self._signals = signals
         self._cluster, self._namespace = cluster, namespace
         self._open: set[str] = set()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, name="watcher")
-        self._error: BaseException | None = None
 
-    def __enter__(self) -> Self:
-        self._thread.start()
-        waiting.until(lambda: self._error or len(self._open) == 2 + len(self._signals), deadline=10, what="the watches")
-        self.check()
-        return self
+    @property
+    def is_ready(self) -> bool:
+        """Whether every watch is open."""
+        return len(self._open) == 2 + len(self._signals)
 
-    def __exit__(
-        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
-    ) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            self._loop.call_soon_threadsafe(task.cancel)
-        self._thread.join()
-        self._loop.close()
-
-    def check(self) -> None:
-        """Raise the error that ended a watch: after it the counts are incomplete."""
-        if self._error is not None:
-            raise RuntimeError("a watch of the benchmark ended") from self._error
-
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._watch_all())
-        except asyncio.CancelledError:
-            pass
-        except BaseException as error:  # noqa: BLE001 - `check` raises it in the other thread
-            self._error = error
-        finally:
-            self._loop.run_until_complete(asyncio.sleep(0.01))  # a few iterations of the loop, so that sockets close
-
-    async def _watch_all(self) -> None:
-        tls = ssl.create_default_context(cafile=str(self._cluster.ca_file))
-        headers = {"Authorization": f"Bearer {self._cluster.token}", "Accept": METADATA}
-        connector = aiohttp.TCPConnector(ssl=tls)
-        timeout = aiohttp.ClientTimeout(total=None)
-        async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as session:
-            bound, events = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.events}
-            try:
-                await asyncio.gather(
-                    self._watch(session, BOUND, lambda event: self._record(event, bound)),
-                    self._watch(session, SCHEDULED_EVENTS, lambda event: self._record(event, events)),
-                    *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
-                )
-            finally:
-                # Close idle connections without TLS shutdown, which would outlive the event loop.
-                await connector.close(abort_ssl=True)
+    async def work(self) -> None:
+        """Watch."""
+        bound, events = {"ADDED": self.bound, "DELETED": self.gone}, {"ADDED": self.events}
+        async with aside.session(self._cluster) as session:
+            await asyncio.gather(
+                self._watch(session, BOUND, lambda event: self._record(event, bound)),
+                self._watch(session, SCHEDULED_EVENTS, lambda event: self._record(event, events)),
+                *(self._watch_signals(session, path, signals) for path, signals in self._signals.items()),
+            )
 
     async def _watch_signals(self, session: aiohttp.ClientSession, path: str, signals: Signals) -> None:
         def note(event: Raw) -> None:

@@ -10,7 +10,19 @@ from dataclasses import replace
 import pytest
 
 from devcluster import Arena
-from tests.bench import churn, core, election, extender, kubectl_berth, memory, restart, throughput, track, wake
+from tests.bench import (
+    churn,
+    core,
+    election,
+    extender,
+    kubectl_berth,
+    memory,
+    restart,
+    throughput,
+    track,
+    wake,
+    watched,
+)
 from tests.bench.track import Opener, Track
 
 Sizes = dict[str, int | str]
@@ -113,6 +125,18 @@ def test_the_race_ends_with_the_figures_of_both(open_track: Callable[[float], Op
         assert figures.keys() == FIGURES
         assert figures["pods_per_s"] > 0
         assert all(math.isfinite(value) and value >= 0 for value in figures.values())
+
+
+def test_the_benchmark_of_watches_ends_with_the_figures_without_and_with_them(
+    open_track: Callable[[float], Opener], result: Result
+) -> None:
+    printed = result(lambda: watched.main(open_track(NONE)), NODES=NODES, PODS=4, REPEAT=1, WATCHERS=3)
+
+    for name in ("cpu_ms_per_pod", "pods_per_s", "held_ms"):
+        figures = printed[name]
+        assert isinstance(figures, list)
+        assert all(math.isfinite(value) and value >= 0 for value in figures)
+    assert float(str(printed["received_mib"])) > 0
 
 
 def test_the_race_with_the_extender_ends_with_the_figures_of_all(

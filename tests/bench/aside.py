@@ -1,0 +1,80 @@
+"""A coroutine that runs during a benchmark, in a thread and an event loop of its own."""
+
+import abc
+import asyncio
+import contextlib
+import ssl
+import threading
+from collections.abc import AsyncIterator
+from types import TracebackType
+from typing import Self
+
+import aiohttp
+
+from devcluster import Cluster, waiting
+
+
+class Aside(abc.ABC):
+    """Runs `work` while it is open, until it is closed."""
+
+    def __init__(self, name: str, *, deadline: float) -> None:
+        """Create it; `deadline` are the seconds until it `is_ready`."""
+        self._deadline = deadline
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name=name)
+        self._error: BaseException | None = None
+
+    @abc.abstractmethod
+    async def work(self) -> None:
+        """Work until it is cancelled."""
+
+    @property
+    @abc.abstractmethod
+    def is_ready(self) -> bool:
+        """Whether the benchmark may begin."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        waiting.until(
+            lambda: self._error or self.is_ready, deadline=self._deadline, what=f"{self._thread.name} to be ready"
+        )
+        self.check()
+        return self
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        for task in asyncio.all_tasks(self._loop):
+            self._loop.call_soon_threadsafe(task.cancel)
+        self._thread.join()
+        self._loop.close()
+
+    def check(self) -> None:
+        """Raise the error that ended the work: after it the counts are incomplete."""
+        if self._error is not None:
+            raise RuntimeError(f"{self._thread.name} of the benchmark ended") from self._error
+
+    def _run(self) -> None:
+        try:
+            self._loop.run_until_complete(self.work())
+        except asyncio.CancelledError:
+            pass
+        except BaseException as error:  # noqa: BLE001 - `check` raises it in the other thread
+            self._error = error
+        finally:
+            self._loop.run_until_complete(asyncio.sleep(0.01))  # a few iterations of the loop, so that sockets close
+
+
+@contextlib.asynccontextmanager
+async def session(cluster: Cluster) -> AsyncIterator[aiohttp.ClientSession]:
+    """Return a session of the cluster's administrator, with any number of connections that last."""
+    tls = ssl.create_default_context(cafile=str(cluster.ca_file))
+    connector = aiohttp.TCPConnector(ssl=tls, limit=0)
+    headers = {"Authorization": f"Bearer {cluster.token}"}
+    timeout = aiohttp.ClientTimeout(total=None)
+    async with aiohttp.ClientSession(connector=connector, headers=headers, timeout=timeout) as opened:
+        try:
+            yield opened
+        finally:
+            # Close idle connections without TLS shutdown, which would outlive the event loop.
+            await connector.close(abort_ssl=True)
