@@ -1,10 +1,10 @@
 """Memory and bind latency while pods arrive and leave for long: `python -m tests.bench.soak`.
 
 MINUTES, NODES, PODS, TURNOVER, WARM_UP and CHART are read from the environment. PODS pods hold whole cards at the
-start. In the course of MINUTES each is replaced TURNOVER times, the oldest first, by one of another request and with
-labels of its own, so that the number of pods stays the same, and nothing that is kept for a pod that has gone goes
-unnoticed. A machine that cannot bind so many replaces fewer: `replaced`. The run fails if the memory or the latency of
-binds grows by more than `soak_verdict` allows, once WARM_UP pods were replaced.
+start. In the course of MINUTES each is replaced TURNOVER times, the oldest first, by one of another request. Each pod
+has labels of its own, so that nothing that is kept for a pod that has gone goes unnoticed. A machine that cannot bind
+so many replaces fewer: `replaced`. The run fails if the memory or the latency of binds grows by more than
+`soak_verdict` allows, once WARM_UP pods were replaced.
 """
 
 import asyncio
@@ -108,6 +108,8 @@ class Soak:
                 f"PODS: {self._pods}; allowed are {FILLED:.0%} of {len(cards)} cards, or pods wait for others"
             )
         held = crowd.holders(arena, cards[: self._pods], self._pods)
+        for pod in held:
+            pod["metadata"]["labels"] = _labels(pod["metadata"]["name"])
         crowd.fill(self._track, held)
         self._names.extend(pod["metadata"]["name"] for pod in held)
         # Its term is long, as elections are not measured: another process would begin with fresh memory.
@@ -144,7 +146,7 @@ class Soak:
     def _pod(self, name: str, number: int) -> Raw:
         devices = REQUESTS[number % len(REQUESTS)]
         requests = {"cpu": f"{100 + number % 100}m", **devices}
-        return self._track.arena.pod(name, requests=requests, limits=devices, labels={"app": name, "job-name": name})
+        return self._track.arena.pod(name, requests=requests, limits=devices, labels=_labels(name))
 
     # --- samples ------------------------------------------------------------------------------------------------
 
@@ -174,6 +176,11 @@ class Soak:
         deadline = time.monotonic() + LAST_SECONDS
         while not self._created.keys() <= watcher.bound.keys() and time.monotonic() < deadline:  # noqa: ASYNC110 - of another thread
             await asyncio.sleep(1.0)
+
+
+def _labels(name: str) -> dict[str, str]:
+    """Return labels that no other pod has; those at the start have them, too, as each set takes memory."""
+    return {"app": name, "job-name": name}
 
 
 def _resident_mib(operator: Process) -> float:
