@@ -14,6 +14,7 @@ import aiohttp
 import orjson
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError
 from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
@@ -371,6 +372,34 @@ async def test_requests_are_relayed_while_the_certificate_is_renewed(world: Worl
             # The old bundle no longer has what is served.
             with pytest.raises(REFUSED):
                 await ask(f"{API}/fleet")
+
+
+@pytest.mark.parametrize("bundle", [None, "nothing", "é"])
+async def test_a_secret_without_a_bundle_delays_the_server_and_is_named(world: World, bundle: str | None) -> None:
+    pair = certificates.issue(HOST, datetime.now(UTC), timedelta(days=1), of_client=True)
+    # As `kubectl create secret tls` makes it.
+    data = {"tls.crt": base64.b64encode(pair.certificate).decode(), "tls.key": base64.b64encode(pair.key).decode()}
+    if bundle is not None:
+        data["ca.crt"] = base64.b64encode(bundle.encode()).decode()
+    world.api.objects[SECRET] = {"metadata": {"name": "s"}, "data": data}
+    source = ReplicaCertificate(world.shared, period=PERIOD)
+    loading = asyncio.create_task(ServedCertificate(source=source, period=PERIOD).load())
+    with capture_logs() as logs:
+        await until(lambda: len(logs) > 1 or loading.done())
+    assert not loading.done()
+    assert logs[0]["error"] == "Secret ns/s: ca.crt has no certificates; delete the Secret to renew it"
+    del world.api.objects[SECRET]
+    await asyncio.wait_for(loading, 60)
+    assert source.is_replica(ssl.PEM_cert_to_DER_cert(world.of_secret().certificate.decode()))
+
+
+async def test_what_is_no_certificate_does_not_outlast_a_renewal(world: World) -> None:
+    data = dict.fromkeys(("tls.crt", "tls.key", "ca.crt"), base64.b64encode(b"nothing").decode())
+    world.api.objects[SECRET] = {"metadata": {"name": "s"}, "data": data}
+    source = ReplicaCertificate(world.shared, period=PERIOD)
+    await source.current()
+    assert source.bundle == world.of_secret().certificate.decode()
+    assert source.client_tls() is not None
 
 
 # --- limits -----------------------------------------------------------------------------------------------------

@@ -188,7 +188,8 @@ class Shared:
         """Return the certificate, renewed if due, after writing it to the objects that must trust it.
 
         Raises:
-            CertificateError: there is no such object, or other replicas changed the Secret at each attempt.
+            CertificateError: there is no such object, other replicas changed the Secret at each attempt, or the Secret
+                has no bundle.
             ApiError: the API server refused a request.
             Unreachable: the API server did not answer.
         """
@@ -202,9 +203,9 @@ class Shared:
             pair = _pair(known)
             secret = await self._renew(known, pair) if pair.is_due(self.now()) else known
             if secret is not None:
-                bundle = secret["data"]["ca.crt"]
-                await self._trust(bundle)
-                return _pair(secret), base64.b64decode(bundle).decode()
+                bundle = self._bundle(secret)
+                await self._trust(secret["data"]["ca.crt"])
+                return _pair(secret), bundle
         raise CertificateError(f"Secret {self.namespace}/{self.secret} changed {TRIES} times while it was renewed")
 
     async def _read(self, path: str) -> dict[str, Any]:
@@ -237,6 +238,16 @@ class Shared:
             return None
         return renewed
 
+    def _bundle(self, secret: dict[str, Any]) -> str:
+        """Return the certificates of a Secret's bundle, as PEM without anything else."""
+        try:
+            certificates = x509.load_pem_x509_certificates(_decoded(secret, "ca.crt"))
+        except ValueError as error:
+            raise CertificateError(
+                f"Secret {self.namespace}/{self.secret}: ca.crt has no certificates; delete the Secret to renew it"
+            ) from error
+        return "".join(certificate.public_bytes(Encoding.PEM).decode() for certificate in certificates)
+
     async def _trust(self, bundle: str) -> None:
         """Write the bundle to the objects that are installed."""
         if not any([await self._write(bundle, each) for each in self.trusting]):
@@ -260,6 +271,9 @@ class Shared:
 
 
 def _pair(secret: dict[str, Any]) -> Pair:
-    data = secret.get("data") or {}
-    certificate, key = (base64.b64decode(data.get(name) or "") for name in ("tls.crt", "tls.key"))
-    return Pair(certificate=certificate, key=key)
+    return Pair(certificate=_decoded(secret, "tls.crt"), key=_decoded(secret, "tls.key"))
+
+
+def _decoded(secret: dict[str, Any], name: str) -> bytes:
+    """Return a value of a Secret; empty if there is none."""
+    return base64.b64decode((secret.get("data") or {}).get(name) or "")

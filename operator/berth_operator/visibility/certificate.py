@@ -10,9 +10,11 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
+from cryptography import x509
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from berth_operator.serving.certificates import Pair, Shared
 
-PEM_END: Final = "-----END CERTIFICATE-----"
 PERIODS: Final = 2.0
 """Periods of the others' checks after which all have the new bundle."""
 
@@ -33,7 +35,8 @@ class ReplicaCertificate:
         pair, bundle = await self._shared.current_with_bundle()
         if bundle != self._bundle:
             self._bundle, self._client_tls = bundle, None
-            self._trusted = frozenset(map(ssl.PEM_cert_to_DER_cert, _split(bundle)))
+            certificates = x509.load_pem_x509_certificates(bundle.encode())
+            self._trusted = frozenset(certificate.public_bytes(Encoding.DER) for certificate in certificates)
         if self._shown is None:
             self._show(pair)
         elif self._shown != pair:
@@ -57,11 +60,6 @@ class ReplicaCertificate:
 
     def _show(self, pair: Pair) -> None:
         self._shown, self._client_tls = pair, None
-
-
-def _split(bundle: str) -> list[str]:
-    """Return the certificates of a bundle one by one."""
-    return [f"{part.strip()}\n{PEM_END}\n" for part in bundle.split(PEM_END) if part.strip()]
 
 
 def _client_tls(bundle: str, pair: Pair) -> ssl.SSLContext:
