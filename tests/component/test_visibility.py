@@ -21,6 +21,7 @@ from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
 from berth_operator.aggregated.access import Access, FrontProxy
 from berth_operator.aggregated.requests import PROBES, Limits
 from berth_operator.core.decision.policy import Policy
+from berth_operator.metrics import counters
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import ApiService, Pair, Shared
 from berth_operator.serving.tls import Clients, ServedCertificate
@@ -124,6 +125,8 @@ class World:
         replica.leading, replica.is_elected = Leading(caches=caches, explainer=explainer), True
 
     async def get_pod(self, namespace: str, name: str) -> Any:
+        if name == "defect":
+            raise RuntimeError(name)
         raise ApiError(404, "NotFound", f"{namespace}/{name}")
 
     @contextlib.asynccontextmanager
@@ -400,6 +403,21 @@ async def test_what_is_no_certificate_does_not_outlast_a_renewal(world: World) -
     await source.current()
     assert source.bundle == world.of_secret().certificate.decode()
     assert source.client_tls() is not None
+
+
+async def test_a_request_that_meets_a_defect_fails_alone(world: World) -> None:
+    counted = counters.VISIBILITY_FAILURES.labels("request")._value
+    async with world.pair() as replicas:
+        tls = world.tls(world.folder / "trusted")
+        for replica in replicas:
+            before = counted.get()
+            url = f"https://{replica.address}{API}/namespaces/ns/pods/defect/explanation"
+            connector = aiohttp.TCPConnector(ssl=tls)
+            async with aiohttp.ClientSession(connector=connector) as session, session.get(url, headers=ANN) as answer:
+                assert answer.status == 500
+            assert counted.get() == before + 1
+            async with client(replica, tls) as ask:
+                assert (await ask(f"{API}/namespaces/ns/pods/waits/explanation"))[0] == 200
 
 
 # --- limits -----------------------------------------------------------------------------------------------------

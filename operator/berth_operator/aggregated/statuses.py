@@ -83,6 +83,11 @@ def too_many(message: str, *, retry_after: int = 5) -> StatusError:
     return StatusError(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", message, retry_after=retry_after)
 
 
+def internal_error(message: str) -> StatusError:
+    """Return the failure of a request that a defect of this program keeps from being answered."""
+    return StatusError(HTTPStatus.INTERNAL_SERVER_ERROR, "InternalError", message)
+
+
 def unavailable(message: str) -> StatusError:
     """Return the failure of a request that cannot be answered now."""
     return StatusError(HTTPStatus.SERVICE_UNAVAILABLE, "ServiceUnavailable", message, retry_after=1)

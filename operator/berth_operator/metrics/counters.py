@@ -50,6 +50,11 @@ VISIBILITY_RENDERS: Final = Counter(
 VISIBILITY_EXPLANATIONS: Final = Counter(
     "berth_visibility_explanations_total", "Explanations of pods that were computed for the visibility API"
 )
+VISIBILITY_FAILURES: Final = Counter(
+    "berth_visibility_failures_total",
+    "Failures of the visibility API, by what they ended: a rendering, a request or the server, which starts again",
+    ["part"],
+)
 VISIBILITY_WATCHES: Final = Gauge(
     "berth_visibility_watches", "Watches that this replica serves or relays for the visibility API"
 )

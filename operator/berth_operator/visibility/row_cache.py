@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple, Protocol
 
 import orjson
+import structlog
 
 from berth_client.objects import Object
 from berth_operator.aggregated.kinds import NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, Key
 from berth_operator.aggregated.options import Selection
+from berth_operator.aggregated.statuses import internal_error
 from berth_operator.aggregated.watch_cache import WatchCache
 from berth_operator.metrics import counters
 from berth_operator.visibility.kinds import API_VERSION, Kind
@@ -38,6 +40,8 @@ SHARE: Final = 40.0
 """The pause, as a multiple of what the last rendering and sending took; there are three kinds."""
 SECONDS_PER_BYTE: Final = 8e-9
 """To compose, encrypt and write to a watch."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Row(NamedTuple):
@@ -89,7 +93,7 @@ class RowCache(WatchCache):
         self._source, self._clock, self._cells = source, clock, source.kind.cells
         self._rendered: dict[Key, _Rendered] = {}
         self._order: list[Key] = []
-        self._has_rendered = False
+        self._has_rendered = self._has_failed = False
         self._rendering = asyncio.Lock()
         self._complete_at = -math.inf
         """When all rows were rendered last, with their volatile fields."""
@@ -108,7 +112,11 @@ class RowCache(WatchCache):
         return entries if selection.is_everything else [entry for entry in entries if selection.matches(entry)]
 
     async def refresh(self) -> None:
-        """Return once the rows are fresh; then no rendering is in progress, until the caller awaits something."""
+        """Return once the rows are fresh; then no rendering is in progress, until the caller awaits something.
+
+        Raises:
+            StatusError: the last rendering failed.
+        """
         if not self._is_fresh:
             # It goes on if the client leaves, since clients that come and go would have it begun again and again.
             refreshing = asyncio.create_task(self._refresh())
@@ -118,6 +126,8 @@ class RowCache(WatchCache):
         # Another rendering may have begun meanwhile, and some of its changes are in the history already.
         async with self._rendering:
             pass
+        if self._has_failed:
+            raise internal_error(f"{self.kind.plural} cannot be shown; the log of the operator has the reason")
 
     @property
     def _is_fresh(self) -> bool:
@@ -127,7 +137,7 @@ class RowCache(WatchCache):
         async with self._rendering:
             if not self._is_fresh:
                 at = self._clock()
-                self._complete_cost = await self._render(complete=True)
+                self._complete_cost = await self._try_render(complete=True)
                 self._complete_at = at
 
     @contextlib.contextmanager
@@ -151,7 +161,7 @@ class RowCache(WatchCache):
             await self._wait_for_watches()
             sent = self.turns.sent
             async with self._rendering:
-                spent = await self._render(complete=False)
+                spent = await self._try_render(complete=False)
             await asyncio.sleep(min(longest, max(shortest, SHARE * spent)))
             # What watches were sent is known only now.
             rest = SHARE * (self.turns.sent - sent) * SECONDS_PER_BYTE - shortest
@@ -172,10 +182,25 @@ class RowCache(WatchCache):
         self._order, self._has_rendered, self._complete_at = [], False, -math.inf
         self.replace({}, self._next())
 
-    async def _render(self, *, complete: bool) -> float:
-        """Render what has changed; return the seconds that it took."""
+    async def _try_render(self, *, complete: bool) -> float:
+        """Render; if that fails, drop all rows, which ends all watches. Return the seconds that it took."""
+        slices = Slices()
+        try:
+            await self._render(slices, complete=complete)
+        except Exception:
+            # In the scheduler's process: a row that cannot be rendered must not end it.
+            counters.VISIBILITY_FAILURES.labels("rendering").inc()
+            log.exception("rows not rendered", resource=self.kind.plural)
+            self._drop()
+            self._has_failed = True
+        else:
+            self._has_failed = False
+        return slices.spent
+
+    async def _render(self, slices: Slices, *, complete: bool) -> None:
+        """Render what has changed."""
         self._renders.inc()
-        slices, order, is_first = Slices(), dict[Key, None](), not self._has_rendered
+        order, is_first = dict[Key, None](), not self._has_rendered
         async for row in slices.of(self._source.rows()):
             if row is not None and row.key not in order and self._take(row, complete=complete, is_first=is_first):
                 order[row.key] = None
@@ -188,7 +213,6 @@ class RowCache(WatchCache):
             self.replace(self._entries, self._next())
             self._has_rendered = True
         self.advance(self.version)
-        return slices.spent
 
     def _take(self, row: Row, *, complete: bool, is_first: bool) -> bool:
         """Render a row unless it is unchanged; return whether it exists."""

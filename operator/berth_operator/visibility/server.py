@@ -94,7 +94,14 @@ class Server:
 
     @web.middleware
     async def _answer(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        return await requests.answer(request, handler, self._authenticate)
+        try:
+            return await requests.answer(request, handler, self._authenticate)
+        except ConnectionError:  # the client has gone
+            raise
+        except Exception:
+            # aiohttp logs it, and ends this request alone.
+            counters.VISIBILITY_FAILURES.labels("request").inc()
+            raise
 
     async def _authenticate(self, request: web.Request) -> User:
         transport = request.transport

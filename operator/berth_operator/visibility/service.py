@@ -18,6 +18,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
+from berth_operator.metrics import counters
 from berth_operator.serving.certificates import ApiService, Shared
 from berth_operator.serving.tls import Clients, ServedCertificate
 from berth_operator.settings import Settings
@@ -34,6 +35,8 @@ CONNECTIONS: Final = 4
 """To the API server, for reviews of clients."""
 SHUTDOWN_SECONDS: Final = 0.05
 """For which watches delay the end of a leader, whose LeaderLease the next one waits for."""
+PAUSE_SECONDS: Final = 5.0
+"""After a failure, before the API is served again."""
 COMPONENT: Final = "visibility"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -62,10 +65,18 @@ class VisibilityService:
         self._leading: Leading | None = None
 
     async def serve(self) -> None:
+        """Serve until cancelled; a failure does not end the process: the API is served again after a pause."""
+        while self._settings.visibility_port:
+            try:
+                await self._serve()
+            except Exception:
+                counters.VISIBILITY_FAILURES.labels("server").inc()
+                log.exception("visibility API not served", again_in=PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _serve(self) -> None:
         """Serve until cancelled; if the front proxy has other authorities, end all connections and begin again."""
         settings = self._settings
-        if not settings.visibility_port:
-            return
         # A client of its own, so that reviews do not queue behind binds.
         client = await KubeClient.connect(settings.kubeconfig, "berth-operator/visibility", limit=CONNECTIONS)
         try:

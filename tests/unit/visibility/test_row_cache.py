@@ -1,12 +1,13 @@
 """Rows from the state, in virtual time: lists, changes as watches see them, and when nothing is rendered."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import orjson
 import pytest
+from structlog.testing import capture_logs
 
 from berth_operator.aggregated import options
 from berth_operator.aggregated.frames import Form
@@ -15,7 +16,8 @@ from berth_operator.aggregated.statuses import StatusError
 from berth_operator.aggregated.watch import Watch
 from berth_operator.metrics import counters
 from berth_operator.state.cluster import Cluster
-from berth_operator.visibility.row_cache import COUNTER_BITS, IDLE_SECONDS, KEPT_SECONDS, PAUSES, RowCache, Source
+from berth_operator.visibility.kinds import FLEET
+from berth_operator.visibility.row_cache import COUNTER_BITS, IDLE_SECONDS, KEPT_SECONDS, PAUSES, Row, RowCache, Source
 from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 from tests.builders import device, entry, lease, node, pod, whole
 
@@ -238,7 +240,7 @@ async def test_a_rendering_that_was_cancelled_is_made_up_for() -> None:
     await state.queue.refresh()
     version = state.queue.version
     state.add_waiting("new", priority=9)
-    rendering = asyncio.create_task(state.queue._render(complete=False))
+    rendering = asyncio.create_task(state.queue._try_render(complete=False))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     rendering.cancel()
@@ -323,3 +325,61 @@ async def test_a_watch_ends_in_time() -> None:
     async with watching(state.fleet, seconds=30.0, **LIST) as client:
         await asyncio.wait_for(client.task, 31)
     assert asyncio.get_running_loop().time() < 31
+
+
+# --- failures ---------------------------------------------------------------------------------------------------
+
+
+class Broken:
+    """A source of one row, which can be rendered or not."""
+
+    kind = FLEET
+    is_volatile = False
+
+    def __init__(self) -> None:
+        self.is_broken = True
+
+    def rows(self) -> Iterator[Row | None]:
+        yield Row(("", "n1"), None, self.is_broken, self._render)
+
+    def _render(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        if self.is_broken:
+            raise ValueError("a defect")
+        return {"name": "n1"}, {"ready": True, "blocked": "", "devices": []}
+
+
+def failures() -> float:
+    return float(counters.VISIBILITY_FAILURES.labels("rendering")._value.get())
+
+
+async def test_a_rendering_that_fails_is_logged_and_refuses_lists_until_one_succeeds() -> None:
+    source, before = Broken(), failures()
+    cache = RowCache(source, term=TERM, clock=asyncio.get_running_loop().time)
+    with capture_logs() as logs:
+        for _ in range(3):  # those within a second share a rendering
+            with pytest.raises(StatusError, match="fleet cannot be shown") as refused:
+                await cache.refresh()
+    assert (refused.value.code, refused.value.reason) == (500, "InternalError")
+    assert [(line["log_level"], line["event"]) for line in logs] == [("error", "rows not rendered")]
+    assert failures() == before + 1
+    source.is_broken = False
+    assert names(await later(cache)) == ["n1"]
+
+
+async def test_a_rendering_that_fails_ends_watches_and_no_more() -> None:
+    source = Broken()
+    source.is_broken = False
+    cache = RowCache(source, term=TERM, clock=asyncio.get_running_loop().time)
+    async with watching(cache) as client:
+        assert client.seen == [("ADDED", "n1")]
+        source.is_broken = True
+        await asyncio.sleep(1.1)
+        assert (client.frames[-1]["type"], client.frames[-1]["object"]["reason"]) == ("ERROR", "Expired")
+        assert client.task.done()
+        source.is_broken = False
+        assert names(await later(cache)) == ["n1"]
+        again = Client(cache)
+        await asyncio.sleep(1.1)
+        source.is_broken = True
+        await asyncio.sleep(1.1)
+        assert [frame["type"] for frame in again.frames] == ["ADDED", "ERROR"]
