@@ -24,6 +24,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.serving import certificates
 from berth_operator.serving.certificates import ApiService, Pair, Shared
+from berth_operator.serving.connections import SHARE
 from berth_operator.serving.tls import Clients, ServedCertificate
 from berth_operator.state.cluster import Cluster
 from berth_operator.visibility.certificate import PERIODS, ReplicaCertificate
@@ -32,6 +33,7 @@ from berth_operator.visibility.kinds import API_SERVICE, GROUP, VERSION
 from berth_operator.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.visibility.row_cache import RowCache
 from berth_operator.visibility.server import MIN_COMPRESSED, Leading, Server
+from berth_operator.visibility.service import connections
 from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 from devcluster import front_proxy
 from tests.builders import device, entry, lease, node, pod
@@ -40,6 +42,7 @@ API = f"/apis/{GROUP}/{VERSION}"
 HOST = "berth-visibility.berth-system.svc"
 SECRET = "/api/v1/namespaces/ns/secrets/s"  # noqa: S105 - a path
 PERIOD = 0.3
+CONNECTIONS = 16
 ANN = {"X-Remote-User": "ann", "X-Remote-Group": "dev"}
 ADMIN = {"X-Remote-User": "admin", "X-Remote-Group": "system:masters"}
 MANY = {"kubernetes.io/gpu": "800"}
@@ -156,14 +159,13 @@ class World:
         )
         runner = web.AppRunner(server.application(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
-        await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.tls).start()
-        replica.port = int(runner.addresses[0][1])
         keeping = asyncio.create_task(certificate.keep())
         running = [
             asyncio.create_task(each.run()) for each in (replica.leading.caches if replica.leading else {}).values()
         ]
         try:
-            yield server
+            async with connections(certificate.tls, CONNECTIONS, runner).listening("127.0.0.1", 0) as replica.port:
+                yield server
         finally:
             for task in (keeping, *running):
                 task.cancel()
@@ -440,6 +442,20 @@ async def test_large_lists_are_compressed_for_clients_that_accept_it(world: Worl
             assert answer.headers.get("Content-Encoding", "") == ("gzip" if accepts else "")
             body = gzip.decompress(raw) if accepts else raw
             assert (len(body) > MIN_COMPRESSED, len(orjson.loads(body)["items"])) == (True, 601)
+
+
+async def test_connections_beyond_the_limit_are_told_so(world: World) -> None:
+    refused, alone, streams = counters.VISIBILITY_REFUSED._value, Replica(world), []
+    async with world.served(alone), client(alone, world.tls()) as ask, contextlib.AsyncExitStack() as stack:
+        for _ in range(CONNECTIONS // SHARE):
+            _, writer = stream = await asyncio.open_connection("127.0.0.1", alone.port, ssl=world.tls())
+            stack.callback(writer.close)
+            streams.append(stream)
+        before = refused.get()
+        status, body = await ask(f"{API}/fleet")
+        assert (status, body["reason"]) == (429, "TooManyRequests")
+        assert body["message"] == "too many connections, try again later"
+        assert refused.get() == before + 1
 
 
 async def test_a_user_has_so_many_watches(world: World) -> None:

@@ -126,6 +126,20 @@ def refusal(failure: StatusError) -> web.Response:
     return as_json(orjson.dumps(failure.status), failure.code, headers)
 
 
+def raw_refusal(failure: StatusError) -> bytes:
+    """Return the same as bytes, for a connection that is not served."""
+    body = orjson.dumps(failure.status)
+    lines = (
+        f"HTTP/1.1 {failure.code} {failure.code.phrase}",
+        f"Content-Type: {JSON}",
+        f"Content-Length: {len(body)}",
+        f"Retry-After: {failure.retry_after}",
+        "Connection: close",
+        "\r\n",
+    )
+    return "\r\n".join(lines).encode() + body
+
+
 def _of_http(error: web.HTTPException, request: web.Request) -> StatusError:
     """Return the failure of a request that no handler takes."""
     code = HTTPStatus(error.status)

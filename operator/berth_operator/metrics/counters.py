@@ -55,6 +55,9 @@ VISIBILITY_FAILURES: Final = Counter(
     "Failures of the visibility API, by what they ended: a rendering, a request or the server, which starts again",
     ["part"],
 )
+VISIBILITY_REFUSED: Final = Counter(
+    "berth_visibility_refused_connections_total", "Connections to the visibility API beyond its limits"
+)
 VISIBILITY_WATCHES: Final = Gauge(
     "berth_visibility_watches", "Watches that this replica serves or relays for the visibility API"
 )

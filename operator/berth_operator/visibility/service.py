@@ -1,6 +1,7 @@
 """The visibility API as a part of the operator: what runs in every replica, and what only in the leader."""
 
 import asyncio
+import ssl
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ from aiohttp import web
 from berth_client.reviews import Reviews
 from berth_operator.aggregated import front_proxies
 from berth_operator.aggregated.access import Access, FrontProxy
-from berth_operator.aggregated.requests import Limits
+from berth_operator.aggregated.requests import Limits, raw_refusal
+from berth_operator.aggregated.statuses import too_many
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.metrics import counters
 from berth_operator.serving.certificates import ApiService, Shared
+from berth_operator.serving.connections import Connections
 from berth_operator.serving.tls import Clients, ServedCertificate
 from berth_operator.settings import Settings
 from berth_operator.state.cluster import Cluster
@@ -33,6 +36,8 @@ from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 
 CONNECTIONS: Final = 4
 """To the API server, for reviews of clients."""
+REQUEST_CONNECTIONS: Final = 112
+"""Connections beyond those of watches; each API server keeps up to 25 that are idle."""
 SHUTDOWN_SECONDS: Final = 0.05
 """For which watches delay the end of a leader, whose LeaderLease the next one waits for."""
 PAUSE_SECONDS: Final = 5.0
@@ -125,12 +130,13 @@ class VisibilityService:
         await runner.setup()
         try:
             address, port = str(settings.visibility_address), settings.visibility_port
-            await web.TCPSite(runner, address, port, ssl_context=certificate.tls).start()
-            log.info("visibility API served", address=address, port=port)
-            async with asyncio.TaskGroup() as tasks:
-                renewals = tasks.create_task(certificate.keep())
-                another = await front_proxies.another(client, front_proxy, settings.visibility_period)
-                renewals.cancel()
+            limit = settings.visibility_max_watches + REQUEST_CONNECTIONS
+            async with connections(certificate.tls, limit, runner).listening(address, port):
+                log.info("visibility API served", address=address, port=port)
+                async with asyncio.TaskGroup() as tasks:
+                    renewals = tasks.create_task(certificate.keep())
+                    another = await front_proxies.another(client, front_proxy, settings.visibility_period)
+                    renewals.cancel()
         finally:
             await runner.cleanup()
         return another
@@ -164,3 +170,15 @@ class VisibilityService:
             lifetime=timedelta(seconds=settings.visibility_lifetime),
             of_client=True,
         )
+
+
+def connections(tls: ssl.SSLContext, limit: int, runner: web.AppRunner) -> Connections:
+    """Return the connections of a server that is set up, at most `limit` at once."""
+    assert runner.server is not None  # noqa: S101 - it is set up
+    return Connections(
+        tls=tls,
+        limit=limit,
+        serve=runner.server,
+        refusal=raw_refusal(too_many("too many connections, try again later")),
+        count_refused=counters.VISIBILITY_REFUSED.inc,
+    )

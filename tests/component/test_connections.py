@@ -1,0 +1,145 @@
+"""Connections with TLS, on both kinds of event loop: how many are served, and what others get."""
+
+import asyncio
+import ssl
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from berth_operator.serving import connections
+from berth_operator.serving.connections import MAX_REFUSED, Connections
+from tests.certificates import Authority
+
+LIMIT = 8
+OF_ADDRESS = LIMIT // connections.SHARE
+REFUSAL = b"too many"
+GREETING = b"hello"
+GONE = (ConnectionError, ssl.SSLError, asyncio.IncompleteReadError)
+
+Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+class Echo(asyncio.Protocol):
+    """Sends back what it gets."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self.transport.write(data)  # type: ignore[attr-defined]
+
+
+class Site:
+    """A server, and clients with and without a certificate."""
+
+    def __init__(self, folder: Path) -> None:
+        authority = Authority(folder)
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(authority.issue("127.0.0.1"))
+        tls.verify_mode = ssl.CERT_OPTIONAL
+        tls.load_verify_locations(authority.file)
+        # A client of TLS 1.3 learns only later that its certificate was refused.
+        tls.maximum_version = ssl.TLSVersion.TLSv1_2
+        self.known, self.unknown = authority.client(authority.issue("client")), authority.client()
+        self.foreign = authority.client(Authority(folder, "another").issue("client"))
+        self.refused = self.port = 0
+        self.connections = Connections(tls=tls, limit=LIMIT, serve=Echo, refusal=REFUSAL, count_refused=self._count)
+
+    def _count(self) -> None:
+        self.refused += 1
+
+    async def open(self, tls: ssl.SSLContext | None) -> Stream:
+        return await asyncio.open_connection("127.0.0.1", self.port, ssl=tls)
+
+    async def answer(self, tls: ssl.SSLContext) -> bytes:
+        """Return what a new connection gets, and close it."""
+        reader, writer = await self.open(tls)
+        writer.write(GREETING)
+        try:
+            return await reader.readexactly(len(GREETING))
+        finally:
+            close(writer)
+
+
+def close(writer: asyncio.StreamWriter) -> None:
+    """Close a connection at once; an aborted stream still warns that it was not closed."""
+    writer.transport.abort()
+    writer.close()
+
+
+@pytest.fixture(params=[asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
+def runner(request: pytest.FixtureRequest) -> Iterator[asyncio.Runner]:
+    with asyncio.Runner(loop_factory=request.param) as own:
+        yield own
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - nothing announces it
+            await asyncio.sleep(0.01)
+
+
+def test_one_address_gets_a_share_without_a_certificate_and_all_with_one(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            streams = [await site.open(site.unknown) for _ in range(OF_ADDRESS)]
+            await until(lambda: site.connections.served == OF_ADDRESS)
+            assert await site.answer(site.unknown) == REFUSAL[: len(GREETING)]
+            assert site.refused == 1
+            close(streams.pop()[1])
+            await until(lambda: site.connections.served < OF_ADDRESS)
+            for number in range(OF_ADDRESS, LIMIT + 1):
+                streams.append(await site.open(site.known))
+                await until(lambda count=number: site.connections.served == count)  # type: ignore[misc]
+            assert await site.answer(site.known) == REFUSAL[: len(GREETING)]
+            reader, writer = streams[-1]
+            writer.write(GREETING)
+            assert await reader.readexactly(len(GREETING)) == GREETING
+            for _, writer in streams:
+                close(writer)
+            await until(lambda: site.connections.served == 0)
+            assert await site.answer(site.unknown) == GREETING
+
+    runner.run(check())
+
+
+def test_handshakes_that_fail_or_do_not_begin_are_counted_until_they_end(
+    runner: asyncio.Runner, tmp_path: Path
+) -> None:
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            with pytest.raises(GONE):
+                await site.answer(site.foreign)
+            await until(lambda: site.connections.served == 0)
+            silent = [await site.open(None) for _ in range(OF_ADDRESS)]
+            await until(lambda: site.connections.served == OF_ADDRESS)
+            assert await site.answer(site.unknown) == REFUSAL[: len(GREETING)]
+            for _, writer in silent:
+                close(writer)
+            await until(lambda: site.connections.served == 0)
+            assert await site.answer(site.unknown) == GREETING
+
+    runner.run(check())
+
+
+def test_connections_that_do_not_take_their_refusal_are_few(runner: asyncio.Runner, tmp_path: Path) -> None:
+    async def check() -> None:
+        site = Site(tmp_path)
+        async with site.connections.listening("127.0.0.1", 0) as site.port:
+            streams = [await site.open(None) for _ in range(OF_ADDRESS + MAX_REFUSED)]
+            await until(lambda: site.refused == MAX_REFUSED)
+            with pytest.raises(GONE):
+                await site.answer(site.known)
+            assert site.refused == MAX_REFUSED + 1
+            for _, writer in streams:
+                close(writer)
+            await until(lambda: site.connections.served == 0)
+            assert await site.answer(site.unknown) == GREETING
+
+    runner.run(check())
