@@ -104,9 +104,9 @@ class ApiClient:
 
     # --- objects ----------------------------------------------------------------------------------------------
 
-    async def get(self, path: str) -> Object:
-        """Read an object at quorum."""
-        obj: Object = await self.request("GET", path)
+    async def get(self, path: str, params: Params | None = None) -> Object:
+        """Read an object, or one page of a list, at quorum."""
+        obj: Object = await self.request("GET", path, params=params)
         return obj
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Object:

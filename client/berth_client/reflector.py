@@ -18,9 +18,10 @@ A list is never held in memory as a whole, and other tasks run between two pages
 
 import asyncio
 import contextlib
+import functools
 import random
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Literal, Protocol
@@ -106,6 +107,42 @@ class Source:
     """Whether the server may lack the kind; there are no objects until it serves the kind."""
 
 
+GetPage = Callable[[str, Mapping[str, str]], Coroutine[Any, Any, Object]]
+"""Returns a page of the list at a path, by these parameters."""
+
+
+async def list_once(
+    get_page: GetPage,
+    source: Source,
+    sink: Sink,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+    heard: Callable[[int], None] = lambda _: None,
+) -> str | None:
+    """Pass one list to a sink; return its version, or None if the server does not serve the kind.
+
+    `heard` is called after each answer with its number of objects.
+
+    Raises:
+        ApiError: the server refused the list.
+        Unreachable: the server did not answer.
+    """
+    listing, version = sink.listing(requested_at=clock()), None
+    try:
+        async with contextlib.aclosing(pages(functools.partial(get_page, source.path), source.params)) as fetched:
+            async for page in fetched:
+                objects = [source.transform(item) for item in page.get("items") or ()]
+                listing.put(objects)
+                version = str(page["metadata"]["resourceVersion"])
+                heard(len(objects))
+    except ApiError as error:
+        if not (source.optional and error.status == HTTPStatus.NOT_FOUND):
+            raise
+        heard(0)
+    listing.end(version or "")
+    return version
+
+
 class _RelistNeededError(Exception):
     """The watch cannot continue from its version."""
 
@@ -151,15 +188,6 @@ class Reflector:
         """Return the seconds since the last list, accepted watch, event or bookmark."""
         return self._clock() - self._heard_at
 
-    async def read(self) -> None:
-        """Pass one list to the sink, without a watch.
-
-        Raises:
-            ApiError: the server refused the list.
-            Unreachable: the server did not answer.
-        """
-        await self._list()
-
     async def run(self) -> None:
         """Reflect until cancelled."""
         while True:
@@ -183,27 +211,20 @@ class Reflector:
 
     async def _list(self) -> str | None:
         """Pass a list to the sink; return its version, or None if the server does not serve the kind."""
-        listing = self._sink.listing(requested_at=self._clock())
-        version, count = None, 0
-        try:
-            async with contextlib.aclosing(pages(self._fetch, self._source.params)) as fetched:
-                async for page in fetched:
-                    self._heard_at = self._clock()
-                    objects = [self._source.transform(item) for item in page.get("items") or ()]
-                    listing.put(objects)
-                    count += len(objects)
-                    version = str(page["metadata"]["resourceVersion"])
-        except ApiError as error:
-            if not (self._source.optional and error.status == HTTPStatus.NOT_FOUND):
-                raise
+        listed = 0
+
+        def heard(objects: int) -> None:
+            nonlocal listed
+            listed += objects
             self._heard_at = self._clock()
-        listing.end(version or "")
-        self.listed = count
+
+        version = await list_once(self._get_page, self._source, self._sink, clock=self._clock, heard=heard)
+        self.listed = listed
         self.synced.set()
         return version
 
-    async def _fetch(self, params: Mapping[str, str]) -> Object:
-        page: Object = await self._api.request("GET", self._source.path, params=params)
+    async def _get_page(self, path: str, params: Mapping[str, str]) -> Object:
+        page: Object = await self._api.request("GET", path, params=params)
         return page
 
     async def _watch(self, version: str) -> int:

@@ -4,7 +4,7 @@ import argparse
 import asyncio
 import logging
 import sys
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,7 +36,7 @@ def read(proxy: Proxy, *, node_selector: str) -> Taken:
         CommandError: a list could not be read.
     """
     try:
-        return asyncio.run(_taken(_Api(proxy), node_selector))
+        return asyncio.run(_taken(proxy, node_selector))
     except CallError as error:
         why = error.message if isinstance(error, ApiError) else str(error)
         raise CommandError(f"{why}; {READS}") from error
@@ -85,33 +85,15 @@ def _planner(options: argparse.Namespace, taken: Taken) -> Planner:
         raise CommandError(str(error)) from error
 
 
-async def _taken(api: "_Api", node_selector: str) -> Taken:
-    read = snapshot.taken(api, node_selector=node_selector, agent_namespace=names.LEASE_NAMESPACE)
-    return [each async for each in read]
-
-
-class _Api:
-    """A proxy in the form that a reflector uses."""
-
-    def __init__(self, proxy: Proxy) -> None:
-        self._proxy = proxy
-
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
-        """Return the decoded answer.
-
-        Raises:
-            ApiError: the API server refused it.
-            Unreachable: there was no answer.
-        """
-        assert method == "GET"  # noqa: S101 - a reflector sends nothing else
-        request = Request(path=path, query=tuple({**(params or {}), "limit": PAGE}.items()))
+async def _taken(proxy: Proxy, node_selector: str) -> Taken:
+    async def get_page(path: str, params: Mapping[str, str]) -> Any:
+        request = Request(path=path, query=tuple({**params, "limit": PAGE}.items()))
         try:
-            return await asyncio.to_thread(self._proxy.get, request)
+            return await asyncio.to_thread(proxy.get, request)
         except ReadError as error:
             if not error.status:
                 raise Unreachable(str(error)) from error
             raise ApiError(error.status, error.reason, str(error)) from error
 
-    def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
-        """Raise: nothing is watched here."""
-        raise NotImplementedError((path, params, idle_timeout))
+    read = snapshot.taken(get_page, node_selector=node_selector, agent_namespace=names.LEASE_NAMESPACE)
+    return [each async for each in read]

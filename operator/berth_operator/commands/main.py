@@ -106,7 +106,7 @@ def _planner(options: argparse.Namespace) -> Planner:
 
 async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object]]:
     async with _client(options) as client:
-        taken = snapshot.taken(client, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
+        taken = snapshot.taken(client.get, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
         return [each async for each in taken]
 
 

@@ -55,7 +55,7 @@ async def run(
         return
     address = str(settings.debug_address)
     guard = Guard(Reviews(api=api, clock=cluster.clock), below=BELOW) if needs_guard(address) else None
-    live, listed = Live(cluster), Listed(api=api, cluster=cluster, knows_nodes=knows_nodes)
+    live, listed = Live(cluster), Listed(get_page=api.get, cluster=cluster, knows_nodes=knows_nodes)
     served = DebugApi(snapshots=lambda: live if knows_pods() else listed, guard=guard, address=address)
     async with asyncio.TaskGroup() as tasks:
         tls = None

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final, Protocol
 
-from berth_client.reflector import Api, Reflector
+from berth_client.reflector import GetPage, list_once
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
@@ -54,8 +54,8 @@ class UnreadError(Exception):
 class Listed:
     """The nodes and devices that every replica knows, with pods listed for the request."""
 
-    def __init__(self, *, api: Api, cluster: Cluster, knows_nodes: Callable[[], bool]) -> None:
-        self._api, self._cluster, self._knows_nodes = api, cluster, knows_nodes
+    def __init__(self, *, get_page: GetPage, cluster: Cluster, knows_nodes: Callable[[], bool]) -> None:
+        self._get_page, self._cluster, self._knows_nodes = get_page, cluster, knows_nodes
         self._reading: asyncio.Task[Fleet] | None = None
         """The list in progress or cached, shared by concurrent requests."""
 
@@ -91,7 +91,7 @@ class Listed:
         charges: list[Charge] = []
         kinds, trusted = self._cluster.kinds, self._cluster.trusted_schedulers
         sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted)))
-        await Reflector(api=self._api, source=pods_where(selector), sink=sink).read()
+        await list_once(self._get_page, pods_where(selector), sink)
         # Only the leader checks the agents regularly.
         self._cluster.node_cache.check_all_alive()
         fleet = self._cluster.fleet.copy()

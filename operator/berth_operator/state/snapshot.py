@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from berth_api import injection, names
 from berth_api.request import BUILT_IN, Kinds
-from berth_client.reflector import Api, Reflector, Source
+from berth_client.reflector import GetPage, Source, list_once
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import limits
 from berth_operator.state import groups, kubelet, sinks, sources
@@ -165,7 +165,7 @@ def _pruned(value: Any, tree: Any) -> Any:
     return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}
 
 
-async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
+async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
     """Read the cluster and yield (name of the kind, object), one kind after the other.
 
     Raises:
@@ -183,7 +183,7 @@ async def taken(api: Api, *, node_selector: str, agent_namespace: str) -> AsyncI
     }
     for name, source in by_kind.items():
         objects: list[Object] = []
-        await Reflector(api=api, source=source, sink=sinks.Once(objects.append)).read()
+        await list_once(get_page, source, sinks.Once(objects.append))
         for obj in objects:
             if name != ENDED_PODS or groups.of_placed(obj) is not None:
                 yield name, kept(name, obj)

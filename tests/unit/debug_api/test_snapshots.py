@@ -1,7 +1,7 @@
 """A standby replica reads pods on request: once for all concurrent requests, and no more than is needed."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import pytest
@@ -32,11 +32,11 @@ class Replica:
         self.selectors: list[str] = []
         self.fault: ApiError | None = None
         self.knows_nodes = True
-        self.listed = Listed(api=self, cluster=self.cluster, knows_nodes=lambda: self.knows_nodes)
+        self.listed = Listed(get_page=self.get_page, cluster=self.cluster, knows_nodes=lambda: self.knows_nodes)
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
-        assert (method, path) == ("GET", "/api/v1/pods")
-        selector = (params or {})["fieldSelector"]
+    async def get_page(self, path: str, params: Mapping[str, str]) -> Any:
+        assert path == "/api/v1/pods"
+        selector = params["fieldSelector"]
         self.selectors.append(selector)
         await asyncio.sleep(0.1)
         if self.fault is not None:
@@ -46,9 +46,6 @@ class Replica:
             each for each in self.pods if selector.startswith("spec.nodeName!=") or each["spec"]["nodeName"] == named
         ]
         return {"metadata": {"resourceVersion": "1"}, "items": items}
-
-    def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
-        raise AssertionError(f"unexpected watch of {path} {params} {idle_timeout}")
 
 
 def summary_of(fleet: Fleet, name: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """What a snapshot keeps of objects: enough to decide the same, and no private data."""
 
 import copy
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -231,16 +231,12 @@ class Api:
         self.objects = objects
         self.requests: list[tuple[str, Mapping[str, str]]] = []
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None = None) -> Any:
-        assert method == "GET"
-        self.requests.append((path, params or {}))
-        selector = (params or {}).get("fieldSelector", "")
+    async def get_page(self, path: str, params: Mapping[str, str]) -> Any:
+        self.requests.append((path, params))
+        selector = params.get("fieldSelector", "")
         phase = "ended" if "status.phase!=Running" in selector else "alive"
         items = self.objects.get(f"{path} {phase}" if path == "/api/v1/pods" else path, [])
         return {"metadata": {"resourceVersion": "1"}, "items": copy.deepcopy(items)}
-
-    def stream(self, path: str, params: Mapping[str, str], *, idle_timeout: float) -> AsyncGenerator[bytes, None]:
-        raise AssertionError(f"unexpected watch of {path} {params} {idle_timeout}")
 
 
 def member(name: str, phase: str = "Pending", **fields: Any) -> Raw:
@@ -269,7 +265,7 @@ async def test_a_snapshot_equals_what_the_api_server_returns() -> None:
             "/apis/scheduling.k8s.io/v1/priorityclasses": [{"metadata": {"name": "high"}, "value": 5}],
         }
     )
-    lines = [each async for each in snapshot.taken(api, node_selector="pool=x", agent_namespace="leases")]
+    lines = [each async for each in snapshot.taken(api.get_page, node_selector="pool=x", agent_namespace="leases")]
     assert {of for of, _ in lines} < snapshot.KEPT.keys()
     assert dict(api.requests)["/api/v1/nodes"]["labelSelector"] == "pool=x"
     assert [obj["metadata"]["name"] for of, obj in lines if of == "ended pods"] == ["done"]
@@ -290,5 +286,5 @@ async def test_a_snapshot_equals_what_the_api_server_returns() -> None:
 
 async def test_every_kind_that_is_read_is_kept() -> None:
     api = Api({})
-    assert [each async for each in snapshot.taken(api, node_selector="", agent_namespace="leases")] == []
+    assert [each async for each in snapshot.taken(api.get_page, node_selector="", agent_namespace="leases")] == []
     assert len({path for path, _ in api.requests}) == len(snapshot.KEPT) - 1  # each stands for two pods
