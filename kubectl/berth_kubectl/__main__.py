@@ -26,7 +26,7 @@ def main() -> None:
 def complete() -> NoReturn:
     """Print what may follow on a command line, for kubectl's completion."""
     gc.disable()
-    from berth_kubectl.commands import completing  # noqa: PLC0415 - loaded only for this
+    from berth_kubectl.commands import completing
 
     sys.stdout.write("\n".join(completing.answer(sys.argv[1:])) + "\n")
     sys.exit(0)
@@ -34,7 +34,7 @@ def complete() -> NoReturn:
 
 def run(arguments: Sequence[str]) -> int:
     """Run a command; return its exit status."""
-    from berth_kubectl import arguments as command_line  # noqa: PLC0415 - loaded within what reports errors
+    from berth_kubectl import arguments as command_line  # within what reports errors
 
     try:
         options = command_line.parse(arguments)

@@ -57,6 +57,15 @@ class Parser(argparse.ArgumentParser):
         """End the program."""
         self.exit(NOT_ANSWERED, f"error: {message}; see `{self.prog} --help`\n")
 
+    def flags(self) -> dict[str, argparse.Action]:
+        """Return all flags: name -> action. argparse has no public way to ask for them."""
+        return dict(self._option_string_actions)
+
+    def choices(self) -> list[str]:
+        """Return what the positional argument may be; empty if that is not limited."""
+        positionals = [action for action in self._actions if not action.option_strings]
+        return next(([*map(str, action.choices)] for action in positionals if action.choices), [])
+
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line, with its verb's function as `run`; a mistake ends the program."""
@@ -124,7 +133,7 @@ class _Version(argparse.Action):
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         """Print the version and end the program."""
-        from importlib import metadata  # noqa: PLC0415 - only now
+        from importlib import metadata
 
         parser.exit(0, f"{PROGRAM} {metadata.version('berth-operator')}\n")
 

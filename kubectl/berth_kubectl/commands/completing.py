@@ -65,15 +65,16 @@ def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
     if verb not in arguments.VERBS:
         return Wanted()
     parser = arguments.parser(verb)
-    if before and (action := parser._option_string_actions.get(before[-1])) and action.nargs != 0:  # noqa: SLF001
+    flags = parser.flags()
+    if before and (action := flags.get(before[-1])) and action.nargs != 0:
         return _value(before[-1], action)
     if typed.startswith("-"):
-        return Wanted(words=[flag for flag in parser._option_string_actions if flag.startswith("--")])  # noqa: SLF001
+        return Wanted(words=[flag for flag in flags if flag.startswith("--")])
     kind, slash, _ = typed.rpartition("/")
     if verb == "explain" and slash:
         return Wanted(resource=WORKLOADS.get(kind), prefix=f"{kind}/")
-    choices = next((action.choices for action in parser._positionals._group_actions if action.choices), None)  # noqa: SLF001
-    return Wanted(words=[*map(str, choices)]) if choices else Wanted(resource=PLACES.get(verb))
+    choices = parser.choices()
+    return Wanted(words=choices) if choices else Wanted(resource=PLACES.get(verb))
 
 
 def _value(flag: str, action: argparse.Action) -> Wanted:

@@ -74,9 +74,8 @@ def run(options: argparse.Namespace) -> int:
                 lambda session: [views.holding_and_fleet(session.namespace)],
                 lambda rows, now: of_pods(rows[0], idle=idle, now=now),
             )
-        return listing.show(
-            options, lambda _: views.fleets()[:1], lambda rows, _: (of_cards if by == "card" else of_nodes)(rows, idle)
-        )
+        of_fleet = of_cards if by == "card" else of_nodes
+        return listing.show(options, lambda _: views.fleets()[:1], lambda rows, _: of_fleet(rows, idle=idle))
     except ReadError as error:
         raise CommandError(UNSERVED) if error.is_missing else error from None
 
@@ -84,7 +83,7 @@ def run(options: argparse.Namespace) -> int:
 # --- nodes and cards --------------------------------------------------------------------------------------------
 
 
-def of_nodes(fleet: Iterable[FleetNode], idle: bool = False) -> Report:  # noqa: FBT001, FBT002 - as of_cards
+def of_nodes(fleet: Iterable[FleetNode], *, idle: bool = False) -> Report:
     """Return a row for each node with GPUs, the busiest first, or of those with GPUs that are held and idle."""
     listed = [(node, [*_gpus(node)]) for node in fleet]
     kept = [(node, cards) for node, cards in listed if cards and (not idle or any(map(is_held_idle, cards)))]
@@ -92,7 +91,7 @@ def of_nodes(fleet: Iterable[FleetNode], idle: bool = False) -> Report:  # noqa:
     return _report("node", [_node_row(*item) for item in kept], [_node_item(*item) for item in kept], kept)
 
 
-def of_cards(fleet: Iterable[FleetNode], idle: bool = False) -> Report:  # noqa: FBT001, FBT002 - as of_nodes
+def of_cards(fleet: Iterable[FleetNode], *, idle: bool = False) -> Report:
     """Return a row for each GPU, or for each that is held and idle."""
     listed = [(node, card) for node in fleet for card in _gpus(node) if not idle or is_held_idle(card)]
     items = [{"node": node["metadata"]["name"], **card} for node, card in listed]

@@ -44,8 +44,3 @@ def memory(amount: int) -> str:
 def cards(hundredths: float) -> str:
     """Return hundredths of cards as cards, to hundredths: `1.5`."""
     return f"{round(hundredths) / 100:g}"
-
-
-def memory_of(amounts: Mapping[str, int]) -> int:
-    """Return the GPU memory among amounts, in bytes."""
-    return amounts.get(names.GPU_MEMORY, 0)

@@ -6,7 +6,6 @@ from typing import Final, TextIO
 RED: Final = "31"
 YELLOW: Final = "33"
 GREEN: Final = "32"
-BOLD: Final = "1"
 
 
 def are_wanted(stream: TextIO) -> bool:

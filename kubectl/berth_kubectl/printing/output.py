@@ -2,14 +2,12 @@
 
 import sys
 from dataclasses import dataclass
-from typing import Any, Final, TextIO
+from typing import Any, TextIO
 
 import orjson
 
 from berth_kubectl.printing import colours, tables
 from berth_kubectl.printing.report import Report
-
-FORMS: Final = ("wide", "json", "yaml", "name")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +15,7 @@ class Output:
     """Where and how reports are written."""
 
     form: str = ""
-    """One of FORMS, or empty for a table."""
+    """One of `arguments.FORMS`, or empty for a table."""
     headers: bool = True
     out: TextIO
     err: TextIO
@@ -86,6 +84,6 @@ def _json(body: Any) -> str:
 
 
 def _yaml(body: Any) -> str:
-    import yaml  # noqa: PLC0415 - loaded only for this form
+    import yaml
 
     return str(yaml.safe_dump(body, sort_keys=False, allow_unicode=True))

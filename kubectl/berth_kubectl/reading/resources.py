@@ -9,7 +9,6 @@ from berth_kubectl.errors import ReadError, Right
 from berth_kubectl.transport.proxy import Request
 
 VISIBILITY: Final = "visibility.berth.dev"
-Query = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

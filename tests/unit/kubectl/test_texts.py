@@ -70,8 +70,8 @@ def test_top_adds_up_what_was_measured_and_counts_cards_that_are_held_and_idle()
     assert report.items[1] == {
         "node": "a", "gpus": 2, "held": 1, "idle": 1, "utilization": 0, "memoryUsed": 40 * GI, "power": 120
     }  # fmt: skip
-    assert [row[0] for row in top.of_nodes([quiet, busy], True).rows] == ["a"]  # noqa: FBT003
-    assert [row[:2] for row in top.of_cards([quiet, busy], True).rows] == [("a", "0")]  # noqa: FBT003
+    assert [row[0] for row in top.of_nodes([quiet, busy], idle=True).rows] == ["a"]
+    assert [row[:2] for row in top.of_cards([quiet, busy], idle=True).rows] == [("a", "0")]
 
 
 def test_top_says_that_nothing_was_measured() -> None:
