@@ -39,6 +39,11 @@ def of_list(description: str, items: Schema) -> Schema:
     return {"type": "array", "description": description, "items": items}
 
 
+def of_texts(description: str) -> Schema:
+    """Return the schema of a list of texts."""
+    return of_list(description, {"type": "string"})
+
+
 def of_map(description: str, values: Schema) -> Schema:
     """Return the schema of an object whose keys are data."""
     return {"type": "object", "description": description, "additionalProperties": values}

@@ -3,7 +3,7 @@
 from typing import Final
 
 from berth_operator.aggregated import openapi
-from berth_operator.aggregated.openapi import Schema, of_list, of_map, of_object, of_text
+from berth_operator.aggregated.openapi import Schema, of_list, of_map, of_object, of_text, of_texts
 from berth_operator.list_watch.kinds import GROUP, KINDS, VERSION
 
 _DEVICE: Final = of_object(
@@ -14,15 +14,14 @@ _DEVICE: Final = of_object(
     device_busid=of_text("PCI address of the GPU."),
     device_node=of_text("Name of the node."),
 )
-_IDS: Final[Schema] = {"type": "array", "items": {"type": "string"}}
 _SCHEMAS: Final[dict[str, Schema]] = {
     "GpuNode": of_object(
         "The GPUs of one node.",
         spec=of_object(
             "What the node has.",
             device_infos=of_map("The GPUs by UUID.", _DEVICE),
-            device_models=of_map("UUIDs by model, in lower case.", _IDS),
-            device_busy={**_IDS, "description": "UUIDs of the GPUs that cannot be allocated as a whole now."},
+            device_models=of_map("UUIDs by model, in lower case.", of_texts("UUIDs.")),
+            device_busy=of_texts("UUIDs of the GPUs that cannot be allocated as a whole now."),
             report_time=of_text("When the agent last wrote the Device."),
         ),
         status=of_object(

@@ -3,32 +3,18 @@
 from typing import Final
 
 from berth_operator.aggregated import discovery, openapi
-from berth_operator.aggregated.openapi import Schema, of_flag, of_list, of_map, of_number, of_object, of_text
+from berth_operator.aggregated.openapi import Schema, of_flag, of_list, of_map, of_number, of_object, of_text, of_texts
 from berth_operator.visibility.kinds import EXPLANATION, EXPLANATIONS, GROUP, KINDS, PODS, VERSION
 
 _AMOUNTS: Final = of_map(
     "Resource -> amount.", of_number("Memory is in bytes, cpu in thousandths, gpu-core in hundredths.")
 )
-_TEXTS: Final[Schema] = {"type": "array", "items": {"type": "string"}}
-
-
-def _texts(description: str) -> Schema:
-    return {**_TEXTS, "description": description}
-
-
-_GANG: Final = of_object(
-    "The pod group; absent for single pods.",
-    name=of_text("Name of the group."),
-    members=of_number("Members that wait or have a node."),
-    required=of_number("Members that must be placed, or none is."),
-)
-_EXPLAINED_GANG: Final = of_object(
-    "The pod group; absent for single pods.",
-    name=of_text("Name of the group."),
-    members=of_number("Members that wait or have a node."),
-    required=of_number("Members that must be placed, or none is."),
-    firstWithoutPlace=of_text("The first member without a place; empty if all have one, or the group has too few."),
-)
+_GANG_FIELDS: Final[dict[str, Schema]] = {
+    "name": of_text("Name of the group."),
+    "members": of_number("Members that wait or have a node."),
+    "required": of_number("Members that must be placed, or none is."),
+}
+_GANG: Final = "The pod group; absent for single pods."
 _FREE: Final = of_object("A resource of the Node.", total=of_number("Allocatable."), free=of_number("Not requested."))
 
 _SCHEMAS: Final[dict[str, Schema]] = {
@@ -85,9 +71,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         scheduler=of_text("The pod's schedulerName."),
         requests=_AMOUNTS,
         backoffSeconds=of_number("Seconds until it is active again; 0 if it does not back off.", whole=False),
-        wakesOn=_texts("The events after which it is tried again."),
+        wakesOn=of_texts("The events after which it is tried again."),
         message=of_text("Why it waits."),
-        gang=_GANG,
+        gang=of_object(_GANG, **_GANG_FIELDS),
         reservedNode=of_text("The node that is reserved for it."),
     ),
     "Holder": of_object(
@@ -119,11 +105,11 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             "Nodes that are rejected for the same reasons, the largest group first.",
             of_object(
                 "A group of nodes.",
-                reasons=_texts("The reasons of all filters that reject these nodes."),
-                counted=_texts("The reasons that the condition counts."),
-                filters=_texts("The filters."),
+                reasons=of_texts("The reasons of all filters that reject these nodes."),
+                counted=of_texts("The reasons that the condition counts."),
+                filters=of_texts("The filters."),
                 count=of_number("Number of nodes."),
-                nodes=_texts("The first names."),
+                nodes=of_texts("The first names."),
             ),
         ),
         nearest=of_list(
@@ -151,7 +137,13 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             possible=of_flag("Whether they would."),
             message=of_text("How many pods, or why not."),
         ),
-        gang=_EXPLAINED_GANG,
+        gang=of_object(
+            _GANG,
+            **_GANG_FIELDS,
+            firstWithoutPlace=of_text(
+                "The first member without a place; empty if all have one, or the group has too few."
+            ),
+        ),
         reservation=of_object(
             "Its node reservation.", node=of_text("The node."), message=of_text("What it waits for.")
         ),
@@ -161,7 +153,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             of=of_number("Number of pods in the queue."),
             state=of_text("active, backoff or unschedulable."),
             backoffSeconds=of_number("Seconds until it is active again.", whole=False),
-            wakesOn=_texts("The events after which it is tried again."),
+            wakesOn=of_texts("The events after which it is tried again."),
         ),
         bind=of_object(
             "Why it was bound to its node; absent while it waits.",
