@@ -29,7 +29,7 @@ class Facts:
     now: datetime
     """By the API server's clock."""
     lists: Mapping[str, Sequence[Object]]
-    """Name of a list (`reading.inspection`) -> its objects; an empty one if the API server does not serve the kind."""
+    """Name of a list (`gathering.sources`) -> its objects; an empty one if the API server does not serve the kind."""
     unread: Mapping[str, str] = field(default_factory=dict)
     """Name of a list that may not be read -> why."""
     unserved: frozenset[str] = frozenset()

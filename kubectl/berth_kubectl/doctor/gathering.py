@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from berth_kubectl.doctor.cluster import plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
@@ -25,19 +25,10 @@ from berth_kubectl.reading.resources import (
     PODS,
     SERVICES,
 )
-from berth_kubectl.reading.session import Source
+from berth_kubectl.reading.session import Api, Source
 from berth_kubectl.transport.proxy import Request
 
 VERSION: Final = Request(path="/version")
-
-
-class Api(Protocol):
-    """The subset of `Proxy` that is used."""
-
-    server_date: str
-
-    def get_all(self, requests: Sequence[Request]) -> list[Any]:
-        """Return the answer or the ReadError of each request."""
 
 
 def sources(place: Installation) -> dict[str, Source]:

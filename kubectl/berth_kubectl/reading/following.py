@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -16,7 +16,7 @@ INTERVAL: Final = 1.0
 PAUSE: Final = 2.0
 """Seconds before another attempt after an error."""
 ATTEMPTS: Final = 30
-"""Failures in a row after which the command ends."""
+"""Failures in a row, without an event in between, after which the command ends."""
 
 Key = tuple[str, str]
 
@@ -34,8 +34,9 @@ class Api(Protocol):
 class Collection:
     """The objects of one source; a thread keeps them up to date."""
 
-    def __init__(self, source: Source, changed: threading.Event) -> None:
+    def __init__(self, source: Source, changed: threading.Event, sleep: Callable[[float], None] = time.sleep) -> None:
         self.source, self.error = source, ""
+        self._failures, self._sleep = 0, sleep
         self.objects: dict[Key, Object] = {}
         self._changed, self._lock = changed, threading.Lock()
 
@@ -70,15 +71,14 @@ class Collection:
 
     def follow(self, api: Api) -> None:
         """List and watch until the attempts are used up, one after the other failing."""
-        failures = 0
-        while failures < ATTEMPTS:
+        while self._failures < ATTEMPTS:
             try:
                 self._list_and_watch(api)
-                failures = 0
+                self._failures = 0
             except ReadError as error:
                 self.error = str(error)
-                failures += 1
-                time.sleep(PAUSE)
+                self._failures += 1
+                self._sleep(PAUSE)
         self._changed.set()
 
     def _list_and_watch(self, api: Api) -> None:
@@ -89,12 +89,13 @@ class Collection:
             try:
                 for event in api.watch(self.source.request, version):
                     version = self.apply(event)
+                    self._failures = 0
             except ReadError as error:
                 if error.status != HTTPStatus.GONE:
                     raise
-                time.sleep(INTERVAL)
+                self._sleep(INTERVAL)
                 return
-            time.sleep(INTERVAL)  # a server that ends watches at once must not be asked without a pause
+            self._sleep(INTERVAL)  # a server that ends watches at once must not be asked without a pause
 
 
 def followed(api: Any, sources: Sequence[Source], first: Lists) -> Iterator[Lists]:

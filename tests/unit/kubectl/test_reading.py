@@ -2,6 +2,7 @@
 
 import json
 import threading
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import explanations, fleet, holders, queue, views
-from berth_kubectl.reading.following import Collection
+from berth_kubectl.reading.following import ATTEMPTS, PAUSE, Collection
 from berth_kubectl.reading.resources import DEVICES, EXPLAINED_PODS, PODS
 from berth_kubectl.reading.session import Session, Source
 from berth_kubectl.transport import kubectl
@@ -277,3 +278,28 @@ def test_a_collection_follows_events() -> None:
     with pytest.raises(ReadError) as caught:
         collection.apply({"type": "ERROR", "object": {"code": 410, "message": "too old"}})
     assert caught.value.status == 410
+
+
+class Breaking:
+    """Watches that break: each of the first ones after an event, later ones at once."""
+
+    def __init__(self, with_event: int) -> None:
+        self.with_event, self.watches = with_event, 0
+
+    def get(self, _request: Request) -> dict[str, Any]:
+        return {"items": [], "metadata": {"resourceVersion": "1"}}
+
+    def watch(self, _request: Request, _version: str) -> Iterator[dict[str, Any]]:
+        self.watches += 1
+        if self.watches <= self.with_event:
+            yield {"type": "BOOKMARK", "object": {"metadata": {"resourceVersion": "2"}}}
+        raise ReadError("the watch broke")
+
+
+def test_a_watch_ends_after_failures_in_a_row_not_after_as_many_in_a_day() -> None:
+    api, pauses = Breaking(3 * ATTEMPTS), list[float]()
+    collection = Collection(Source(resource=PODS), threading.Event(), sleep=pauses.append)
+    collection.follow(api)
+    assert api.watches == 3 * ATTEMPTS + ATTEMPTS - 1  # the failure after the last event is the first of the row
+    assert collection.error == "the watch broke"
+    assert pauses == [PAUSE] * api.watches
