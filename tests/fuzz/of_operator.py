@@ -1,6 +1,7 @@
 """Parsers of the operator: objects of the API server, configuration, files of commands, requests to its servers."""
 
 import asyncio
+from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -33,6 +34,7 @@ from berth_operator.list_watch import kinds
 from berth_operator.state import devices, genius_priority, kubelet, pods
 from berth_operator.state.cluster import Cluster
 from berth_operator.state.snapshot import PODS, Snapshot
+from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.webhook.mutations import Mutations, Routing
 from berth_operator.webhook.review import ReviewError, responders
 from berth_operator.webhook.validation import Validation
@@ -88,6 +90,20 @@ def _bound(raw: dict[str, Any]) -> None:
     cluster = _cluster()
     cluster.put_bound(pods.transform(raw))
     assert "node" in cluster.fleet.rows
+
+
+def _rows(values: Sequence[Any]) -> None:
+    """Render the rows of the visibility API, which the scheduler's process does."""
+    waiting, bound, grace = values
+    cluster = _cluster()
+    cluster.put_pending(pods.transform(waiting))
+    limits = {"activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": grace}
+    cluster.put_bound(pods.transform({**bound, "spec": {**bound["spec"], **limits}}))
+    for source in (FleetRows(cluster, lambda: "rack"), QueueRows(cluster), HolderRows(cluster)):
+        for row in filter(None, source.rows()):
+            if (fields := row.render()) is not None:
+                assert orjson.dumps(fields)
+                assert source.kind.cells(fields[1])
 
 
 def _cluster() -> Cluster:
@@ -342,6 +358,15 @@ def _exposed(content: bytes) -> None:
 TARGETS: Final = (
     Target(name="pending pod", inputs=inputs.typed(POD, _PLAIN, below=(*_FREE, "requests")), parse=_pending),
     Target(name="bound pod", inputs=inputs.typed(_BOUND, {**_BOUND, "status": {}}, below=_FREE), parse=_bound),
+    Target(
+        name="visibility rows",
+        inputs=st.tuples(
+            inputs.typed(POD, _PLAIN, below=(*_FREE, "requests")),
+            inputs.typed(_BOUND, below=_FREE),
+            st.sampled_from((0, 30, 2**40, 2**50, 2**63 - 1)),
+        ),
+        parse=_rows,
+    ),
     Target(name="device record", inputs=inputs.objects(DEVICE), parse=_device),
     Target(name="gpu pod record", inputs=inputs.objects(GPU_POD), parse=_gpu_pod),
     Target(name="served device", inputs=inputs.typed(DEVICE, below=("model", "labels", "topology")), parse=_entry),

@@ -10,6 +10,10 @@ Object = Mapping[str, Any]
 
 DEFAULT_GRACE: Final = 30
 """Seconds, as the API server defaults `terminationGracePeriodSeconds`."""
+LATEST: Final = 253_402_300_799
+"""9999-12-31T23:59:59Z, which is the last time that messages can show: a grace period may be any number of seconds."""
+MAX_LIFETIME: Final = LATEST // 2
+"""Seconds; from now on they end before `LATEST`."""
 START_SECONDS: Final = 10
 """Seconds within which kubelet is expected to have started a pod that was bound."""
 _OF_NODES: Final = frozenset({"DaemonSet", "Node"})
@@ -23,7 +27,7 @@ def lifetime(pod: Object) -> int:
     if not deadline:
         return 0
     grace = spec.get("terminationGracePeriodSeconds")
-    return int(deadline) + (DEFAULT_GRACE if grace is None else int(grace))
+    return min(MAX_LIFETIME, int(deadline) + (DEFAULT_GRACE if grace is None else int(grace)))
 
 
 def expected(pod: Object) -> int:
@@ -43,9 +47,9 @@ def of_placed(pod: Object) -> int:
         return expected(pod)
     status = pod.get("status") or {}
     if started := status.get("startTime"):
-        return _seconds(started) + seconds
+        return min(LATEST, _seconds(started) + seconds)
     bound = _bound(status)
-    return _seconds(bound) + START_SECONDS + seconds if bound else expected(pod)
+    return min(LATEST, _seconds(bound) + START_SECONDS + seconds) if bound else expected(pod)
 
 
 def _bound(status: Object) -> str:

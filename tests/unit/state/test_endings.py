@@ -4,12 +4,14 @@ import pytest
 
 from berth_operator.core.values import ending
 from berth_operator.state import pods
+from berth_operator.state.endings import LATEST, MAX_LIFETIME
 from tests.builders import Raw, condition, owner, pod
 
 BOUND_AT = 1_767_225_600
 """2026-01-01T00:00:00Z."""
 STARTED = {"startTime": "2026-01-01T00:01:00Z"}
 BOUND = {"conditions": [condition("PodScheduled", "True")]}
+ENDLESS = {"activeDeadlineSeconds": 1, "terminationGracePeriodSeconds": 2**63 - 1}
 DELETED = {"deletionTimestamp": "2026-01-01T00:02:00Z"}
 
 
@@ -36,6 +38,8 @@ def owned(kind: str) -> Raw:
             id="no grace",
         ),
         pytest.param({"metadata": DELETED, "restartPolicy": "Always"}, BOUND_AT + 120, id="deleted"),
+        pytest.param({**ENDLESS, "status": BOUND}, BOUND_AT + 10 + MAX_LIFETIME, id="endless grace"),
+        pytest.param({**ENDLESS, "status": {"startTime": "9000-01-01T00:00:00Z"}}, LATEST, id="late and endless"),
     ],
 )
 def test_the_end_of_a_bound_pod(fields: Raw, ends: int) -> None:
@@ -50,6 +54,7 @@ def test_the_end_of_a_bound_pod(fields: Raw, ends: int) -> None:
         pytest.param(
             {"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}, 65, ending.UNTIL_DELETED, id="own grace"
         ),
+        pytest.param(ENDLESS, MAX_LIFETIME, ending.UNTIL_DELETED, id="endless grace"),
     ],
 )
 def test_the_lifetime_of_a_waiting_pod(fields: Raw, lifetime: int, ends: int) -> None:

@@ -327,6 +327,17 @@ async def test_a_watch_ends_in_time() -> None:
     assert asyncio.get_running_loop().time() < 31
 
 
+@pytest.mark.parametrize("grace", [2**40, 2**62, 2**63 - 1])
+async def test_a_pod_of_an_endless_grace_period_has_an_end_that_can_be_shown(grace: int) -> None:
+    state = State()
+    state.add_node("n1")
+    status = {"startTime": "2026-01-01T00:00:00Z"}
+    state.bind("p", activeDeadlineSeconds=1, terminationGracePeriodSeconds=grace, status=status)
+    await state.holders.refresh()
+    [holder] = bodies(state.holders)
+    assert "2026" < holder["endsBy"] < "9999-12-31T23:59:59Z"
+
+
 # --- failures ---------------------------------------------------------------------------------------------------
 
 
