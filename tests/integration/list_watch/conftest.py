@@ -3,22 +3,17 @@
 It is of its own, because an APIService belongs to the whole cluster.
 """
 
-import base64
-import json
 import ssl
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster import waiting
+from devcluster.api import Manifest
+from tests.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import CRDS
 from tests.integration.operator.world import World, free_ports
 from tests.processes import Process
@@ -26,11 +21,6 @@ from tests.processes import Process
 COMPONENT = Path(__file__).parents[3] / "manifests/components/list-watch-api"
 API = "/apis/nvidia-gpu-scheduler/v1"
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1.nvidia-gpu-scheduler"
-NAMESPACE = "berth-system"
-SERVICE = {"type": "ExternalName", "externalName": "127.0.0.1"}
-"""Services route nowhere in this cluster."""
-
-Answer = tuple[int, Any]
 
 
 class Replica:
@@ -40,14 +30,9 @@ class Replica:
         self.port, self.process = port, process
         self._tls = tls
 
-    def get(self, path: str, headers: Mapping[str, str], *, lines: int = 1) -> Answer:
+    def get(self, path: str, headers: Mapping[str, str], *, lines: int = 1) -> tuple[int, list[Any]]:
         """Return status and JSON lines of a request that does not come from the API server."""
-        request = urllib.request.Request(f"https://127.0.0.1:{self.port}{path}", headers=dict(headers))
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=self._tls) as response:  # noqa: S310 - loopback
-                return response.status, [json.loads(line) for line in islice(response, lines)]
-        except urllib.error.HTTPError as error:
-            return error.code, [json.loads(error.read())]
+        return ask(f"https://127.0.0.1:{self.port}{path}", headers, self._tls, lines=lines)
 
 
 class Installation:
@@ -74,7 +59,7 @@ class Installation:
         self.api.apply(service)
         for process in processes:
             process.logged("API served")
-        tls = self._tls()
+        tls = tls_of(self.api, NAMESPACE, "berth-api")
         self.replicas = [Replica(port, process, tls) for port, process in zip(ports, processes, strict=True)]
         waiting.until(self.is_available, what="the APIService to be available")
 
@@ -84,11 +69,7 @@ class Installation:
 
     def is_available(self) -> bool:
         """Return whether the API server passes on requests."""
-        try:
-            self.api.get(f"{API}/gpunodes")
-        except ApiError:
-            return False
-        return True
+        return is_served(self.api, f"{API}/gpunodes")
 
     def pass_on_to(self, replica: Replica) -> None:
         """Have the API server pass requests on to a replica."""
@@ -121,27 +102,11 @@ class Installation:
             path.write_text(self.arena.cluster.kubeconfig_for(token))
         return path
 
-    def _tls(self) -> ssl.SSLContext:
-        secret = self.api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/berth-api")
-        tls = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["ca.crt"]).decode())
-        # It is for the name by which the API server calls.
-        tls.check_hostname = False
-        return tls
-
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Install the component in a cluster of its own."""
-    folder = tmp_path_factory.mktemp("list-watch")
-    with Cluster(folder=folder / "cluster") as own_cluster:
-        own_cluster.install_crds(CRDS)
-        arena = Arena(cluster=own_cluster, folder=folder)
-        arena.open()
-        world = World(arena=arena, folder=folder)
+    with own_world(tmp_path_factory.mktemp("list-watch"), lambda cluster: cluster.install_crds(CRDS)) as world:
         installed = Installation(world)
-        try:
-            installed.apply()
-            yield installed
-        finally:
-            world.close()
-            sys.stdout.write(world.processes.tails())
+        installed.apply()
+        yield installed

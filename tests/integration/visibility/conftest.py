@@ -3,12 +3,7 @@
 It is of its own, because an APIService belongs to the whole cluster.
 """
 
-import base64
-import json
 import ssl
-import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +11,8 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster, waiting
-from devcluster.api import ApiError
+from devcluster import waiting
+from tests.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import prepare
 from tests.integration.operator.world import World, free_ports
 from tests.processes import LEADING, QUICK_TERMS, Process
@@ -27,11 +22,8 @@ GROUP = "visibility.berth.dev"
 API = f"/apis/{GROUP}/v1alpha1"
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.visibility.berth.dev"
 RBAC = "rbac.authorization.k8s.io"
-NAMESPACE = "berth-system"
 HOST = f"berth-visibility.{NAMESPACE}.svc"
 SERVED = "visibility API served"
-SERVICE = {"type": "ExternalName", "externalName": "127.0.0.1"}
-"""Services route nowhere in this cluster."""
 
 Answer = tuple[int, Any]
 
@@ -81,11 +73,7 @@ class Installation:
 
     def is_available(self, resource: str = "/fleet") -> bool:
         """Return whether the API server passes on requests; discovery needs no leader."""
-        try:
-            self.api.get(f"{API}{resource}")
-        except ApiError:
-            return False
-        return True
+        return is_served(self.api, f"{API}{resource}")
 
     def pass_on_to(self, replica: Replica, *, is_answered: bool = True) -> None:
         """Have the API server pass requests on to a replica; `is_answered` if there is a leader."""
@@ -102,13 +90,10 @@ class Installation:
         cluster = self.arena.cluster
         server, tls = cluster.server, ssl.create_default_context(cafile=str(cluster.ca_file))
         if replica is not None:
-            server, tls = f"https://127.0.0.1:{replica.port}", self._tls()
-        request = urllib.request.Request(server + path, headers=dict(headers))  # noqa: S310 - loopback
-        try:
-            with urllib.request.urlopen(request, timeout=30, context=tls) as response:  # noqa: S310
-                return response.status, json.loads(response.read())
-        except urllib.error.HTTPError as error:
-            return error.code, json.loads(error.read())
+            server = f"https://127.0.0.1:{replica.port}"
+            tls = tls_of(self.api, self.arena.namespace, "berth-visibility")
+        status, [body] = ask(f"{server}{path}", headers, tls)
+        return status, body
 
     def user(self, name: str, *roles: str) -> dict[str, str]:
         """Return the headers of a new user with roles in the arena's namespace; none if there are no roles."""
@@ -123,27 +108,11 @@ class Installation:
             self.api.post(f"/apis/{RBAC}/v1/namespaces/{self.arena.namespace}/rolebindings", binding)
         return {"Authorization": f"Bearer {token['users'][0]['user']['token']}"}
 
-    def _tls(self) -> ssl.SSLContext:
-        secret = self.api.get(f"/api/v1/namespaces/{self.arena.namespace}/secrets/berth-visibility")
-        tls = ssl.create_default_context(cadata=base64.b64decode(secret["data"]["ca.crt"]).decode())
-        # It is for the name by which the API server calls.
-        tls.check_hostname = False
-        return tls
-
 
 @pytest.fixture(scope="module")
 def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
     """Install the component in a cluster of its own."""
-    folder = tmp_path_factory.mktemp("visibility")
-    with Cluster(folder=folder / "cluster") as own_cluster:
-        prepare(own_cluster)
-        arena = Arena(cluster=own_cluster, folder=folder)
-        arena.open()
-        world = World(arena=arena, folder=folder)
+    with own_world(tmp_path_factory.mktemp("visibility"), prepare) as world:
         installed = Installation(world)
-        try:
-            installed.apply()
-            yield installed
-        finally:
-            world.close()
-            sys.stdout.write(world.processes.tails())
+        installed.apply()
+        yield installed
