@@ -160,6 +160,12 @@ def _gang(name: str, number: int) -> Check:
     return check
 
 
+def _gang_nvlink(site: Site) -> bool:
+    cards = site.held(*["train-nvlink-"] * 4)
+    nodes = {card.node: [other for other in cards if other.node == card.node] for card in cards}
+    return len(nodes) == 4 and all(len(own) == 8 and linked(own) for own in nodes.values())
+
+
 def _priority(site: Site) -> bool:
     [card] = site.held("urgent")
     waiting.until(lambda: any(name.startswith("patient-") for name in site.messages()), what="the other pod to wait")
@@ -189,6 +195,7 @@ CHECKS: Final[Mapping[str, Check]] = {
     "fpga": _fpga,
     "gang": _gang("train", 4),
     "gang-by-annotation": _gang("train-by-annotation", 2),
+    "gang-nvlink": _gang_nvlink,
     "half": _half,
     "job": _job,
     "memory-ratio": _part("memory-ratio", memory_ratio="30"),
