@@ -5,6 +5,8 @@ from typing import Final
 
 from berth_api import names
 from berth_api.request import amounts
+from berth_operator.reconcile.sums import MANAGED
+from berth_operator.webhook.hami import PROVIDER
 from reference.markdown import code, page, section, table
 
 Rows = Mapping[str, str]
@@ -96,6 +98,17 @@ OF_PLUGINS: Final[Rows] = {
     amounts.NPU_CPU: "of a part of an NPU: not supported yet",
     amounts.NPU_DVPP: "of a part of an NPU: not supported yet",
 }
+OF_ADMISSION: Final[Rows] = {
+    PROVIDER: "label: `HAMi-core` for limits of shares, where nodes have the library "
+    "([containers](../containers.md#what-a-container-sees))",
+}
+"""Names that admission reads from pods."""
+ELSEWHERE_DEFINED: Final[Rows] = {
+    MANAGED: "label of Nodes: Berth writes the sums of devices in their capacity",
+    "berth.dev/routing": "label of namespaces: `disabled` ends [routing](../admission.md#routing) there",
+    "nvidia.com/gpu.clique": "label of Nodes, from GPU Feature Discovery: [gangs](../gangs.md) prefer one value",
+}
+"""Names that no constant of `berth_api.names` has."""
 ELSEWHERE: Final = frozenset(
     {
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
@@ -115,8 +128,9 @@ def text() -> str:
     prefixes = f"`{names.PREFIX}` or `{names.OTHER_PREFIX}`"
     return page(
         "Names",
-        "Every annotation, label, taint, resource and condition that Berth reads or writes. [Requests](../protocol.md) "
-        "has the values and what they mean together.",
+        "Every annotation, label, taint, resource and condition that Berth reads or writes, except the labels of GPU "
+        "Feature Discovery, which [the agent](../agent.md#labels-of-the-node) writes. [Requests](../protocol.md) has "
+        "the values and what they mean together.",
         section(
             "Resources",
             f"Berth's own, with the prefix {prefixes}:",
@@ -124,9 +138,9 @@ def text() -> str:
             "Resources that device plugins offer to kubelet:",
             table(("resource", "what is counted"), _named(OF_PLUGINS)),
         ),
-        section("What pods request", table(("name", "meaning"), _rows(REQUESTS))),
+        section("What pods request", table(("name", "meaning"), [*_rows(REQUESTS), *_named(OF_ADMISSION)])),
         section("What Berth writes to pods", table(("name", "meaning"), _rows(WRITTEN))),
-        section("On other objects", table(("name", "meaning"), _rows(OBJECTS))),
+        section("On other objects", table(("name", "meaning"), [*_rows(OBJECTS), *_named(ELSEWHERE_DEFINED)])),
         section("Conditions", table(("type", "meaning"), _rows(CONDITIONS))),
         section(
             "Taints",
