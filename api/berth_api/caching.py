@@ -18,6 +18,14 @@ MAX_SHARE: Final = 8
 _WITHOUT_PARTS: Final = frozenset({int, str, bytes, float, bool, type(None)})
 
 
+def compact(data: bytes) -> bytes:
+    """Return a copy of what orjson returned, to be kept: orjson leaves it in a buffer of 4 KiB or more.
+
+    `sys.getsizeof` does not count the rest of the buffer, so a cache of such keys would exceed its limit many times.
+    """
+    return bytes(memoryview(data))
+
+
 class HashedTuple(tuple[V, ...]):  # noqa: SLOT001 - a tuple cannot have slots of its own
     """A large tuple that is looked up often: its hash and its size are computed once."""
 

@@ -12,6 +12,7 @@ import orjson
 
 from berth_api import names, quantity
 from berth_api.allocation import short, visible
+from berth_api.caching import compact
 from berth_client.objects import Object
 from berth_operator.aggregated import kinds
 from berth_operator.aggregated.kinds import CREATED, NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, column
@@ -67,7 +68,7 @@ class Kind(kinds.Kind):
             fields={field: fields[field] for field in self.fields},
             metadata=own,
             cells=[*self.cells(body), metadata["creationTimestamp"]],
-            body=orjson.dumps(body),
+            body=compact(orjson.dumps(body)),
         )
 
 

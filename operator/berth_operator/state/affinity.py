@@ -11,7 +11,7 @@ from typing import Any, Final
 import orjson
 
 from berth_api import names, selectors
-from berth_api.caching import sized_cache
+from berth_api.caching import compact, sized_cache
 from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.state import pod_limits
@@ -64,7 +64,7 @@ def of_pod(pod: Object) -> Affinity:
     keys = {key for each in spreads or () for key in each.get("matchLabelKeys") or ()}
     labels = {key: value for key, value in (pod["metadata"].get("labels") or {}).items() if key in keys}
     constraints = (pod["metadata"]["namespace"], labels, pod_affinity, pod_anti_affinity, spreads)
-    return _read(orjson.dumps(constraints, option=orjson.OPT_SORT_KEYS))
+    return _read(compact(orjson.dumps(constraints, option=orjson.OPT_SORT_KEYS)))
 
 
 def of_placed(pod: Object) -> Affinity:

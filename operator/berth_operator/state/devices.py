@@ -8,6 +8,7 @@ import orjson
 from pydantic import TypeAdapter, ValidationError
 
 from berth_api import names, partitions
+from berth_api.caching import compact
 from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
 from berth_operator.state import cards, kubelet
@@ -71,7 +72,7 @@ class DeviceRecord:
 def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
     """Read a Device; an unchanged spec is taken from `known`."""
     metadata, status = device["metadata"], device.get("status") or {}
-    status_json, conditions = orjson.dumps(status), _conditions(status)
+    status_json, conditions = compact(orjson.dumps(status)), _conditions(status)
     marks = _marks(metadata)
     if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
         marked = known if known.marks == marks else _marked(known, marks)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from berth_api import device_ids, keys
 from berth_api.allocation import REPLICA_MARK
+from berth_api.caching import compact
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.gpupod import GpuPodSpec
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
@@ -76,7 +77,7 @@ def gpu_pod(obj: Object) -> GpuPodRecord:
 
 def text(status: Object) -> bytes:
     """Return the agent's part of a Device's status as JSON, because comparing text is faster than parsing."""
-    return orjson.dumps([status.get(name) for name in FIELDS])
+    return compact(orjson.dumps([status.get(name) for name in FIELDS]))
 
 
 NOTHING: Final = text({})

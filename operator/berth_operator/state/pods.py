@@ -8,7 +8,7 @@ import orjson
 
 from berth_api import injection, interning, model, names, nonzero_requested, request, resize, resources, share
 from berth_api.allocation import Grant
-from berth_api.caching import sized_cache
+from berth_api.caching import compact, sized_cache
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds
 from berth_api.resources import PODS
 from berth_client import times
@@ -200,7 +200,7 @@ def _template(pod: Object, *more: Object | str) -> bytes:
     """Return what all replicas of an application have in common, as JSON, which is a fast cache key."""
     spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
     spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
-    return orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS)
+    return compact(orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS))
 
 
 @sized_cache(TEMPLATES)

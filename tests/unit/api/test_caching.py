@@ -1,6 +1,23 @@
 """Caches bounded by bytes."""
 
-from berth_api.caching import SizedCache, size_of, sized_cache
+import sys
+import tracemalloc
+
+import orjson
+
+from berth_api.caching import SizedCache, compact, size_of, sized_cache
+
+
+def test_a_compact_copy_takes_the_memory_that_its_size_says() -> None:
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        kept = [compact(orjson.dumps({"number": number})) for number in range(100)]
+        after, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert kept[7] == b'{"number":7}'
+    assert after - before < 2 * sum(map(sys.getsizeof, kept))
 
 
 def test_the_least_recently_used_entries_are_dropped() -> None:
