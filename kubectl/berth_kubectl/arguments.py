@@ -18,6 +18,7 @@ VERBS: Final = {
     "who": "show which pods hold devices: by pod, namespace, owner, node or card",
     "simulate": "show whether and where the pods of a workload would fit, and what would be left",
     "advise": "show which few pods to move so that a pod fits",
+    "dashboard": "show nodes, queue, holders and health in the browser, live",
     "doctor": "look for what is wrong with the installation, and show what to type",
     "completion": "install completion of verbs, flags and names",
 }

@@ -7,7 +7,7 @@ from berth_kubectl.arguments import forms
 from berth_kubectl.commands import connecting
 from berth_kubectl.doctor.checks import Diagnosis, diagnose
 from berth_kubectl.doctor.facts import Installation
-from berth_kubectl.doctor.gathering import gather
+from berth_kubectl.doctor.gathering import Api, gather
 from berth_kubectl.errors import ANSWERED, NEGATIVE, CommandError
 from berth_kubectl.loading import heavy
 from berth_kubectl.printing import colours, output
@@ -24,6 +24,12 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
+    installation(parser)
+    forms(parser, ("json", "yaml", "name"))
+
+
+def installation(parser: argparse.ArgumentParser) -> None:
+    """Add the flags that name an installation."""
     usual = Installation()
     parser.add_argument(
         "--system-namespace", default=usual.namespace, metavar="NAME", help="the operator's (default: %(default)s)"
@@ -34,23 +40,30 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--lease", default=usual.lease, metavar="NAME", help="name of the LeaderLease (default: %(default)s)"
     )
-    forms(parser, ("json", "yaml", "name"))
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the findings; return 1 if there are any."""
-    place = Installation(
-        namespace=options.system_namespace, agent_namespace=options.agent_namespace, lease=options.lease
-    )
     with connecting.session(options) as session:
-        expected = heavy("definitions")  # while the proxy reads nothing
-        definitions, version = expected.wanted(), expected.own_version()
-        diagnosis = diagnose(gather(session.api, place, definitions=definitions, version=version))
+        diagnosis = read(session.api, options)
     if not diagnosis.checked:
         raise CommandError(f"nothing could be checked: {next(iter(diagnosis.not_checked.values()))}")
     to = output.standard(options.output)
     show(diagnosis, to, quiet=options.quiet)
     return NEGATIVE if diagnosis.findings else ANSWERED
+
+
+def read(api: Api, options: argparse.Namespace) -> Diagnosis:
+    """Return what is wrong with the installation that the flags name.
+
+    Raises:
+        ReadError: the API server does not answer.
+    """
+    place = Installation(
+        namespace=options.system_namespace, agent_namespace=options.agent_namespace, lease=options.lease
+    )
+    expected = heavy("definitions")
+    return diagnose(gather(api, place, definitions=expected.wanted(), version=expected.own_version()))
 
 
 def show(diagnosis: Diagnosis, to: Output, *, quiet: bool = False) -> None:

@@ -60,6 +60,18 @@ class Kubectl:
         text = self._output("config", "view", "--minify", "--output=jsonpath={..namespace}")
         return text.decode().strip() or "default"
 
+    def configuration(self) -> dict[str, Any]:
+        """Return the part of kubectl's configuration that the context uses, without credentials.
+
+        Raises:
+            ReadError: kubectl could not read its configuration.
+        """
+        text = self._output("config", "view", "--minify", "--output=json")
+        try:
+            return dict(orjson.loads(text))
+        except (orjson.JSONDecodeError, TypeError, ValueError) as error:
+            raise ReadError(f"kubectl config view: the answer is not JSON: {error}") from error
+
     def contexts(self) -> list[str]:
         """Return the names of the contexts.
 

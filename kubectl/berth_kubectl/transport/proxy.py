@@ -11,7 +11,7 @@ import tempfile
 import threading
 import time
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -62,9 +62,11 @@ class Request:
 class Proxy:
     """A running proxy."""
 
-    def __init__(self, socket_path: Path) -> None:
+    def __init__(self, socket_path: Path, has_ended: Callable[[], bool] = lambda: False) -> None:
+        """Create it with the path of its socket, and what returns whether its process has ended."""
         self.socket = str(socket_path)
         """Where it listens."""
+        self.has_ended = has_ended
         self.server_date = ""
         """The API server's clock at its last answer, as in the header `Date`."""
 
@@ -84,7 +86,7 @@ class Proxy:
         return self._get(request)
 
     def _get(self, request: Request) -> Any:
-        with contextlib.closing(_Connection(self.socket, TIMEOUT)) as connection:
+        with contextlib.closing(Connection(self.socket, TIMEOUT)) as connection:
             answer = self._send(connection, request, COMPRESSED)
             try:
                 body = answer.read()
@@ -129,7 +131,7 @@ class Proxy:
             ("timeoutSeconds", str(WATCH_SECONDS)),
         )
         opened = Request(path=request.path, query=(*query, ("allowWatchBookmarks", "true")))
-        with contextlib.closing(_Connection(self.socket, WATCH_SECONDS + TIMEOUT)) as connection:
+        with contextlib.closing(Connection(self.socket, WATCH_SECONDS + TIMEOUT)) as connection:
             answer = self._send(connection, opened, {})
             try:
                 for line in answer:
@@ -137,9 +139,7 @@ class Proxy:
             except (OSError, http.client.HTTPException) as error:
                 raise ReadError(f"GET {opened.path}: the watch broke: {error}") from error
 
-    def _send(
-        self, connection: "_Connection", request: Request, headers: Mapping[str, str]
-    ) -> http.client.HTTPResponse:
+    def _send(self, connection: "Connection", request: Request, headers: Mapping[str, str]) -> http.client.HTTPResponse:
         try:
             connection.request("GET", request.target, headers={"Accept": "application/json", **headers})
             answer = connection.getresponse()
@@ -151,10 +151,11 @@ class Proxy:
         return answer
 
 
-class _Connection(http.client.HTTPConnection):
+class Connection(http.client.HTTPConnection):
     """HTTP on a Unix socket."""
 
     def __init__(self, path: str, timeout: float) -> None:
+        """Create a connection to a socket; `timeout` is in seconds, of each wait for the other side."""
         super().__init__("localhost", timeout=timeout)
         self._path = path
 
@@ -180,7 +181,7 @@ def opened(kubectl: Kubectl) -> Iterator[Proxy]:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
         try:
             _wait(process, path, log)
-            yield Proxy(path)
+            yield Proxy(path, lambda: process.poll() is not None)
         finally:
             process.terminate()
             try:

@@ -1,0 +1,117 @@
+"""`kubectl berth dashboard`: a live picture of the fleet in the browser, with the rights of the user."""
+
+import argparse
+import gc
+import os
+import signal
+import sys
+import threading
+import webbrowser
+from collections.abc import Mapping
+from functools import partial
+from importlib import metadata
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from berth_kubectl.arguments import namespace
+from berth_kubectl.commands import doctor
+from berth_kubectl.dashboard.health import now
+from berth_kubectl.dashboard.relay import Relay
+from berth_kubectl.dashboard.server import Server
+from berth_kubectl.dashboard.supervision import supervise
+from berth_kubectl.errors import ANSWERED
+from berth_kubectl.transport import kubectl, proxy
+from berth_kubectl.transport.kubectl import Kubectl
+
+SUMMARY: Final = "show nodes, queue, holders and health in the browser, live"
+EXAMPLES: Final = """\
+  kubectl berth dashboard                    # prints an address and opens it
+  kubectl berth dashboard --no-browser --port 8001
+  ssh -L 8001:127.0.0.1:8001 HOST kubectl berth dashboard --no-browser --port 8001
+"""
+LOWEST_PORT: Final = 1024
+HIGHEST_PORT: Final = 65535
+DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
+"""Variables of which one is set where a browser can be opened; a browser in the terminal runs no scripts."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    parser.add_argument(
+        "--port", type=_port, default=0, metavar="PORT", help="port on 127.0.0.1; by default a free one"
+    )
+    parser.add_argument(
+        "--no-browser", dest="browser", action="store_false", help="print the address, and open nothing"
+    )
+    namespace(parser)
+    doctor.installation(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Serve until SIGINT or SIGTERM."""
+    gc.enable()  # other commands are short
+    program, relay, stop = kubectl.find(options.global_flags), Relay(), threading.Event()
+    diagnose = partial(_diagnose, options, relay)
+    server = Server(options.port, context=_context(program, options), diagnose=diagnose, relay=relay)
+    with server.serving():
+        started = partial(_start, server.address, stop, browser=options.browser)
+        supervise(partial(proxy.opened, program), relay, started=started, stop=stop)
+    return ANSWERED
+
+
+def _start(address: str, stop: threading.Event, *, browser: bool) -> None:
+    """Print the address, and open it; from now on signals end the command in order."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    sys.stdout.write(f"{address}\n")
+    sys.stdout.flush()
+    if browser and sys.stdout.isatty() and can_open(sys.platform, os.environ):
+        threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some wait for their browser
+
+
+def can_open(platform: str, environment: Mapping[str, str]) -> bool:
+    """Return whether there is a browser with windows."""
+    return platform != "linux" or any(environment.get(name) for name in DISPLAYS)
+
+
+def _diagnose(options: argparse.Namespace, relay: Relay) -> dict[str, Any]:
+    return doctor.read(relay.proxy, options).body
+
+
+def _context(program: Kubectl, options: argparse.Namespace) -> dict[str, str]:
+    """Return what the page shows of kubectl's configuration."""
+    configuration = program.configuration()
+    return {
+        **described(configuration, server=options.server or "", namespace=options.namespace),
+        "version": metadata.version("berth-operator"),
+        "started": now(),
+    }
+
+
+def described(configuration: Mapping[str, Any], *, server: str, namespace: str) -> dict[str, str]:
+    """Return context, server and namespace; flags take precedence."""
+    context = _only(configuration, "contexts", "context")
+    server = server or str(_only(configuration, "clusters", "cluster").get("server") or "")
+    return {
+        "context": str(configuration.get("current-context") or ""),
+        "server": without_credentials(server),
+        "namespace": namespace or str(context.get("namespace") or "default"),
+    }
+
+
+def without_credentials(address: str) -> str:
+    """Return an address without user and password."""
+    parts = urlsplit(address)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+
+def _only(configuration: Mapping[str, Any], plural: str, singular: str) -> Mapping[str, Any]:
+    """Return the one entry that is left of a list of the configuration; empty if there is none."""
+    return next((entry.get(singular) or {} for entry in configuration.get(plural) or ()), {})
+
+
+def _port(text: str) -> int:
+    port = int(text) if text.isdecimal() else 0
+    if not LOWEST_PORT <= port <= HIGHEST_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r}; allowed are {LOWEST_PORT} to {HIGHEST_PORT}")
+    return port

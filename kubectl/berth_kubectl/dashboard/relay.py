@@ -1,0 +1,157 @@
+"""Relays requests to `kubectl proxy`: lists and explanations as they are, watches as they arrive."""
+
+import contextlib
+import http.client
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from berth_kubectl.dashboard import statuses
+from berth_kubectl.dashboard.routes import Relayed
+from berth_kubectl.errors import ReadError
+from berth_kubectl.transport.proxy import Connection, Proxy
+
+TIMEOUT: Final = 60.0
+"""Seconds that an answer may pause."""
+WATCH_TIMEOUT: Final = 3600 + TIMEOUT
+"""The same for a watch, in which nothing may change; the visibility API ends it after an hour at the latest."""
+MAX_WATCHES: Final = 16
+BUSY_SECONDS: Final = 5
+"""After how many seconds a client may ask again for a watch that was one too many."""
+PIECE: Final = 65536
+"""Bytes that are passed on at once."""
+LONGEST_MESSAGE: Final = 500
+REDIRECTED: Final = 3
+"""Hundreds of the HTTP status: a redirection is for people, from a proxy that wants a login."""
+JSON: Final = "application/json"
+
+
+class RelayError(Exception):
+    """There is no answer to relay."""
+
+    def __init__(self, status: HTTPStatus, reason: str, message: str, *, retry_after: int = 0) -> None:
+        """Create the error with the parts of its Status document; `retry_after` is in seconds, 0 if not known."""
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+        self.body = statuses.status(status, reason, message)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """The beginning of an answer, with what reads the rest."""
+
+    status: int
+    headers: Mapping[str, str]
+    """The headers that are passed on."""
+    length: int | None
+    """Bytes of the body; None if not known."""
+    read: Callable[[], bytes]
+    """Returns what has arrived; empty at the end. Raises RelayError if the answer breaks off."""
+    break_off: Callable[[], None]
+    """Ends a `read` that waits in another thread."""
+
+
+class Relay:
+    """Sends requests to the proxy that runs now."""
+
+    def __init__(self, max_watches: int = MAX_WATCHES) -> None:
+        """Create it without a proxy."""
+        self._proxy: Proxy | None = None
+        self._max_watches = max_watches
+        self._watches = threading.BoundedSemaphore(max_watches)
+
+    def use(self, proxy: Proxy | None) -> None:
+        """Use another proxy from now on; None if none runs."""
+        self._proxy = proxy
+
+    @property
+    def proxy(self) -> Proxy:
+        """Return the proxy that runs.
+
+        Raises:
+            ReadError: none runs.
+        """
+        if self._proxy is None:
+            raise ReadError("kubectl proxy does not run; it is being started")
+        return self._proxy
+
+    @contextlib.contextmanager
+    def answer(self, wanted: Relayed, *, gzip: bool) -> Iterator[Answer]:
+        """Send a request and yield its answer.
+
+        Raises:
+            RelayError: there is none, or there are too many watches.
+        """
+        with self._place(wanted), contextlib.closing(self._connection(wanted)) as connection:
+            headers = {"Accept": JSON, **({"Accept-Encoding": "gzip"} if gzip and not wanted.watch else {})}
+            try:
+                connection.request("GET", wanted.request.target, headers=headers)
+                connected = connection.sock  # the connection drops it with the last answer
+                answer = connection.getresponse()
+            except (OSError, http.client.HTTPException) as error:
+                raise _unreachable(f"kubectl proxy did not answer: {error!r}") from error
+            with answer:
+                yield _checked(answer, connected)
+
+    def _connection(self, wanted: Relayed) -> Connection:
+        try:
+            return Connection(self.proxy.socket, WATCH_TIMEOUT if wanted.watch else TIMEOUT)
+        except ReadError as error:
+            raise _unreachable(str(error)) from error
+
+    @contextlib.contextmanager
+    def _place(self, wanted: Relayed) -> Iterator[None]:
+        """Hold one of the places for watches."""
+        if not wanted.watch:
+            yield
+            return
+        if not self._watches.acquire(blocking=False):
+            message = (
+                f"{self._max_watches} watches are running, which is the limit; close other windows of the dashboard"
+            )
+            raise RelayError(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", message, retry_after=BUSY_SECONDS)
+        try:
+            yield
+        finally:
+            self._watches.release()
+
+
+def _checked(answer: http.client.HTTPResponse, connected: socket.socket) -> Answer:
+    """Return what is passed on of an answer: JSON, and three headers."""
+    if answer.headers.get_content_type() != JSON or answer.status // 100 == REDIRECTED:
+        raise _not_json(answer)
+    encoding, pause = answer.headers.get("Content-Encoding", ""), answer.headers.get("Retry-After", "")
+    if encoding not in ("", "gzip"):
+        raise _unreachable("the API server's answer has an unknown Content-Encoding")
+    headers = {"Content-Type": JSON}
+    headers |= {"Content-Encoding": encoding} if encoding else {}
+    headers |= {"Retry-After": pause} if pause.isdecimal() else {}
+
+    def read() -> bytes:
+        try:
+            return answer.read1(PIECE)
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable("the answer broke off") from error
+
+    def break_off() -> None:
+        with contextlib.suppress(OSError):  # it has ended
+            connected.shutdown(socket.SHUT_RDWR)
+
+    return Answer(status=answer.status, headers=headers, length=answer.length, read=read, break_off=break_off)
+
+
+def _not_json(answer: http.client.HTTPResponse) -> RelayError:
+    """Return the error for an answer that is no JSON: of `kubectl proxy` itself, or the login page of another proxy."""
+    try:
+        text = answer.read1(PIECE).decode(errors="replace") if answer.headers.get_content_type() == "text/plain" else ""
+    except (OSError, http.client.HTTPException):
+        text = ""
+    message = " ".join(text.split())[:LONGEST_MESSAGE] or f"HTTP status {answer.status} without JSON"
+    return _unreachable(f"the API server did not answer: {message}")
+
+
+def _unreachable(message: str) -> RelayError:
+    return RelayError(HTTPStatus.BAD_GATEWAY, statuses.UNREACHABLE, message)
