@@ -7,7 +7,7 @@ import signal
 import sys
 import threading
 import webbrowser
-from collections.abc import Mapping
+from collections.abc import Mapping, MutableMapping
 from functools import partial
 from importlib import metadata
 from typing import Any, Final
@@ -34,6 +34,8 @@ HIGHEST_PORT: Final = 65535
 DISPLAYS: Final = ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER")
 """Variables of which one is set where a browser can be opened; a browser in the terminal runs no scripts."""
 
+LIBRARIES: Final = "LD_LIBRARY_PATH"
+
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
@@ -55,7 +57,7 @@ def run(options: argparse.Namespace) -> int:
     server = Server(options.port, context=_context(program, options), diagnose=diagnose, relay=relay)
     with server.serving():
         started = partial(_start, server.address, stop, browser=options.browser)
-        supervise(partial(proxy.opened, program), relay, started=started, stop=stop)
+        supervise(partial(proxy.opened, program), relay, started=started, wait=stop.wait)
     return ANSWERED
 
 
@@ -66,12 +68,21 @@ def _start(address: str, stop: threading.Event, *, browser: bool) -> None:
     sys.stdout.write(f"{address}\n")
     sys.stdout.flush()
     if browser and sys.stdout.isatty() and can_open(sys.platform, os.environ):
+        restore_library_path(os.environ)
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()  # some wait for their browser
 
 
 def can_open(platform: str, environment: Mapping[str, str]) -> bool:
     """Return whether there is a browser with windows."""
     return platform != "linux" or any(environment.get(name) for name in DISPLAYS)
+
+
+def restore_library_path(environment: MutableMapping[str, str]) -> None:
+    """Undo what the program of krew's archive sets for itself: the browser has libraries of its own."""
+    if getattr(sys, "frozen", False):
+        environment.pop(LIBRARIES, None)
+        if original := environment.get(f"{LIBRARIES}_ORIG"):
+            environment[LIBRARIES] = original
 
 
 def _diagnose(options: argparse.Namespace, relay: Relay) -> dict[str, Any]:
@@ -111,7 +122,7 @@ def _only(configuration: Mapping[str, Any], plural: str, singular: str) -> Mappi
 
 
 def _port(text: str) -> int:
-    port = int(text) if text.isdecimal() else 0
+    port = int(text) if text.isascii() and text.isdecimal() else 0
     if not LOWEST_PORT <= port <= HIGHEST_PORT:
         raise argparse.ArgumentTypeError(f"{text!r}; allowed are {LOWEST_PORT} to {HIGHEST_PORT}")
     return port

@@ -3,20 +3,25 @@
 import contextlib
 import socket
 import threading
-from typing import Final
-
-MAX_CONNECTIONS: Final = 64
-"""A browser opens six; each takes a thread."""
 
 
 class Connections:
     """Connections in the order in which they became idle; one that waits for its answer is not idle."""
 
-    def __init__(self, limit: int = MAX_CONNECTIONS) -> None:
+    def __init__(self, limit: int) -> None:
         self._limit = limit
         self._idle: dict[socket.socket, None] = {}
         self._busy: set[socket.socket] = set()
         self._lock = threading.Condition()
+
+    def __len__(self) -> int:
+        with self._lock:
+            return len(self._idle) + len(self._busy)
+
+    def count_busy(self) -> int:
+        """Return how many connections wait for their answers."""
+        with self._lock:
+            return len(self._busy)
 
     def admit(self, connection: socket.socket) -> bool:
         """Return whether there is room for a new connection; the one that is idle longest makes room.

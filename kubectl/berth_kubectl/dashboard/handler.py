@@ -16,8 +16,6 @@ from berth_kubectl.dashboard.login import Login
 from berth_kubectl.dashboard.relay import Answer, Relay, RelayError
 from berth_kubectl.dashboard.routes import RefusedError
 
-TIMEOUT: Final = 30.0
-"""Seconds in which a client has to send some of its request, or to take a piece of its answer."""
 MAX_REQUEST: Final = 65536
 """Bytes of a request with its headers. Cookies of servers on other ports are sent, too."""
 TEXT: Final = "text/plain; charset=utf-8"
@@ -65,7 +63,6 @@ class Handler(BaseHTTPRequestHandler):
 
     protocol_version = "HTTP/1.1"
     default_request_version = "HTTP/1.1"  # answers to older requests need headers, too
-    timeout = TIMEOUT
     disable_nagle_algorithm = True
     dashboard: Dashboard
 
@@ -96,13 +93,14 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         try:
             self._check()
-            if token := routes.token(self.path):
+            target = self.requestline.split()[1]  # the base class changes it: `//a` would be `/a`
+            if token := routes.token(target):
                 self._log_in(token)
                 return
             if not self._is_logged_in:
                 self._refuse(HTTPStatus.UNAUTHORIZED, LOGIN_NEEDED, HTML)
                 return
-            self._serve(routes.route(self.path))
+            self._serve(routes.route(target))
         except RefusedError as error:
             self._refuse(error.status, f"{error}\n".encode(), TEXT, error.headers)
         except RelayError as error:
@@ -248,7 +246,7 @@ def _pieces(answer: Answer) -> Iterator[bytes]:
         RelayError: it breaks off.
     """
     left = answer.length
-    while left != 0 and (piece := answer.read()):
+    while left != 0 and (piece := answer.read()[:left]):
         yield piece
         left = None if left is None else left - len(piece)
     if left:

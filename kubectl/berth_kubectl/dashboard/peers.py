@@ -6,38 +6,52 @@ starts, or the cookie by a server on another port: browsers send cookies to all 
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-TABLE: Final = Path("/proc/net/tcp")
+TABLES: Final = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+"""The second one has IPv6 sockets that are connected to an IPv4 address."""
 ROOT: Final = 0
-"""Root is allowed: it can read everything anyway, and some forward ports as root."""
+"""Root is allowed: it can read everything anyway, and some programs that forward ports run as root."""
 _LOCAL, _REMOTE, _USER = 1, 2, 7
-"""Columns of the table."""
+"""Columns of the tables."""
+Address = tuple[str, int]
 
 
-def is_allowed(client: tuple[str, int], server: tuple[str, int], table: Path = TABLE) -> bool:
+def is_allowed(client: Address, server: Address, tables: Sequence[Path] = TABLES) -> bool:
     """Return whether a connection is of this user or root; also if the system does not show whose it is."""
-    try:
-        with table.open() as lines:
-            user = owner(lines, client, server)
-    except OSError:
-        return True
-    return user in (None, ROOT, os.getuid())
+    for table in tables:
+        try:
+            with table.open() as lines:
+                user = owner(lines, client, server)
+        except OSError:
+            continue  # no Linux, or no IPv6
+        if user is not None:
+            return user in (ROOT, os.getuid())
+    return True
 
 
-def owner(lines: Iterable[str], client: tuple[str, int], server: tuple[str, int]) -> int | None:
+def owner(lines: Iterable[str], client: Address, server: Address) -> int | None:
     """Return the user id of the client's end of a connection; None if the table does not have it."""
-    ends = _hexadecimal(*client), _hexadecimal(*server)
+    ends = {(_end(client, prefix), _end(server, prefix)) for prefix in ("", _mapped())}
     for line in lines:
         columns = line.split()
-        if len(columns) > _USER and (columns[_LOCAL], columns[_REMOTE]) == ends:
+        if len(columns) > _USER and (columns[_LOCAL], columns[_REMOTE]) in ends:
             return int(columns[_USER])
     return None
 
 
-def _hexadecimal(address: str, port: int) -> str:
-    """Return an address as the table has it, in the machine's byte order."""
-    number = int.from_bytes(bytes(map(int, address.split("."))), sys.byteorder)
-    return f"{number:08X}:{port:04X}"
+def _end(address: Address, prefix: str) -> str:
+    """Return an address as the tables have it: words in the machine's byte order."""
+    host, port = address
+    return f"{prefix}{_word(bytes(map(int, host.split('.'))))}:{port:04X}"
+
+
+def _mapped() -> str:
+    """Return the first words of an IPv4 address in IPv6: `::ffff:0:0/96`."""
+    return f"{0:016X}{_word(bytes((0, 0, 255, 255)))}"
+
+
+def _word(octets: bytes) -> str:
+    return f"{int.from_bytes(octets, sys.byteorder):08X}"

@@ -6,6 +6,7 @@ import socketserver
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import orjson
@@ -36,6 +37,16 @@ BUSY: Final = "".join(
 """The answer if all connections are busy; it is sent without reading a request."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What clients may take."""
+
+    connections: int = 64
+    """A browser opens six to one host; each takes a thread."""
+    seconds: float = 30.0
+    """Within which a client has to send some of its request, or to take a piece of its answer."""
+
+
 class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     """A thread for each connection; `http.server.HTTPServer` would look up the host's name by DNS."""
 
@@ -44,7 +55,13 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     request_queue_size = 64
 
     def __init__(
-        self, port: int, *, context: Mapping[str, str], diagnose: Callable[[], dict[str, Any]], relay: Relay
+        self,
+        port: int,
+        *,
+        context: Mapping[str, str],
+        diagnose: Callable[[], dict[str, Any]],
+        relay: Relay,
+        limits: Limits = Limits(),
     ) -> None:
         """Listen on a port, 0 for a free one; `context` is the answer to `/api/context`.
 
@@ -53,9 +70,10 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         """
         self.files, self.context = files.read(), orjson.dumps(context)
         self.health, self.relay = Health(diagnose), relay
-        self.connections, self.hangups = Connections(), Hangups()
+        self.connections, self.hangups = Connections(limits.connections), Hangups()
+        own_handler = type("Handler", (handler.Handler,), {"dashboard": self, "timeout": limits.seconds})
         try:
-            super().__init__((HOST, port), type("Handler", (handler.Handler,), {"dashboard": self}))
+            super().__init__((HOST, port), own_handler)
         except OSError as error:
             raise CommandError(f"port {port} of {HOST}: {error.strerror}; --port names another one") from error
         self.port: int = self.socket.getsockname()[1]

@@ -1,6 +1,5 @@
 """Keeps `kubectl proxy` running while the dashboard runs."""
 
-import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Final
@@ -20,22 +19,24 @@ def supervise(
     relay: Relay,
     *,
     started: Callable[[], None],
-    stop: threading.Event,
+    wait: Callable[[float], bool],
 ) -> None:
-    """Run a proxy, and another one if it ends, until `stop` is set; call `started` once the first one runs.
+    """Run a proxy, and another one if it ends; call `started` once the first one runs.
+
+    `wait` waits for some seconds, or less, and returns whether to end.
 
     Raises:
         ReadError: the first one did not start.
     """
-    failures, first = 0, True
-    while not stop.is_set():
+    failures, first, stopped = 0, True, False
+    while not stopped:
         try:
             with open_proxy() as running:
                 relay.use(running)
                 if first:
                     started()
                 failures, first = 0, False
-                while not running.has_ended() and not stop.wait(POLL):
+                while not running.has_ended() and not (stopped := wait(POLL)):
                     pass
         except ReadError:
             if first:
@@ -43,4 +44,4 @@ def supervise(
             failures += 1
         finally:
             relay.use(None)
-        stop.wait(min(2.0**failures, LONGEST_PAUSE))
+        stopped = stopped or wait(min(2.0**failures, LONGEST_PAUSE))

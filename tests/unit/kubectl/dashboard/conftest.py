@@ -1,0 +1,22 @@
+"""A running dashboard, shared by the tests of a module that do not use it up."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.dashboard import Desk, running
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    with running(tmp_path_factory.mktemp("desk"), lambda: {"kind": "Diagnosis", "findings": []}) as own:
+        yield own
+
+
+@pytest.fixture
+def desk(shared: Desk) -> Desk:
+    """Return the dashboard with an upstream that was asked nothing."""
+    shared.upstream.requests.clear()
+    shared.upstream.scripts.clear()
+    shared.client.host = ""
+    return shared
