@@ -86,21 +86,24 @@ class Client:
     port: int
     cookie: str = ""
     host: str = ""
-    connections: list[http.client.HTTPConnection] = field(default_factory=list)
+    open_ends: list[http.client.HTTPConnection | http.client.HTTPResponse] = field(default_factory=list)
+    """What `close` closes; an answer can outlive its connection."""
 
     def open(
         self, target: str, method: str = "GET", headers: Mapping[str, str] | None = None
     ) -> http.client.HTTPResponse:
         """Send a request; return the answer, whose body may not have arrived."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        self.connections.append(connection)
+        self.open_ends.append(connection)
         connection.putrequest(method, target, skip_host=True, skip_accept_encoding=True)
         own = {"Host": self.host or f"127.0.0.1:{self.port}", "Cookie": self.cookie, **(headers or {})}
         for name, value in own.items():
             if value:
                 connection.putheader(name, value)
         connection.endheaders()
-        return connection.getresponse()
+        answer = connection.getresponse()
+        self.open_ends.append(answer)
+        return answer
 
     def get(self, target: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
         """Return status and body of an answer."""
@@ -127,8 +130,8 @@ class Client:
 
     def close(self) -> None:
         """Close all connections."""
-        while self.connections:
-            self.connections.pop().close()
+        while self.open_ends:
+            self.open_ends.pop().close()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -94,6 +94,7 @@ def freeze(folder: Path) -> Path:
         *(sys.executable, "-m", "PyInstaller", "--onedir", "--noconfirm", "--clean", "--log-level=ERROR"),
         *("--name", PROGRAM, "--distpath", str(folder / "dist"), "--workpath", str(folder / "work")),
         *("--specpath", str(folder), "--collect-submodules", "berth_kubectl", "--copy-metadata", PACKAGE),
+        *("--collect-data", "berth_kubectl"),  # the page of the dashboard
         *(f"--exclude-module={name}" for name in LEFT_OUT),
         str(entry),
     ]
@@ -172,7 +173,8 @@ def plugin(digest: str, uri: str) -> dict[str, object]:
             "homepage": "https://berth.dev",
             "shortDescription": "Why pods wait for GPUs, and who holds them",
             "description": "Shows why a pod waits, the queue, who holds devices, what is free and what is idle, and\n"
-            "what is wrong with an installation of Berth. It sends GET requests alone, through kubectl.\n",
+            "what is wrong with an installation of Berth, as tables or live in the browser. It sends GET requests\n"
+            "alone, through kubectl.\n",
             "caveats": "`kubectl berth completion install` installs completion of verbs, flags and names.\n",
             "platforms": [platform_entry],
         },

@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from berth_kubectl import arguments
+from berth_kubectl.dashboard import files
 from devcluster import Cluster, programs
 from tests.conftest import CRDS
 
@@ -42,6 +43,12 @@ def test_krew_installs_the_plugin_and_kubectl_runs_it(tmp_path: Path) -> None:
         run("kubectl", "berth", "devices", "-o", "yaml")
         workload = tmp_path / "none.yaml"
         workload.write_text("")
+        dashboard = [environment["KREW_ROOT"] + "/bin/kubectl-berth", "dashboard", "--no-browser"]
+        with subprocess.Popen(dashboard, stdout=subprocess.PIPE, text=True, env=environment) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline().startswith("http://127.0.0.1:")
+            process.terminate()
+        assert process.returncode == 0
         assert "0 of 0 pods would get a place" in run("kubectl", "berth", "simulate", "-f", workload)
         run("kubectl", "berth", "completion", "install", "--folder", tmp_path / "krew" / "bin")
         assert "devices\n" in run("kubectl", "__complete", "berth", "dev")
@@ -54,6 +61,8 @@ def test_the_archive_has_licences_and_the_digest_of_the_manifest() -> None:
         names = tar.getnames()
         assert {entry.uname for entry in tar.getmembers()} == {""}
     assert {"LICENSE", "kubectl-berth"} <= set(names)
+    page = {name.partition("/page/")[2] for name in names if "berth_kubectl/dashboard/page/" in name}
+    assert page == set(files.read())
     assert [name for name in names if name.startswith("licences/numpy")]
     manifest = yaml.safe_load((folder / "berth.yaml").read_text())
     [platform] = manifest["spec"]["platforms"]

@@ -200,8 +200,9 @@ class Handler(BaseHTTPRequestHandler):
             self.wfile.write(body)
 
     def _send_head(self, status: int, headers: Mapping[str, str]) -> None:
-        self.send_response(status)
-        for name, value in (*HEADERS.items(), *headers.items()):
+        self.send_response_only(status)
+        own = {"Server": self.version_string(), "Date": self.date_time_string(), **HEADERS}
+        for name, value in {**own, **headers}.items():
             self.send_header(name, value)
         self.end_headers()
 

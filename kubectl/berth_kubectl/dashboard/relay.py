@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -27,6 +28,7 @@ LONGEST_MESSAGE: Final = 500
 REDIRECTED: Final = 3
 """Hundreds of the HTTP status: a redirection is for people, from a proxy that wants a login."""
 JSON: Final = "application/json"
+_DATE: Final = re.compile(r"[A-Za-z]{3}, [0-9]{2} [A-Za-z]{3} [0-9]{4} [0-9:]{8} GMT")
 
 
 class RelayError(Exception):
@@ -120,15 +122,19 @@ class Relay:
 
 
 def _checked(answer: http.client.HTTPResponse, connected: socket.socket) -> Answer:
-    """Return what is passed on of an answer: JSON, and three headers."""
+    """Return what is passed on of an answer: JSON, and a few headers.
+
+    The date is the API server's, by whose clock objects have their times.
+    """
     if answer.headers.get_content_type() != JSON or answer.status // 100 == REDIRECTED:
         raise _not_json(answer)
-    encoding, pause = answer.headers.get("Content-Encoding", ""), answer.headers.get("Retry-After", "")
+    encoding, pause, date = (answer.headers.get(name, "") for name in ("Content-Encoding", "Retry-After", "Date"))
     if encoding not in ("", "gzip"):
         raise _unreachable("the API server's answer has an unknown Content-Encoding")
     headers = {"Content-Type": JSON}
     headers |= {"Content-Encoding": encoding} if encoding else {}
     headers |= {"Retry-After": pause} if pause.isdecimal() else {}
+    headers |= {"Date": date} if _DATE.fullmatch(date) else {}
 
     def read() -> bytes:
         try:

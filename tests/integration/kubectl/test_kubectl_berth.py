@@ -22,6 +22,7 @@ import yaml
 from berth_kubectl.transport import kubectl, proxy
 from devcluster import Cluster, installation, programs, waiting
 from tests import visibility
+from tests.dashboard import Client
 from tests.kubectl_objects import card, fleet_node, holder, part
 from tests.visibility import StandIn
 
@@ -302,6 +303,64 @@ def test_the_visibility_api_is_used_where_it_is_served(desk: Desk, tmp_path: Pat
             assert err == ""
         finally:
             visibility.unregister(desk.api)
+
+
+# --- the dashboard ----------------------------------------------------------------------------------------------
+
+
+def few_rights(desk: Desk, user: str) -> None:
+    """Grant a user what the role `view` has of the visibility API, in one namespace."""
+    resources = ["queue", "holders", "pods/explanation"]
+    rules = [{"apiGroups": [visibility.GROUP], "resources": resources, "verbs": ["get", "list", "watch"]}]
+    role = {"kind": "Role", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
+    subject = {"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}
+    base = "/apis/rbac.authorization.k8s.io/v1/namespaces/team"
+    desk.api.post(f"{base}/roles", {"metadata": {"name": user}, "rules": rules})
+    desk.api.post(f"{base}/rolebindings", {"metadata": {"name": user}, "roleRef": role, "subjects": [subject]})
+
+
+@contextlib.contextmanager
+def dashboard(desk: Desk, flags: str) -> Iterator[Client]:
+    """Run the dashboard, and yield a browser that opened its address."""
+    command = desk.command(f"dashboard --no-browser {flags}")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=desk.environment) as process:
+        assert process.stdout is not None
+        port, _, token = process.stdout.readline().strip().removeprefix("http://127.0.0.1:").partition("/?token=")
+        with contextlib.closing(Client(port=int(port))) as client:
+            yield client.log_in(token)
+        process.terminate()
+    assert process.returncode == 0
+
+
+REFUSED = 'User "jane" cannot list resource "{}" in API group "visibility.berth.dev" at the cluster scope'
+READ_BY_JANE: dict[str, tuple[int, Any]] = {
+    "fleet": (403, f"fleet.visibility.berth.dev is forbidden: {REFUSED.format('fleet')}"),
+    "queue": (403, f"queue.visibility.berth.dev is forbidden: {REFUSED.format('queue')}"),
+    "holders": (403, f"holders.visibility.berth.dev is forbidden: {REFUSED.format('holders')}"),
+    "namespaces/team/queue": (200, ["waits"]),
+    "namespaces/team/holders": (200, ["held"]),
+    "namespaces/team/pods/waits/explanation": (200, "0/1 nodes are available: 1 Insufficient cpu."),
+}
+"""Path of the visibility API -> status, and the message or the names of rows."""
+
+
+def test_the_dashboard_shows_what_its_user_may_read(desk: Desk, tmp_path: Path) -> None:
+    few_rights(desk, "jane")
+    with StandIn(tmp_path, served()) as server, dashboard(desk, "--as=jane -n team") as client:
+        assert client.json(f"{visibility.BASE}/namespaces/team/queue")[0] == 404
+        server.register(desk.api)
+        try:
+            read = {path: client.json(f"{visibility.BASE}/{path}") for path in READ_BY_JANE}
+        finally:
+            visibility.unregister(desk.api)
+        assert {
+            path: (status, body.get("message") or [row["metadata"]["name"] for row in body["items"]])
+            for path, (status, body) in read.items()
+        } == READ_BY_JANE
+        assert client.json("/api/context")[1]["namespace"] == "team"
+        status, diagnosis = client.json("/api/doctor")
+        assert (status, diagnosis["findings"], diagnosis["checked"], len(diagnosis["notChecked"])) == (200, [], [], 12)
+        assert 'User "jane" cannot list resource' in diagnosis["notChecked"][0]["reason"]
 
 
 # --- the doctor, at last: it breaks the cluster -----------------------------------------------------------------

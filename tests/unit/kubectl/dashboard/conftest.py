@@ -14,9 +14,11 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
 
 
 @pytest.fixture
-def desk(shared: Desk) -> Desk:
-    """Return the dashboard with an upstream that was asked nothing."""
+def desk(shared: Desk) -> Iterator[Desk]:
+    """Yield the dashboard with an upstream that was asked nothing."""
     shared.upstream.requests.clear()
     shared.upstream.scripts.clear()
     shared.client.host = ""
-    return shared
+    yield shared
+    shared.client.close()
+    shared.stranger.close()

@@ -58,11 +58,15 @@ def until_client_closes(connection: socket.socket) -> None:
 # --- answers that are read whole --------------------------------------------------------------------------------
 
 
+DATE = "Sun, 22 Nov 2026 10:00:00 GMT"
+
+
 @pytest.mark.parametrize("status", ["200 OK", "403 Forbidden", "404 Not Found", "410 Gone", "429 Too Many", "503 No"])
 def test_answers_are_relayed_as_they_are(desk: Desk, status: str) -> None:
     body = json.dumps({"kind": "Status", "message": "<b>ä</b>"}).encode()
-    desk.upstream.scripts[FLEET] = whole(body, status, Retry_After="7")
+    desk.upstream.scripts[FLEET] = whole(body, status, Retry_After="7", Date=DATE)
     answer = desk.client.open(FLEET)
+    assert answer.headers.get_all("Date") == [DATE]  # the API server's clock
     assert (answer.status, answer.read()) == (int(status[:3]), body)
     assert (answer.headers["Content-Type"], answer.headers["Retry-After"]) == ("application/json", "7")
 
@@ -91,6 +95,7 @@ def test_the_browser_gets_no_header_of_the_cluster(desk: Desk) -> None:
         Authorization="Bearer secret",
         Content_Security_Policy="default-src *",
         Retry_After="soon",
+        Date="<now>",
     )
     headers = desk.client.open(FLEET).headers
     passed = {"Content-Type", "Content-Length"}
