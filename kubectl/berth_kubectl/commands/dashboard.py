@@ -91,22 +91,22 @@ def _diagnose(options: argparse.Namespace, relay: Relay) -> dict[str, Any]:
 
 def _context(program: Kubectl, options: argparse.Namespace) -> dict[str, str]:
     """Return what the page shows of kubectl's configuration."""
-    configuration = program.configuration()
     return {
-        **described(configuration, server=options.server or "", namespace=options.namespace),
+        **described(program.configuration(), options),
         "version": metadata.version("berth-operator"),
         "started": now(),
     }
 
 
-def described(configuration: Mapping[str, Any], *, server: str, namespace: str) -> dict[str, str]:
+def described(configuration: Mapping[str, Any], options: argparse.Namespace) -> dict[str, str]:
     """Return context, server and namespace; flags take precedence."""
-    context = _only(configuration, "contexts", "context")
-    server = server or str(_only(configuration, "clusters", "cluster").get("server") or "")
+    name = options.context or configuration.get("current-context") or ""
+    context = _entry(configuration, "context", name)
+    cluster = _entry(configuration, "cluster", options.cluster or context.get("cluster") or "")
     return {
-        "context": str(configuration.get("current-context") or ""),
-        "server": without_credentials(server),
-        "namespace": namespace or str(context.get("namespace") or "default"),
+        "context": str(name),
+        "server": without_credentials(str(options.server or cluster.get("server") or "")),
+        "namespace": str(options.namespace or context.get("namespace") or "default"),
     }
 
 
@@ -116,9 +116,10 @@ def without_credentials(address: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
-def _only(configuration: Mapping[str, Any], plural: str, singular: str) -> Mapping[str, Any]:
-    """Return the one entry that is left of a list of the configuration; empty if there is none."""
-    return next((entry.get(singular) or {} for entry in configuration.get(plural) or ()), {})
+def _entry(configuration: Mapping[str, Any], kind: str, name: str) -> Mapping[str, Any]:
+    """Return a context or cluster; empty if there is none of that name."""
+    entries = configuration.get(f"{kind}s") or ()
+    return next((entry.get(kind) or {} for entry in entries if entry.get("name") == name), {})
 
 
 def _port(text: str) -> int:

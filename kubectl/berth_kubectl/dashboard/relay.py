@@ -27,6 +27,16 @@ PIECE: Final = 65536
 LONGEST_MESSAGE: Final = 500
 REDIRECTED: Final = 3
 """Hundreds of the HTTP status: a redirection is for people, from a proxy that wants a login."""
+PASSED: Final = frozenset(
+    {
+        HTTPStatus.UNAUTHORIZED,
+        HTTPStatus.FORBIDDEN,
+        HTTPStatus.NOT_FOUND,
+        HTTPStatus.TOO_MANY_REQUESTS,
+        HTTPStatus.SERVICE_UNAVAILABLE,
+    }
+)
+"""Statuses that keep their meaning without a Status document."""
 JSON: Final = "application/json"
 _DATE: Final = re.compile(r"[A-Za-z]{3}, [0-9]{2} [A-Za-z]{3} [0-9]{4} [0-9:]{8} GMT")
 
@@ -150,12 +160,19 @@ def _checked(answer: http.client.HTTPResponse, connected: socket.socket) -> Answ
 
 
 def _not_json(answer: http.client.HTTPResponse) -> RelayError:
-    """Return the error for an answer that is no JSON: of `kubectl proxy` itself, or the login page of another proxy."""
+    """Return the error for an answer that is no JSON.
+
+    It comes from `kubectl proxy`, from another proxy that wants a login, or from the API server: 404 for an API that
+    is not served, 503 for one whose servers cannot be reached.
+    """
     try:
         text = answer.read1(PIECE).decode(errors="replace") if answer.headers.get_content_type() == "text/plain" else ""
     except (OSError, http.client.HTTPException):
         text = ""
     message = " ".join(text.split())[:LONGEST_MESSAGE] or f"HTTP status {answer.status} without JSON"
+    if answer.status in PASSED:
+        status = HTTPStatus(answer.status)
+        return RelayError(status, status.phrase.replace(" ", ""), message)
     return _unreachable(f"the API server did not answer: {message}")
 
 

@@ -61,12 +61,12 @@ class Kubectl:
         return text.decode().strip() or "default"
 
     def configuration(self) -> dict[str, Any]:
-        """Return the part of kubectl's configuration that the context uses, without credentials.
+        """Return kubectl's configuration, without credentials; one without contexts if there is none.
 
         Raises:
             ReadError: kubectl could not read its configuration.
         """
-        text = self._output("config", "view", "--minify", "--output=json")
+        text = self._output("config", "view", "--output=json")
         try:
             return dict(orjson.loads(text))
         except (orjson.JSONDecodeError, TypeError, ValueError) as error:

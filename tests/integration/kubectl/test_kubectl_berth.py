@@ -326,9 +326,11 @@ def dashboard(desk: Desk, flags: str) -> Iterator[Client]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=desk.environment) as process:
         assert process.stdout is not None
         port, _, token = process.stdout.readline().strip().removeprefix("http://127.0.0.1:").partition("/?token=")
-        with contextlib.closing(Client(port=int(port))) as client:
-            yield client.log_in(token)
-        process.terminate()
+        try:
+            with contextlib.closing(Client(port=int(port))) as client:
+                yield client.log_in(token)
+        finally:
+            process.terminate()
     assert process.returncode == 0
 
 

@@ -9,7 +9,7 @@ from tests.dashboard import Desk, running
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
-    with running(tmp_path_factory.mktemp("desk"), lambda: {"kind": "Diagnosis", "findings": []}) as own:
+    with running(tmp_path_factory.mktemp("desk"), lambda: {"kind": "Diagnosis", "findings": []}, seconds=600) as own:
         yield own
 
 

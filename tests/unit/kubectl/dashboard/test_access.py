@@ -147,6 +147,27 @@ def test_requests_of_other_pages_are_refused(desk: Desk, site: str, mode: str, d
 # --- headers ----------------------------------------------------------------------------------------------------
 
 
+def test_the_headers_are_those_of_the_documents() -> None:
+    policy = dict(part.split(" ", 1) for part in HEADERS["Content-Security-Policy"].split("; "))
+    assert policy == {
+        "default-src": "'none'",
+        "script-src": "'self'",
+        "style-src": "'self'",
+        "img-src": "'self' data:",
+        "connect-src": "'self'",
+        "base-uri": "'none'",
+        "form-action": "'none'",
+        "frame-ancestors": "'none'",
+    }
+    assert {name: value for name, value in HEADERS.items() if name != "Content-Security-Policy"} == {
+        "Referrer-Policy": "no-referrer",
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Opener-Policy": "same-origin",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Cache-Control": "no-store",
+    }
+
+
 def test_every_answer_has_the_headers(desk: Desk) -> None:
     own = f"Host: 127.0.0.1:{desk.server.port}\r\nCookie: {desk.client.cookie}\r\n"
     desk.upstream.scripts[FLEET] = whole(b"{}")
@@ -165,6 +186,7 @@ def test_every_answer_has_the_headers(desk: Desk) -> None:
         "GET / HTTP/1.1\r\n\r\n": 421,
         f"GET / HTTP/1.1\r\n{own}Long: {long}\r\n\r\n": 431,
         "GET / HTTP/1.1\r\n" + "A: b\r\n" * 200 + "\r\n": 431,
+        "GET / HTTP/0.9\r\n" + "A: b\r\n" * 200 + "\r\n": 431,
         f"GET {FLEET.replace('fleet', 'queue')} HTTP/1.1\r\n{own}Connection: close\r\n\r\n": 502,
         f"GET / HTTP/1.0\r\n{own}\r\n": 505,
         f"GET / HTTP/0.9\r\n{own}\r\n": 505,

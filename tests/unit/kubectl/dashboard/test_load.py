@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from berth_kubectl.dashboard.connections import Connections
 from berth_kubectl.dashboard.handler import HEADERS
 from devcluster import waiting
 from tests.dashboard import FLEET, PATIENCE, Desk, running, whole
@@ -88,3 +89,19 @@ def test_requests_on_one_connection_are_answered_one_after_the_other(desk: Desk)
     own = f"Host: 127.0.0.1:{desk.server.port}\r\nCookie: {desk.client.cookie}\r\n"
     answers = desk.stranger.raw(f"GET / HTTP/1.1\r\n{own}\r\n".encode() * 50 + b"\r\n")
     assert answers.count(b"HTTP/1.1 200 OK\r\n") == 50
+
+
+def test_the_end_waits_for_connections_under_way_for_a_while() -> None:
+    connections = Connections(1)
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.settimeout(PATIENCE)
+        assert connections.admit(ours)
+        ending = threading.Thread(target=connections.shut_all, args=(PATIENCE,))
+        ending.start()
+        assert theirs.recv(1) == b""
+        ending.join(0.1)
+        assert ending.is_alive()
+        connections.remove(ours)
+        ending.join()
+        connections.shut_all(PATIENCE)  # none is left
