@@ -247,7 +247,7 @@ def _pieces(answer: Answer) -> Iterator[bytes]:
         RelayError: it breaks off.
     """
     left = answer.length
-    while left != 0 and (piece := answer.read()[:left]):
+    while left != 0 and (piece := answer.read()):
         yield piece
         left = None if left is None else left - len(piece)
     if left:

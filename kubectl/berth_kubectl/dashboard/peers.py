@@ -4,9 +4,8 @@ Other users of the machine can connect, too, and could learn the token from the 
 starts, or the cookie by a server on another port: browsers send cookies to all ports of a host.
 """
 
-import os
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -19,8 +18,8 @@ _LOCAL, _REMOTE, _USER = 1, 2, 7
 Address = tuple[str, int]
 
 
-def is_allowed(client: Address, server: Address, tables: Sequence[Path] = TABLES) -> bool:
-    """Return whether a connection is of this user or root; also if the system does not show whose it is."""
+def user_of(client: Address, server: Address, tables: Sequence[Path] = TABLES) -> int | None:
+    """Return the id of the user whose connection it is; None if the system does not show it."""
     for table in tables:
         try:
             with table.open() as lines:
@@ -28,8 +27,14 @@ def is_allowed(client: Address, server: Address, tables: Sequence[Path] = TABLES
         except OSError:
             continue  # no Linux, or no IPv6
         if user is not None:
-            return user in (ROOT, os.getuid())
-    return True
+            return user
+    return None
+
+
+def allowed(own: int, environment: Mapping[str, str]) -> frozenset[int]:
+    """Return the users who may connect: this one, root, and the one who became root by sudo."""
+    caller = environment.get("SUDO_UID", "") if own == ROOT else ""
+    return frozenset({own, ROOT, *([int(caller)] if caller.isdecimal() else [])})
 
 
 def owner(lines: Iterable[str], client: Address, server: Address) -> int | None:

@@ -1,6 +1,7 @@
 """The web server, on loopback alone."""
 
 import contextlib
+import os
 import socket
 import socketserver
 import sys
@@ -71,6 +72,7 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
         self.files, self.context = files.read(), orjson.dumps(context)
         self.health, self.relay = Health(diagnose), relay
         self.connections, self.hangups = Connections(limits.connections), Hangups()
+        self._users, self._has_refused = peers.allowed(os.getuid(), os.environ), False
         own_handler = type("Handler", (handler.Handler,), {"dashboard": self, "timeout": limits.seconds})
         try:
             super().__init__((HOST, port), own_handler)
@@ -102,8 +104,14 @@ class Server(socketserver.ThreadingMixIn, socketserver.TCPServer):
     # --- the base classes ---------------------------------------------------------------------------------------
 
     def verify_request(self, request: Any, client_address: Any) -> bool:  # noqa: ARG002
-        """Return whether the connection is of a user who may connect."""
-        return peers.is_allowed(client_address, (HOST, self.port))
+        """Return whether the connection is of a user who may connect; report the first one who may not."""
+        user = peers.user_of(client_address, (HOST, self.port))
+        if user is None or user in self._users:
+            return True
+        if not self._has_refused:
+            self._has_refused = True
+            sys.stderr.write(f"refused a connection of another user, with the id {user}; this is reported once\n")
+        return False
 
     def process_request(self, request: Any, client_address: Any) -> None:
         """Start a thread for a connection, if there is room."""

@@ -221,18 +221,32 @@ CLIENT, SERVER = ("127.0.0.1", 40000), ("127.0.0.1", 8001)
 
 @pytest.mark.parametrize("prefix", ["", "0000000000000000FFFF0000"])
 @pytest.mark.skipif(sys.byteorder != "little", reason="the table is in the machine's byte order")
-def test_a_connection_of_another_user_is_refused(tmp_path: Path, prefix: str) -> None:
+def test_the_user_of_a_connection(tmp_path: Path, prefix: str) -> None:
     table = tmp_path / "tcp"
     ends = f"{prefix}0100007F:9C40", f"{prefix}0100007F:1F41"
-    for user, allowed in ((os.getuid(), True), (0, True), (os.getuid() + 1, False)):
-        others = LINE.format(*reversed(ends), os.getuid())  # the server's own end
-        table.write_text(HEADING + others + LINE.format(*ends, user))
-        assert peers.is_allowed(CLIENT, SERVER, [tmp_path / "none", table]) == allowed
-    assert peers.is_allowed(CLIENT, ("127.0.0.1", 8002), [table])
+    own_end = LINE.format(*reversed(ends), 1000)
+    table.write_text(HEADING + own_end + LINE.format(*ends, 1001))
+    assert peers.user_of(CLIENT, SERVER, [tmp_path / "none", table]) == 1001
+    assert peers.user_of(CLIENT, ("127.0.0.1", 8002), [table]) is None
+    assert peers.user_of(CLIENT, SERVER, [tmp_path / "none"]) is None
+
+
+@pytest.mark.parametrize(
+    ("own", "environment", "users"),
+    [
+        (1000, {}, {0, 1000}),
+        (1000, {"SUDO_UID": "1001"}, {0, 1000}),  # anybody can set it
+        (0, {}, {0}),
+        (0, {"SUDO_UID": "1001"}, {0, 1001}),
+        (0, {"SUDO_UID": "-1"}, {0}),
+    ],
+)
+def test_who_may_connect(own: int, environment: dict[str, str], users: set[int]) -> None:
+    assert peers.allowed(own, environment) == users
 
 
 @pytest.mark.skipif(not peers.TABLES[0].exists() or os.getuid() != 0, reason="only root can connect as another user")
-def test_another_user_gets_no_answer(desk: Desk) -> None:
+def test_another_user_gets_no_answer(desk: Desk, capfd: pytest.CaptureFixture[str]) -> None:
     code = (
         "import os, socket, sys\n"
         "os.setuid(int(sys.argv[2]))\n"
@@ -252,4 +266,6 @@ def test_another_user_gets_no_answer(desk: Desk) -> None:
         ).stdout
 
     assert connect(0).startswith("b'HTTP/1.1 200 OK")
-    assert connect(65534) == "b''\n"
+    assert [connect(65534) for _ in range(2)] == ["b''\n"] * 2
+    message = "refused a connection of another user, with the id 65534; this is reported once\n"
+    assert capfd.readouterr().err == message
