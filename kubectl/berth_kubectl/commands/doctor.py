@@ -7,12 +7,13 @@ from berth_kubectl.arguments import forms
 from berth_kubectl.commands import connecting
 from berth_kubectl.doctor.checks import Diagnosis, diagnose
 from berth_kubectl.doctor.facts import Installation
-from berth_kubectl.doctor.gathering import Api, gather
+from berth_kubectl.doctor.gathering import gather
 from berth_kubectl.errors import ANSWERED, NEGATIVE, CommandError
 from berth_kubectl.loading import heavy
 from berth_kubectl.printing import colours, output
 from berth_kubectl.printing.output import Output
 from berth_kubectl.printing.tables import clean
+from berth_kubectl.reading.session import Api
 
 SUMMARY: Final = "look for what is wrong with the installation, and show what to type"
 EXAMPLES: Final = """\
