@@ -1,0 +1,85 @@
+// Pods that hold devices, and which of them are on which card.
+
+import { hundredths, shareOf } from "./cards.js";
+import { keyOf } from "./collection.js";
+
+/** Return the row of a Holder; the former one if its version is the same. */
+export function toHolder(object, before) {
+  const version = object.metadata.resourceVersion;
+  if (before && version && before.version === version) return before;
+  return {
+    key: keyOf(object.metadata),
+    version,
+    name: object.metadata.name,
+    namespace: object.metadata.namespace ?? "",
+    node: object.node,
+    owner: object.owner?.kind ? `${object.owner.kind.toLowerCase()}/${object.owner.name}` : "",
+    scheduler: object.scheduler,
+    since: object.since,
+    endsBy: object.endsBy,
+    devices: object.devices,
+    drifted: object.drifted,
+    hundredths: object.devices.reduce((sum, part) => sum + hundredths(part), 0),
+  };
+}
+
+/** The holders of each node, and how much each namespace holds. */
+export class HolderIndex {
+  byNode = new Map();
+  /** Namespace -> hundredths of GPUs. */
+  namespaces = new Map();
+  /** Node -> number of changes of its holders, so that only its picture is drawn again. */
+  changes = new Map();
+
+  /** Take a change of a row; either may be undefined. */
+  changed(before, after) {
+    if (before) this.#drop(before);
+    if (after) this.#add(after);
+  }
+
+  /** Return the holders of a node. */
+  on(node) {
+    return this.byNode.get(node) ?? NONE;
+  }
+
+  /** Return what each holder has of a card: `{holder, share}`, the share from 0 to 1. */
+  partsOf(node, card) {
+    const parts = [];
+    for (const holder of this.on(node)) {
+      for (const part of holder.devices) {
+        if (isOn(part, card)) parts.push({ holder, part, share: shareOf(part.amounts, card.total) || 1 });
+      }
+    }
+    return parts;
+  }
+
+  #add(holder) {
+    const there = this.byNode.get(holder.node);
+    if (there) there.push(holder);
+    else this.byNode.set(holder.node, [holder]);
+    this.#count(holder, 1);
+  }
+
+  #drop(holder) {
+    const rest = this.on(holder.node).filter((each) => each !== holder);
+    if (rest.length) this.byNode.set(holder.node, rest);
+    else this.byNode.delete(holder.node);
+    this.#count(holder, -1);
+  }
+
+  #count(holder, sign) {
+    const sum = (this.namespaces.get(holder.namespace) ?? 0) + sign * holder.hundredths;
+    if (sum > 0.001) this.namespaces.set(holder.namespace, sum);
+    else this.namespaces.delete(holder.namespace);
+    if (this.byNode.has(holder.node)) this.changes.set(holder.node, (this.changes.get(holder.node) ?? 0) + 1);
+    else this.changes.delete(holder.node);
+  }
+}
+
+const NONE = [];
+
+/** Return whether a part is of a card: by its minor, or by its id if the Device no longer lists the minor. */
+function isOn(part, card) {
+  if (part.type !== card.type) return false;
+  return part.minor >= 0 ? part.minor === card.minor : part.id === card.id;
+}

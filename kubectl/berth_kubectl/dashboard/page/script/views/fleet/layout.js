@@ -1,0 +1,125 @@
+// Where the boxes of nodes are: groups, rows and their heights. Pure.
+
+import { drawingSize, SIZES } from "../../drawing/node.js";
+import { total } from "../../data/fleet.js";
+
+export const HEAD_HEIGHT = 46;
+const GROUP_GAP = 14;
+export const TILE_GAP = { s: 4, m: 8, l: 10 };
+
+const KEYS = { model: (node) => node.model, zone: (node) => node.zone, rack: (node) => node.rack };
+const NAMELESS = { model: "No model", zone: "No zone", rack: "No rack" };
+
+const collator = new Intl.Collator("en", { numeric: true });
+
+/** Return the names of nodes in their order. */
+export function sorted(nodes) {
+  return [...nodes].sort((a, b) => (a.order < b.order ? -1 : 1)).map((node) => node.name);
+}
+
+/** Return the nodes that match all words of a search. */
+export function matching(nodes, search) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  return words.length ? nodes.filter((node) => words.every((word) => node.text.includes(word))) : nodes;
+}
+
+/** Return the groups of nodes, by name: `{key, title, nodes, sums}`. */
+export function grouped(nodes, by) {
+  if (!KEYS[by]) return nodes.length ? [{ key: "", title: "", nodes, sums: total(nodes) }] : [];
+  const groups = new Map();
+  for (const node of nodes) {
+    const key = KEYS[by](node);
+    if (groups.has(key)) groups.get(key).push(node);
+    else groups.set(key, [node]);
+  }
+  return [...groups]
+    .sort(([a], [b]) => collator.compare(a, b))
+    .map(([key, members]) => ({ key, title: key || NAMELESS[by], nodes: members, sums: total(members) }));
+}
+
+/** Return the size that shows a fleet best, if the user has not chosen one. */
+export function bestSize(nodes, width) {
+  if (nodes <= 24 && width >= 700) return "l";
+  return nodes > (width >= 1600 ? 700 : 300) ? "s" : "m";
+}
+
+/** Return the size of the box of a node of a group. */
+function tileOf(size, nodes) {
+  const { pad, head, least } = SIZES[size];
+  let gpus = 1;
+  let others = 0;
+  for (const node of nodes) {
+    gpus = Math.max(gpus, node.gpus.length);
+    others = Math.max(others, node.others.length);
+  }
+  const key = `${size} ${gpus} ${others}`;
+  let tile = tiles.get(key);
+  if (!tile) {
+    if (tiles.size > 256) tiles.clear();
+    const drawing = drawingSize(size, gpus, others);
+    const width = Math.max(least, drawing.width + 2 * pad + 2);
+    tile = { drawing, width, height: drawing.height + head + 2 * pad + 2 };
+    tiles.set(key, tile);
+  }
+  return tile;
+}
+
+/** The same object each time, so that a box knows that its size has not changed. */
+const tiles = new Map();
+
+/**
+ * Return all rows with their places: `{rows, height, order}`.
+ *
+ * A row is a head `{kind: "head", y, height, group}` or boxes `{kind: "nodes", y, height, nodes, tile, first}`, where
+ * `first` is the place of its first node in `order`, the nodes as the arrow keys go.
+ */
+export function layout(groups, { width, size }) {
+  const gap = TILE_GAP[size];
+  const rows = [];
+  const order = [];
+  let y = 0;
+  for (const group of groups) {
+    if (group.title) {
+      rows.push({ kind: "head", key: `head ${group.key}`, y, height: HEAD_HEIGHT, group });
+      y += HEAD_HEIGHT;
+    }
+    const tile = tileOf(size, group.nodes);
+    const columns = Math.max(1, Math.floor((width + gap) / (tile.width + gap)));
+    for (let at = 0; at < group.nodes.length; at += columns) {
+      const nodes = group.nodes.slice(at, at + columns);
+      rows.push({ kind: "nodes", key: `${group.key} ${at}`, y, height: tile.height, nodes, tile, first: order.length });
+      for (const node of nodes) order.push(node);
+      y += tile.height + gap;
+    }
+    y += GROUP_GAP;
+  }
+  return { rows, order, height: y };
+}
+
+/** Return the part of the rows that is between two heights: `[from, to)`. */
+export function visibleRows(rows, top, bottom) {
+  let from = 0;
+  let to = rows.length;
+  while (from < to) {
+    const middle = (from + to) >> 1;
+    if (rows[middle].y + rows[middle].height < top) from = middle + 1;
+    else to = middle;
+  }
+  let end = from;
+  while (end < rows.length && rows[end].y <= bottom) end += 1;
+  return [from, end];
+}
+
+/** Return the place in `order` that a key leads to from another place. */
+export function moved({ rows, order }, place, key, page) {
+  const last = order.length - 1;
+  if (key === "ArrowLeft") return Math.max(0, place - 1);
+  if (key === "ArrowRight") return Math.min(last, place + 1);
+  if (key === "Home") return 0;
+  if (key === "End") return last;
+  const lines = rows.filter((row) => row.kind === "nodes");
+  const line = lines.findIndex((row) => place < row.first + row.nodes.length);
+  const step = { ArrowUp: -1, ArrowDown: 1, PageUp: -page, PageDown: page }[key];
+  const target = lines[Math.max(0, Math.min(lines.length - 1, line + step))];
+  return target.first + Math.min(place - lines[line].first, target.nodes.length - 1);
+}

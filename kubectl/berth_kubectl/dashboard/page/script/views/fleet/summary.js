@@ -1,0 +1,117 @@
+// The sums of the fleet, and what the colours mean.
+
+import { html } from "../../html.js";
+import { COLOURED_NAMESPACES, NAMESPACE_COLOURS, namespaceColours, USE_STEPS } from "../../drawing/colours.js";
+import { Glyph } from "../../drawing/glyphs.js";
+import { cards, count, percent } from "../../text/amounts.js";
+
+/** What a GPU can be, in the order of the bar. */
+const KINDS = [
+  ["full", "held"],
+  ["partly", "partly held"],
+  ["free", "free"],
+  ["unusable", "free, but not usable"],
+  ["failed", "failed"],
+];
+
+/** A bar of what the GPUs are. */
+export function ShareBar({ sums }) {
+  const listed = KINDS.filter(([key]) => sums[key] > 0);
+  const text = listed.map(([key, name]) => `${count(sums[key])} ${name}`).join(", ");
+  return html`<div class="share-bar" role="img" aria-label=${text || "no GPUs"} title=${text}>
+    ${listed.map(([key]) => html`<span key=${key} class="share-${key}" style=${{ flexGrow: sums[key] }}></span>`)}
+  </div>`;
+}
+
+/** The sums in large numbers; what was not measured has no number. */
+export function Summary({ sums, isComplete }) {
+  const power = sums.powered ? `${count(Math.round(sums.power / 100) / 10)} kW` : null;
+  return html`<section class="summary" aria-label="Sums" data-complete=${isComplete}>
+    <dl>
+      <${Figure} name="GPUs" value=${count(sums.gpus)} more=${`on ${count(sums.nodes)} nodes`} />
+      <${Figure} name="Free" value=${count(sums.free)} tone="free" more=${`${count(sums.partly)} partly held`} />
+      <${Figure}
+        name="Held"
+        value=${sums.gpus ? percent(sums.held / sums.gpus) : "–"}
+        more=${`${count(Math.round(sums.held * 10) / 10)} GPUs`}
+      />
+      <${Figure}
+        name="In use"
+        value=${sums.measured ? percent(sums.use / sums.measured) : null}
+        more=${sums.measured ? `${count(sums.measured)} of ${count(sums.gpus)} measured` : "no metrics"}
+      />
+      <${Figure} name="Held, idle" value=${sums.measured ? count(sums.idle) : null} more="use below 1 %" />
+      <${Figure} name="Power" value=${power} more=${power ? `of ${count(sums.powered)} GPUs` : "no metrics"} />
+      <${Figure} name="Failed" value=${count(sums.failed)} tone=${sums.failed ? "bad" : ""} more="GPUs with a fault" />
+      <${Figure}
+        name="Nodes not ready"
+        value=${count(sums.unready)}
+        tone=${sums.unready ? "warn" : ""}
+        more="cordoned, silent, blocked"
+      />
+    </dl>
+    <${ShareBar} sums=${sums} />
+  </section>`;
+}
+
+function Figure({ name, value, more, tone = "" }) {
+  return html`<div class="figure ${tone}">
+    <dt>${name}</dt>
+    <dd>
+      ${value === null ? html`<span class="not-measured">not measured</span>` : html`<strong>${value}</strong>`}
+      <small>${more}</small>
+    </dd>
+  </div>`;
+}
+
+/** What the fills of the cards mean. */
+export function Legend({ mode, namespaces, holdersError }) {
+  return html`<section class="legend" aria-label="Legend">
+    <ul>
+      ${mode === "namespace" && html`<${NamespaceLegend} namespaces=${namespaces} error=${holdersError} />`}
+      ${mode === "use" && html`<${UseLegend} />`}
+      ${mode === "health" && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held</li>`}
+      <li><i class="swatch swatch-free"></i>free</li>
+      <li><i class="swatch swatch-failed"><${Glyph} name="failed" size="10" /></i>failed</li>
+      <li><i class="swatch swatch-mig"></i>MIG</li>
+      ${["Cordoned", "Silent", "NotReady", "Blocked"].map(
+        (state) => html`<li key=${state} class="legend-state is-${state}"><${Glyph} name=${state} /> ${STATES[state]}</li>`,
+      )}
+    </ul>
+  </section>`;
+}
+
+const STATES = { Cordoned: "cordoned", Silent: "agent silent", NotReady: "not ready", Blocked: "blocked" };
+
+function NamespaceLegend({ namespaces, error }) {
+  const listed = [...namespaces].sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
+  const own = listed.filter(([name]) => namespaceColours.place(name) >= 0).slice(0, COLOURED_NAMESPACES);
+  const rest = listed.length - own.length;
+  return html`
+    ${own.map(
+      ([name, held]) => html`<li key=${name}><${NamespaceSwatch} name=${name} />${name} <small>${cards(held)}</small></li>`,
+    )}
+    ${rest > 0 && html`<li><i class="swatch" style=${{ background: "var(--ns-other)" }}></i>${rest} more</li>`}
+    ${error && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held, by pods that you may not see</li>`}
+  `;
+}
+
+/** The colour of a namespace. */
+export function NamespaceSwatch({ name }) {
+  const place = namespaceColours.place(name);
+  const colour = place < 0 ? "var(--ns-other)" : `var(--ns-${place % NAMESPACE_COLOURS})`;
+  const striped = place >= NAMESPACE_COLOURS ? "swatch-striped" : "";
+  return html`<i class="swatch ${striped}" style=${{ backgroundColor: colour }}></i>`;
+}
+
+function UseLegend() {
+  const steps = Array.from({ length: USE_STEPS }, (_, step) => step);
+  return html`
+    <li><i class="swatch swatch-idle"></i>held, idle</li>
+    <li>
+      <span class="ramp">${steps.map((step) => html`<i key=${step} class="swatch" style=${{ background: `var(--use-${step})` }}></i>`)}</span>
+      use 1 to 100 %
+    </li>
+    <li><i class="swatch swatch-unmeasured"></i>held, not measured</li>
+  `;
+}

@@ -1,0 +1,6 @@
+import { html } from "../html.js";
+
+/** The Holders view. */
+export function HoldersView() {
+  return html`<h1>Holders</h1>`;
+}

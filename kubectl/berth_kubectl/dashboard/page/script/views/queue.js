@@ -1,0 +1,231 @@
+// The Queue view: the pods that wait, in their order, and why.
+
+import { serverNow } from "../data/requests.js";
+import { waited } from "../data/queue.js";
+import { queue } from "../data/sources.js";
+import { Glyph } from "../drawing/glyphs.js";
+import { html, useMemo } from "../html.js";
+import { Choice } from "../parts/choice.js";
+import { useCollections, useTicks } from "../parts/hooks.js";
+import { NodeLink, PodLink } from "../parts/links.js";
+import { Loading, Notice, Refusal, Restricted } from "../parts/notices.js";
+import { Search } from "../parts/search.js";
+import { sortRows, Table } from "../parts/table.js";
+import { setQuery } from "../router.js";
+import { age, count, counted, requests } from "../text/amounts.js";
+
+export const STATES = { active: "Active", backoff: "Backing off", unschedulable: "Unschedulable", gated: "Gated" };
+const SHOWN_REASONS = 8;
+const GROUPS = [
+  ["none", "None"],
+  ["gang", "Gang"],
+  ["namespace", "Namespace"],
+  ["state", "State"],
+];
+
+/** The view; its state is in the query. */
+export function QueueView({ query }) {
+  useCollections(queue);
+  useTicks(5000);
+  const now = serverNow();
+  const pods = useMemo(() => [...queue.rows.values()].sort((a, b) => a.position - b.position), [queue.version]);
+  const shown = useMemo(() => pods.filter(filterOf(query)), [pods, query.search, query.reason]);
+  return html`
+    <div class="view-head">
+      <h1>Queue</h1>
+      <p class="view-sub">Pods that wait for a node, in the order in which they are tried. Positions count the pods of all namespaces.</p>
+    </div>
+    <${Restricted} source=${queue} />
+    ${queue.error && queue.error.status !== 0 && html`<${Refusal} error=${queue.error} resource="queue" namespace=${queue.namespace} />`}
+    ${pods.length ? html`<${Content} pods=${pods} shown=${shown} query=${query} now=${now} />` : html`<${Empty} />`}
+  `;
+}
+
+function Empty() {
+  if (queue.error) return queue.error.status === 0 && html`<${Refusal} error=${queue.error} retry=${() => queue.retry()} />`;
+  if (!queue.isComplete) return html`<${Loading} what="the queue" />`;
+  return html`<${Notice} glyph="Ready" tone="good" title="No pods wait">
+    <p>${queue.namespace ? `No pod of the namespace ${queue.namespace} waits` : "Every pod of Berth has a node"}.</p>
+  <//>`;
+}
+
+function filterOf({ search = "", reason = "" }) {
+  const words = search.toLowerCase().split(/\s+/).filter(Boolean);
+  return (pod) => {
+    const text = `${pod.key} ${pod.gang?.name ?? ""} ${pod.message}`.toLowerCase();
+    return words.every((word) => text.includes(word)) && (!reason || pod.reasons.some((each) => each.reason === reason));
+  };
+}
+
+function Content({ pods, shown, query, now }) {
+  const by = query.group ?? "none";
+  return html`
+    <${Totals} pods=${pods} now=${now} />
+    <div class="columns">
+      <${Reasons} pods=${pods} chosen=${query.reason ?? ""} />
+      <${Gangs} pods=${pods} />
+    </div>
+    <div class="tools">
+      <${Search}
+        value=${query.search ?? ""}
+        label="Search pods by name, namespace, gang or message"
+        placeholder="Search pod, namespace, gang, message"
+        change=${(text) => setQuery({ search: text }, { replace: true })}
+      />
+      <${Choice} label="Group" name="group" value=${by} options=${GROUPS} change=${(value) => setQuery({ group: value })} />
+      <p class="tools-note" role="status">${shown.length === pods.length ? counted(pods.length, "pod") : `${count(shown.length)} of ${counted(pods.length, "pod")}`}</p>
+    </div>
+    ${groupsOf(shown, by).map(
+      ([title, members]) => html`<section key=${title} class="group">
+        ${title && html`<h2>${title} <small>${counted(members.length, "pod")}</small></h2>`}
+        <${QueueTable} pods=${members} title=${title} sort=${query.sort ?? "position"} now=${now} />
+      </section>`,
+    )}
+  `;
+}
+
+function groupsOf(pods, by) {
+  const key = {
+    gang: (pod) => (pod.gang ? `Gang ${pod.namespace}/${pod.gang.name}` : "Single pods"),
+    namespace: (pod) => pod.namespace,
+    state: (pod) => STATES[pod.state] ?? pod.state,
+  }[by];
+  if (!key) return [["", pods]];
+  const groups = new Map();
+  for (const pod of pods) groups.set(key(pod), [...(groups.get(key(pod)) ?? []), pod]);
+  return [...groups];
+}
+
+function Totals({ pods, now }) {
+  const longest = pods.reduce((most, pod) => Math.max(most, waited(pod, now)), 0);
+  const states = Object.keys(STATES).map((state) => [state, pods.filter((pod) => pod.state === state).length]);
+  return html`<section class="summary" aria-label="Sums">
+    <dl>
+      <div class="figure"><dt>Waiting</dt><dd><strong>${count(pods.length)}</strong><small>pods</small></dd></div>
+      ${states
+        .filter(([, number]) => number)
+        .map(
+          ([state, number]) => html`<div key=${state} class="figure">
+            <dt><${Glyph} name=${state} /> ${STATES[state]}</dt>
+            <dd><strong>${count(number)}</strong><small>${HINTS[state]}</small></dd>
+          </div>`,
+        )}
+      <div class="figure"><dt>Longest wait</dt><dd><strong>${age(longest)}</strong><small>since creation</small></dd></div>
+    </dl>
+  </section>`;
+}
+
+const HINTS = { active: "tried next", backoff: "tried after a pause", unschedulable: "tried after an event", gated: "kept by gates" };
+
+/** The reasons of all pods: the most frequent first. A click shows the pods of one. */
+function Reasons({ pods, chosen }) {
+  const sums = new Map();
+  for (const pod of pods) for (const { reason } of pod.reasons) sums.set(reason, (sums.get(reason) ?? 0) + 1);
+  const listed = [...sums].sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
+  if (!listed.length) return null;
+  const most = listed[0][1];
+  return html`<section class="panel" aria-labelledby="reasons-title">
+    <h2 id="reasons-title">Why they wait</h2>
+    <ul class="bars">
+      ${listed.slice(0, SHOWN_REASONS).map(
+        ([reason, number]) => html`<li key=${reason}>
+          <button
+            type="button"
+            aria-pressed=${reason === chosen}
+            onClick=${() => setQuery({ reason: reason === chosen ? "" : reason })}
+          >
+            <span class="bar" aria-hidden="true" style=${{ width: `${(100 * number) / most}%` }}></span>
+            <span class="bar-text">${reason}</span><span class="bar-number">${count(number)}<span class="visually-hidden"> pods</span></span>
+          </button>
+        </li>`,
+      )}
+    </ul>
+    ${listed.length > SHOWN_REASONS && html`<p class="more">and ${counted(listed.length - SHOWN_REASONS, "more reason")}</p>`}
+  </section>`;
+}
+
+/** The pod groups that wait. */
+function Gangs({ pods }) {
+  const gangs = new Map();
+  for (const pod of pods) {
+    if (!pod.gang) continue;
+    const key = `${pod.namespace}/${pod.gang.name}`;
+    gangs.set(key, { key, gang: pod.gang, pods: [...(gangs.get(key)?.pods ?? []), pod] });
+  }
+  if (!gangs.size) return null;
+  return html`<section class="panel" aria-labelledby="gangs-title">
+    <h2 id="gangs-title">Gangs</h2>
+    <ul class="gangs">
+      ${[...gangs.values()].map(
+        ({ key, gang, pods: members }) => html`<li key=${key}>
+          <span class="gang-name">${key}</span>
+          <${GangProgress} gang=${gang} />
+          <span class="gang-pods">${members.length} wait, first <${PodLink} namespace=${members[0].namespace} name=${members[0].name} /></span>
+        </li>`,
+      )}
+    </ul>
+  </section>`;
+}
+
+/** How many of the required members of a gang exist. */
+export function GangProgress({ gang }) {
+  const { members = 0, required = 0 } = gang;
+  const boxes = Math.min(required, 32);
+  const isShort = members < required;
+  return html`<span class="progress ${isShort ? "short" : ""}">
+    <span class="progress-boxes" aria-hidden="true">
+      ${Array.from({ length: boxes }, (_, at) => html`<i key=${at} class=${(at / boxes) * required < members ? "filled" : ""}></i>`)}
+    </span>
+    <span><strong>${count(members)} of ${count(required)}</strong> members${isShort ? ` – ${counted(required - members, "pod is", "pods are")} missing` : ""}</span>
+  </span>`;
+}
+
+function QueueTable({ pods, title, sort, now }) {
+  const columns = useMemo(() => columnsOf(now), [now]);
+  const rows = sortRows(pods, columns, sort);
+  return html`<${Table}
+    caption=${title ? `Waiting pods: ${title}` : "Waiting pods"}
+    columns=${columns}
+    rows=${rows}
+    keyOf=${(pod) => pod.key}
+    rowProps=${(pod) => ({ "data-pod": pod.key, class: `row-${pod.state}` })}
+    sort=${sort}
+    setSort=${(value) => setQuery({ sort: value }, { replace: true })}
+    rowHeight=${44}
+  />`;
+}
+
+function columnsOf(now) {
+  return [
+    { key: "position", title: "#", numeric: true, value: (pod) => pod.position, cell: (pod) => count(pod.position) },
+    {
+      key: "name",
+      title: "Pod",
+      value: (pod) => pod.name,
+      cell: (pod) => html`<${PodLink} namespace=${pod.namespace} name=${pod.name} />`,
+    },
+    { key: "namespace", title: "Namespace", value: (pod) => pod.namespace },
+    { key: "state", title: "State", value: (pod) => pod.state, cell: (pod) => html`<${State} pod=${pod} />` },
+    { key: "waiting", title: "Waiting", numeric: true, value: (pod) => waited(pod, now), cell: (pod) => age(waited(pod, now)) },
+    { key: "priority", title: "Priority", numeric: true, value: (pod) => pod.priority, cell: (pod) => count(pod.priority) },
+    { key: "requests", title: "Requests", value: (pod) => requests(pod.requests) },
+    { key: "gang", title: "Gang", value: (pod) => pod.gang?.name ?? "", cell: (pod) => gangText(pod.gang) },
+    { key: "message", title: "Why", wide: true, value: (pod) => pod.message, cell: (pod) => html`<${Why} pod=${pod} />` },
+  ];
+}
+
+function gangText(gang) {
+  if (!gang) return html`<span class="none">–</span>`;
+  return gang.required === undefined ? gang.name : html`${gang.name} <small>${gang.members} of ${gang.required}</small>`;
+}
+
+function State({ pod }) {
+  const text = STATES[pod.state] ?? pod.state;
+  return html`<span class="state state-${pod.state}"><${Glyph} name=${pod.state} /> ${text}${pod.backoffSeconds ? ` ${age(pod.backoffSeconds)}` : ""}</span>`;
+}
+
+function Why({ pod }) {
+  return html`<span class="why" title=${pod.message}>
+    ${pod.reservedNode && html`<span class="tag">reserved: <${NodeLink} name=${pod.reservedNode} /></span> `}${pod.message || html`<span class="none">not tried yet</span>`}
+  </span>`;
+}
