@@ -2,6 +2,7 @@
 
 import { pause, slices } from "./pacing.js";
 import { list, pathOf, RequestError, watch } from "./requests.js";
+import { withSlot } from "./slots.js";
 
 /** Of a watch. Short, so that also a fleet without changes confirms its data: the server sends no empty bookmarks. */
 const WATCH_SECONDS = 40;
@@ -9,8 +10,12 @@ const FIRST_PAUSE = 1000;
 const LONGEST_PAUSE = 15000;
 /** Before a watch that follows one that ended at once. */
 const SHORTEST_WATCH = 1000;
-/** Between two pictures while the first list arrives. */
+/** Between two lists, if other windows have all the slots for watches. */
+const WITHOUT_WATCH = 5000;
+/** Between two pictures while the first list arrives, and afterwards; for each 1,000 rows as much more. */
 const FIRST_LIST_MS = 200;
+const PICTURE_MS = 30;
+const LONGEST_WAIT_MS = 400;
 const GONE = 410;
 const FORBIDDEN = 403;
 
@@ -47,11 +52,16 @@ export class Collection {
   #stop = null;
   #failures = 0;
 
-  /** Create a collection; `toRow(object)` returns what is kept of an object. */
-  constructor(resource, { toRow, changed = () => undefined }) {
+  /**
+   * Create a collection. `toRow(object, before)` returns what is kept of an object, `parse(text)` the object of
+   * an item or frame; `changed(before, after)` is called with each change, and `listing()` before each list, as changes before it may have been missed.
+   */
+  constructor(resource, { toRow, parse = JSON.parse, changed = () => undefined, listing = () => undefined }) {
     this.resource = resource;
     this.toRow = toRow;
+    this.parse = (text) => parse(text);
     this.changed = changed;
+    this.listing = listing;
   }
 
   /** Call a function, at most once for each painted frame, when something has changed; return how to end that. */
@@ -104,9 +114,13 @@ export class Collection {
     this.#confirm();
     while (!signal.aborted) {
       const began = performance.now();
-      const after = await this.#watch(version, signal);
-      if (after === null) return; // expired: list again
-      version = after;
+      const outcome = await withSlot(() => this.#watch(version, signal));
+      if (!outcome.ran) {
+        await pause(WITHOUT_WATCH, signal);
+        return;
+      }
+      if (outcome.value === null) return; // expired: list again
+      version = outcome.value;
       if (performance.now() - began < SHORTEST_WATCH) await pause(SHORTEST_WATCH, signal);
     }
   }
@@ -115,7 +129,8 @@ export class Collection {
     const path = pathOf(this.resource, this.namespace);
     const seen = new Set();
     const rest = slices();
-    const objects = list(path, signal);
+    const objects = list(path, { signal, parse: this.parse });
+    this.listing();
     for (;;) {
       const { done, value } = await objects.next();
       signal.throwIfAborted();
@@ -132,7 +147,7 @@ export class Collection {
   /** Follow one watch; return the version that it reached, or null if the server has forgotten ours. */
   async #watch(version, signal) {
     const rest = slices();
-    const options = { seconds: WATCH_SECONDS, signal, opened: () => this.#confirm() };
+    const options = { seconds: WATCH_SECONDS, signal, parse: this.parse, opened: () => this.#confirm() };
     for await (const { type, object } of watch(pathOf(this.resource, this.namespace), version, options)) {
       signal.throwIfAborted();
       if (type === "ERROR") {
@@ -216,14 +231,14 @@ export class Collection {
     this.#notify();
   }
 
-  /** Coalesce all changes of a frame; while the first list arrives, which changes everything, those of a longer time. */
+  /** Coalesce changes: a picture costs more the more rows there are, and the first list changes everything. */
   #notify() {
     if (this.#frame) return;
     const call = () => {
       this.#frame = 0;
       for (const listener of [...this.#listeners]) listener();
     };
-    const wait = this.isComplete ? 0 : FIRST_LIST_MS;
-    this.#frame = wait ? setTimeout(() => requestAnimationFrame(call), wait) : requestAnimationFrame(call);
+    const wait = (this.isComplete ? PICTURE_MS : FIRST_LIST_MS) * (this.rows.size / 1000);
+    this.#frame = setTimeout(() => requestAnimationFrame(call), Math.min(wait, LONGEST_WAIT_MS));
   }
 }

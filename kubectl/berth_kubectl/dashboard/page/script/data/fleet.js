@@ -30,7 +30,21 @@ export function orderOf(name) {
   return name.replace(/\d+/g, (digits) => digits.padStart(9, "0"));
 }
 
-function toCard(card, indexOf) {
+/** Grows with each gap in what is read of the fleet: a card may have been used in between. */
+let gaps = 0;
+
+/** Note that changes may have been missed, so that no card counts as idle since before. */
+export function noteGap() {
+  gaps += 1;
+}
+
+/** Return since when a card is idle, by performance.now(): `{at, gaps}`, as far as this page has seen it; else null. */
+function idleSince(card, before) {
+  if (!isIdle(card)) return null;
+  return before?.idleSince?.gaps === gaps ? before.idleSince : { at: performance.now(), gaps };
+}
+
+function toCard(card, before) {
   const mig = card.mig ?? [];
   const kept = {
     type: shared(card.type),
@@ -45,37 +59,58 @@ function toCard(card, indexOf) {
     numaNode: card.numaNode,
     pcie: shared(card.pcie),
     mig,
-    links: linksOf(card.links ?? {}, indexOf),
     metrics: card.metrics ?? null,
   };
   const share = heldShare(kept);
   // A card that offers nothing, because it has failed, may still be held.
   kept.held = card.users > 0 && share === 0 ? 1 : share;
+  kept.idleSince = idleSince(kept, before);
   return kept;
 }
 
-/** Return the kinds of links to the node's other cards, by their index. */
-function linksOf(links, indexOf) {
-  const kinds = [];
-  for (const [id, kind] of Object.entries(links)) {
-    const index = indexOf.get(id);
-    if (index !== undefined) kinds[index] = shared(kind);
+const LINKS = '"links":{';
+/** The end of a JSON string that is a value; not a quote that is escaped or that begins a string. */
+const ENDS_STRING = /[^\\:,{]"$/;
+
+/**
+ * Return a FleetNode's JSON with empty `links`: they are most of it, the keys of each card are others, and only the
+ * details show them. The text is returned as it is if an end is not certain.
+ */
+export function withoutLinks(text) {
+  let kept = "";
+  let from = 0;
+  for (let at = text.indexOf(LINKS); at >= 0; at = text.indexOf(LINKS, from)) {
+    const start = at + LINKS.length;
+    const end = text.indexOf("}", start);
+    if (end > start && !ENDS_STRING.test(text.slice(end - 2, end))) return text;
+    kept += text.slice(from, start);
+    from = end;
   }
-  return kinds;
+  return kept + text.slice(from);
+}
+
+/** Return the kinds of links between the cards of a FleetNode: of each, by the index of the other. */
+export function linksOf(object) {
+  const indexOf = new Map(object.devices.map((card, index) => [card.id, index]));
+  return object.devices.map((card) => {
+    const kinds = object.devices.map(() => "");
+    for (const [id, kind] of Object.entries(card.links ?? {})) if (indexOf.has(id)) kinds[indexOf.get(id)] = kind;
+    return kinds;
+  });
 }
 
 /** Return the row of a FleetNode; the former one if its version is the same. */
 export function toNode(object, before) {
   const version = object.metadata.resourceVersion;
   if (before && version && before.version === version) return before;
-  const indexOf = new Map(object.devices.map((card, index) => [card.id, index]));
-  const cards = object.devices.map((card) => toCard(card, indexOf));
+  const known = new Map(before?.cards.map((card) => [card.id, card]));
+  const cards = object.devices.map((card) => toCard(card, known.get(card.id)));
   const models = Object.keys(object.models).map(shared).sort();
   const state = stateOf(object);
   const name = object.metadata.name;
   return {
     name,
-    order: shared(orderOf(name)),
+    order: before?.order ?? orderOf(name),
     version,
     state,
     blocked: object.blocked,
@@ -88,7 +123,7 @@ export function toNode(object, before) {
     gpus: cards.filter((card) => card.type === GPU),
     others: cards.filter((card) => card.type !== GPU),
     sums: sumsOf(cards, state),
-    text: shared([name, ...models, object.zone, object.rack, state].join(" ").toLowerCase()),
+    text: [name, ...models, object.zone, object.rack, state].join(" ").toLowerCase(),
   };
 }
 
@@ -147,11 +182,26 @@ function addMetrics(sums, card) {
   }
 }
 
-/** Add the sums of nodes. */
+/** Add the sums of nodes. Each field by its name: this runs for all nodes with each picture. */
 export function total(nodes) {
-  const sums = noSums();
-  for (const node of nodes) for (const key in sums) sums[key] += node.sums[key];
-  return sums;
+  const all = noSums();
+  for (const { sums } of nodes) {
+    all.nodes += sums.nodes;
+    all.gpus += sums.gpus;
+    all.held += sums.held;
+    all.partly += sums.partly;
+    all.full += sums.full;
+    all.free += sums.free;
+    all.failed += sums.failed;
+    all.unusable += sums.unusable;
+    all.measured += sums.measured;
+    all.use += sums.use;
+    all.idle += sums.idle;
+    all.power += sums.power;
+    all.powered += sums.powered;
+    all.unready += sums.unready;
+  }
+  return all;
 }
 
 /** Return whether a held card was measured, and is idle; false if it was not measured. */

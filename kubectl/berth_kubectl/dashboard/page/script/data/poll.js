@@ -22,9 +22,10 @@ export class Poll {
   #stop = null;
   #wake = null;
 
-  /** Create a poll that reads once in `interval` milliseconds. */
-  constructor(interval) {
+  /** Create a poll that reads once in `interval` milliseconds; `isAbsence(error)`: there is no such object. */
+  constructor(interval, isAbsence = () => false) {
     this.interval = interval;
+    this.isAbsence = isAbsence;
   }
 
   /** Call a function when something has changed; return how to end that. */
@@ -60,32 +61,42 @@ export class Poll {
 
   async #run(signal) {
     let failures = 0;
+    if (!this.value) this.#become("loading");
     while (!signal.aborted) {
       const began = performance.now();
-      let wait = this.interval;
-      try {
-        if (!this.value) this.#become("loading");
-        const value = await getObject(this.path, signal);
-        if (signal.aborted) return;
-        failures = 0;
-        this.#take(value);
-        wait = Math.max(this.interval, REST_FACTOR * (performance.now() - began));
-      } catch (error) {
-        if (signal.aborted) return;
-        wait = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** failures);
-        failures += 1;
-        this.error = error;
-        this.retryAt = performance.now() + wait;
-        this.#become("lost");
-      }
+      const error = await this.#read(signal);
+      if (signal.aborted) return;
+      failures = error ? failures + 1 : 0;
+      const wait = error
+        ? Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** (failures - 1))
+        : Math.max(this.interval, REST_FACTOR * (performance.now() - began));
+      if (error) this.#fail(error, wait);
       const woken = new Promise((resolve) => (this.#wake = resolve));
       await Promise.race([pause(wait, signal), woken]);
     }
   }
 
-  #take(value) {
+  /** Read once; return the error that the server did not answer with. */
+  async #read(signal) {
+    try {
+      const value = await getObject(this.path, signal);
+      if (!signal.aborted) this.#take(value, null);
+    } catch (error) {
+      if (!this.isAbsence(error)) return error;
+      if (!signal.aborted) this.#take(null, error);
+    }
+    return null;
+  }
+
+  #fail(error, wait) {
+    this.error = error;
+    this.retryAt = performance.now() + wait;
+    this.#become("lost");
+  }
+
+  #take(value, absence) {
     this.value = value;
-    this.error = null;
+    this.error = absence;
     this.confirmedAt = performance.now();
     this.#become("live");
   }

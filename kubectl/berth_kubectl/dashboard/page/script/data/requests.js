@@ -2,6 +2,7 @@
 
 import { ListSplitter, LineSplitter } from "./splitter.js";
 
+const NOT_FOUND = 404;
 const ROOT = "/apis/visibility.berth.dev/v1alpha1";
 
 /** A request that was refused, or had no answer. */
@@ -61,9 +62,21 @@ async function refusal(answer) {
   }
 }
 
+/** Return whether an error says that a pod does not exist; the same status means that the API is not served. */
+export function isNoPod(error) {
+  return error.status === NOT_FOUND && /^pods? ".*" not found$/.test(error.message);
+}
+
 /** Return one object. */
 export async function getObject(path, signal) {
   return (await get(path, {}, signal)).json();
+}
+
+/** Return the FleetNode of a name; undefined if there is none. */
+export async function readNode(name, signal) {
+  const selector = encodeURIComponent(`metadata.name=${name}`);
+  const { items } = await getObject(`${pathOf("fleet")}?fieldSelector=${selector}`, signal);
+  return items.find((each) => each.metadata.name === name);
 }
 
 /** Yield the bytes of an answer as they arrive. */
@@ -89,22 +102,22 @@ async function read(reader, signal) {
   }
 }
 
-/** Yield the objects of a list as they arrive; return its resourceVersion. */
-export async function* list(path, signal) {
+/** Yield the objects of a list as they arrive, parsed by `parse`; return its resourceVersion. */
+export async function* list(path, { signal, parse }) {
   const splitter = new ListSplitter();
   for await (const bytes of bytesOf(await get(path, {}, signal), signal)) {
-    for (const text of splitter.push(bytes)) yield JSON.parse(text);
+    for (const text of splitter.push(bytes)) yield parse(text);
   }
   return String(splitter.end().metadata?.resourceVersion ?? "");
 }
 
 /** Yield the frames of a watch; `opened` is called as soon as the server has accepted it. */
-export async function* watch(path, version, { seconds, signal, opened }) {
+export async function* watch(path, version, { seconds, signal, parse, opened }) {
   const query = { watch: "true", resourceVersion: version, timeoutSeconds: seconds, allowWatchBookmarks: "true" };
   const answer = await get(path, query, signal);
   opened();
   const splitter = new LineSplitter();
   for await (const bytes of bytesOf(answer, signal)) {
-    for (const text of splitter.push(bytes)) yield JSON.parse(text);
+    for (const text of splitter.push(bytes)) yield parse(text);
   }
 }

@@ -2,22 +2,26 @@
 // so a view watches only what it shows, and a hidden tab watches nothing.
 
 import { Collection } from "./collection.js";
-import { toNode } from "./fleet.js";
+import { noteGap, toNode, withoutLinks } from "./fleet.js";
 import { HolderIndex, toHolder } from "./holders.js";
 import { Poll } from "./poll.js";
 import { toQueued } from "./queue.js";
-import { explanationPath } from "./requests.js";
+import { explanationPath, isNoPod } from "./requests.js";
 
 const HIDDEN_AFTER_MS = 20000;
 
 export const holderIndex = new HolderIndex();
-export const fleet = new Collection("fleet", { toRow: toNode });
+export const fleet = new Collection("fleet", {
+  toRow: toNode,
+  parse: (text) => JSON.parse(withoutLinks(text)),
+  listing: noteGap,
+});
 export const holders = new Collection("holders", {
   toRow: toHolder,
   changed: (before, after) => holderIndex.changed(before, after),
 });
 export const queue = new Collection("queue", { toRow: toQueued });
-export const explanation = new Poll(2000);
+export const explanation = new Poll(2000, isNoPod);
 export const doctor = new Poll(30000);
 
 const NAMESPACED = new Set([holders, queue]);

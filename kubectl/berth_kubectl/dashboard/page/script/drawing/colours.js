@@ -65,6 +65,7 @@ function read() {
     ink: of("ink"),
     hatch: of("hatch"),
     surface: of("surface"),
+    mark: of("accent"),
     idle: of("idle"),
     namespaces: several("ns", NAMESPACE_COLOURS),
     use: several("use", USE_STEPS),

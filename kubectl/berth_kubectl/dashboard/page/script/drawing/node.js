@@ -9,18 +9,23 @@ import { slicesOf } from "../data/cards.js";
 export const MAX_COLUMNS = 8;
 
 export const SIZES = {
-  s: { cell: 8, height: 15, gap: 2, pad: 4, head: 0, pill: 2, least: 0 },
-  m: { cell: 13, height: 26, gap: 2, pad: 7, head: 18, pill: 4, least: 104 },
-  l: { cell: 20, height: 40, gap: 3, pad: 9, head: 22, pill: 5, least: 150 },
+  s: { cell: 8, widest: 13, height: 15, gap: 2, pad: 4, head: 0, pill: 2, least: 0 },
+  m: { cell: 12, widest: 22, height: 26, gap: 2, pad: 7, head: 18, pill: 4, least: 104 },
+  l: { cell: 20, widest: 34, height: 42, gap: 3, pad: 9, head: 22, pill: 5, least: 150 },
 };
 
-/** Return how large the drawing of some cards is, in CSS pixels. */
-export function drawingSize(size, gpus, others) {
-  const { cell, height, gap, pill } = SIZES[size];
-  const columns = Math.max(1, Math.min(MAX_COLUMNS, gpus));
+/** Return how large the drawing of some cards is, in CSS pixels, if each is `cell` wide. */
+export function drawingSize(size, { gpus, others, cell }) {
+  const { height, gap, pill } = SIZES[size];
   const rows = Math.max(1, Math.ceil(gpus / MAX_COLUMNS));
   const pills = Math.ceil(others / MAX_COLUMNS);
-  return { width: columns * (cell + gap) - gap, height: rows * (height + gap) - gap + pills * (pill + gap) };
+  const width = columnsOf(gpus) * (cell + gap) - gap;
+  return { cell, width, height: rows * (height + gap) - gap + pills * (pill + gap) };
+}
+
+/** Return the number of cards in a row. */
+export function columnsOf(gpus) {
+  return Math.max(1, Math.min(MAX_COLUMNS, gpus));
 }
 
 const CROSS = new Path2D(GLYPHS.failed);
@@ -28,10 +33,11 @@ const CROSS = new Path2D(GLYPHS.failed);
 /**
  * Draw a node's cards; `mode` is `namespace`, `use` or `health`, `partsOf(card)` returns the shares of its holders.
  */
-export function drawNode(canvas, node, { size, mode, partsOf, width, height }) {
+export function drawNode(canvas, node, { size, mode, partsOf, drawing }) {
   const scale = devicePixelRatio || 1;
-  const context = prepare(canvas, width, height, scale);
-  const { cell, height: tall, gap, pill } = SIZES[size];
+  const context = prepare(canvas, drawing.width, drawing.height, scale);
+  const { height: tall, gap, pill } = SIZES[size];
+  const { cell } = drawing;
   const dim = node.state === "Ready" || node.state === "Cordoned" ? 1 : 0.5;
   const style = { mode, partsOf, dim, theme: colours(), scale };
   node.gpus.forEach((card, index) => {
@@ -47,7 +53,8 @@ export function drawNode(canvas, node, { size, mode, partsOf, width, height }) {
   });
 }
 
-function prepare(canvas, width, height, scale) {
+/** Return the context of a canvas that has a size in CSS pixels, and is empty. */
+export function prepare(canvas, width, height, scale) {
   const [w, h] = [Math.round(width * scale), Math.round(height * scale)];
   if (canvas.width !== w || canvas.height !== h) {
     canvas.width = w;

@@ -4,18 +4,19 @@ import { html, useEffect, useRef, useState } from "../html.js";
 import { age } from "../text/amounts.js";
 import { useCollections, useTicks } from "./hooks.js";
 
-const FORBIDDEN = 403;
+/** The server has answered, and the view says what. */
+const REFUSED = { 403: "Not permitted", 404: "Not served" };
 /** Seconds after which data that nothing has confirmed is called stale; a watch confirms it every 40. */
 const STALE_AFTER = 60;
 
 /** Return the state of a view's sources: `{state, seconds, error, retryIn}`; state is loading, live, stale or lost. */
 export function connectionOf(sources, now) {
-  const read = sources.filter((each) => each.error?.status !== FORBIDDEN);
+  const read = sources.filter((each) => each.phase === "live" || !REFUSED[each.error?.status]);
   const lost = read.find((each) => each.phase === "lost");
   const times = read.map((each) => each.confirmedAt).filter((time) => time > 0);
   const seconds = times.length ? (now - Math.min(...times)) / 1000 : null;
   if (lost) return { state: "lost", seconds, error: lost.error, retryIn: Math.max(0, (lost.retryAt - now) / 1000) };
-  if (!read.length) return { state: "lost", seconds: null, error: sources[0]?.error ?? null, retryIn: 0 };
+  if (!read.length) return { state: "lost", seconds: null, text: REFUSED[sources[0]?.error.status] };
   if (seconds === null) return { state: "loading", seconds };
   return { state: seconds > STALE_AFTER ? "stale" : "live", seconds };
 }
@@ -26,7 +27,7 @@ const TEXTS = { loading: "Reading", live: "Live", stale: "Stale", lost: "Connect
 export function Connection({ sources }) {
   useTicks();
   useCollections(...sources);
-  const { state, seconds, error, retryIn } = connectionOf(sources, performance.now());
+  const { state, seconds, error, retryIn, text = TEXTS[state] } = connectionOf(sources, performance.now());
   const old = seconds === null ? "" : state === "lost" ? `data is ${age(seconds)} old` : `${age(seconds)} ago`;
   return html`<p
     class="connection"
@@ -35,7 +36,7 @@ export function Connection({ sources }) {
     title=${error?.message ?? ""}
   >
     <span class="dot" aria-hidden="true"></span>
-    <span class="connection-text">${TEXTS[state]}</span>
+    <span class="connection-text">${text}</span>
     ${old && html`<span class="connection-age">${old}</span>`}
     ${state === "lost" && retryIn > 0 && html`<span class="connection-retry">next try in ${Math.ceil(retryIn)} s</span>`}
   </p>`;
@@ -46,9 +47,9 @@ export function Announcer({ sources }) {
   useTicks();
   const before = useRef("");
   const [text, set] = useState("");
-  const { state, error } = connectionOf(sources, performance.now());
+  const { state, error, text: refusal } = connectionOf(sources, performance.now());
   useEffect(() => {
-    if (state === "lost") set(`Connection lost. ${error?.message ?? ""}`);
+    if (state === "lost") set(`${refusal ?? "Connection lost"}. ${error?.message ?? ""}`);
     else if (state === "stale") set("The data is stale.");
     else if (before.current === "lost" && state === "live") set("Connected again.");
     if (state !== "loading") before.current = state;

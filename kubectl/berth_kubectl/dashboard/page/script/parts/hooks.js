@@ -28,6 +28,17 @@ export function useTheme() {
   return number;
 }
 
+/** Hook: return the size of the window: `{width, height}`. */
+export function useWindowSize() {
+  const [size, set] = useState({ width: innerWidth, height: innerHeight });
+  useEffect(() => {
+    const resized = () => set({ width: innerWidth, height: innerHeight });
+    addEventListener("resize", resized);
+    return () => removeEventListener("resize", resized);
+  }, []);
+  return size;
+}
+
 /** Hook: call a function on key presses outside of fields; `keys` is key -> function. */
 export function useKeys(keys) {
   useEffect(() => {

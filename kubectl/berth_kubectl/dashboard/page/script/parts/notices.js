@@ -1,5 +1,6 @@
 // What a view shows instead of, or above, its data: loading, nothing there, and why something cannot be read.
 
+import { isNoPod } from "../data/requests.js";
 import { html } from "../html.js";
 import { Glyph } from "../drawing/glyphs.js";
 
@@ -77,7 +78,7 @@ function grantOf(right, namespace) {
 }
 
 function Missing({ error, resource }) {
-  if (resource === "pods/explanation" && /not found/.test(error.message) && /pods?\b/.test(error.message)) {
+  if (isNoPod(error)) {
     return html`<${Notice} glyph="info" title="There is no such pod">
       <p>It may have ended, or its name or namespace is another one.</p>
       <p class="detail">${error.message}</p>

@@ -176,7 +176,9 @@ export function GangProgress({ gang }) {
     <span class="progress-boxes" aria-hidden="true">
       ${Array.from({ length: boxes }, (_, at) => html`<i key=${at} class=${(at / boxes) * required < members ? "filled" : ""}></i>`)}
     </span>
-    <span><strong>${count(members)} of ${count(required)}</strong> members${isShort ? ` – ${counted(required - members, "pod is", "pods are")} missing` : ""}</span>
+    ${isShort
+      ? html`<span><strong>${count(members)} of ${count(required)}</strong> members, ${counted(required - members, "pod is", "pods are")} missing</span>`
+      : html`<span><strong>${counted(members, "member")}</strong>, ${count(required)} required</span>`}
   </span>`;
 }
 
@@ -216,7 +218,9 @@ function columnsOf(now) {
 
 function gangText(gang) {
   if (!gang) return html`<span class="none">–</span>`;
-  return gang.required === undefined ? gang.name : html`${gang.name} <small>${gang.members} of ${gang.required}</small>`;
+  if (gang.required === undefined) return gang.name;
+  const text = gang.members < gang.required ? `${gang.members} of ${gang.required}` : `${gang.members}, ${gang.required} required`;
+  return html`${gang.name} <small>${text}</small>`;
 }
 
 function State({ pod }) {

@@ -1,6 +1,6 @@
 // Where the boxes of nodes are: groups, rows and their heights. Pure.
 
-import { drawingSize, SIZES } from "../../drawing/node.js";
+import { columnsOf, drawingSize, SIZES } from "../../drawing/node.js";
 import { total } from "../../data/fleet.js";
 
 export const HEAD_HEIGHT = 46;
@@ -37,26 +37,47 @@ export function grouped(nodes, by) {
     .map(([key, members]) => ({ key, title: key || NAMELESS[by], nodes: members, sums: total(members) }));
 }
 
-/** Return the size that shows a fleet best, if the user has not chosen one. */
-export function bestSize(nodes, width) {
-  if (nodes <= 24 && width >= 700) return "l";
-  return nodes > (width >= 1600 ? 700 : 300) ? "s" : "m";
+/** Return the largest size in which a fleet needs few windows; of a large fleet, each node is small. */
+export function bestSize(nodes, { width, height }) {
+  const most = mostOf(nodes);
+  for (const [size, windows] of [["l", 0.85], ["m", 3]]) {
+    const { columns, tile } = fitted(size, most, width);
+    const rows = Math.ceil(nodes.length / columns);
+    if (columns >= 3 && rows * (tile.height + TILE_GAP[size]) <= windows * height) return size;
+  }
+  return width < 600 ? "m" : "s";
 }
 
-/** Return the size of the box of a node of a group. */
-function tileOf(size, nodes) {
-  const { pad, head, least } = SIZES[size];
+/** Return the most GPUs and other devices that one of some nodes has. */
+function mostOf(nodes) {
   let gpus = 1;
   let others = 0;
   for (const node of nodes) {
     gpus = Math.max(gpus, node.gpus.length);
     others = Math.max(others, node.others.length);
   }
-  const key = `${size} ${gpus} ${others}`;
+  return { gpus, others };
+}
+
+/** Return how many boxes are in a row, and their size: they fill the row as far as cards may be wider. */
+function fitted(size, { gpus, others }, width) {
+  const { cell, widest, pad, least, gap } = SIZES[size];
+  const edges = 2 * pad + 2;
+  const narrow = Math.max(least, columnsOf(gpus) * (cell + gap) - gap + edges);
+  const columns = Math.max(1, Math.floor((width + TILE_GAP[size]) / (narrow + TILE_GAP[size])));
+  const room = Math.max(narrow, Math.floor((width + TILE_GAP[size]) / columns) - TILE_GAP[size]) - edges;
+  const filling = Math.min(widest, Math.floor((room + gap) / columnsOf(gpus)) - gap);
+  return { columns, tile: tileOf(size, { gpus, others, cell: Math.max(cell, filling) }) };
+}
+
+/** Return the size of the box of a node; the same object each time, so that a box knows that it has not changed. */
+function tileOf(size, cards) {
+  const key = `${size} ${cards.gpus} ${cards.others} ${cards.cell}`;
   let tile = tiles.get(key);
   if (!tile) {
-    if (tiles.size > 256) tiles.clear();
-    const drawing = drawingSize(size, gpus, others);
+    if (tiles.size > MAX_TILES) tiles.clear();
+    const { pad, head, least } = SIZES[size];
+    const drawing = drawingSize(size, cards);
     const width = Math.max(least, drawing.width + 2 * pad + 2);
     tile = { drawing, width, height: drawing.height + head + 2 * pad + 2 };
     tiles.set(key, tile);
@@ -64,7 +85,7 @@ function tileOf(size, nodes) {
   return tile;
 }
 
-/** The same object each time, so that a box knows that its size has not changed. */
+const MAX_TILES = 512;
 const tiles = new Map();
 
 /**
@@ -83,8 +104,7 @@ export function layout(groups, { width, size }) {
       rows.push({ kind: "head", key: `head ${group.key}`, y, height: HEAD_HEIGHT, group });
       y += HEAD_HEIGHT;
     }
-    const tile = tileOf(size, group.nodes);
-    const columns = Math.max(1, Math.floor((width + gap) / (tile.width + gap)));
+    const { columns, tile } = fitted(size, mostOf(group.nodes), width);
     for (let at = 0; at < group.nodes.length; at += columns) {
       const nodes = group.nodes.slice(at, at + columns);
       rows.push({ kind: "nodes", key: `${group.key} ${at}`, y, height: tile.height, nodes, tile, first: order.length });

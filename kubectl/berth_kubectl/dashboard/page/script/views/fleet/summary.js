@@ -89,7 +89,7 @@ function NamespaceLegend({ namespaces, error }) {
   const rest = listed.length - own.length;
   return html`
     ${own.map(
-      ([name, held]) => html`<li key=${name}><${NamespaceSwatch} name=${name} />${name} <small>${cards(held)}</small></li>`,
+      ([name, held]) => html`<li key=${name}><${NamespaceSwatch} name=${name} />${name} <small title="GPUs">${held >= 1000 ? count(Math.round(held / 100)) : cards(held)}</small></li>`,
     )}
     ${rest > 0 && html`<li><i class="swatch" style=${{ background: "var(--ns-other)" }}></i>${rest} more</li>`}
     ${error && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held, by pods that you may not see</li>`}

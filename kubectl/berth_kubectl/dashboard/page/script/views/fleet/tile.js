@@ -35,8 +35,8 @@ export class Tile extends Component {
 
   draw() {
     const { node, size, mode, tile, partsOf } = this.props;
-    const options = { size, mode, width: tile.drawing.width, height: tile.drawing.height };
-    drawNode(this.canvas.current, node, { ...options, partsOf: (card) => partsOf(node.name, card) });
+    const options = { size, mode, drawing: tile.drawing, partsOf: (card) => partsOf(node.name, card) };
+    drawNode(this.canvas.current, node, options);
   }
 
   render({ node, size, tile, isOpen, isStop }) {
