@@ -119,7 +119,10 @@ export class Collection {
         await pause(WITHOUT_WATCH, signal);
         return;
       }
-      if (outcome.value === null) return; // expired: list again
+      if (outcome.value === null) {
+        await pause(FIRST_PAUSE, signal); // expired: list again, but not in a tight loop
+        return;
+      }
       version = outcome.value;
       if (performance.now() - began < SHORTEST_WATCH) await pause(SHORTEST_WATCH, signal);
     }
@@ -165,7 +168,10 @@ export class Collection {
   }
 
   async #fail(error, signal) {
-    if (error.status === GONE) return;
+    if (error.status === GONE) {
+      await pause(FIRST_PAUSE, signal);
+      return;
+    }
     if (error.status === FORBIDDEN && !this.namespace && this.fallback) {
       this.namespace = this.fallback;
       this.isRestricted = true;

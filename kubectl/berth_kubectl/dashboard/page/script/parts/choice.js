@@ -4,7 +4,7 @@ import { html } from "../html.js";
 
 /** Show the choices; `options` is a list of `[value, text]`. */
 export function Choice({ label, name, value, options, change }) {
-  return html`<fieldset class="choice">
+  return html`<fieldset class="choice choice-${name}">
     <legend>${label}</legend>
     <div class="choice-row">
       ${options.map(

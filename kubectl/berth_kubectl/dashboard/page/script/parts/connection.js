@@ -12,11 +12,11 @@ const STALE_AFTER = 60;
 /** Return the state of a view's sources: `{state, seconds, error, retryIn}`; state is loading, live, stale or lost. */
 export function connectionOf(sources, now) {
   const read = sources.filter((each) => each.phase === "live" || !REFUSED[each.error?.status]);
+  if (!read.includes(sources[0])) return { state: "lost", seconds: null, text: REFUSED[sources[0].error.status] };
   const lost = read.find((each) => each.phase === "lost");
   const times = read.map((each) => each.confirmedAt).filter((time) => time > 0);
   const seconds = times.length ? (now - Math.min(...times)) / 1000 : null;
   if (lost) return { state: "lost", seconds, error: lost.error, retryIn: Math.max(0, (lost.retryAt - now) / 1000) };
-  if (!read.length) return { state: "lost", seconds: null, text: REFUSED[sources[0]?.error.status] };
   if (seconds === null) return { state: "loading", seconds };
   return { state: seconds > STALE_AFTER ? "stale" : "live", seconds };
 }

@@ -3,6 +3,7 @@
 import { isNoPod } from "../data/requests.js";
 import { html } from "../html.js";
 import { Glyph } from "../drawing/glyphs.js";
+import { setQuery } from "../router.js";
 
 const ROLES = {
   fleet: "berth-visibility-fleet-view",
@@ -39,10 +40,18 @@ export function Refusal({ error, resource, namespace = "", retry }) {
 }
 
 const KNOWN = {
-  401: ({ error }) => html`<${Notice} glyph="lock" tone="bad" title="This browser is not logged in to the page">
-    <p>Open the address that <code>kubectl berth dashboard</code> printed; it works once. If it is used up, start the command again.</p>
-    <p class="detail">${error.message}</p>
-  <//>`,
+  401: ({ error }) =>
+    error.reason
+      ? html`<${Notice} glyph="lock" tone="bad" title="The cluster refuses your login">
+          <p>The credentials of the context have expired or are refused. Log in again; the page then goes on by itself.</p>
+          <p class="detail">${error.message}</p>
+        <//>`
+      : html`<${Notice} glyph="lock" tone="bad" title="This browser is not logged in to the page">
+          <p>
+            Open the address that <code>kubectl berth dashboard</code> printed; it works once. If it is used up, start the
+            command again.
+          </p>
+        <//>`,
   403: (props) => html`<${Forbidden} ...${props} />`,
   404: (props) => html`<${Missing} ...${props} />`,
   503: ({ error }) => html`<${Notice} glyph="warning" tone="warn" title="The visibility API does not answer now">
@@ -86,7 +95,7 @@ function Missing({ error, resource }) {
   }
   return html`<${Notice} glyph="warning" tone="warn" title="The cluster serves no visibility API">
     <p>
-      This page shows what the operator's visibility API answers, and that is not installed. Add the component
+      This page shows what the operator's visibility API answers, and that is not installed. Add the component${" "}
       <code>visibility</code>, or set <code>visibility.enabled</code> in the chart (docs/visibility.md). The commands of${" "}
       <code>kubectl berth</code> work without it:
     </p>
@@ -102,20 +111,30 @@ const COMMANDS = {
   "pods/explanation": "kubectl berth explain POD -n NAMESPACE",
 };
 
+const TITLES = { 0: "The page's server does not answer", 429: "The server has too many requests now" };
+
 function Unreachable({ error, retry }) {
-  const title = error.status === 0 ? "The page's server does not answer" : "The cluster does not answer";
+  const title = TITLES[error.status] ?? "The cluster does not answer";
   return html`<${Notice} glyph="warning" tone="bad" title=${title}>
     <p class="detail">${error.message}</p>
     ${retry && html`<p><button type="button" class="button" onClick=${retry}>Try again now</button></p>`}
   <//>`;
 }
 
-/** Says that only one namespace is shown, because the user may not read all. */
+/** Says that only one namespace is shown, and lets the user choose another; nothing if all are shown. */
 export function Restricted({ source }) {
-  if (!source.isRestricted) return null;
+  if (!source.namespace) return null;
   const right = rightOf(source.resource, "");
-  return html`<p class="hint" data-restricted=${source.resource}>
-    <${Glyph} name="lock" /> You may not list <code>${right.name}</code> of all namespaces. This shows the namespace${" "}
-    <strong>${source.namespace}</strong> alone.
-  </p>`;
+  return html`<form class="hint" data-restricted=${source.resource} onSubmit=${choose}>
+    ${source.isRestricted && html`<${Glyph} name="lock" /> You may not list <code>${right.name}</code> of all namespaces.${" "}`}
+    <label>
+      Pods of the namespace <input name="namespace" value=${source.namespace} size="16" autocomplete="off" spellcheck="false" />
+    </label>${" "}
+    <button type="submit" class="button small">Show</button>
+  </form>`;
+}
+
+function choose(event) {
+  event.preventDefault();
+  setQuery({ namespace: new FormData(event.target).get("namespace").trim() });
 }

@@ -4,7 +4,7 @@ import { total } from "../../data/fleet.js";
 import { fleet, holderIndex, holders } from "../../data/sources.js";
 import { namespaceColours } from "../../drawing/colours.js";
 import { Glyph } from "../../drawing/glyphs.js";
-import { html, useEffect, useMemo } from "../../html.js";
+import { html, useMemo, useRef } from "../../html.js";
 import { Choice } from "../../parts/choice.js";
 import { useCollections, useKeys, useTheme, useWindowSize } from "../../parts/hooks.js";
 import { Loading, Notice, Refusal, Restricted, rightOf } from "../../parts/notices.js";
@@ -41,7 +41,7 @@ export function FleetView({ query }) {
   const nodes = useMemo(() => names.map((name) => fleet.rows.get(name)), [names, fleet.version]);
   const search = query.search ?? "";
   const by = query.group ?? "model";
-  const mode = query.colour ?? (holders.error?.status === 403 ? "use" : "namespace");
+  const mode = query.colour ?? bestColour(nodes);
   const shown = useMemo(() => matching(nodes, search), [nodes, search]);
   const groups = useMemo(() => grouped(shown, by), [shown, by]);
   const windowSize = useWindowSize();
@@ -50,7 +50,12 @@ export function FleetView({ query }) {
   const isColoured = namespaceColours.update(holderIndex.namespaces);
   const epoch = useMemo(() => (epochs += 1), [isColoured, theme]);
   const open = query.node ? fleet.rows.get(query.node) : undefined;
-  useKeys({ Escape: () => (query.node ? close(query.node) : false) });
+  const pending = useRef("");
+  const close = () => {
+    pending.current = query.node;
+    setQuery({ node: "" });
+  };
+  useKeys({ Escape: () => (query.node ? close() : false) });
 
   if (!nodes.length) return html`<h1 class="visually-hidden">Fleet</h1><${Empty} />`;
   return html`
@@ -69,7 +74,7 @@ export function FleetView({ query }) {
       <${Choice} label="Size" name="size" value=${size} options=${SIZES} change=${(value) => setQuery({ size: value })} />
     </div>
     <${Hints} mode=${mode} search=${search} shown=${shown.length} all=${nodes.length} />
-    <${Legend} mode=${mode} namespaces=${holderIndex.namespaces} holdersError=${holders.error || holders.isRestricted} />
+    <${Legend} mode=${mode} namespaces=${holderIndex.namespaces} isPartial=${holders.error?.status === 403 || holders.isRestricted} />
     <div class="fleet ${query.node ? "has-details" : ""}">
       ${shown.length
         ? html`<${Grid}
@@ -79,19 +84,21 @@ export function FleetView({ query }) {
             paint=${epoch}
             open=${query.node ?? ""}
             openNode=${(name) => setQuery({ node: name })}
+            pending=${pending}
           />`
         : html`<${Notice} glyph="search" title="No node matches"><p>Words are searched in names, models, zones, racks and states.</p><//>`}
-      ${query.node && html`<${Details} key=${query.node} name=${query.node} node=${open} mode=${mode} close=${() => close(query.node)} />`}
+      ${query.node && html`<${Details} key=${query.node} name=${query.node} node=${open} mode=${mode} close=${close} />`}
     </div>
   `;
 }
 
-let epochs = 0;
-
-function close(name) {
-  setQuery({ node: "" });
-  document.querySelector(`[data-node="${CSS.escape(name)}"]`)?.focus();
+/** Return what the colours show unless the user has chosen: the best of what is known. */
+function bestColour(nodes) {
+  if (holders.error?.status !== 403) return "namespace";
+  return nodes.some((node) => node.sums.measured) ? "use" : "health";
 }
+
+let epochs = 0;
 
 function Empty() {
   if (fleet.error) return html`<${Refusal} error=${fleet.error} resource="fleet" retry=${() => fleet.retry()} />`;

@@ -13,21 +13,27 @@ const KEYS = new Set(["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown", "Home",
 
 const partsOf = (node, card) => holderIndex.partsOf(node, card);
 
-/** Show the groups; `open` is the name of the node whose details are shown, `paint` changes with all drawings. */
-export function Grid({ groups, size, mode, paint, open, openNode }) {
+/**
+ * Show the groups; `open` is the name of the node whose details are shown, `paint` changes with all drawings, and the
+ * ref `pending` has the name of the node that is to get the focus.
+ */
+export function Grid({ groups, size, mode, paint, open, openNode, pending }) {
   const box = useRef(null);
   const width = useWidth(box);
   const plan = useMemo(() => layout(groups, { width, size }), [groups, width, size]);
   const [from, to] = useVisible(box, plan);
   const [stop, setStop] = useState("");
-  const pending = useRef("");
   const places = useMemo(() => new Map(plan.order.map((node, place) => [node.name, place])), [plan]);
   const stopName = places.has(stop) ? stop : plan.order[0]?.name;
 
   useEffect(() => {
     if (!pending.current) return;
-    const target = box.current?.querySelector(`[data-node="${CSS.escape(pending.current)}"]`);
-    if (!target) return;
+    const place = places.get(pending.current);
+    if (place === undefined) return;
+    const row = rowOf(plan, place);
+    scrollToRow(box.current, row);
+    const target = box.current.querySelector(`[data-node="${CSS.escape(pending.current)}"]`);
+    if (!target) return; // rendered after the scrolling
     pending.current = "";
     target.focus({ preventScroll: true });
   });
@@ -38,7 +44,7 @@ export function Grid({ groups, size, mode, paint, open, openNode }) {
     const page = Math.max(1, Math.floor(innerHeight / 2 / (plan.rows.at(-1).height + TILE_GAP[size])));
     const place = moved(plan, places.get(stopName), event.key, page);
     pending.current = plan.order[place].name;
-    scrollToRow(box.current, plan.rows.find((row) => row.kind === "nodes" && place < row.first + row.nodes.length));
+    scrollToRow(box.current, rowOf(plan, place));
     setStop(plan.order[place].name);
   };
   const click = (event) => {
@@ -58,24 +64,25 @@ export function Grid({ groups, size, mode, paint, open, openNode }) {
     onClick=${click}
   >
     ${width > 0 &&
-    plan.rows.slice(from, to).map((row) =>
+    plan.rows.slice(from, to).flatMap((row) =>
       row.kind === "head"
-        ? html`<${GroupHead} key=${row.key} row=${row} />`
-        : html`<div key=${row.key} class="grid-row" style=${{ top: `${row.y}px`, gap: `${TILE_GAP[size]}px` }}>
-            ${row.nodes.map(
-              (node) => html`<${Tile}
-                key=${node.name}
-                node=${node}
-                size=${size}
-                mode=${mode}
-                tile=${row.tile}
-                paint=${`${paint} ${holderIndex.changes.get(node.name) ?? 0}`}
-                partsOf=${partsOf}
-                isOpen=${node.name === open}
-                isStop=${node.name === stopName}
-              />`,
-            )}
-          </div>`,
+        ? [html`<${GroupHead} key=${row.key} row=${row} />`]
+        : row.nodes.map(
+            // Directly in the grid, so that a box keeps its element, and the focus, when it moves to another row.
+            (node, column) => html`<${Tile}
+              key=${`node ${node.name}`}
+              node=${node}
+              size=${size}
+              mode=${mode}
+              tile=${row.tile}
+              left=${column * (row.tile.width + TILE_GAP[size])}
+              top=${row.y}
+              paint=${`${paint} ${holderIndex.changes.get(node.name) ?? 0}`}
+              partsOf=${partsOf}
+              isOpen=${node.name === open}
+              isStop=${node.name === stopName}
+            />`,
+          ),
     )}
   </div>`;
 }
@@ -90,6 +97,11 @@ function GroupHead({ row }) {
     </p>
     <${ShareBar} sums=${sums} />
   </div>`;
+}
+
+/** Return the row of a place. */
+function rowOf(plan, place) {
+  return plan.rows.find((row) => row.kind === "nodes" && place < row.first + row.nodes.length);
 }
 
 function scrollToRow(box, row) {

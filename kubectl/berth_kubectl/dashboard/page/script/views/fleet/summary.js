@@ -51,6 +51,11 @@ export function Summary({ sums, isComplete }) {
       />
     </dl>
     <${ShareBar} sums=${sums} />
+    <ul class="share-legend">
+      ${KINDS.filter(([key]) => sums[key] > 0).map(
+        ([key, name]) => html`<li key=${key}><i class="swatch share-${key}"></i>${count(sums[key])} ${name}</li>`,
+      )}
+    </ul>
   </section>`;
 }
 
@@ -65,10 +70,10 @@ function Figure({ name, value, more, tone = "" }) {
 }
 
 /** What the fills of the cards mean. */
-export function Legend({ mode, namespaces, holdersError }) {
+export function Legend({ mode, namespaces, isPartial }) {
   return html`<section class="legend" aria-label="Legend">
     <ul>
-      ${mode === "namespace" && html`<${NamespaceLegend} namespaces=${namespaces} error=${holdersError} />`}
+      ${mode === "namespace" && html`<${NamespaceLegend} namespaces=${namespaces} isPartial=${isPartial} />`}
       ${mode === "use" && html`<${UseLegend} />`}
       ${mode === "health" && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held</li>`}
       <li><i class="swatch swatch-free"></i>free</li>
@@ -83,7 +88,7 @@ export function Legend({ mode, namespaces, holdersError }) {
 
 const STATES = { Cordoned: "cordoned", Silent: "agent silent", NotReady: "not ready", Blocked: "blocked" };
 
-function NamespaceLegend({ namespaces, error }) {
+function NamespaceLegend({ namespaces, isPartial }) {
   const listed = [...namespaces].sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
   const own = listed.filter(([name]) => namespaceColours.place(name) >= 0).slice(0, COLOURED_NAMESPACES);
   const rest = listed.length - own.length;
@@ -92,7 +97,7 @@ function NamespaceLegend({ namespaces, error }) {
       ([name, held]) => html`<li key=${name}><${NamespaceSwatch} name=${name} />${name} <small title="GPUs">${held >= 1000 ? count(Math.round(held / 100)) : cards(held)}</small></li>`,
     )}
     ${rest > 0 && html`<li><i class="swatch" style=${{ background: "var(--ns-other)" }}></i>${rest} more</li>`}
-    ${error && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held, by pods that you may not see</li>`}
+    ${isPartial && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held, by pods that you may not see</li>`}
   `;
 }
 

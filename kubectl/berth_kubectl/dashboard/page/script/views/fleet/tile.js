@@ -29,8 +29,8 @@ export class Tile extends Component {
     this.draw();
   }
 
-  componentDidUpdate() {
-    this.draw();
+  componentDidUpdate(before) {
+    if (DRAWN.some((name) => this.props[name] !== before[name])) this.draw();
   }
 
   draw() {
@@ -39,12 +39,12 @@ export class Tile extends Component {
     drawNode(this.canvas.current, node, options);
   }
 
-  render({ node, size, tile, isOpen, isStop }) {
+  render({ node, size, tile, left, top, isOpen, isStop }) {
     const glyph = node.state !== "Ready" && html`<${Glyph} name=${node.state} size=${size === "s" ? 9 : 12} />`;
     return html`<button
       type="button"
       class="node node-${size} is-${node.state}"
-      style=${{ width: `${tile.width}px`, height: `${tile.height}px` }}
+      style=${{ left: `${left}px`, top: `${top}px`, width: `${tile.width}px`, height: `${tile.height}px` }}
       data-node=${node.name}
       tabindex=${isStop ? 0 : -1}
       aria-label=${describe(node)}
@@ -59,4 +59,5 @@ export class Tile extends Component {
   }
 }
 
-const SHOWN = ["node", "size", "mode", "paint", "isOpen", "isStop", "tile"];
+const DRAWN = ["node", "size", "mode", "paint", "tile"];
+const SHOWN = ["node", "size", "mode", "paint", "isOpen", "isStop", "tile", "left", "top"];
