@@ -134,16 +134,20 @@ export class Collection {
     const rest = slices();
     const objects = list(path, { signal, parse: this.parse });
     this.listing();
-    for (;;) {
-      const { done, value } = await objects.next();
-      signal.throwIfAborted();
-      if (done) {
-        this.#removeAllBut(seen);
-        this.isComplete = true;
-        return value;
+    try {
+      for (;;) {
+        const { done, value } = await objects.next();
+        signal.throwIfAborted();
+        if (done) {
+          this.#removeAllBut(seen);
+          this.isComplete = true;
+          return value;
+        }
+        seen.add(this.#put(value));
+        await rest();
       }
-      seen.add(this.#put(value));
-      await rest();
+    } finally {
+      await objects.return(""); // closes the connection, also if a row could not be made
     }
   }
 

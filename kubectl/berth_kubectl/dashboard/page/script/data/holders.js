@@ -28,8 +28,9 @@ export class HolderIndex {
   byNode = new Map();
   /** Namespace -> hundredths of GPUs. */
   namespaces = new Map();
-  /** Node -> number of changes of its holders, so that only its picture is drawn again. */
+  /** Node -> number of its last change among all, so that only what has changed is drawn again. */
   changes = new Map();
+  #all = 0;
 
   /** Take a change of a row; either may be undefined. */
   changed(before, after) {
@@ -71,7 +72,8 @@ export class HolderIndex {
     const sum = (this.namespaces.get(holder.namespace) ?? 0) + sign * holder.hundredths;
     if (sum > 0.001) this.namespaces.set(holder.namespace, sum);
     else this.namespaces.delete(holder.namespace);
-    if (this.byNode.has(holder.node)) this.changes.set(holder.node, (this.changes.get(holder.node) ?? 0) + 1);
+    this.#all += 1;
+    if (this.byNode.has(holder.node)) this.changes.set(holder.node, this.#all);
     else this.changes.delete(holder.node);
   }
 }

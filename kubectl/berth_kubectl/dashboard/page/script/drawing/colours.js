@@ -83,17 +83,18 @@ export function useStep(use) {
 export class NamespaceColours {
   #places = new Map();
 
+  /** Grows when a namespace got a colour. */
+  version = 0;
+
   /** Take the namespaces with what they hold; new ones are placed after those that are known. */
   update(held) {
     const fresh = [...held].filter(([name]) => !this.#places.has(name));
     fresh.sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
-    let isChanged = false;
     for (const [name] of fresh) {
       if (this.#places.size >= COLOURED_NAMESPACES) break;
       this.#places.set(name, this.#places.size);
-      isChanged = true;
+      this.version += 1;
     }
-    return isChanged;
   }
 
   /** Return a namespace's place; -1 if it shares the colour of the others. */

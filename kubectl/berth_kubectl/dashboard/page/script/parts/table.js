@@ -19,6 +19,7 @@ export function sortRows(rows, columns, sort) {
 const collator = new Intl.Collator("en", { numeric: true });
 
 function compare(a, b) {
+  if (a === b) return 0; // infinite ones have no difference
   return typeof a === "number" && typeof b === "number" ? a - b : collator.compare(String(a), String(b));
 }
 

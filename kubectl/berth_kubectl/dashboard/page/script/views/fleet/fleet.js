@@ -47,8 +47,7 @@ export function FleetView({ query }) {
   const windowSize = useWindowSize();
   const best = useMemo(() => bestSize(nodes, windowSize), [names, windowSize]);
   const size = ["s", "m", "l"].includes(query.size) ? query.size : best;
-  const isColoured = namespaceColours.update(holderIndex.namespaces);
-  const epoch = useMemo(() => (epochs += 1), [isColoured, theme]);
+  if (holders.isComplete) namespaceColours.update(holderIndex.namespaces); // else the first ones were not the largest
   const open = query.node ? fleet.rows.get(query.node) : undefined;
   const pending = useRef("");
   const close = () => {
@@ -81,7 +80,7 @@ export function FleetView({ query }) {
             groups=${groups}
             size=${size}
             mode=${mode}
-            paint=${epoch}
+            paint=${`${namespaceColours.version} ${theme}`}
             open=${query.node ?? ""}
             openNode=${(name) => setQuery({ node: name })}
             pending=${pending}
@@ -97,8 +96,6 @@ function bestColour(nodes) {
   if (holders.error?.status !== 403) return "namespace";
   return nodes.some((node) => node.sums.measured) ? "use" : "health";
 }
-
-let epochs = 0;
 
 function Empty() {
   if (fleet.error) return html`<${Refusal} error=${fleet.error} resource="fleet" retry=${() => fleet.retry()} />`;
