@@ -1,6 +1,6 @@
 // The frame of all views: header, navigation, connection, and the view that the address names.
 
-import { getObject } from "./data/requests.js";
+import { context } from "./data/context.js";
 import { show, sourcesOf } from "./data/sources.js";
 import { html, useEffect, useRef, useState } from "./html.js";
 import { Announcer, Connection } from "./parts/connection.js";
@@ -21,19 +21,19 @@ const PATHS = { fleet: "/", queue: "/queue", holders: "/holders", health: "/heal
 /** The whole page. */
 export function App() {
   const at = useLocation();
-  const context = useContext();
+  const known = useContext();
   const main = useRef(null);
   const isFirst = useRef(true);
   const namespace = at.view === "pod" ? at.namespace : (at.query.namespace ?? "");
 
   useEffect(() => {
-    if (context) show({ view: at.view, namespace, fallback: context.namespace, name: at.name });
-  }, [context, at.view, namespace, at.name]);
+    show({ view: at.view, namespace, name: at.name });
+  }, [at.view, namespace, at.name]);
 
   useEffect(() => {
     const subject = at.view === "pod" ? `${at.namespace}/${at.name}` : TITLES[at.view];
-    document.title = `${subject} – Berth${context?.context ? ` – ${context.context}` : ""}`;
-  }, [context, at.view, at.namespace, at.name]);
+    document.title = `${subject} – Berth${known?.context ? ` – ${known.context}` : ""}`;
+  }, [known, at.view, at.namespace, at.name]);
 
   useEffect(() => {
     // A new view begins at its top, for eyes and for screen readers.
@@ -46,15 +46,15 @@ export function App() {
 
   return html`
     <a class="skip" href="#main" onClick=${(event) => (event.preventDefault(), main.current?.focus())}>Skip to content</a>
-    <${Header} at=${at} context=${context} />
+    <${Header} at=${at} context=${known} />
     <main id="main" ref=${main} tabindex="-1" data-view=${at.view} class="view view-${at.view}">
-      <${View} key=${at.view} at=${at} context=${context} />
+      <${View} key=${at.view} at=${at} />
     </main>
   `;
 }
 
-function View({ at, context }) {
-  return html`<${VIEWS[at.view]} ...${at} context=${context} />`;
+function View({ at }) {
+  return html`<${VIEWS[at.view]} ...${at} />`;
 }
 
 function Header({ at, context }) {
@@ -95,15 +95,9 @@ function Header({ at, context }) {
   </header>`;
 }
 
-/** Hook: return the context of the page's server; one without names if that cannot be read. */
+/** Hook: return the context of the page's server; null until it is read. */
 function useContext() {
-  const [context, set] = useState(null);
-  useEffect(() => {
-    const stop = new AbortController();
-    getObject("/api/context", stop.signal).then(set, () => {
-      if (!stop.signal.aborted) set({ context: "", server: "", namespace: "", version: "" });
-    });
-    return () => stop.abort();
-  }, []);
-  return context;
+  const [known, set] = useState(null);
+  useEffect(() => void context.then(set), []);
+  return known;
 }

@@ -18,6 +18,7 @@ const PICTURE_MS = 30;
 const LONGEST_WAIT_MS = 400;
 const GONE = 410;
 const FORBIDDEN = 403;
+const NO_FALLBACK = async () => "";
 
 /** Return the key of an object: `namespace/name`, or the name. */
 export function keyOf(metadata) {
@@ -70,8 +71,8 @@ export class Collection {
     return () => this.#listeners.delete(listener);
   }
 
-  /** Read the resource from now on; `fallback` is read if all namespaces are refused. */
-  start(namespace = "", fallback = "") {
+  /** Read the resource from now on; if all namespaces are refused, the one that `fallback()` resolves to. */
+  start(namespace = "", fallback = NO_FALLBACK) {
     if (this.#stop && this.wanted === namespace) return;
     this.stop();
     if (this.wanted !== undefined && this.wanted !== namespace) this.#clear();
@@ -176,10 +177,10 @@ export class Collection {
       await pause(FIRST_PAUSE, signal);
       return;
     }
-    if (error.status === FORBIDDEN && !this.namespace && this.fallback) {
-      this.namespace = this.fallback;
-      this.isRestricted = true;
-      return;
+    if (error.status === FORBIDDEN && !this.namespace) {
+      this.namespace = await this.fallback();
+      this.isRestricted = this.namespace !== "";
+      if (this.isRestricted) return;
     }
     const wait = Math.min(LONGEST_PAUSE, FIRST_PAUSE * 2 ** this.#failures);
     this.#failures += 1;

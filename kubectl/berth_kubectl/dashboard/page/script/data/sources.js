@@ -2,6 +2,7 @@
 // so a view watches only what it shows, and a hidden tab watches nothing.
 
 import { Collection } from "./collection.js";
+import { context } from "./context.js";
 import { noteGap, toNode, withoutLinks } from "./fleet.js";
 import { HolderIndex, toHolder } from "./holders.js";
 import { Poll } from "./poll.js";
@@ -34,15 +35,16 @@ const NEEDS = {
   health: [doctor],
 };
 
-let wanted = { view: "", namespace: "", fallback: "", name: "" };
+let wanted = { view: "", namespace: "", name: "" };
 let hiding = 0;
+const contextNamespace = async () => (await context).namespace;
 
 /** Return the collections that a view shows. */
 export function sourcesOf(view) {
   return NEEDS[view] ?? [];
 }
 
-/** Read what a view needs: `{view, namespace, fallback, name}`; `fallback` is read where all namespaces are refused. */
+/** Read what a view needs: `{view, namespace, name}`; the context's namespace is read where all are refused. */
 export function show(what) {
   wanted = what;
   if (!document.hidden) apply();
@@ -54,7 +56,7 @@ function apply() {
     if (!needed.includes(each)) each.stop();
     else if (each === explanation) each.start(explanationPath(wanted.namespace, wanted.name));
     else if (each === doctor) each.start("/api/doctor");
-    else if (NAMESPACED.has(each)) each.start(wanted.namespace, wanted.fallback);
+    else if (NAMESPACED.has(each)) each.start(wanted.namespace, contextNamespace);
     else each.start();
   }
 }
