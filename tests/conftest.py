@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from devcluster import Arena, Cluster, audit, installation, programs, real_node
-from tests import rights, shared_cluster
+from tests import chromium, rights, shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
 
@@ -29,6 +29,8 @@ MONITORING = {"prometheus", "promtool"}
 """Fixtures of tests with a real Prometheus."""
 PACKAGING = {"helm"}
 """Fixtures of tests with a real Helm."""
+PAGES = {"chromium_path"}
+"""Fixtures of tests with a real Chromium."""
 WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
 """Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
 TESTS = Path(__file__).parent
@@ -82,7 +84,11 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         needed = (*needed, *programs.MONITORING)
     if used & PACKAGING:
         needed = (*needed, *programs.PACKAGING)
-    if needed and not session.config.option.collectonly:
+    if session.config.option.collectonly:
+        return
+    if used & PAGES:
+        chromium.ensure()
+    if needed:
         capture = session.config.pluginmanager.getplugin("capturemanager")
         with capture.global_and_fixture_disabled():
             programs.ensure(needed)
