@@ -35,8 +35,9 @@ node-binaries: binaries ## build also what a real node runs, where there can be 
 	@$(BIN)/python -m devcluster build --real-node > /dev/null
 
 .PHONY: test-binaries
-test-binaries: node-binaries ## build also the Prometheus and the Helm that tests use (4 minutes, then cached)
+test-binaries: node-binaries ## build also the Prometheus and the Helm that tests use (4 minutes, then cached), and find Chromium
 	@$(BIN)/python -m devcluster build prometheus promtool helm > /dev/null
+	@$(BIN)/python -m tests.chromium > /dev/null
 
 .PHONY: images
 images: setup ## build the images of operator and agent as OCI archives in .build/images (root on Debian 12)
@@ -81,6 +82,18 @@ defragment-e2e: binaries ## move pods on a fragmented cluster so that one of eig
 autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth (builds it once, 6 minutes)
 	@$(BIN)/python -m devcluster build karpenter > /dev/null
 	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
+
+.PHONY: page
+page: test-binaries ## run the dashboard's page in Chromium, on recorded rows and with the operator on a real control plane
+	@BERTH_PAGE=1 $(BIN)/pytest -s tests/page
+
+.PHONY: pictures
+pictures: setup ## write the pictures of the dashboard that the documents show
+	@$(BIN)/python -m tests.page.pictures docs/pictures
+
+.PHONY: page-views
+page-views: setup ## write pictures of all views of the dashboard, in three sizes and both themes: FOLDER=.build/page
+	@$(BIN)/python -m tests.page.pictures --all $(or $(FOLDER),.build/page)
 
 .PHONY: chart-e2e
 chart-e2e: test-binaries ## install, upgrade, roll back and uninstall the chart by Helm on a real API server
@@ -186,6 +199,14 @@ bench-kubectl: binaries ## measure how long the commands of kubectl berth take: 
 bench-watched: binaries ## measure what watches of the visibility API cost the scheduler: NODES=1000 PODS=4000 REPEAT=5 WATCHERS=20
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),5) WATCHERS=$(or $(WATCHERS),20) \
 		$(BIN)/python -m tests.bench.watched
+
+.PHONY: bench-page
+bench-page: setup ## measure how soon the dashboard's page shows a fleet, and how long updates block it: NODES=1000 REPEAT=5 SECONDS=20
+	@NODES=$(or $(NODES),1000) REPEAT=$(or $(REPEAT),5) SECONDS=$(or $(SECONDS),20) $(BIN)/python -m tests.page.bench
+
+.PHONY: bench-page-heap
+bench-page-heap: setup ## measure whether the page's memory grows while pods come and go: NODES=1000 MINUTES=10
+	@NODES=$(or $(NODES),1000) MINUTES=$(or $(MINUTES),10) $(BIN)/python -m tests.page.heap
 
 .PHONY: bench-failover
 bench-failover: binaries ## measure how soon a standby binds a pod after its leader: NODES=100 PODS=1000 REPEAT=5
