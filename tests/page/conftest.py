@@ -18,7 +18,7 @@ from tests.page.stand_in import StandIn
 
 REQUIRED = "BERTH_REQUIRE_REAL_NODE"
 """Set where a machine without what a test needs is a mistake, as in CI."""
-NODES = 24
+NODES, WAITING = 24, 30
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def folder() -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def stand_in(folder: Path) -> Iterator[StandIn]:
     """Recorded rows of a small fleet."""
-    with StandIn(folder, Scene(NODES)) as serving:
+    with StandIn(folder, Scene(NODES, waiting=WAITING)) as serving:
         yield serving
 
 
