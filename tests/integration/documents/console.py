@@ -1,8 +1,10 @@
 """Console blocks of documents: what a reader types, and what the page shows of the answer."""
 
+import contextlib
 import os
 import re
 import secrets
+import signal
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
@@ -85,14 +87,20 @@ class Shell:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._process.kill()
+        self._end()
         self._process.communicate()
+
+    def _end(self) -> None:
+        """Kill the shell with all that it started: a command that goes on would keep its output open."""
+        with contextlib.suppress(ProcessLookupError):  # it has ended, and so have its commands
+            os.killpg(self._process.pid, signal.SIGKILL)
 
     def run(self, command: str) -> tuple[int, str]:
         """Run a command and return its status and its output."""
@@ -105,7 +113,7 @@ class Shell:
     def _answer(self, mark: str) -> tuple[int, str]:
         assert self._process.stdout is not None
         output: list[str] = []
-        alarm = threading.Timer(SECONDS, self._process.kill)
+        alarm = threading.Timer(SECONDS, self._end)
         alarm.start()
         try:
             for line in self._process.stdout:

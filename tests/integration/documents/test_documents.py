@@ -52,6 +52,7 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     "make demo": "tests/integration/test_demo.py",
     "make kind": "needs Docker; `make kind-e2e` runs its steps (tests/node/test_trial.py)",
     "kind delete cluster --name berth": "needs Docker",
+    "kubectl berth dashboard": "runs until it is interrupted: tests/integration/kubectl/test_kubectl_berth.py",
     "make trial": "tests/node/test_trial.py",
     'eval "$(.venv/bin/python -m devcluster env)"': "belongs to `make trial`",
     "kubectl describe pod first": "belongs to `make trial`",

@@ -36,6 +36,8 @@ class NvmlInventory:
         self._timeout = settings.read_timeout
         self._sysfs: Path = settings.sysfs_root
         self._bound: frozenset[str] | None = None
+        self._rebound: frozenset[str] = frozenset()
+        """Addresses of cards that the driver bound again since the last reading that succeeded."""
         self._checks = settings.checks
         self._events = EventWatcher(report=self._report)
         self._listener: FaultListener | None = None
@@ -58,6 +60,7 @@ class NvmlInventory:
         try:
             async with asyncio.timeout(self._timeout):
                 self._last = await self._session.run(self._read_cards)
+                self._rebound = frozenset()
         except NvmlError as error:
             self._last = self._without_driver(error)
         except TimeoutError:
@@ -94,12 +97,13 @@ class NvmlInventory:
             _log.info("NVML session reopened: the driver's cards changed", cards=len(bound))
             self._session.reset()
         self._session.ensure_open()
-        fresh = bound - (bound if self._bound is None else self._bound)
+        # A reading that fails or comes too late must not lose a reset: the next one reports it.
+        self._rebound |= bound - (bound if self._bound is None else self._bound)
         self._bound = bound
         reading = self._reader.read()
         self._events.follow(self._reader.handles if self._checks.events else {})
         self._sampled = self._reader.handles
-        return replace(_with_events(reading, self._events), reset=_at(reading, fresh))
+        return replace(_with_events(reading, self._events), reset=_at(reading, self._rebound))
 
     def _sample_cards(self) -> dict[str, CardSample]:
         handles = self._sampled if self._session.is_open else {}
