@@ -22,6 +22,7 @@ DOUBLE_BIT_ECC: Final = 2
 IDLE, SW_POWER_CAP, HW_THERMAL_SLOWDOWN = 0x1, 0x4, 0x40
 """NVML's bits of reasons why a card does not run at full clocks."""
 WHOLE_CARD: Final = 0xFFFFFFFF
+UNINITIALIZED: Final = 1
 NOT_SUPPORTED: Final = 3
 GPU_IS_LOST: Final = 15
 UNKNOWN: Final = 999

@@ -162,7 +162,7 @@ class Scene:
             self._place(node)
 
     def _place(self, node: FleetNode) -> Holder | None:
-        """Let a new pod hold cards of a node; None if nothing suits it."""
+        """Return a new pod that holds cards of a node; None if it has none that are free."""
         free = [card for card in node["devices"] if card["healthy"] and card["free"] == card["total"]]
         instances = [card for card in node["devices"] if card["free"].get(MIG_RESOURCE)]
         if instances:
@@ -260,7 +260,7 @@ class Scene:
     # --- changes ----------------------------------------------------------------------------------------------------
 
     def step(self, *, share: float = CHURN, measured: bool = False) -> Iterator[Change]:
-        """Let pods come and go on a share of the nodes; `measured` if there are new metrics of all cards, too."""
+        """Start and end pods on a share of the nodes; `measured` if there are new metrics of all cards, too."""
         names = self._chance.sample(list(self.fleet), max(1, int(share * len(self.fleet))))
         by_node: dict[str, list[Holder]] = {}
         for holder in self.holders.values():

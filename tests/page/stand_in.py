@@ -141,7 +141,7 @@ class _Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
         super().shutdown_request(request)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Let clients go without a word."""
+        """Log nothing when a client disconnects."""
 
     def cut(self) -> None:
         """Break all connections."""

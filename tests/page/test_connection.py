@@ -12,7 +12,7 @@ from tests.page.stand_in import StandIn
 
 @pytest.fixture(autouse=True)
 def _whole_again(stand_in: StandIn) -> Iterator[None]:
-    """Let the next test find a stand-in that answers."""
+    """Make the stand-in answer again, for the next test."""
     yield
     stand_in.accept()
     stand_in.stop()

@@ -1,6 +1,7 @@
 """Console blocks are read as a reader would type them."""
 
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -62,6 +63,13 @@ def test_a_block_without_a_prompt_is_refused() -> None:
 def test_output_is_compared_by_words_and_order(shown: list[str], lacking: list[str]) -> None:
     output = "NAME     READY   AGE\nweb-1    1/1     30s\nthe end\ndb-5     1/1     2d\n"
     assert missing(shown, output) == lacking
+
+
+def test_a_command_that_goes_on_ends_with_the_shell(tmp_path: Path) -> None:
+    began = time.monotonic()
+    with Shell(folder=tmp_path, environment={"PATH": os.environ["PATH"]}) as shell:
+        assert shell.run("sleep 600 &") == (0, "")
+    assert time.monotonic() - began < 300
 
 
 def test_commands_share_one_shell(tmp_path: Path) -> None:

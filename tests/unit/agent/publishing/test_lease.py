@@ -55,7 +55,7 @@ class Beating:
         self.server, self._nodes, self._logs = server, nodes, logs
 
     async def add_node(self) -> None:
-        """Let the agent see the Node."""
+        """Create the Node, and refresh what the agent knows of Nodes."""
         self.server.nodes = [{"metadata": {"name": "a", "uid": "1"}}]
         await self._nodes.refresh(["a"])
 

@@ -13,7 +13,7 @@ from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.publishing import labels
 from berth_agent.readings import Reading
 from berth_api import names
-from tests.nvml.fixture import Gpu, MigDevice, a100, t4
+from tests.nvml.fixture import UNINITIALIZED, Gpu, MigDevice, a100, t4
 from tests.nvml.probe import NODE, Machine, Probe, Start
 
 ID_0, ID_1 = a100(0).uuid, a100(1).uuid
@@ -199,6 +199,21 @@ async def test_a_card_that_the_driver_bound_again_was_reset(machine: Machine, ag
     assert (await probe.read()).reset == frozenset()
     fixture.unbind(1)
     assert (await probe.read()).reset == frozenset()
+    fixture.write()
+    assert (await probe.read()).reset == {ID_1}
+    assert (await probe.read()).reset == frozenset()
+
+
+async def test_a_reset_that_a_failed_reading_saw_is_reported_by_the_next(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1))
+    probe = agent(fixture)
+    await probe.read()
+    fixture.unbind(1)
+    await probe.read()
+    fixture.fail(1, "nvmlDeviceGetMinorNumber", UNINITIALIZED)  # the session is lost in the midst of the reading
+    failed = await probe.read()
+    assert (failed.findings[0].ok, failed.reset) == (False, frozenset())
+    fixture.gpus[1].fails.clear()
     fixture.write()
     assert (await probe.read()).reset == {ID_1}
     assert (await probe.read()).reset == frozenset()
