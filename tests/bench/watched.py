@@ -10,6 +10,7 @@ import asyncio
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
@@ -25,7 +26,8 @@ from tests.bench.track import Opener, Track
 BASE: Final = "/apis/visibility.berth.dev/v1alpha1"
 RESOURCES: Final = ("fleet", "queue", "holders")
 CHUNK: Final = 1 << 16
-OPEN_SECONDS: Final = 60.0
+OPEN_SECONDS: Final = 120.0
+POLL_SECONDS: Final = 0.2
 WATCH_SECONDS: Final = "3600"
 
 
@@ -118,8 +120,21 @@ class Readers(Aside):
     async def work(self) -> None:
         """Watch."""
         async with aside.session(self._cluster) as session:
-            resources = (RESOURCES[number % len(RESOURCES)] for number in range(self._count))
-            await asyncio.gather(*(self._watch(session, resource) for resource in resources))
+            await self._served(session)
+            async with asyncio.TaskGroup() as watches:
+                for number in range(self._count):
+                    watches.create_task(self._watch(session, RESOURCES[number % len(RESOURCES)]))
+
+    async def _served(self, session: aiohttp.ClientSession) -> None:
+        """Wait until the aggregator, which checks a server in turns of its own, has found this run's operator.
+
+        The wait ends with the thread, which `deadline` bounds.
+        """
+        while True:
+            async with session.get(f"{self._cluster.server}{BASE}/fleet") as answer:
+                if answer.status != HTTPStatus.SERVICE_UNAVAILABLE:
+                    return answer.raise_for_status()
+            await asyncio.sleep(POLL_SECONDS)
 
     async def _watch(self, session: aiohttp.ClientSession, resource: str) -> None:
         url = f"{self._cluster.server}{BASE}/{resource}"
