@@ -186,9 +186,9 @@ bench-memory: binaries ## measure the operator's memory: NODES=5000 PODS=40000
 	@NODES=$(or $(NODES),5000) PODS=$(or $(PODS),40000) $(BIN)/python -m tests.bench.memory
 
 .PHONY: soak
-soak: binaries ## measure memory and bind latency while all pods are replaced, and fail if one grows: MINUTES=30 NODES=2000 PODS=15000 TURNOVER=1
-	@MINUTES=$(or $(MINUTES),30) NODES=$(or $(NODES),2000) PODS=$(or $(PODS),15000) TURNOVER=$(or $(TURNOVER),1) \
-		WARM_UP=$(or $(WARM_UP),9000) CHART=$(or $(CHART),.build/soak.png) $(BIN)/python -m tests.bench.soak
+soak: binaries ## measure memory and bind latency while all pods are replaced, and fail if one grows: MINUTES=30 NODES=2000 PODS=15000 TURNOVER=2
+	@MINUTES=$(or $(MINUTES),30) NODES=$(or $(NODES),2000) PODS=$(or $(PODS),15000) TURNOVER=$(or $(TURNOVER),2) \
+		WARM_UP=$(or $(WARM_UP),$(or $(PODS),15000)) CHART=$(or $(CHART),.build/soak.png) $(BIN)/python -m tests.bench.soak
 
 .PHONY: bench-kubectl
 bench-kubectl: binaries ## measure how long the commands of kubectl berth take: NODES=1000 PODS=8000 WAITING=200 REPEAT=5 VISIBILITY=1

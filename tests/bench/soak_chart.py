@@ -7,10 +7,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from tests.bench.chart import OURS
-from tests.bench.soak_verdict import WARM_UP, Sample
+from tests.bench.soak_verdict import Sample
 
 
-def draw(samples: Sequence[Sample], path: Path, warm_up: int = WARM_UP) -> None:
+def draw(samples: Sequence[Sample], path: Path, warm_up: int) -> None:
     """Draw the samples; what is left of the dotted line is the warm-up, of so many replaced pods.
 
     Raises:

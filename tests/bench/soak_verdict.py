@@ -7,8 +7,6 @@ from itertools import combinations
 from typing import Final
 
 HOUR: Final = 3600.0
-WARM_UP: Final = 9000
-"""Replaced pods until the caches of what is parsed from pods are full, by which memory grows 8 KiB a pod."""
 MIN_SAMPLES: Final = 6
 """After the warm-up, for a verdict."""
 
@@ -80,7 +78,7 @@ class TooShortError(ValueError):
     """The run ended before the memory says anything; the text names what it lacks."""
 
 
-def judge(samples: Sequence[Sample], warm_up: int = WARM_UP) -> Verdict:
+def judge(samples: Sequence[Sample], warm_up: int) -> Verdict:
     """Return the verdict on a run, by its samples after so many replaced pods.
 
     Raises:
@@ -89,7 +87,7 @@ def judge(samples: Sequence[Sample], warm_up: int = WARM_UP) -> Verdict:
     warm = [sample for sample in samples if sample.replaced >= warm_up]
     if len(warm) < MIN_SAMPLES:
         raise TooShortError(
-            f"{len(warm)} samples after the first {warm_up} replaced pods, which fill the caches; needed are "
+            f"{len(warm)} samples after the first {warm_up} replaced pods, the warm-up; needed are "
             f"{MIN_SAMPLES}: run it longer, or with more pods"
         )
     latencies = ((sample.at, sample.latency) for sample in warm if sample.latency is not None)

@@ -7,17 +7,23 @@ from pathlib import Path
 import pytest
 
 from tests.bench import soak_chart, soak_verdict
-from tests.bench.soak_verdict import LATENCY, MEMORY, Sample, TooShortError, judge, trend
+from tests.bench.soak_verdict import LATENCY, MEMORY, Sample, TooShortError, Verdict, trend
 
 Line = Callable[[float], float]
 HALF_AN_HOUR = 1800
 WARM = 900
+WARM_UP = 9000
+"""Replaced pods."""
 
 
 def run(rss: Line = lambda _: 200.0, latency: Line = lambda _: 10.0, seconds: int = HALF_AN_HOUR) -> list[Sample]:
     """Return the samples of a run that replaces ten pods a second; the first 900 s are the warm-up."""
     moments = range(10, seconds + 1, 10)
     return [Sample(at=at, replaced=10 * at, rss=rss(at), latency=latency(at)) for at in moments]
+
+
+def judge(samples: list[Sample], warm_up: int = WARM_UP) -> Verdict:
+    return soak_verdict.judge(samples, warm_up)
 
 
 def rising(per_hour: float, base: float = 200.0) -> Line:
@@ -79,5 +85,5 @@ def test_the_trend_of_a_line_is_its_slope() -> None:
 
 
 def test_the_chart_is_a_png(tmp_path: Path) -> None:
-    soak_chart.draw(run(rss=warming), tmp_path / "soak.png")
+    soak_chart.draw(run(rss=warming), tmp_path / "soak.png", WARM_UP)
     assert (tmp_path / "soak.png").read_bytes().startswith(b"\x89PNG")
