@@ -53,6 +53,12 @@ class Container:
     """Its first process, as this machine counts them."""
 
     @property
+    def is_runc(self) -> bool:
+        """Whether it is still the process by which runc prepares it, with runc's environment."""
+        arguments = Path(f"/proc/{self.pid}/cmdline").read_bytes().split(b"\0")
+        return Path(os.fsdecode(arguments[0])).name == "runc" and arguments[1] == b"init"
+
+    @property
     def environment(self) -> Mapping[str, str]:
         """The environment that its program was started with."""
         lines = Path(f"/proc/{self.pid}/environ").read_text().split("\0")
@@ -212,12 +218,15 @@ class RealNode:
         return int(node["status"].get("allocatable", {}).get(resource, "0"))
 
     def container(self, pod: Manifest, name: str = "main") -> Container:
-        """Return a running container of a pod whose status says that it runs."""
+        """Return a running container of a pod whose status says that it runs, once it runs its own program."""
         container_id = _status_of(pod, name)["containerID"].removeprefix("containerd://")
         pids = cgroups.processes(container_id)
         if not pids:
             raise DevclusterError(f"no process of the container {name} of {pod['metadata']['name']} runs")
-        return Container(id=container_id, pid=pids[0])
+        found = Container(id=container_id, pid=pids[0])
+        # containerd says that it runs a moment before runc has replaced itself.
+        waiting.until(lambda: not found.is_runc, deadline=START_SECONDS, what=f"the program of {name} to start")
+        return found
 
     def output(self, pod: Manifest, name: str = "main") -> str:
         """Return what a pod's container has written since its last start."""
