@@ -18,6 +18,7 @@ RUN = """async () => {
     return violations.flatMap(({ id, nodes }) => nodes.map(({ target }) => `${id}: ${target}`));
 }"""
 MOST_STOPS = 400
+NARROW = (360, 740)
 FOCUSABLE = """() => {
     const isShown = (element) => element.checkVisibility({ visibilityProperty: true });
     const all = document.querySelectorAll("a[href], button, input, select, summary, [tabindex]");
@@ -113,6 +114,24 @@ def test_nodes_are_walked_and_opened_by_the_keyboard(window: Window) -> None:
     window.page.keyboard.press("End")
     window.wait(f"{at} && {at} !== '{second}'")
     assert window.complaints == []
+
+
+def test_on_a_narrow_window_the_keyboard_stays_in_the_details_that_cover_the_page(
+    browser: Browser, dashboard: Dashboard, cookies: Any, stand_in: StandIn
+) -> None:
+    del stand_in  # It answers.
+    with browsing.window(browser, dashboard, size=NARROW, state=cookies) as narrow:
+        narrow.open("/")
+        views.wait(narrow, "fleet")
+        node = views.nodes(narrow)[0]
+        narrow.page.click(f"[data-node={node}]")
+        narrow.wait("document.querySelector('aside.details')?.contains(document.activeElement)")
+        for _ in range(narrow.page.evaluate(FOCUSABLE)):
+            assert narrow.page.evaluate("!!document.activeElement.closest('aside.details')")
+            narrow.page.keyboard.press("Tab")
+        narrow.page.keyboard.press("Escape")
+        narrow.wait(f"document.activeElement.dataset.node === '{node}'")
+        assert narrow.complaints == []
 
 
 def test_the_first_stop_skips_to_the_content(window: Window) -> None:
