@@ -1,7 +1,7 @@
 """Pictures of the dashboard with recorded rows: `python -m tests.page.pictures [--all] FOLDER`.
 
 Without `--all` it writes those that the documents show: each view in the light theme, and a dark fleet, 1280 by 800.
-With it, each view in three sizes and both themes, to look at.
+With it, each view and the details of a node in three sizes and both themes, to look at.
 """
 
 import argparse
@@ -27,6 +27,8 @@ SEED: Final = 7
 SIZES: Final = ((360, 740), WIDE, (2560, 1440))
 MOST: Final = 300_000
 """Bytes of a committed picture."""
+DETAILS: Final = "details"
+"""The fleet with the details of a node."""
 SETTLED: Final = 1500
 """Milliseconds for what a view reads after its first data: colours of holders, cards of near nodes."""
 FORBIDDEN: Final = (
@@ -54,6 +56,8 @@ def main() -> None:
         stand_in.refuse("/apis/rbac.*", 403, FORBIDDEN)
         with stand_in, Dashboard(folder, recorded(stand_in)) as dashboard, browsing.opened(path) as browser:
             _take(browser, dashboard, stand_in, shots, options.folder)
+    if not options.all and (large := _large(options.folder)):
+        raise SystemExit(f"more than {MOST} bytes: {', '.join(large)}")
 
 
 def _chosen() -> Iterator[Shot]:
@@ -62,7 +66,7 @@ def _chosen() -> Iterator[Shot]:
 
 
 def _every() -> Iterator[Shot]:
-    for view in views.NAMES:
+    for view in (*views.NAMES, DETAILS):
         for width, height in SIZES:
             for theme in THEMES:
                 yield f"{view}-{width}-{theme}", view, theme, (width, height)
@@ -73,9 +77,16 @@ def _take(browser: Browser, dashboard: Dashboard, stand_in: StandIn, shots: list
         state = first.enter().page.context.storage_state()
     for name, view, theme, size in shots:
         with browsing.window(browser, dashboard, theme=theme, size=size, state=state) as window:
-            window.open(views.path(view, stand_in.scene))
-            views.wait(window, view)
+            _show(window, stand_in.scene, view)
             _write(window, folder / f"{name}.png")
+
+
+def _show(window: Window, scene: Scene, view: str) -> None:
+    name = "fleet" if view == DETAILS else view
+    window.open(views.path(name, scene))
+    views.wait(window, name)
+    if view == DETAILS:
+        window.page.click("[data-node]")
 
 
 def _write(window: Window, path: Path) -> None:
@@ -85,8 +96,10 @@ def _write(window: Window, path: Path) -> None:
     with Image.open(path) as image:
         image.convert("RGB").save(path, optimize=True)
     figures.say(f"{path}: {path.stat().st_size} bytes")
-    if path.stat().st_size > MOST:
-        raise SystemExit(f"{path} has more than {MOST} bytes")
+
+
+def _large(folder: Path) -> list[str]:
+    return [each.name for each in sorted(folder.glob("*.png")) if each.stat().st_size > MOST]
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from devcluster import Arena, Cluster, programs, waiting
+from devcluster import programs, waiting
+from tests.aggregated import own_world
 from tests.bench import figures
 from tests.conftest import prepare
-from tests.integration.operator.world import World
 from tests.integration.visibility.conftest import Installation
 from tests.page import browsing, views
 from tests.page.browsing import Window
@@ -32,21 +31,11 @@ PROMPT = 2.0
 
 
 @pytest.fixture(scope="module")
-def installation() -> Iterator[Installation]:
-    with tempfile.TemporaryDirectory(prefix="berth-page-") as name:
-        folder = Path(name)
-        with Cluster(folder=folder / "cluster") as own_cluster:
-            prepare(own_cluster)
-            arena = Arena(cluster=own_cluster, folder=folder)
-            arena.open()
-            world = World(arena=arena, folder=folder)
-            try:
-                installed = Installation(world)
-                installed.apply()
-                yield installed
-            finally:
-                world.close()
-                sys.stdout.write(world.processes.tails())
+def installation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
+    with own_world(tmp_path_factory.mktemp("page"), prepare) as world:
+        installed = Installation(world)
+        installed.apply()
+        yield installed
 
 
 def environment(installation: Installation) -> dict[str, str]:
