@@ -58,6 +58,7 @@ function read() {
   const read = {
     track: of("track"),
     edge: of("track-edge"),
+    pill: of("pill"),
     held: of("held"),
     other: of("ns-other"),
     bad: of("bad"),

@@ -208,7 +208,7 @@ function migPaints(card, style) {
 }
 
 function drawPill(context, card, box, style) {
-  context.fillStyle = card.healthy ? style.theme.edge : style.theme.badSoft;
+  context.fillStyle = card.healthy ? style.theme.pill : style.theme.badSoft;
   context.fillRect(box.x, box.y, box.w, box.h);
   if (card.held > 0) {
     const [layer] = layers(card, style);
