@@ -1,5 +1,6 @@
 """What `kubectl berth doctor` reads of a stand-in: an installation with a few faults, by the paths of the lists."""
 
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -10,7 +11,7 @@ from berth_kubectl.heavy import definitions
 from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
 
 NODES: Final = ("gpu-0000", "gpu-0001", "gpu-0002", "gpu-0003")
-SILENT: Final = "gpu-0002"
+SILENT: Final = ("gpu-0002",)
 LATE: Final = timedelta(minutes=42)
 LASTS: Final = 86400
 """Seconds of all other Leases: no program renews them."""
@@ -18,24 +19,29 @@ LASTS: Final = 86400
 Raw = dict[str, Any]
 
 
-def documents(version: str = "") -> dict[str, Raw]:
-    """Return the lists by path; `version` is the operator's, by default that of this program."""
-    lists = {**_programs(version or definitions.own_version()), **_cluster()}
+def documents(version: str = "", *, nodes: Sequence[str] = NODES, silent: Collection[str] = SILENT) -> dict[str, Raw]:
+    """Return the lists by path; `version` is the operator's, by default that of this program.
+
+    Of the nodes that have a Device, some are silent; one more node has none.
+    """
+    lists = {**_programs(version or definitions.own_version()), **_nodes(nodes, silent), **_cluster()}
     paths = {name: source.request.path for name, source in sources(Installation()).items()}
     answers: dict[str, Raw] = {path: {"items": lists[name]} for name, path in paths.items() if name in lists}
     return {**answers, "/version": {"major": "1", "minor": "36", "gitVersion": "v1.36.3"}}
 
 
+def _nodes(names: Sequence[str], silent: Collection[str]) -> dict[str, list[Raw]]:
+    without = raw_node(f"gpu-{len(names):04d}", labels={"nvidia.com/gpu.present": "true"})
+    return {
+        "leases": [_lease(name, late=LATE, lasts=15) if name in silent else _lease(name) for name in names],
+        "devices": [raw_device(name, raw_card()) for name in names],
+        "nodes": [*(raw_node(name) for name in names), without],
+    }
+
+
 def _programs(version: str) -> dict[str, list[Raw]]:
-    leases = [
-        _lease(name, late=LATE if name == SILENT else timedelta(), lasts=15 if name == SILENT else LASTS)
-        for name in NODES
-    ]
     return {
         "leaderleases": [_lease("berth-operator")],
-        "leases": leases,
-        "devices": [raw_device(name, raw_card()) for name in NODES],
-        "nodes": [*(raw_node(name) for name in NODES), raw_node("gpu-0117", labels={"nvidia.com/gpu.present": "true"})],
         "deployments": [_workload("berth-operator", version)],
         "daemonsets": [_workload("berth-agent", version)],
     }

@@ -52,7 +52,9 @@ def main() -> None:
     shots = list(_every()) if options.all else list(_chosen())
     with tempfile.TemporaryDirectory(prefix="berth-page-") as name:
         folder = Path(name)
-        stand_in = StandIn(folder, Scene(NODES, seed=SEED), documents())
+        scene = Scene(NODES, seed=SEED)
+        silent = [name for name, node in scene.fleet.items() if not node["reporting"]]
+        stand_in = StandIn(folder, scene, documents(nodes=list(scene.fleet), silent=silent))
         stand_in.refuse("/apis/rbac.*", 403, FORBIDDEN)
         with stand_in, Dashboard(folder, recorded(stand_in)) as dashboard, browsing.opened(path) as browser:
             _take(browser, dashboard, stand_in, shots, options.folder)

@@ -15,14 +15,16 @@ export function HealthView() {
   useTicks(5000);
   const diagnosis = doctor.value;
   return html`
-    <div class="view-head">
-      <h1>Health</h1>
-      <p class="view-sub">
-        What <code>kubectl berth doctor</code> finds with your rights, and what to type. It needs no leader.
-        ${diagnosis?.read &&
-        html` <span title=${localTime(diagnosis.read)}>Checked ${ageOf(diagnosis.read, serverNow()) ?? ""} ago.</span>`}${" "}
-        <button type="button" class="button small" onClick=${() => doctor.retry()}>Check again</button>
-      </p>
+    <div class="view-head with-button">
+      <div>
+        <h1>Health</h1>
+        <p class="view-sub">
+          What <code>kubectl berth doctor</code> finds with your rights, and what to type. It needs no leader.
+          ${diagnosis?.read &&
+          html` <span title=${localTime(diagnosis.read)}>Checked ${ageOf(diagnosis.read, serverNow()) ?? ""} ago.</span>`}
+        </p>
+      </div>
+      <button type="button" class="button" onClick=${() => doctor.retry()}>Check again</button>
     </div>
     ${doctor.error && html`<${Refusal} error=${doctor.error} resource="doctor" retry=${() => doctor.retry()} />`}
     ${diagnosis ? html`<${Diagnosis} ...${diagnosis} />` : !doctor.error && html`<${Loading} what="the installation" />`}
@@ -53,16 +55,18 @@ function Diagnosis({ findings, checked, notChecked }) {
         </dl>
       </section>`}
       <section class="panel">
-        <h2>Checked</h2>
+        <h2>Looked for</h2>
         <ul class="checked">
-          ${checked.map((check) => {
-            const isBad = findings.some((finding) => finding.check === check);
-            return html`<li key=${check} class=${isBad ? "bad" : "good"}>
-              <${Glyph} name=${isBad ? "warning" : "Ready"} /> ${check}<span class="visually-hidden">${isBad ? ": something is wrong" : ": nothing is wrong"}</span>
-            </li>`;
-          })}
+          ${checked.map((check) => html`<${Check} key=${check} name=${check} isFound=${findings.some((finding) => finding.check === check)} />`)}
         </ul>
       </section>
     </div>
   `;
+}
+
+/** Checks have the names of faults: a tick alone would say that there is one. */
+function Check({ name, isFound }) {
+  return html`<li class=${isFound ? "bad" : "good"}>
+    <${Glyph} name=${isFound ? "warning" : "Ready"} /> ${name} <small>${isFound ? "found" : "not found"}</small>
+  </li>`;
 }
