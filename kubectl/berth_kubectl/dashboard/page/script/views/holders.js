@@ -100,9 +100,9 @@ function Totals({ rows, only }) {
       <div class="figure"><dt>Pods</dt><dd><strong>${count(rows.length)}</strong><small>hold devices</small></dd></div>
       <div class="figure"><dt>GPUs held</dt><dd><strong>${cards(hundredths)}</strong><small>shares by hundredths</small></dd></div>
       <div class="figure ${idle.length ? "warn" : ""}">
-        <dt>Idle now</dt>
+        <dt>Idle pods</dt>
         <dd>
-          ${isMeasured ? html`<strong>${count(idle.length)}</strong><small>${cards(idleGpus)} GPUs, use below 1 %</small>` : html`<span class="not-measured">not measured</span>`}
+          ${isMeasured ? html`<strong>${count(idle.length)}</strong><small>all their GPUs below 1 %, ${cards(idleGpus)} GPUs held</small>` : html`<span class="not-measured">not measured</span>`}
           ${idle.length > 0 && html`<button type="button" class="filter" aria-pressed=${only === "idle"} onClick=${toggle("idle")}>Only these</button>`}
         </dd>
       </div>
@@ -131,7 +131,7 @@ function Share({ title, groups, search }) {
             <span class="bar" aria-hidden="true" style=${{ width: `${(100 * hundredths) / most}%` }}></span>
             <span class="bar-text">${key}</span>
             <small>${counted(pods, "pod")}</small>
-            <span class="bar-number">${cards(hundredths)}<span class="visually-hidden"> GPUs</span></span>
+            <span class="bar-number">${cards(hundredths)} <small>${hundredths === 100 ? "GPU" : "GPUs"}</small></span>
           </button>
         </li>`,
       )}
@@ -161,7 +161,7 @@ function podColumns(now) {
     { key: "owner", title: "Owner", value: ({ holder }) => holder.owner, cell: ({ holder }) => holder.owner || html`<span class="none">none</span>` },
     { key: "node", title: "Node", value: ({ holder }) => holder.node, cell: ({ holder }) => html`<${NodeLink} name=${holder.node} />` },
     { key: "gpus", title: "GPUs", numeric: true, value: ({ holder }) => holder.hundredths, cell: ({ holder }) => cards(holder.hundredths) },
-    { key: "devices", title: "Devices", cell: ({ holder }) => html`${cardsText(holder.devices)}${holder.drifted && html` <span class="tag bad">drifted</span>`}` },
+    { key: "cards", title: "Cards", cell: ({ holder }) => html`${cardsText(holder.devices)}${holder.drifted && html` <span class="tag bad">drifted</span>`}` },
     { key: "age", title: "Age", numeric: true, value: ({ holder }) => seconds(holder.since), cell: ({ holder }) => html`<${Time} text=${holder.since} shown=${ageOf(holder.since, now)} />` },
     { key: "ends", title: "Ends", numeric: true, value: ({ holder }) => -seconds(holder.endsBy), cell: ({ holder }) => html`<${Time} text=${holder.endsBy} shown=${until(holder.endsBy, now)} />` },
     { key: "use", title: "Use", numeric: true, value: ({ use, idleSeconds }) => (use === null ? -1 : use - (idleSeconds ?? 0) / 1e9), cell: (row) => html`<${Use} ...${row} />` },

@@ -125,7 +125,7 @@ function Reasons({ pods, chosen }) {
   if (!listed.length) return null;
   const most = listed[0][1];
   return html`<section class="panel" aria-labelledby="reasons-title">
-    <h2 id="reasons-title">Why they wait</h2>
+    <h2 id="reasons-title">Why they wait <small>a pod can have several reasons</small></h2>
     <ul class="bars">
       ${listed.slice(0, SHOWN_REASONS).map(
         ([reason, number]) => html`<li key=${reason}>
@@ -135,7 +135,7 @@ function Reasons({ pods, chosen }) {
             onClick=${() => setQuery({ reason: reason === chosen ? "" : reason })}
           >
             <span class="bar" aria-hidden="true" style=${{ width: `${(100 * number) / most}%` }}></span>
-            <span class="bar-text">${reason}</span><span class="bar-number">${count(number)}<span class="visually-hidden"> pods</span></span>
+            <span class="bar-text">${reason}</span><span class="bar-number">${counted(number, "pod")}</span>
           </button>
         </li>`,
       )}
@@ -193,7 +193,7 @@ function QueueTable({ pods, title, sort, now }) {
     rowProps=${(pod) => ({ "data-pod": pod.key, class: `row-${pod.state}` })}
     sort=${sort}
     setSort=${(value) => setQuery({ sort: value }, { replace: true })}
-    rowHeight=${44}
+    rowHeight=${48}
   />`;
 }
 
@@ -230,6 +230,12 @@ function State({ pod }) {
 
 function Why({ pod }) {
   return html`<span class="why" title=${pod.message}>
-    ${pod.reservedNode && html`<span class="tag">reserved: <${NodeLink} name=${pod.reservedNode} /></span> `}${pod.message || html`<span class="none">not tried yet</span>`}
+    ${pod.reservedNode && html`<span class="tag">reserved: <${NodeLink} name=${pod.reservedNode} /></span> `}${whyText(pod) || html`<span class="none">not tried yet</span>`}
   </span>`;
+}
+
+/** Return the reasons with their numbers of nodes: a column has no room for what all messages begin with. */
+function whyText({ message, reasons }) {
+  if (!reasons.some((each) => each.count)) return message;
+  return reasons.map(({ reason, count }) => `${count} ${reason}`).join(", ");
 }
