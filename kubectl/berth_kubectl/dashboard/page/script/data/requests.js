@@ -72,10 +72,10 @@ export async function getObject(path, signal) {
   return (await get(path, {}, signal)).json();
 }
 
-/** Return the FleetNode of a name; undefined if there is none. */
-export async function readNode(name, signal) {
+/** Return the row of a name, of the list of a path; undefined if there is none. */
+export async function readNamed(path, name, signal) {
   const selector = encodeURIComponent(`metadata.name=${name}`);
-  const { items } = await getObject(`${pathOf("fleet")}?fieldSelector=${selector}`, signal);
+  const { items } = await getObject(`${path}?fieldSelector=${selector}`, signal);
   return items.find((each) => each.metadata.name === name);
 }
 

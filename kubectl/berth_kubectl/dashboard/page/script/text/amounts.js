@@ -15,7 +15,7 @@ const PLAIN = new Set(["cpu", "memory", "ephemeral-storage", "pods"]);
 
 const numbers = new Intl.NumberFormat("en");
 
-/** Return a whole number with separators. */
+/** Return a number with separators. */
 export function count(number) {
   return numbers.format(number);
 }
@@ -63,14 +63,32 @@ export function amount(resource, value) {
 
 /** Return hundredths of cards as cards: `1.5`. */
 export function cards(hundredths) {
-  return String(Math.round(hundredths) / 100);
+  return count(Math.round(hundredths) / 100);
+}
+
+/** Return the name of a type of cards. */
+export function typeName(type) {
+  return type === "gpu" ? "GPU" : type;
+}
+
+/** Return the name of a card of a node: `GPU 0`, `rdma 1`. */
+export function cardName({ type, minor }) {
+  return `${typeName(type)} ${minor}`;
 }
 
 /** Return what a pod requests of devices, in short: `gpu 1.5`, `rdma 1`; all that it requests if that is nothing. */
 export function requests(amounts) {
   const devices = Object.entries(amounts).filter(([name]) => !PLAIN.has(short(name)));
-  const listed = devices.length ? devices : Object.entries(amounts);
-  return listed.map(([name, value]) => `${short(name)} ${amount(name, value)}`).join(", ");
+  return devices.length ? listed(devices) : allRequests(amounts);
+}
+
+/** Return all that a pod requests: `cpu 8, memory 64Gi, gpu 1.5`. */
+export function allRequests(amounts) {
+  return listed(Object.entries(amounts));
+}
+
+function listed(requested) {
+  return requested.map(([name, value]) => `${short(name)} ${amount(name, value)}`).join(", ");
 }
 
 /** Return a share, 0 to 1, in percent. */

@@ -1,7 +1,7 @@
 // How the cards of a node are connected, in the words of `nvidia-smi topo --matrix`.
 
 import { linksOf } from "../../data/fleet.js";
-import { readNode } from "../../data/requests.js";
+import { pathOf, readNamed } from "../../data/requests.js";
 import { html, useEffect, useState } from "../../html.js";
 
 const SHORT = {
@@ -72,7 +72,7 @@ function useLinks(name) {
   useEffect(() => {
     const stop = new AbortController();
     set(NO_LINKS);
-    readNode(name, stop.signal).then(
+    readNamed(pathOf("fleet"), name, stop.signal).then(
       (object) => set({ links: object ? linksOf(object) : [], error: "" }),
       (error) => stop.signal.aborted || set({ links: [], error: error.message }),
     );

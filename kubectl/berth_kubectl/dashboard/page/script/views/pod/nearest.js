@@ -1,11 +1,11 @@
 // The nodes that lack least, each with the cards that must become free.
 
 import { toNode } from "../../data/fleet.js";
-import { readNode } from "../../data/requests.js";
+import { pathOf, readNamed } from "../../data/requests.js";
 import { CardPictures } from "../../drawing/card_picture.js";
 import { html, useEffect, useState } from "../../html.js";
 import { NodeLink } from "../../parts/links.js";
-import { amount, requests, short } from "../../text/amounts.js";
+import { amount, requests, short, typeName } from "../../text/amounts.js";
 
 const REFRESH_MS = 5000;
 const NO_PARTS = () => [];
@@ -45,7 +45,7 @@ function cardGroups(cards) {
     if (!groups.has(key)) groups.set(key, { key, type: card.type, what, minors: [] });
     groups.get(key).minors.push(card.minor);
   }
-  return [...groups.values()].map(({ key, type, what, minors }) => ({ key, what, cards: `${type} ${minors.join(", ")}` }));
+  return [...groups.values()].map(({ key, type, what, minors }) => ({ key, what, cards: `${typeName(type)} ${minors.join(", ")}` }));
 }
 
 /** Hook: return the rows of some nodes; the map has `refused` if they may not be read. */
@@ -79,7 +79,7 @@ function useNodes(names) {
 /** Return the row of a node, null if it has none, or the error: without it the cards are not drawn. */
 async function rowOf(name, signal) {
   try {
-    const object = await readNode(name, signal);
+    const object = await readNamed(pathOf("fleet"), name, signal);
     return object ? toNode(object) : null;
   } catch (error) {
     return error;

@@ -1,5 +1,6 @@
 // The Pod view: the explanation of one pod as a picture.
 
+import { reasonsOf } from "../../data/queue.js";
 import { explanation } from "../../data/sources.js";
 import { Glyph } from "../../drawing/glyphs.js";
 import { html } from "../../html.js";
@@ -8,6 +9,7 @@ import { Link, NodeLink } from "../../parts/links.js";
 import { Loading, Refusal } from "../../parts/notices.js";
 import { count, counted } from "../../text/amounts.js";
 import { GangProgress } from "../queue.js";
+import { Facts } from "./facts.js";
 import { Groups } from "./groups.js";
 import { Nearest } from "./nearest.js";
 import { Scores } from "./scores.js";
@@ -32,16 +34,17 @@ export function PodView({ namespace, name }) {
       <h1>${name}</h1>
     </div>
     ${error && html`<${Refusal} error=${error} resource="pods/explanation" namespace=${namespace} retry=${() => explanation.retry()} />`}
-    ${value ? html`<${Explanation} value=${value} />` : !error && html`<${Loading} what="the explanation" />`}
+    ${value ? html`<${Explanation} value=${value} namespace=${namespace} name=${name} />` : !error && html`<${Loading} what="the explanation" />`}
   `;
 }
 
-function Explanation({ value }) {
+function Explanation({ value, namespace, name }) {
   const { queue, gang, reservation, bind, groups = [], nearest = [] } = value;
   const [glyph, text] = STATES[value.state] ?? ["info", ""];
   return html`
     <section class="panel pod-head" aria-label="State">
       <p class="pod-state is-pod-${value.state}"><${Glyph} name=${glyph} size="18" /> <strong>${value.state}</strong> <span>${text}</span></p>
+      ${queue && html`<${Facts} namespace=${namespace} name=${name} />`}
       <p class="message" data-message>${value.message}</p>
       ${queue && html`<${Place} queue=${queue} />`}
     </section>
@@ -71,7 +74,7 @@ function Place({ queue }) {
   const share = queue.of > 1 ? (queue.position - 1) / (queue.of - 1) : 0;
   return html`<div class="place">
     <p>
-      <strong>${count(queue.position)}</strong> of ${counted(queue.of, "pod")} in the queue${queue.backoffSeconds > 0 &&
+      Position <strong>${count(queue.position)}</strong> of ${count(queue.of)} in the queue${queue.backoffSeconds > 0 &&
       `, backs off for ${Math.ceil(queue.backoffSeconds)} s`}
     </p>
     <span class="place-line" aria-hidden="true"><i style=${{ left: `${share * 100}%` }}></i></span>
@@ -87,8 +90,8 @@ function Outlook({ value }) {
     <${Answer} is=${fitsNow} title=${fitsNow ? "Fits now" : "Does not fit now"} text=${fitsNow ? "It would be placed now." : "No node takes it as it is."} />
     <${Answer}
       is=${fitsWhenEmpty > 0}
-      title=${fitsWhenEmpty > 0 ? `Fits on ${counted(fitsWhenEmpty, "empty node")}` : "Waiting is in vain"}
-      text=${fitsWhenEmpty > 0 ? `of ${count(nodes)}, if no other pods were there.` : `None of ${counted(nodes, "node")} would take it, even if empty.`}
+      title=${fitsWhenEmpty > 0 ? "Waiting may help" : "Waiting is in vain"}
+      text=${fitsWhenEmpty > 0 ? `It would fit on ${count(fitsWhenEmpty)} of ${counted(nodes, "node")} if they were empty.` : `None of ${counted(nodes, "node")} would take it, even if empty.`}
     />
     <${Answer}
       is=${newNodeHelps}
@@ -96,8 +99,15 @@ function Outlook({ value }) {
       text="A node like one of these, without pods."
     />
     ${preemption &&
-    html`<${Answer} is=${preemption.possible} title=${preemption.possible ? "Preemption is possible" : "No preemption"} text=${preemption.message} />`}
+    html`<${Answer} is=${preemption.possible} title=${preemption.possible ? "Preemption is possible" : "No preemption"} text=${preemptionText(preemption.message)} />`}
   </ul>`;
+}
+
+/** Return a message about preemption, each reason with its number of nodes after it: the reasons begin with capitals. */
+function preemptionText(message) {
+  return reasonsOf(message)
+    .map(({ reason, count: nodes }) => (nodes ? `${reason} (${counted(nodes, "node")}).` : reason))
+    .join(" ");
 }
 
 function Answer({ is, title, text }) {
