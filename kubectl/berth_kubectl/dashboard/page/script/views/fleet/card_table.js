@@ -6,7 +6,7 @@ import { CardPictures } from "../../drawing/card_picture.js";
 import { Glyph } from "../../drawing/glyphs.js";
 import { html } from "../../html.js";
 import { Meter } from "../../parts/meter.js";
-import { bytes, percent } from "../../text/amounts.js";
+import { bytes, cardName, percent } from "../../text/amounts.js";
 
 /** One row for each card. */
 export function CardTable({ node, mode }) {
@@ -37,7 +37,7 @@ function Row({ node, card, mode }) {
       <th scope="row">
         <span class="card-name">
           <${CardPictures} cards=${[card]} mode=${mode} partsOf=${(each) => holderIndex.partsOf(node.name, each)} width=${13} height=${24} />
-          ${card.type === "gpu" ? "GPU" : card.type} ${card.minor}
+          ${cardName(card)}
         </span>
       </th>
       <td><${Held} card=${card} /></td>
@@ -80,8 +80,7 @@ function Use({ card, use }) {
 
 function Memory({ used, total }) {
   if (used === undefined) return html`<${NotMeasured} />`;
-  if (!total) return bytes(used);
-  return html`<span title=${`of ${bytes(total)}`}>${bytes(used)}</span>`;
+  return html`${bytes(used)}${total > 0 && html` <small>of ${bytes(total)}</small>`}`;
 }
 
 /** Stands for a value that was not measured; never a zero. */

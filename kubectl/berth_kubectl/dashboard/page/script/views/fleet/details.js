@@ -6,7 +6,7 @@ import { html, useEffect, useRef } from "../../html.js";
 import { Glyph } from "../../drawing/glyphs.js";
 import { Meter } from "../../parts/meter.js";
 import { PodLink } from "../../parts/links.js";
-import { amount, cards as inCards, counted } from "../../text/amounts.js";
+import { amount, cardName, cards as inCards, counted, typeName } from "../../text/amounts.js";
 import { ageOf } from "../../text/times.js";
 import { CardTable } from "./card_table.js";
 import { LinkTable } from "./link_table.js";
@@ -61,7 +61,7 @@ function Facts({ node }) {
       ${node.blocked && html`<span>${node.blocked}</span>`}
     </p>
     <dl>
-      <div><dt>Models</dt><dd>${node.models.join(", ") || html`<span class="none">none</span>`}</dd></div>
+      <div><dt>${node.models.length > 1 ? "Models" : "Model"}</dt><dd>${node.models.join(", ") || html`<span class="none">none</span>`}</dd></div>
       <div><dt>Zone</dt><dd>${node.zone || html`<span class="none">no label</span>`}</dd></div>
       <div><dt>Rack</dt><dd>${node.rack || html`<span class="none">no label</span>`}</dd></div>
     </dl>
@@ -71,10 +71,10 @@ function Facts({ node }) {
 function Resources({ resources }) {
   return html`<ul class="resources">
     ${Object.entries(resources).map(([name, { total, free }]) => {
-      const text = `${amount(name, free)} of ${amount(name, total)} free`;
+      const text = `${amount(name, total - free)} of ${amount(name, total)} requested, ${amount(name, free)} free`;
       return html`<li key=${name}>
         <span>${name}</span>
-        <${Meter} share=${total ? 1 - free / total : 0} label=${`${name} requested`} text=${text} />
+        <${Meter} share=${total ? 1 - free / total : 0} label=${name} text=${text} />
         <span>${text}</span>
       </li>`;
     })}
@@ -118,11 +118,11 @@ function firstMinor(holder) {
   return holder.devices.reduce((least, part) => Math.min(least, part.minor), Infinity);
 }
 
-/** Return the cards of parts in short: `gpu 0–3, rdma 1`. */
+/** Return the cards of parts in short: `GPU 0–3, rdma 1`. */
 export function cardsText(parts) {
   const minors = new Map();
   for (const { type, minor } of parts) minors.set(type, (minors.get(type) ?? new Set()).add(minor));
-  return [...minors].map(([type, set]) => `${type} ${ranges([...set].sort((a, b) => a - b))}`).join(", ");
+  return [...minors].map(([type, set]) => `${typeName(type)} ${ranges([...set].sort((a, b) => a - b))}`).join(", ");
 }
 
 function ranges(numbers) {
@@ -142,7 +142,7 @@ function Ids({ cards }) {
     <dl>
       ${cards.map(
         (card) => html`<div key=${`${card.type} ${card.minor}`}>
-          <dt>${card.type} ${card.minor}</dt>
+          <dt>${cardName(card)}</dt>
           <dd><code>${card.id}</code> <small>${placeOf(card)}</small></dd>
         </div>`,
       )}
