@@ -25,6 +25,14 @@ function stateOf(node) {
   return node.blocked ? "Blocked" : "Ready";
 }
 
+/** Return the text that a search finds a node by. */
+function textOf(node, models, cards, state) {
+  const words = [node.metadata.name, ...models, node.zone, node.rack, state];
+  if (state !== "Ready") words.push("unusable");
+  if (cards.some((card) => !card.healthy)) words.push("failed");
+  return words.join(" ").toLowerCase();
+}
+
 /** Return a text by which names are sorted: numbers by their value. */
 export function orderOf(name) {
   return name.replace(/\d+/g, (digits) => digits.padStart(9, "0"));
@@ -123,11 +131,11 @@ export function toNode(object, before) {
     gpus: cards.filter((card) => card.type === GPU),
     others: cards.filter((card) => card.type !== GPU),
     sums: sumsOf(cards, state),
-    text: [name, ...models, object.zone, object.rack, state].join(" ").toLowerCase(),
+    text: textOf(object, models, cards, state),
   };
 }
 
-/** Return new sums of nothing. */
+/** Return new sums of nothing; those of states count nodes. */
 export function noSums() {
   return {
     nodes: 0,
@@ -143,7 +151,11 @@ export function noSums() {
     idle: 0,
     power: 0,
     powered: 0,
-    unready: 0,
+    Ready: 0,
+    Cordoned: 0,
+    Silent: 0,
+    NotReady: 0,
+    Blocked: 0,
   };
 }
 
@@ -151,7 +163,7 @@ export function noSums() {
 function sumsOf(cards, state) {
   const sums = noSums();
   sums.nodes = 1;
-  sums.unready = state === "Ready" ? 0 : 1;
+  sums[state] = 1;
   for (const card of cards) {
     if (card.type !== GPU) continue;
     sums.gpus += 1;
@@ -199,7 +211,11 @@ export function total(nodes) {
     all.idle += sums.idle;
     all.power += sums.power;
     all.powered += sums.powered;
-    all.unready += sums.unready;
+    all.Ready += sums.Ready;
+    all.Cordoned += sums.Cordoned;
+    all.Silent += sums.Silent;
+    all.NotReady += sums.NotReady;
+    all.Blocked += sums.Blocked;
   }
   return all;
 }

@@ -33,6 +33,9 @@ const SIZES = [
   ["l", "L"],
 ];
 
+/** Width of a window, in CSS pixels, up to which the legend is closed at first; style sheets have the same. */
+const NARROW = 600;
+
 /** The view; its state is in the query. */
 export function FleetView({ query }) {
   useCollections(fleet, holders);
@@ -48,6 +51,7 @@ export function FleetView({ query }) {
   const best = useMemo(() => bestSize(nodes, windowSize), [names, windowSize]);
   const size = ["s", "m", "l"].includes(query.size) ? query.size : best;
   if (holders.isComplete) namespaceColours.update(holderIndex.namespaces); // else the first ones were not the largest
+  const sums = useMemo(() => total(shown), [shown]);
   const open = query.node ? fleet.rows.get(query.node) : undefined;
   const pending = useRef("");
   const close = () => {
@@ -60,7 +64,7 @@ export function FleetView({ query }) {
   return html`
     <h1 class="visually-hidden">Fleet</h1>
     ${fleet.error && fleet.error.status !== 0 && html`<${Refusal} error=${fleet.error} resource="fleet" />`}
-    <${Summary} sums=${total(shown)} isComplete=${fleet.isComplete} />
+    <${Summary} sums=${sums} isComplete=${fleet.isComplete} search=${search} />
     <div class="tools">
       <${Search}
         value=${search}
@@ -73,7 +77,13 @@ export function FleetView({ query }) {
       <${Choice} label="Size" name="size" value=${size} options=${SIZES} change=${(value) => setQuery({ size: value })} />
     </div>
     <${Hints} mode=${mode} search=${search} shown=${shown.length} all=${nodes.length} />
-    <${Legend} mode=${mode} namespaces=${holderIndex.namespaces} isPartial=${holders.error?.status === 403 || holders.isRestricted} />
+    <${Legend}
+      mode=${mode}
+      namespaces=${holderIndex.namespaces}
+      isPartial=${holders.error?.status === 403 || holders.isRestricted}
+      sums=${sums}
+      isNarrow=${windowSize.width <= NARROW}
+    />
     <div class="fleet ${query.node ? "has-details" : ""}">
       ${shown.length
         ? html`<${Grid}

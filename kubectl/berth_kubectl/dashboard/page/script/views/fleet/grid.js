@@ -75,7 +75,7 @@ export function Grid({ groups, size, mode, paint, open, openNode, pending }) {
               size=${size}
               mode=${mode}
               tile=${row.tile}
-              left=${column * (row.tile.width + TILE_GAP[size])}
+              left=${Math.round(column * row.step)}
               top=${row.y}
               paint=${`${paint} ${holderIndex.changes.get(node.name) ?? 0}`}
               partsOf=${partsOf}
@@ -92,8 +92,11 @@ function GroupHead({ row }) {
   return html`<div class="group-head" style=${{ top: `${row.y}px` }}>
     <h2 title=${title}>${title}</h2>
     <p>
-      ${counted(sums.nodes, "node")} <span aria-hidden="true">·</span> ${counted(sums.gpus, "GPU")}
-      <span aria-hidden="true"> · </span><strong>${counted(sums.free, "free", "free")}</strong>
+      <span class="group-size">
+        ${counted(sums.nodes, "node")} <span aria-hidden="true">·</span> ${counted(sums.gpus, "GPU")}
+        <span aria-hidden="true"> · </span>
+      </span>
+      <strong>${counted(sums.free, "free", "free")}</strong>
     </p>
     <${ShareBar} sums=${sums} />
   </div>`;

@@ -6,6 +6,8 @@ import { total } from "../../data/fleet.js";
 export const HEAD_HEIGHT = 46;
 const GROUP_GAP = 14;
 export const TILE_GAP = { s: 4, m: 8, l: 10 };
+/** Of a gap between two boxes of a row, as a multiple of the usual one. */
+const WIDEST_GAP = 2;
 
 const KEYS = { model: (node) => node.model, zone: (node) => node.zone, rack: (node) => node.rack };
 const NAMELESS = { model: "No model", zone: "No zone", rack: "No rack" };
@@ -59,7 +61,10 @@ function mostOf(nodes) {
   return { gpus, others };
 }
 
-/** Return how many boxes are in a row, and their size: they fill the row as far as cards may be wider. */
+/**
+ * Return how many boxes are in a row, their size, and the distance from one to the next: they fill the row as far as
+ * cards and gaps may be wider.
+ */
 function fitted(size, { gpus, others }, width) {
   const { cell, widest, pad, least, gap } = SIZES[size];
   const edges = 2 * pad + 2;
@@ -67,7 +72,14 @@ function fitted(size, { gpus, others }, width) {
   const columns = Math.max(1, Math.floor((width + TILE_GAP[size]) / (narrow + TILE_GAP[size])));
   const room = Math.max(narrow, Math.floor((width + TILE_GAP[size]) / columns) - TILE_GAP[size]) - edges;
   const filling = Math.min(widest, Math.floor((room + gap) / columnsOf(gpus)) - gap);
-  return { columns, tile: tileOf(size, { gpus, others, cell: Math.max(cell, filling) }) };
+  const tile = tileOf(size, { gpus, others, cell: Math.max(cell, filling) });
+  return { columns, tile, step: stepOf(size, tile, { columns, width }) };
+}
+
+/** Return the distance from one box to the next if what is left of a row is given to its gaps, to a limit. */
+function stepOf(size, tile, { columns, width }) {
+  const filling = columns > 1 ? (width - tile.width) / (columns - 1) : 0;
+  return Math.max(tile.width + TILE_GAP[size], Math.min(filling, tile.width + WIDEST_GAP * TILE_GAP[size]));
 }
 
 /** Return the size of the box of a node; the same object each time, so that a box knows that it has not changed. */
@@ -91,8 +103,9 @@ const tiles = new Map();
 /**
  * Return all rows with their places: `{rows, height, order}`.
  *
- * A row is a head `{kind: "head", y, height, group}` or boxes `{kind: "nodes", y, height, nodes, tile, first}`, where
- * `first` is the place of its first node in `order`, the nodes as the arrow keys go.
+ * A row is a head `{kind: "head", y, height, group}` or boxes `{kind: "nodes", y, height, nodes, tile, step, first}`,
+ * where `step` is the distance from one box to the next, and `first` is the place of its first node in `order`, the
+ * nodes as the arrow keys go.
  */
 export function layout(groups, { width, size }) {
   const gap = TILE_GAP[size];
@@ -104,10 +117,10 @@ export function layout(groups, { width, size }) {
       rows.push({ kind: "head", key: `head ${group.key}`, y, height: HEAD_HEIGHT, group });
       y += HEAD_HEIGHT;
     }
-    const { columns, tile } = fitted(size, mostOf(group.nodes), width);
+    const { columns, tile, step } = fitted(size, mostOf(group.nodes), width);
     for (let at = 0; at < group.nodes.length; at += columns) {
       const nodes = group.nodes.slice(at, at + columns);
-      rows.push({ kind: "nodes", key: `${group.key} ${at}`, y, height: tile.height, nodes, tile, first: order.length });
+      rows.push({ kind: "nodes", key: `${group.key} ${at}`, y, height: tile.height, nodes, tile, step, first: order.length });
       for (const node of nodes) order.push(node);
       y += tile.height + gap;
     }

@@ -3,8 +3,16 @@
 import { html } from "../../html.js";
 import { COLOURED_NAMESPACES, NAMESPACE_COLOURS, namespaceColours, USE_STEPS } from "../../drawing/colours.js";
 import { Glyph } from "../../drawing/glyphs.js";
+import { setQuery } from "../../router.js";
 import { cards, count, percent } from "../../text/amounts.js";
 
+/** States of nodes on which nothing is placed now. */
+const UNUSABLE = [
+  ["Silent", "silent"],
+  ["NotReady", "not ready"],
+  ["Cordoned", "cordoned"],
+  ["Blocked", "blocked"],
+];
 /** What a GPU can be, in the order of the bar. */
 const KINDS = [
   ["full", "held"],
@@ -23,8 +31,9 @@ export function ShareBar({ sums }) {
   </div>`;
 }
 
-/** The sums in large numbers; what was not measured has no number. */
-export function Summary({ sums, isComplete }) {
+/** The sums in large numbers; what was not measured has no number. `search` is what the nodes were searched for. */
+export function Summary({ sums, isComplete, search }) {
+  const unusable = sums.nodes - sums.Ready;
   const power = sums.powered ? `${count(Math.round(sums.power / 100) / 10)} kW` : null;
   return html`<section class="summary" aria-label="Sums" data-complete=${isComplete}>
     <dl>
@@ -33,22 +42,21 @@ export function Summary({ sums, isComplete }) {
       <${Figure}
         name="Held"
         value=${sums.gpus ? percent(sums.held / sums.gpus) : "–"}
-        more=${`${count(Math.round(sums.held * 10) / 10)} GPUs`}
+        more=${`${cards(100 * sums.held)} GPUs`}
       />
       <${Figure}
         name="In use"
         value=${sums.measured ? percent(sums.use / sums.measured) : null}
         more=${sums.measured ? `${count(sums.measured)} of ${count(sums.gpus)} measured` : "no metrics"}
       />
-      <${Figure} name="Held, idle" value=${sums.measured ? count(sums.idle) : null} more="use below 1 %" />
+      <${Figure} name="Held, idle" value=${sums.measured ? count(sums.idle) : null} more="GPUs with use below 1 %" />
       <${Figure} name="Power" value=${power} more=${power ? `of ${count(sums.powered)} GPUs` : "no metrics"} />
-      <${Figure} name="Failed" value=${count(sums.failed)} tone=${sums.failed ? "bad" : ""} more="GPUs with a fault" />
-      <${Figure}
-        name="Nodes not ready"
-        value=${count(sums.unready)}
-        tone=${sums.unready ? "warn" : ""}
-        more="cordoned, silent, blocked"
-      />
+      <${Figure} name="Failed" value=${count(sums.failed)} tone=${sums.failed ? "bad" : ""} more="GPUs with a fault">
+        ${sums.failed > 0 && html`<${OnlyThese} word="failed" search=${search} />`}
+      <//>
+      <${Figure} name="Nodes not usable" value=${count(unusable)} tone=${unusable ? "warn" : ""} more=${unusableText(sums)}>
+        ${unusable > 0 && html`<${OnlyThese} word="unusable" search=${search} />`}
+      <//>
     </dl>
     <${ShareBar} sums=${sums} />
     <ul class="share-legend">
@@ -59,34 +67,51 @@ export function Summary({ sums, isComplete }) {
   </section>`;
 }
 
-function Figure({ name, value, more, tone = "" }) {
+function unusableText(sums) {
+  const states = UNUSABLE.filter(([state]) => sums[state] > 0);
+  return states.map(([state, text]) => `${count(sums[state])} ${text}`).join(", ") || "all are ready";
+}
+
+/** A button that searches for the nodes that a figure counts, and ends that. */
+function OnlyThese({ word, search }) {
+  const isOn = search === word;
+  const click = () => setQuery({ search: isOn ? "" : word });
+  return html`<button type="button" class="filter" aria-pressed=${isOn} onClick=${click}>Only these</button>`;
+}
+
+function Figure({ name, value, more, tone = "", children }) {
   return html`<div class="figure ${tone}">
     <dt>${name}</dt>
     <dd>
       ${value === null ? html`<span class="not-measured">not measured</span>` : html`<strong>${value}</strong>`}
       <small>${more}</small>
+      ${children}
     </dd>
   </div>`;
 }
 
-/** What the fills of the cards mean. */
-export function Legend({ mode, namespaces, isPartial }) {
-  return html`<section class="legend" aria-label="Legend">
-    <ul>
+/** What the fills of the cards, and the marks of nodes, mean; on a narrow window it is closed, so that nodes have room. */
+export function Legend({ isNarrow, ...shown }) {
+  const list = html`<${LegendList} ...${shown} />`;
+  return isNarrow
+    ? html`<details class="legend"><summary>Legend</summary>${list}</details>`
+    : html`<section class="legend" aria-label="Legend">${list}</section>`;
+}
+
+function LegendList({ mode, namespaces, isPartial, sums }) {
+  return html`<ul>
       ${mode === "namespace" && html`<${NamespaceLegend} namespaces=${namespaces} isPartial=${isPartial} />`}
       ${mode === "use" && html`<${UseLegend} />`}
       ${mode === "health" && html`<li><i class="swatch" style=${{ background: "var(--held)" }}></i>held</li>`}
+      <li><i class="swatch share-partly"></i>partly held</li>
       <li><i class="swatch swatch-free"></i>free</li>
       <li><i class="swatch swatch-failed"><${Glyph} name="failed" size="10" /></i>failed</li>
       <li><i class="swatch swatch-mig"></i>MIG</li>
-      ${["Cordoned", "Silent", "NotReady", "Blocked"].map(
-        (state) => html`<li key=${state} class="legend-state is-${state}"><${Glyph} name=${state} /> ${STATES[state]}</li>`,
+      ${UNUSABLE.filter(([state]) => sums[state] > 0).map(
+        ([state, text]) => html`<li key=${state} class="is-${state}"><${Glyph} name=${state} /> ${text}</li>`,
       )}
-    </ul>
-  </section>`;
+    </ul>`;
 }
-
-const STATES = { Cordoned: "cordoned", Silent: "agent silent", NotReady: "not ready", Blocked: "blocked" };
 
 function NamespaceLegend({ namespaces, isPartial }) {
   const listed = [...namespaces].sort(([a, x], [b, y]) => y - x || (a < b ? -1 : 1));
