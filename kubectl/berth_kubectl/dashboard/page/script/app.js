@@ -85,8 +85,8 @@ function Header({ at, context }) {
     </nav>
     <div class="top-end">
       ${context &&
-      html`<p class="context" title=${context.server || context.context}>
-        <span class="visually-hidden">Context </span>${context.context || context.server || "cluster"}
+      html`<p class="context" title=${`Context ${context.context}, ${context.server}`}>
+        <small class="context-label">Context </small>${context.context || context.server || "cluster"}
       </p>`}
       <${Connection} sources=${sources} key=${at.view} />
       <${ThemeSwitch} />
