@@ -1,0 +1,114 @@
+"""What the views say and where there is room for it, in windows of three sizes."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser
+
+from tests.page import browsing, views
+from tests.page.browsing import Window
+from tests.page.dashboard import Dashboard
+from tests.page.scene import Scene
+from tests.page.stand_in import StandIn
+
+SIZES = ((360, 740), (1280, 800), (2560, 1440))
+NODES = "[...document.querySelectorAll('[data-node]')]"
+NO_ROOM = """selectors => [document.documentElement, ...document.querySelectorAll(selectors)]
+    .filter((box) => box.scrollWidth > box.clientWidth)
+    .map((box) => `${box.className || box.tagName}: ${box.scrollWidth} > ${box.clientWidth}`)"""
+
+
+@pytest.fixture(params=SIZES, ids=lambda size: f"{size[0]}x{size[1]}")
+def sized(request: pytest.FixtureRequest, browser: Browser, dashboard: Dashboard, cookies: Any) -> Iterator[Window]:
+    """A window of each size."""
+    with browsing.window(browser, dashboard, size=request.param, state=cookies) as own:
+        yield own
+
+
+@pytest.mark.parametrize("view", views.NAMES)
+def test_what_a_view_shows_has_room(sized: Window, stand_in: StandIn, view: str) -> None:
+    sized.open(views.path(view, stand_in.scene))
+    views.wait(sized, view)
+    boxes = ".top, .top nav, .figure, .group-head h2, .bar-text, .command, .checked"
+    assert sized.page.evaluate(NO_ROOM, boxes) == []
+    if view == "fleet":
+        assert sized.page.evaluate(f"{NODES}[0].getBoundingClientRect().bottom < innerHeight")
+        sized.page.click("[data-node]")
+        sized.page.wait_for_selector(".card-table")
+        assert sized.page.evaluate(NO_ROOM, ".details, .details .table-box:has(.card-table)") == []
+
+
+def test_rows_of_the_queue_are_as_high_as_their_table_counts_them(sized: Window) -> None:
+    """Else the rows that are not in the document are taken for higher or lower than they are."""
+    sized.open("/queue")
+    views.wait(sized, "queue")
+    rows = "[...document.querySelectorAll('main tr[data-pod]')]"
+    heights = sized.page.evaluate(f"{rows}.map((row) => [row.getBoundingClientRect().height, row.style.height])")
+    assert {round(height) for height, _ in heights} == {float(style.removesuffix("px")) for _, style in heights}
+
+
+def test_boxes_of_nodes_fill_their_rows(window: Window) -> None:
+    for size in ("s", "m", "l"):
+        window.open(f"/?group=none&size={size}")
+        views.wait(window, "fleet")
+        right = f"Math.max(...{NODES}.map((node) => node.getBoundingClientRect().right))"
+        missing = window.page.evaluate(f"document.querySelector('.grid').getBoundingClientRect().right - {right}")
+        assert abs(missing) <= 1, size
+
+
+def _spoil(scene: Scene) -> tuple[set[str], set[str]]:
+    """Let a card fail and an agent be silent; return the nodes with failed cards, and those that are not usable."""
+    first, second, *_ = scene.fleet.values()
+    card = first["devices"][0]
+    card["healthy"], card["message"] = False, "Xid 79"
+    second["reporting"], second["blocked"] = False, "the agent is silent"
+    failed = {name for name, node in scene.fleet.items() if not all(card["healthy"] for card in node["devices"])}
+    unusable = {name for name, node in scene.fleet.items() if node["blocked"]}
+    return failed, unusable
+
+
+def test_figures_search_for_the_nodes_that_they_count(window: Window, stand_in: StandIn) -> None:
+    failed, unusable = _spoil(stand_in.scene)
+    stand_in.rows["fleet"].replace(stand_in.scene.fleet.values())
+    for title, nodes in (("Failed", failed), ("Nodes not usable", unusable)):
+        window.open("/?size=s")
+        views.wait(window, "fleet")
+        figure = window.page.locator(".figure", has_text=title)
+        figure.get_by_role("button", name="Only these").click()
+        window.wait(f"{NODES}.map((node) => node.dataset.node).sort().join() === argument", ",".join(sorted(nodes)))
+    silent = sum(not node["reporting"] for node in stand_in.scene.fleet.values())
+    assert f"{silent} silent" in figure.inner_text()
+    figure.get_by_role("button", name="Only these").click()
+    window.wait(f"{NODES}.length === argument", len(stand_in.scene.fleet))
+
+
+def test_reasons_in_the_queue_begin_with_what_differs(window: Window) -> None:
+    window.open("/queue")
+    views.wait(window, "queue")
+    shown = window.page.evaluate("[...document.querySelectorAll('.why')].map((why) => [why.innerText, why.title])")
+    counted = [(text, message) for text, message in shown if "nodes are available" in message]
+    assert counted
+    assert [text for text, _ in counted if "nodes are available" in text or not text[:1].isdigit()] == []
+
+
+def test_a_waiting_pod_has_its_requests_and_its_waiting_time(window: Window, stand_in: StandIn) -> None:
+    window.open(views.path("pod", stand_in.scene))
+    window.wait("/Requests[^]*gpu 8[^]*Waiting[^]*Priority/.test(document.querySelector('.pod-facts')?.innerText)")
+    stand_in.refuse(".*queue", 403, "not at all")
+    window.open(views.path("pod", stand_in.scene))
+    views.wait(window, "pod")
+    assert window.page.locator(".pod-facts").count() == 0
+    assert window.complaints == []
+    stand_in.accept()
+
+
+def test_health_says_which_faults_were_looked_for_and_not_found(window: Window) -> None:
+    window.open("/health")
+    views.wait(window, "health")
+    found = set(window.page.evaluate("[...document.querySelectorAll('[data-finding]')].map((e) => e.dataset.finding)"))
+    lines = window.page.evaluate("[...document.querySelectorAll('.checked li')].map((line) => line.innerText)")
+    said = dict(line.strip().split(" ", 1) for line in lines)
+    assert found
+    assert said == {check: "found" if check in found else "not found" for check in said}
+    assert found <= set(said)
