@@ -48,7 +48,7 @@ class Constructed:
         for number, requests in enumerate(self.used):
             world.pod(f"used-{number}", requests)
             world.bound(f"used-{number}")
-        name = self.name.replace(" ", "-").replace(",", "")
+        name = self.name.lower().replace(" ", "-").replace(",", "")
         world.pod(name, self.asks, **self.pod)
         world.wait(lambda: world.message(name).startswith(self.message), what=f"{self.message} of {name}")
         return name
