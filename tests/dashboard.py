@@ -159,11 +159,9 @@ def running(folder: Path, diagnose: Callable[[], dict[str, Any]] = dict, **limit
         server = Server(0, context=CONTEXT, diagnose=diagnose, relay=relay, limits=Limits(**limits))  # type: ignore[arg-type]
         client, stranger = Client(port=server.port), Client(port=server.port)
         try:
-            with server.serving():
+            with server.serving(), contextlib.closing(client), contextlib.closing(stranger):
                 client.log_in(server.login.token)
                 yield Desk(server=server, upstream=upstream, relay=relay, client=client, stranger=stranger)
-                client.close()
-                stranger.close()
         finally:
             upstream.shutdown()
             thread.join()

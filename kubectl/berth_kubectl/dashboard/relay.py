@@ -97,7 +97,7 @@ class Relay:
         Raises:
             RelayError: there is none, or there are too many watches.
         """
-        with self._place(wanted), contextlib.closing(self._connection(wanted)) as connection:
+        with self._place(wanted) as place, contextlib.closing(self._connection(wanted)) as connection:
             headers = {"Accept": JSON, **({"Accept-Encoding": "gzip"} if gzip and not wanted.watch else {})}
             try:
                 connection.request("GET", wanted.request.target, headers=headers)
@@ -105,6 +105,8 @@ class Relay:
                 answer = connection.getresponse()
             except (OSError, http.client.HTTPException) as error:
                 raise _unreachable(f"kubectl proxy did not answer: {error!r}") from error
+            if answer.status != HTTPStatus.OK:
+                place.close()  # it is no watch: a client that has read it may ask again at once
             with answer:
                 yield _checked(answer, connected)
 
@@ -114,21 +116,17 @@ class Relay:
         except ReadError as error:
             raise _unreachable(str(error)) from error
 
-    @contextlib.contextmanager
-    def _place(self, wanted: Relayed) -> Iterator[None]:
-        """Hold one of the places for watches."""
-        if not wanted.watch:
-            yield
-            return
-        if not self._watches.acquire(blocking=False):
-            message = (
-                f"{self._max_watches} watches are running, which is the limit; close other windows of the dashboard"
-            )
-            raise RelayError(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", message, retry_after=BUSY_SECONDS)
-        try:
-            yield
-        finally:
-            self._watches.release()
+    def _place(self, wanted: Relayed) -> contextlib.ExitStack:
+        """Take one of the places for watches; the stack gives it back."""
+        place = contextlib.ExitStack()
+        if wanted.watch:
+            if not self._watches.acquire(blocking=False):
+                message = (
+                    f"{self._max_watches} watches are running, which is the limit; close other windows of the dashboard"
+                )
+                raise RelayError(HTTPStatus.TOO_MANY_REQUESTS, "TooManyRequests", message, retry_after=BUSY_SECONDS)
+            place.callback(self._watches.release)
+        return place
 
 
 def _checked(answer: http.client.HTTPResponse, connected: socket.socket) -> Answer:
