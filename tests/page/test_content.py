@@ -58,7 +58,7 @@ def test_boxes_of_nodes_fill_their_rows(window: Window) -> None:
 
 
 def _spoil(scene: Scene) -> tuple[set[str], set[str]]:
-    """Let a card fail and an agent be silent; return the nodes with failed cards, and those that are not usable."""
+    """Report a failed card and a silent agent; return the nodes with failed cards, and those that are not usable."""
     first, second, *_ = scene.fleet.values()
     card = first["devices"][0]
     card["healthy"], card["message"] = False, "Xid 79"
@@ -98,6 +98,8 @@ def test_a_waiting_pod_has_its_requests_and_its_waiting_time(window: Window, sta
     stand_in.refuse(".*queue", 403, "not at all")
     window.open(views.path("pod", stand_in.scene))
     views.wait(window, "pod")
+    window.page.wait_for_selector("[data-forbidden=queue]")
+    assert "queue.visibility.berth.dev" in window.page.inner_text("[data-forbidden=queue]")
     assert window.page.locator(".pod-facts").count() == 0
     assert window.complaints == []
     stand_in.accept()

@@ -85,7 +85,7 @@ function Header({ at, context }) {
     </nav>
     <div class="top-end">
       ${context &&
-      html`<p class="context" title=${`Context ${context.context}, ${context.server}`}>
+      html`<p class="context" title=${["Context", context.context, context.server].filter(Boolean).join(" ")}>
         <small class="context-label">Context </small>${context.context || context.server || "cluster"}
       </p>`}
       <${Connection} sources=${sources} key=${at.view} />

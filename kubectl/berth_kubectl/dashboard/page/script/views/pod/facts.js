@@ -2,12 +2,15 @@
 
 import { toQueued, waited } from "../../data/queue.js";
 import { pathOf, readNamed, serverNow } from "../../data/requests.js";
+import { Glyph } from "../../drawing/glyphs.js";
 import { html, useEffect, useState } from "../../html.js";
+import { rightOf } from "../../parts/notices.js";
 import { age, allRequests, count } from "../../text/amounts.js";
 
-/** Show the facts of the pod's row in the queue; nothing if it has none, or if you may not list the queue. */
+/** Show the facts of the pod's row in the queue, or the right that is missing; nothing if it has no row. */
 export function Facts({ namespace, name }) {
-  const pod = useQueued(namespace, name);
+  const { pod, isRefused } = useQueued(namespace, name);
+  if (isRefused) return html`<${Hint} right=${rightOf("queue", namespace)} />`;
   if (!pod) return null;
   return html`<dl class="pod-facts">
     <div><dt>Requests</dt><dd>${allRequests(pod.requests)}</dd></div>
@@ -16,17 +19,28 @@ export function Facts({ namespace, name }) {
   </dl>`;
 }
 
-/** Hook: return the row of a pod in the queue; read once, because what is shown of it does not change. */
+function Hint({ right }) {
+  return html`<p class="hint" data-forbidden="queue">
+    <${Glyph} name="lock" /> Requests, waiting time and priority are not known: you may not list <code>${right.name}</code> ${right.where}${" "}
+    (ClusterRole <code>${right.role}</code>).
+  </p>`;
+}
+
+/**
+ * Hook: return `{pod, isRefused}`, the row of a pod in the queue, null while or if there is none; it is read once,
+ * because what is shown of it does not change.
+ */
 function useQueued(namespace, name) {
-  const [pod, set] = useState(null);
+  const [known, set] = useState({ pod: null });
   useEffect(() => {
     const stop = new AbortController();
-    set(null);
+    set({ pod: null });
     readNamed(pathOf("queue", namespace), name, stop.signal).then(
-      (object) => set(object ? toQueued(object) : null),
-      () => undefined, // The view is whole without the facts, and says itself when the server does not answer.
+      (object) => set({ pod: object ? toQueued(object) : null }),
+      // The explanation comes from the same server, and says what other errors there are.
+      (error) => error.status === 403 && set({ pod: null, isRefused: true }),
     );
     return () => stop.abort();
   }, [namespace, name]);
-  return pod;
+  return known;
 }
