@@ -47,6 +47,8 @@ class ConnectionPool:
                 raise
             if connection.usable:
                 self._idle.append(connection)
+            else:
+                connection.abort()
             return response
 
     def close(self) -> None:
@@ -66,11 +68,14 @@ class _Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.usable = False
+        self._parser = httptools.HttpResponseParser(self)
         self._response: asyncio.Future[Response] | None = None
         self._body: list[bytes] = []
         self._retry_after: str | None = None
 
     async def exchange(self, request: bytes) -> Response:
+        if not self.usable:
+            raise ConnectionError("connection lost: closed by the server")
         self._response = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
         self._body, self._retry_after = [], None
@@ -99,6 +104,7 @@ class _Connection(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.usable = False
         self._fail(f"connection lost: {exc or 'closed by the server'}")
+        del self._parser  # as in `streams`
 
     def _fail(self, reason: str) -> None:
         if self._response is not None and not self._response.done():

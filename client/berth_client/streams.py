@@ -116,6 +116,7 @@ class _Stream(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail(f"connection lost: {exc or 'closed by the server'}")
+        del self._parser  # it refers to this object: both, with TLS's buffers, would wait for the collector
 
     # --- called by the parser ---------------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,8 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from berth_client import connections
+from berth_client import streams as streams_module
 from berth_client.client import METADATA_LIST, NO_ANSWER, TRIES, ApiClient
 from berth_client.credentials import Login
 from berth_client.errors import ApiError, CallError, Unreachable
@@ -356,3 +359,49 @@ async def test_a_request_without_an_answer_is_observed() -> None:
         with pytest.raises(Unreachable):
             [line async for line in client.stream("/a", {})]
     assert codes == [NO_ANSWER, NO_ANSWER]
+
+
+@pytest.fixture
+def uncollected() -> Iterator[None]:
+    """Run without the cycle collector, which frees old objects rarely."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+def _ends() -> int:
+    """Return the number of our ends of connections."""
+    return sum(type(each) in (streams_module._Stream, connections._Connection) for each in gc.get_objects())
+
+
+@pytest.mark.usefixtures("uncollected")
+async def test_a_closed_connection_leaves_nothing_to_the_collector(server: Server) -> None:
+    """Its buffers are large: each watch ends every few minutes, and the heap grew by those that had ended."""
+    with connected(Login(server=server.url, token=TOKEN)) as client:
+        await client.get("/x")
+        server.handler = streams(b"one\n", then="hang")
+        async with contextlib.aclosing(client.stream("/x", {})) as lines:
+            await anext(lines)
+        assert _ends() == 2
+    for _ in range(3):  # the loop closes in its next round
+        await asyncio.sleep(0)
+    assert _ends() == 0
+
+
+async def test_a_connection_that_the_server_will_not_use_again_is_closed() -> None:
+    ended = asyncio.Event()
+
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\n{}")
+        await reader.read()  # it does not close first
+        ended.set()
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0) as server:
+        host, port = server.sockets[0].getsockname()
+        with connected(Login(server=f"http://{host}:{port}", token=TOKEN)) as client:
+            await client.get("/x")
+            async with asyncio.timeout(60):
+                await ended.wait()
