@@ -5,6 +5,7 @@ nor the parameters of storage classes. Of the environment only the variables tha
 annotations only those for scheduling.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -27,6 +28,8 @@ Tree = Mapping[str, Any]
 A function returns what is kept of the whole value.
 """
 
+AT_ONCE: Final = 3
+"""Lists under way at the same time: the API server writes one while another is decoded."""
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
 PRIORITY_CLASSES: Final = "priority classes"
@@ -181,12 +184,24 @@ async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) 
         PODS: pods_where(ALIVE),
         ENDED_PODS: replace(pods_where(ENDED), transform=groups.transform_ended),
     }
-    for name, source in by_kind.items():
-        objects: list[Object] = []
+    room = asyncio.Semaphore(AT_ONCE)
+    lists = {name: asyncio.create_task(_listed(get_page, source, room)) for name, source in by_kind.items()}
+    try:
+        for name in by_kind:
+            for obj in await lists.pop(name):
+                if name != ENDED_PODS or groups.of_placed(obj) is not None:
+                    yield name, kept(name, obj)
+    finally:
+        for task in lists.values():
+            task.cancel()
+        await asyncio.gather(*lists.values(), return_exceptions=True)
+
+
+async def _listed(get_page: GetPage, source: Source, room: asyncio.Semaphore) -> list[Object]:
+    objects: list[Object] = []
+    async with room:
         await list_once(get_page, source, sinks.Once(objects.append))
-        for obj in objects:
-            if name != ENDED_PODS or groups.of_placed(obj) is not None:
-                yield name, kept(name, obj)
+    return objects
 
 
 class Snapshot:

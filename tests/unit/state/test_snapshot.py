@@ -1,5 +1,6 @@
 """What a snapshot keeps of objects: enough to decide the same, and no private data."""
 
+import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -9,6 +10,7 @@ import orjson
 import pytest
 
 from berth_api import injection, names
+from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.state import affinity, budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes
 from berth_operator.state.snapshot import Snapshot, kept
@@ -288,3 +290,35 @@ async def test_every_kind_that_is_read_is_kept() -> None:
     api = Api({})
     assert [each async for each in snapshot.taken(api.get_page, node_selector="", agent_namespace="leases")] == []
     assert len({path for path, _ in api.requests}) == len(snapshot.KEPT) - 1  # each stands for two pods
+
+
+async def test_few_lists_are_under_way_at_the_same_time() -> None:
+    running, most = 0, 0
+
+    async def get_page(_: str, __: Mapping[str, str]) -> Any:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return {"metadata": {"resourceVersion": "1"}, "items": []}
+
+    assert [each async for each in snapshot.taken(get_page, node_selector="", agent_namespace="leases")] == []
+    assert most == snapshot.AT_ONCE
+
+
+async def test_a_refused_list_ends_the_others() -> None:
+    ended: list[str] = []
+
+    async def get_page(path: str, _: Mapping[str, str]) -> Any:
+        if path == "/api/v1/nodes":
+            raise ApiError(403, "Forbidden", "nodes is forbidden")
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.append(path)
+
+    with pytest.raises(ApiError, match="nodes is forbidden"):
+        await anext(aiter(snapshot.taken(get_page, node_selector="", agent_namespace="leases")))
+    assert len(ended) >= snapshot.AT_ONCE - 1
+    assert len(asyncio.all_tasks()) == 1
