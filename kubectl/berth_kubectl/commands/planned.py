@@ -25,9 +25,11 @@ def run(options: argparse.Namespace, question: str) -> int:
     to = output.standard(options.output)
     if options.snapshot:
         options.namespace = options.namespace or "default"
-        return int(getattr(heavy("planning"), question)(options, [], to))
-    with connecting.session(options) as session:
         planning = heavy("planning")
-        taken = planning.read(session.api, node_selector=options.node_selector)
-        options.namespace = session.namespace
-    return int(getattr(planning, question)(options, taken, to))
+        plan = planning.planner(options)
+    else:
+        with connecting.session(options) as session:
+            options.namespace = session.namespace
+            planning = heavy("planning")
+            plan = planning.planner(options, session.api)
+    return int(getattr(planning, question)(options, plan, to))

@@ -23,51 +23,17 @@ from berth_operator.commands.preparing import Inputs
 from berth_operator.configuration import ConfigurationError
 from berth_operator.state import snapshot
 
-Taken = list[tuple[str, snapshot.Object]]
 PAGE: Final = "2000"
 """Objects of a page: nothing else waits here while one is read, and the memory is that of a desktop."""
 READS: Final = "it lists all that scheduling reads: nodes, Devices, pods, volumes, claims, budgets and more"
 
 
-def read(proxy: Proxy, *, node_selector: str) -> Taken:
-    """Return what scheduling reads of the cluster.
+def planner(options: argparse.Namespace, proxy: Proxy | None = None) -> Planner:
+    """Return a planner of what scheduling reads of the cluster; of a snapshot, if the options name one.
 
     Raises:
-        CommandError: a list could not be read.
+        CommandError: a list could not be read, or a file is invalid.
     """
-    try:
-        return asyncio.run(_taken(proxy, node_selector))
-    except CallError as error:
-        why = error.message if isinstance(error, ApiError) else str(error)
-        raise CommandError(f"{why}; {READS}") from error
-
-
-def simulate(options: argparse.Namespace, taken: Taken, to: Output) -> int:
-    """Print whether and where the pods of a workload would fit."""
-    answer = _planner(options, taken).simulate(options.without)
-    report = reports.of_simulation(answer)
-    if to.form:
-        to.document(report)
-    else:
-        tables.show_simulation(report, tables.console())
-    return ANSWERED if answer.fits else NEGATIVE
-
-
-def advise(options: argparse.Namespace, taken: Taken, to: Output) -> int:
-    """Print which pods to move so that a pod fits."""
-    plan = _planner(options, taken)
-    try:
-        report = reports.of_advice(*plan.advise(f"{options.namespace}/{options.pod}" if options.pod else ""))
-    except InputError as error:
-        raise CommandError(str(error)) from error
-    if to.form:
-        to.document(report)
-    else:
-        tables.show_advice(report, tables.console())
-    return ANSWERED if report["fits"] else NEGATIVE
-
-
-def _planner(options: argparse.Namespace, taken: Taken) -> Planner:
     structlog.configure(
         logger_factory=structlog.PrintLoggerFactory(sys.stderr),
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
@@ -80,12 +46,41 @@ def _planner(options: argparse.Namespace, taken: Taken) -> Planner:
         namespace=options.namespace,
     )
     try:
-        return preparing.planner(inputs, lambda: taken)
+        return preparing.planner(inputs, lambda into: asyncio.run(_read(proxy, options.node_selector, into)))
     except (InputError, ConfigurationError, PluginError) as error:
         raise CommandError(str(error)) from error
+    except CallError as error:
+        why = error.message if isinstance(error, ApiError) else str(error)
+        raise CommandError(f"{why}; {READS}") from error
 
 
-async def _taken(proxy: Proxy, node_selector: str) -> Taken:
+def simulate(options: argparse.Namespace, plan: Planner, to: Output) -> int:
+    """Print whether and where the pods of a workload would fit."""
+    answer = plan.simulate(options.without)
+    report = reports.of_simulation(answer)
+    if to.form:
+        to.document(report)
+    else:
+        tables.show_simulation(report, tables.console())
+    return ANSWERED if answer.fits else NEGATIVE
+
+
+def advise(options: argparse.Namespace, plan: Planner, to: Output) -> int:
+    """Print which pods to move so that a pod fits."""
+    try:
+        report = reports.of_advice(*plan.advise(f"{options.namespace}/{options.pod}" if options.pod else ""))
+    except InputError as error:
+        raise CommandError(str(error)) from error
+    if to.form:
+        to.document(report)
+    else:
+        tables.show_advice(report, tables.console())
+    return ANSWERED if report["fits"] else NEGATIVE
+
+
+async def _read(proxy: Proxy | None, node_selector: str, into: snapshot.Snapshot) -> None:
+    assert proxy is not None  # noqa: S101 - without a snapshot there is a session
+
     async def get_page(path: str, params: Mapping[str, str]) -> Any:
         request = Request(path=path, query=tuple({**params, "limit": PAGE}.items()))
         try:
@@ -95,5 +90,5 @@ async def _taken(proxy: Proxy, node_selector: str) -> Taken:
                 raise Unreachable(str(error)) from error
             raise ApiError(error.status, error.reason, str(error)) from error
 
-    read = snapshot.taken(get_page, node_selector=node_selector, agent_namespace=names.LEASE_NAMESPACE)
-    return [each async for each in read]
+    async for of, obj in snapshot.taken(get_page, node_selector=node_selector, agent_namespace=names.LEASE_NAMESPACE):
+        into.put(of, obj)

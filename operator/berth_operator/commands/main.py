@@ -87,9 +87,14 @@ async def _request(options: argparse.Namespace, pod: PendingPod, node: str) -> i
 
 
 def _snapshot(options: argparse.Namespace) -> int:
-    taken = asyncio.run(_taken(options))
-    sys.stdout.buffer.writelines([snapshots.head(), *(snapshots.line(of, obj) for of, obj in taken)])
+    lines = asyncio.run(_lines(options))
+    sys.stdout.buffer.writelines([snapshots.head(), *lines])
     return ALL_FIT
+
+
+async def _lines(options: argparse.Namespace) -> list[bytes]:
+    """Return the lines of all objects; none is written unless all could be read."""
+    return [snapshots.line(of, obj) async for of, obj in _taken(options)]
 
 
 def _planner(options: argparse.Namespace) -> Planner:
@@ -101,13 +106,19 @@ def _planner(options: argparse.Namespace) -> Planner:
         namespace=options.namespace,
         min_age=options.min_age,
     )
-    return preparing.planner(inputs, lambda: asyncio.run(_taken(options)))
+    return preparing.planner(inputs, lambda into: asyncio.run(_read(options, into)))
 
 
-async def _taken(options: argparse.Namespace) -> list[tuple[str, snapshot.Object]]:
+async def _read(options: argparse.Namespace, into: snapshot.Snapshot) -> None:
+    async for of, obj in _taken(options):
+        into.put(of, obj)
+
+
+async def _taken(options: argparse.Namespace) -> AsyncIterator[tuple[str, snapshot.Object]]:
     async with _client(options) as client:
         taken = snapshot.taken(client.get, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
-        return [each async for each in taken]
+        async for each in taken:
+            yield each
 
 
 @asynccontextmanager

@@ -1,7 +1,7 @@
 """Builds a planner from what a command was given: a cluster or a snapshot of one, a configuration, a workload."""
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,7 +14,7 @@ from berth_operator.commands.planning import Planner
 from berth_operator.configuration import Configuration
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import kinds_of
-from berth_operator.state.snapshot import Object, Snapshot
+from berth_operator.state.snapshot import Snapshot
 
 GRACE: Final = 10.0
 """Seconds; without effect, since the clock of a snapshot stands still."""
@@ -38,8 +38,8 @@ class Inputs:
     """Seconds; younger pods are not moved."""
 
 
-def planner(inputs: Inputs, live: Callable[[], Iterable[tuple[str, Object]]]) -> Planner:
-    """Return a planner; `live` reads the cluster, as (name of the kind, object).
+def planner(inputs: Inputs, read: Callable[[Snapshot], None]) -> Planner:
+    """Return a planner; `read` puts the objects of the live cluster.
 
     Raises:
         InputError: a file is invalid, or cannot be read.
@@ -60,8 +60,7 @@ def planner(inputs: Inputs, live: Callable[[], Iterable[tuple[str, Object]]]) ->
     if inputs.snapshot:
         snapshots.load(inputs.snapshot, snapshot)
     else:
-        for of, obj in live():
-            snapshot.put(of, obj)
+        read(snapshot)
     plan = Planner(snapshot, policies, namespace=inputs.namespace)
     if requested is not None:
         plan.add(requested)

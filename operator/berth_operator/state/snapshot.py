@@ -29,7 +29,7 @@ A function returns what is kept of the whole value.
 """
 
 AT_ONCE: Final = 3
-"""Lists under way at the same time: the API server writes one while another is decoded."""
+"""Lists under way at the same time: the API server writes some while others are decoded."""
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
 PRIORITY_CLASSES: Final = "priority classes"
@@ -185,23 +185,30 @@ async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) 
         ENDED_PODS: replace(pods_where(ENDED), transform=groups.transform_ended),
     }
     room = asyncio.Semaphore(AT_ONCE)
-    lists = {name: asyncio.create_task(_listed(get_page, source, room)) for name, source in by_kind.items()}
+    queues: dict[str, _Objects] = {name: asyncio.Queue() for name in by_kind}
+    lists = [asyncio.create_task(_read(get_page, source, room, queues[name])) for name, source in by_kind.items()]
     try:
-        for name in by_kind:
-            for obj in await lists.pop(name):
+        for (name, objects), reading in zip(queues.items(), lists, strict=True):
+            while (obj := await objects.get()) is not None:
                 if name != ENDED_PODS or groups.of_placed(obj) is not None:
                     yield name, kept(name, obj)
+            await reading
     finally:
-        for task in lists.values():
-            task.cancel()
-        await asyncio.gather(*lists.values(), return_exceptions=True)
+        for reading in lists:
+            reading.cancel()
+        await asyncio.gather(*lists, return_exceptions=True)
 
 
-async def _listed(get_page: GetPage, source: Source, room: asyncio.Semaphore) -> list[Object]:
-    objects: list[Object] = []
-    async with room:
-        await list_once(get_page, source, sinks.Once(objects.append))
-    return objects
+_Objects = asyncio.Queue[Object | None]
+"""Of one kind, with None at the end. The reader is ahead of its consumer by a page."""
+
+
+async def _read(get_page: GetPage, source: Source, room: asyncio.Semaphore, objects: _Objects) -> None:
+    try:
+        async with room:
+            await list_once(get_page, source, sinks.Once(objects.put_nowait))
+    finally:
+        objects.put_nowait(None)
 
 
 class Snapshot:
