@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from berth_operator.commands.errors import InputError
-from berth_operator.state.snapshot import KEPT, Object, Snapshot
+from berth_operator.state.snapshot import KEPT, Object, Snapshot, kept
 
 HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 
@@ -18,8 +18,8 @@ def head() -> bytes:
 
 
 def line(of: str, obj: Object) -> bytes:
-    """Return the line for an object."""
-    return orjson.dumps({"of": of, "object": obj}) + b"\n"
+    """Return the line for an object, with the fields that scheduling reads."""
+    return orjson.dumps({"of": of, "object": kept(of, obj)}) + b"\n"
 
 
 def load(path: Path, into: Snapshot) -> None:

@@ -169,7 +169,7 @@ def _pruned(value: Any, tree: Any) -> Any:
 
 
 async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
-    """Read the cluster and yield (name of the kind, object), one kind after the other.
+    """Read the cluster and yield (name of the kind, object), one kind after the other; a file has what `kept` returns.
 
     Raises:
         ApiError: the API server refused a list.
@@ -191,7 +191,7 @@ async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) 
         for (name, objects), reading in zip(queues.items(), lists, strict=True):
             while (obj := await objects.get()) is not None:
                 if name != ENDED_PODS or groups.of_placed(obj) is not None:
-                    yield name, kept(name, obj)
+                    yield name, obj
             await reading
     finally:
         for reading in lists:

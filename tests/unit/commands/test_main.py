@@ -12,7 +12,6 @@ import yaml
 from berth_api import names
 from berth_operator.commands import snapshots
 from berth_operator.commands.main import main
-from berth_operator.state.snapshot import kept
 from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
 
 Raw = dict[str, Any]
@@ -42,7 +41,7 @@ class Desk:
         return self
 
     def put(self, of: str, *objects: Raw) -> "Desk":
-        self._lines += [snapshots.line(of, kept(of, each)) for each in objects]
+        self._lines += [snapshots.line(of, each) for each in objects]
         self.write()
         return self
 
@@ -592,3 +591,10 @@ def test_memory_is_shown_in_binary_units(desk: Desk) -> None:
     assert report["totals"][0]["free"]["after"]["kubernetes.io/gpu-memory"] == f"{A100_BYTES // 1024}Ki"
     # Users do not need the exact number of bytes.
     assert "gpu-memory 79.35Gi" in desk.run("simulate")[1]
+
+
+def test_a_line_has_only_what_scheduling_reads() -> None:
+    secret = {"name": "PASSWORD", "value": "secret"}
+    line = snapshots.line("pods", {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "env": [secret]}]}})
+    assert b"secret" not in line
+    assert b'"name":"c"' in line

@@ -274,7 +274,7 @@ async def test_a_snapshot_equals_what_the_api_server_returns() -> None:
 
     restored = Snapshot(grace=10, schedulers=[names.SCHEDULER])
     for of, obj in lines:
-        restored.put(of, orjson.loads(orjson.dumps(obj)))
+        restored.put(of, orjson.loads(orjson.dumps(kept(of, obj))))
     cluster = restored.cluster
     summarized = summary.summary(cluster.fleet, "n")
     assert summarized is not None
