@@ -34,6 +34,7 @@ from berth_operator.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.visibility.row_cache import RowCache
 from berth_operator.visibility.server import MIN_COMPRESSED, Leading, Server
 from berth_operator.visibility.service import connections
+from berth_operator.visibility.slices import LoopTurns
 from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 from devcluster import front_proxy
 from tests.builders import device, entry, lease, node, pod
@@ -117,7 +118,7 @@ class World:
     def lead(self, replica: Replica) -> None:
         cluster = self.cluster
         sources = (FleetRows(cluster, lambda: ""), QueueRows(cluster), HolderRows(cluster))
-        caches = {each.kind: RowCache(each, term=1, clock=cluster.clock) for each in sources}
+        caches = {each.kind: RowCache(each, term=1, clock=cluster.clock, turns=LoopTurns()) for each in sources}
         explainer = Explainer(
             cluster=cluster,
             pods=self,

@@ -13,7 +13,6 @@ import bisect
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 from berth_client.reflector import EventType
@@ -154,7 +153,9 @@ class WatchCache:
         """
         if place < self._first:
             raise expired(self.oldest - 1, self.oldest)
-        return list(islice(self._history, place - self._first, place - self._first + limit))
+        first = place - self._first
+        # By number: most watches are near the end, to which an iterator would walk from the beginning.
+        return [self._history[index] for index in range(first, min(first + limit, len(self._history)))]
 
     def joined(self, place: int, count: int, form: Hashable, join: Callable[[], bytes]) -> bytes:
         """Return the frames of changes from a place on, computed once for all watches of one form that see them all."""

@@ -22,7 +22,7 @@ from berth_operator.aggregated.statuses import internal_error
 from berth_operator.aggregated.watch_cache import WatchCache
 from berth_operator.metrics import counters
 from berth_operator.visibility.kinds import API_VERSION, Kind
-from berth_operator.visibility.slices import Slices, Turns
+from berth_operator.visibility.slices import LoopTurns, Sending, Slices
 
 COUNTER_BITS: Final = 33
 """Of a version: at 1,000 changes a second the counter lasts for 100 days. The rest holds terms, which are seconds since
@@ -83,13 +83,13 @@ class RowCache(WatchCache):
     """Rows and their history.
 
     Attributes:
-        turns: the turns of its watches.
+        sending: what its watches write through.
     """
 
-    def __init__(self, source: Source, *, term: int, clock: Callable[[], float]) -> None:
+    def __init__(self, source: Source, *, term: int, clock: Callable[[], float], turns: LoopTurns) -> None:
         super().__init__(source.kind, history_bytes=HISTORY_BYTES)
         self.version = self.oldest = term << COUNTER_BITS
-        self.turns = Turns()
+        self.sending, self._turns = Sending(turns.writing), turns.rendering
         self._source, self._clock, self._cells = source, clock, source.kind.cells
         self._rendered: dict[Key, _Rendered] = {}
         self._order: list[Key] = []
@@ -159,12 +159,12 @@ class RowCache(WatchCache):
         shortest, longest = PAUSES
         while True:
             await self._wait_for_watches()
-            sent = self.turns.sent
+            sent = self.sending.sent
             async with self._rendering:
                 spent = await self._try_render(complete=False)
             await asyncio.sleep(min(longest, max(shortest, SHARE * spent)))
             # What watches were sent is known only now.
-            rest = SHARE * (self.turns.sent - sent) * SECONDS_PER_BYTE - shortest
+            rest = SHARE * (self.sending.sent - sent) * SECONDS_PER_BYTE - shortest
             await asyncio.sleep(min(longest, max(0.0, rest)))
 
     async def _wait_for_watches(self) -> None:
@@ -184,7 +184,7 @@ class RowCache(WatchCache):
 
     async def _try_render(self, *, complete: bool) -> float:
         """Render; if that fails, drop all rows, which ends all watches. Return the seconds that it took."""
-        slices = Slices()
+        slices = Slices(self._turns)
         try:
             await self._render(slices, complete=complete)
         except Exception:

@@ -174,7 +174,7 @@ class Server:
                 # Of another leader: no client knows a version of ours that we do not know.
                 raise expired(wanted.version, cache.oldest)
             watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
-            return await requests.serve_watch(request, watch, self._limits.write_seconds, cache.turns.paced)
+            return await requests.serve_watch(request, watch, self._limits.write_seconds, cache.sending.paced)
 
     async def _list(self, cache: RowCache, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
         async with self._lists.turn():

@@ -32,6 +32,7 @@ from berth_operator.visibility.kinds import API_SERVICE, GROUP, VERSION
 from berth_operator.visibility.relay import Relay
 from berth_operator.visibility.row_cache import RowCache, Source
 from berth_operator.visibility.server import Leading, Server
+from berth_operator.visibility.slices import LoopTurns
 from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 
 CONNECTIONS: Final = 4
@@ -102,7 +103,8 @@ class VisibilityService:
             QueueRows(cluster),
             HolderRows(cluster),
         )
-        caches = {source.kind: RowCache(source, term=term, clock=cluster.clock) for source in sources}
+        turns = LoopTurns()
+        caches = {each.kind: RowCache(each, term=term, clock=cluster.clock, turns=turns) for each in sources}
         for cache in caches.values():
             tasks.create_task(cache.run())
         explainer = Explainer(

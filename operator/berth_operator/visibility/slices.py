@@ -5,12 +5,13 @@ import contextlib
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
 from berth_operator.aggregated.statuses import too_many
 from berth_operator.aggregated.watch import Write
 
-SLICE: Final = 0.002
+SLICE: Final = 0.001
 """Seconds of the processor for which rendering may hold the loop; other programs on the machine do not count."""
 MAX_WAITING: Final = 64
 """Requests that wait for their turn; further ones are refused."""
@@ -22,6 +23,18 @@ CHUNK: Final = 2**17
 T = TypeVar("T")
 
 
+class Turns:
+    """Lets one of several pieces of work begin in an iteration of the loop."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+
+    async def next(self) -> None:
+        """Wait for an iteration in which nothing else begins."""
+        async with self._turn:
+            await asyncio.sleep(0)
+
+
 class Slices:
     """Iterates in slices of the loop's time.
 
@@ -29,17 +42,20 @@ class Slices:
         spent: seconds of the processor that the slices took.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, turns: Turns | None = None) -> None:
+        """Create it with the turns that its slices wait for; others share them."""
         self.spent = 0.0
+        self._turns = turns or Turns()
 
     async def of(self, values: Iterator[T]) -> AsyncIterator[T]:
         """Yield values, and let the loop do other work in between."""
+        await self._turns.next()
         began = time.thread_time()
         for value in values:
             yield value
             if (taken := time.thread_time() - began) > SLICE:
                 self.spent += taken
-                await asyncio.sleep(0)
+                await self._turns.next()
                 began = time.thread_time()
         self.spent += time.thread_time() - began
 
@@ -76,15 +92,15 @@ class Budget:
         self._resume_at = max(self._resume_at, self._clock()) + PAUSE * seconds
 
 
-class Turns:
+class Sending:
     """Lets one watch write at a time, since a change wakes all of them.
 
     Attributes:
         sent: bytes that were written so far.
     """
 
-    def __init__(self) -> None:
-        self._turn = asyncio.Lock()
+    def __init__(self, turns: Turns) -> None:
+        self._turns = turns
         self.sent = 0
 
     def paced(self, write: Write) -> Write:
@@ -92,10 +108,17 @@ class Turns:
 
         async def paced(data: bytes) -> None:
             for first in range(0, len(data), CHUNK):
-                async with self._turn:
-                    await asyncio.sleep(0)
+                await self._turns.next()
                 chunk = data[first : first + CHUNK]
                 self.sent += len(chunk)
                 await write(chunk)
 
         return paced
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoopTurns:
+    """The turns that rows of all kinds share."""
+
+    rendering: Turns = field(default_factory=Turns)
+    writing: Turns = field(default_factory=Turns)

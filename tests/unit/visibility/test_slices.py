@@ -2,12 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
 
 import pytest
 
 from berth_operator.aggregated.statuses import StatusError
-from berth_operator.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Budget, Slices, Turns
+from berth_operator.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Budget, Sending, Slices, Turns
 
 pytestmark = pytest.mark.looptime
 
@@ -38,25 +39,47 @@ async def test_others_have_their_turns_between_slices() -> None:
     assert slices.spent >= 10 * SLICE
 
 
-async def test_one_watch_writes_in_an_iteration_of_the_loop() -> None:
-    turns, written, iteration = Turns(), list[tuple[int, int]](), 0
+@asynccontextmanager
+async def iterations() -> AsyncIterator[Callable[[], int]]:
+    """Count the loop's iterations."""
+    count = 0
 
-    async def count() -> None:
-        nonlocal iteration
+    async def counting() -> None:
+        nonlocal count
         while True:
-            iteration += 1
+            count += 1
             await asyncio.sleep(0)
 
-    async def write(data: bytes) -> None:
-        written.append((iteration, len(data)))
+    task = asyncio.create_task(counting())
+    yield lambda: count
+    task.cancel()
 
-    counting = asyncio.create_task(count())
-    await asyncio.gather(*(turns.paced(write)(bytes(2 * CHUNK + 1)) for _ in range(5)))
-    counting.cancel()
-    iterations = [at for at, _ in written]
-    assert len(set(iterations)) == len(iterations) == 15
+
+async def test_rows_of_one_kind_are_rendered_in_an_iteration_of_the_loop() -> None:
+    turns, worked = Turns(), dict[int, set[int]]()
+
+    async def render(kind: int) -> None:
+        async for _ in Slices(turns).of(slowly(20)):
+            worked.setdefault(now(), set()).add(kind)
+
+    async with iterations() as now:
+        await asyncio.gather(*map(render, range(3)))
+    assert all(len(kinds) == 1 for kinds in worked.values())
+    assert len(worked) >= 3 * 6
+
+
+async def test_one_watch_writes_in_an_iteration_of_the_loop() -> None:
+    turns, written = Turns(), list[tuple[int, int]]()
+    kinds = [Sending(turns) for _ in range(2)]
+
+    async def write(data: bytes) -> None:
+        written.append((now(), len(data)))
+
+    async with iterations() as now:
+        await asyncio.gather(*(kinds[each % 2].paced(write)(bytes(2 * CHUNK + 1)) for each in range(5)))
+    assert len({at for at, _ in written}) == len(written) == 15
     assert sorted(size for _, size in written) == [1] * 5 + [CHUNK] * 10
-    assert turns.sent == 5 * (2 * CHUNK + 1)
+    assert [each.sent for each in kinds] == [3 * (2 * CHUNK + 1), 2 * (2 * CHUNK + 1)]
 
 
 async def test_a_pause_follows_each_piece_of_work() -> None:
