@@ -36,8 +36,9 @@ IDLE_SECONDS: Final = 600.0
 """After which rows are dropped that no request has read."""
 PAUSES: Final = (1.0, 10.0)
 """Seconds between two renderings for watches."""
-SHARE: Final = 40.0
-"""The pause, as a multiple of what the last rendering and sending took; there are three kinds."""
+SHARE: Final = 60.0
+"""The pause, as a multiple of what the last rendering took, and again of sending: of three kinds together, a tenth of
+the loop's time."""
 SECONDS_PER_BYTE: Final = 8e-9
 """To compose, encrypt and write to a watch."""
 

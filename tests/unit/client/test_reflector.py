@@ -225,6 +225,30 @@ async def test_only_what_is_kept_reaches_the_sink() -> None:
     assert sink.calls == ["put A", "end", "ADDED B"]
 
 
+async def test_many_events_at_once_leave_turns_to_others() -> None:
+    now, seen, turns = 0.0, 0, 0
+
+    class Slow(Recorder):
+        def apply(self, *_: object) -> None:
+            nonlocal now, seen
+            now, seen = now + reflector.TURN_SECONDS / 2, seen + 1
+
+    async def others() -> None:
+        nonlocal turns
+        while seen < 30:
+            turns += seen > 0
+            await asyncio.sleep(0)
+
+    api = ScriptedApi(lists=[page(version=1)], watches=[[line("ADDED", f"p{each}", each) for each in range(30)]])
+    source = reflector.Source(path="/api/v1/pods")
+    made = reflector.Reflector(api=api, source=source, sink=Slow(), clock=lambda: now)
+    task = asyncio.create_task(made.run())
+    await others()
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
+    assert turns >= 9
+
+
 # --- kinds that the server may not know ---------------------------------------------------------------------------
 
 
