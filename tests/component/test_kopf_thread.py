@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from berth_operator.clients.kube import KubeClient
 from berth_operator.handlers.marks import Marks
 from berth_operator.handlers.memo import Memo
 from berth_operator.handlers.thread import KopfThread
@@ -22,7 +23,7 @@ current-context: x
 """Address of an API server that is away: kopf keeps trying."""
 
 
-def memo(folder: Path) -> Memo:
+def memo(folder: Path, loop: asyncio.AbstractEventLoop | None = None) -> Memo:
     (folder / "kubeconfig").write_text(KUBECONFIG)
     settings = Settings.model_construct(
         **{name: field.default for name, field in Settings.model_fields.items()}
@@ -34,7 +35,7 @@ def memo(folder: Path) -> Memo:
         busy=lambda: False,
         cluster=Cluster(grace=10),
         marks=Marks(asyncio.get_running_loop()),
-        loop=asyncio.get_running_loop(),
+        loop=loop or asyncio.get_running_loop(),
     )
 
 
@@ -62,3 +63,17 @@ async def test_term_that_ends_while_kopf_starts_leaves_no_traceback(
 
 async def test_memo_can_be_printed_before_kopf_has_started(tmp_path: Path) -> None:
     assert "Memo" in repr(memo(tmp_path))
+
+
+async def test_kopf_that_outlives_the_scheduler_ends_in_order(tmp_path: Path) -> None:
+    ended = asyncio.new_event_loop()
+    ended.close()
+    shared = memo(tmp_path, ended)
+    failures: list[BaseException] = []
+    shared.failed = failures.append
+    shared.lead()
+    shared.start(await KubeClient.connect(tmp_path / "kubeconfig", "berth-test"))
+    assert shared.writing is not None
+    await asyncio.wait([shared.writing])
+    await shared.stop()
+    assert failures == []

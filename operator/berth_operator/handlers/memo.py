@@ -138,9 +138,23 @@ class Memo:
         async def answer() -> T:
             return question()
 
-        return await _in(self.loop, answer())
+        try:
+            return await _in(self.loop, answer())
+        except RuntimeError:
+            if self.loop.is_closed():  # the process did not wait for kopf any longer: nothing is to be written
+                raise asyncio.CancelledError from None
+            raise
 
 
 async def _in(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine in another thread's loop, and wait for its result in this one."""
-    return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
+    """Run a coroutine in another thread's loop, and wait for its result in this one.
+
+    Raises:
+        RuntimeError: that loop has ended.
+    """
+    try:
+        future = asyncio.run_coroutine_threadsafe(work, loop)
+    except RuntimeError:
+        work.close()
+        raise
+    return await asyncio.wrap_future(future)
