@@ -14,6 +14,9 @@ from tests.integration.clients.test_cleanup import differences, dump
 from tests.release.site import NAMESPACE, PODS, Site
 
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
+OPTIONAL: Final = ("v1.nvidia-gpu-scheduler", "v1alpha1.visibility.berth.dev")
+"""APIServices of what is off by default."""
 POD_GROUP: Final = "podgroups.scheduling.x-k8s.io"
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 VISIBLE: Final = "metadata.annotations['main.devices.berth.dev/visible']"
@@ -83,13 +86,14 @@ def test_upgrade_and_rollback(site: Site) -> None:
     site.install({}, "--wait", "--timeout=120s")
     assert hooks(site.api) == []
     first = site.spec("berth-operator")
-    values = {"operator": {"replicas": 1}, "listWatchApi": {"enabled": True}, "routing": {"enabled": False}}
+    apis = {"listWatchApi": {"enabled": True}, "visibility": {"enabled": True}}
+    values = {"operator": {"replicas": 1}, "routing": {"enabled": False}, **apis}
     site.helm("upgrade", "berth", chart.CHART, "--wait", "--timeout=120s", values=values)
     assert '"replicas": 1' in site.spec("berth-operator")
-    assert site.api.exists("/apis/apiregistration.k8s.io/v1/apiservices/v1.nvidia-gpu-scheduler")
+    assert [site.api.exists(f"{API_SERVICES}/{each}") for each in OPTIONAL] == [True] * len(OPTIONAL)
     site.helm("rollback", "berth", "1", "--wait", "--timeout=120s")
     assert site.spec("berth-operator") == first
-    assert not site.api.exists("/apis/apiregistration.k8s.io/v1/apiservices/v1.nvidia-gpu-scheduler")
+    assert [site.api.exists(f"{API_SERVICES}/{each}") for each in OPTIONAL] == [False] * len(OPTIONAL)
     site.helm("uninstall", "berth", "--wait", "--timeout=120s")
     site.api.delete(f"/api/v1/namespaces/{NAMESPACE}")
     waiting.until(lambda: not differences(before, dump(site.api)), what="the cluster as it was before")
