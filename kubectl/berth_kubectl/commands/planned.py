@@ -26,10 +26,10 @@ def run(options: argparse.Namespace, question: str) -> int:
     if options.snapshot:
         options.namespace = options.namespace or "default"
         planning = heavy("planning")
-        plan = planning.planner(options)
+        plan = planning.of_snapshot(options)
     else:
         with connecting.session(options) as session:
             options.namespace = session.namespace
             planning = heavy("planning")
-            plan = planning.planner(options, session.api)
+            plan = planning.of_cluster(options, session.api)
     return int(getattr(planning, question)(options, plan, to))

@@ -7,6 +7,7 @@ Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or ca
 
 import argparse
 import asyncio
+import functools
 import logging
 import sys
 from collections.abc import AsyncIterator, Sequence
@@ -100,18 +101,14 @@ async def _lines(options: argparse.Namespace) -> list[bytes]:
 def _planner(options: argparse.Namespace) -> Planner:
     inputs = Inputs(
         file=options.file,
-        snapshot=options.snapshot,
         config=options.config,
         trusted_schedulers=options.trusted_schedulers,
         namespace=options.namespace,
         min_age=options.min_age,
     )
-    return preparing.planner(inputs, lambda into: asyncio.run(_read(options, into)))
-
-
-async def _read(options: argparse.Namespace, into: snapshot.Snapshot) -> None:
-    async for of, obj in _taken(options):
-        into.put(of, obj)
+    if options.snapshot:
+        return preparing.planner(inputs, functools.partial(snapshots.load, options.snapshot))
+    return preparing.planner(inputs, lambda into: asyncio.run(into.put_all(_taken(options))))
 
 
 async def _taken(options: argparse.Namespace) -> AsyncIterator[tuple[str, snapshot.Object]]:

@@ -8,7 +8,7 @@ from typing import Final
 
 from berth_api import names
 from berth_operator import configuration, device_plugins
-from berth_operator.commands import snapshots, workload
+from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
 from berth_operator.configuration import Configuration
@@ -26,8 +26,6 @@ class Inputs:
 
     file: str = ""
     """The workload, `-` for standard input; empty if there is none."""
-    snapshot: Path | None = None
-    """A snapshot file; None for the live cluster."""
     config: Path | None = None
     """A configuration file; None for a default profile."""
     trusted_schedulers: str = ""
@@ -39,7 +37,7 @@ class Inputs:
 
 
 def planner(inputs: Inputs, read: Callable[[Snapshot], None]) -> Planner:
-    """Return a planner; `read` puts the objects of the live cluster.
+    """Return a planner; `read` puts the objects of a cluster, or of a snapshot of one.
 
     Raises:
         InputError: a file is invalid, or cannot be read.
@@ -57,10 +55,7 @@ def planner(inputs: Inputs, read: Callable[[Snapshot], None]) -> Planner:
     )
     snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
     requested = workload.read(_text(inputs.file), inputs.file) if inputs.file else None
-    if inputs.snapshot:
-        snapshots.load(inputs.snapshot, snapshot)
-    else:
-        read(snapshot)
+    read(snapshot)
     plan = Planner(snapshot, policies, namespace=inputs.namespace)
     if requested is not None:
         plan.add(requested)

@@ -200,7 +200,7 @@ async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) 
 
 
 _Objects = asyncio.Queue[Object | None]
-"""Of one kind, with None at the end. The reader is ahead of its consumer by a page."""
+"""Of one kind, with None at the end: never more than a list, all of which stays in the snapshot anyway."""
 
 
 async def _read(get_page: GetPage, source: Source, room: asyncio.Semaphore, objects: _Objects) -> None:
@@ -248,6 +248,11 @@ class Snapshot:
     def put(self, kind: str, obj: Object) -> None:
         """Add an object of one of the kinds in `KEPT`."""
         self._put[kind](obj)
+
+    async def put_all(self, objects: AsyncIterator[tuple[str, Object]]) -> None:
+        """Add objects as they are read."""
+        async for kind, obj in objects:
+            self.put(kind, obj)
 
     def put_priority_class(self, obj: Object) -> None:
         """Add a PriorityClass."""

@@ -233,6 +233,18 @@ def test_a_refused_watch_is_relayed_and_takes_no_place(tmp_path: Path) -> None:
         assert [desk.client.json(WATCH)[0] for _ in range(3)] == [403] * 3
 
 
+def test_a_refused_watch_gives_its_place_back_before_its_answer_is_read(tmp_path: Path) -> None:
+    head = b"HTTP/1.1 403 Forbidden\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n"
+
+    def unfinished(connection: socket.socket) -> None:
+        connection.sendall(head)
+        until_client_closes(connection)
+
+    with running(tmp_path, watches=1) as desk:
+        desk.upstream.scripts[FLEET] = unfinished
+        assert [desk.client.open(WATCH).status for _ in range(2)] == [403, 403]
+
+
 @pytest.fixture
 def few(tmp_path: Path) -> Iterator[Desk]:
     with running(tmp_path, watches=3) as desk:
