@@ -57,7 +57,7 @@ PARTS: Final = {
     "operator-rbac": Part((), rf"{_RBAC}/berth-operator(-auth-delegator)?"),
     "agent-rbac": Part((), rf"{_RBAC}/berth-agent(-auth-delegator)?"),
     "user-rbac": Part((), r"ClusterRole/berth-(view|edit|devices-view|metrics-reader)"),
-    "operator-policies": Part((), rf"{_VALIDATING}/berth-(fence-.*|allocations|operator-writes)"),
+    "operator-policies": Part((), rf"{_VALIDATING}/berth-(fence-.*|allocations|operator-writes|certificates)"),
     "agent-policies": Part((), rf"{_VALIDATING}/berth-agents"),
     "operator-disruption": Part((), r"PodDisruptionBudget/berth-operator"),
     # Pods of default-scheduler are routed, refused, or placed by kube-scheduler with the extender.

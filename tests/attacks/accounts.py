@@ -16,6 +16,7 @@ ROLES: Final = (
     "base/agent-rbac.yaml",
     "components/validation/rbac.yaml",
     "components/list-watch-api/rbac.yaml",
+    "components/visibility/rbac.yaml",
     "base/user-rbac.yaml",
     "components/monitoring-prometheus-operator/pod-monitors.yaml",
 )
@@ -23,6 +24,8 @@ SKIPPED: Final = {"PodMonitor", "Secret"}
 POLICIES: Final = ("protection.yaml", "limits.yaml")
 RBAC: Final = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 OF_THE_CLUSTER: Final = {"ClusterRole", "ClusterRoleBinding"}
+CALLING: Final = {"admissionregistration.k8s.io", "apiregistration.k8s.io"}
+"""Groups of the objects by which the API server calls a server; these have the name of the arena at their end."""
 ACTIVE_SECONDS: Final = 30.0
 """Longest time in seconds until policies and rights are in force."""
 
@@ -111,6 +114,9 @@ class Accounts:
             metadata["namespace"] = own
         for subject in document.get("subjects", ()):
             subject["namespace"] = own
+        for rule in document.get("rules", ()):
+            if CALLING & set(rule.get("apiGroups", ())):
+                rule["resourceNames"] = [f"{name}-{self._arena.id}" for name in rule["resourceNames"]]
         role = document.get("roleRef", {"name": ""})
         if role["name"].startswith("berth-"):
             role["name"] = self._named(role["kind"], role["name"], namespace)

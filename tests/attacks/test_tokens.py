@@ -4,6 +4,7 @@ Every request is a dry run, so that no row depends on another. The rows that are
 they show that the others are refused for what they change. `SECURITY.md` lists what remains.
 """
 
+import base64
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -34,6 +35,9 @@ EVENTS: Final = "/api/v1/namespaces/{ns}/events"
 SECRETS: Final = "/api/v1/namespaces/{ns}/secrets"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
+WEBHOOKS: Final = f"{ADMISSION}/mutatingwebhookconfigurations"
+API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
+GROUP: Final = "visibility.berth.dev-{id}"
 
 STOLEN: Final = {"app": "stolen"}
 Body = Mapping[str, Any] | None
@@ -42,7 +46,7 @@ Account = Literal["operator", "agent", "stray agent", "webhook", "api"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """A request with a token; `{ns}`, `{mine}`, `{other}` in path and body are the namespace and two nodes."""
+    """A request with a token; in path and body `{ns}` and `{id}` are the arena's, `{mine}` and `{other}` two nodes."""
 
     account: Account
     what: str
@@ -62,8 +66,8 @@ def metadata(**fields: object) -> Body:
 
 def patches(account: Account, path: str, rows: Mapping[str, Body], *, is_allowed: bool = False) -> Iterator[Attempt]:
     for what, body in rows.items():
-        # Lists of a pod merge: conditions by their type, containers by their name.
-        kind = STRATEGIC if path.startswith(f"{PODS}/bound") else MERGE
+        # Lists merge: conditions by their type, containers and webhooks by their name.
+        kind = STRATEGIC if path.startswith((f"{PODS}/bound", WEBHOOKS)) else MERGE
         yield Attempt(
             account=account,
             what=what,
@@ -132,7 +136,7 @@ EVERYBODY: Final = {
     "change another webhook": ("PATCH", f"{ADMISSION}/mutatingwebhookconfigurations/another"),
     "create a webhook": ("POST", f"{ADMISSION}/validatingwebhookconfigurations"),
     "change a definition": ("PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/devices.berth.dev"),
-    "create an APIService": ("POST", "/apis/apiregistration.k8s.io/v1/apiservices"),
+    "create an APIService": ("POST", API_SERVICES),
     "create a Deployment": ("POST", "/apis/apps/v1/namespaces/{ns}/deployments"),
     "change a DaemonSet": ("PATCH", "/apis/apps/v1/namespaces/{ns}/daemonsets/any"),
     "approve a certificate": ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests"),
@@ -487,6 +491,84 @@ STRAY: Final = [
 """A token of the agent's account that is bound to no pod names no node."""
 
 
+def secret(name: str, **more: object) -> Manifest:
+    data = {"tls.crt": "Yw==", "tls.key": "aw=="}
+    return {"metadata": {"name": name}, "type": "kubernetes.io/tls", "data": data, **more}
+
+
+def token_of_another(name: str) -> Manifest:
+    annotations = {"kubernetes.io/service-account.name": "default"}
+    metadata = {"name": name, "annotations": annotations}
+    return secret(name, metadata=metadata, type="kubernetes.io/service-account-token")
+
+
+def certificates() -> Iterator[Attempt]:
+    accounts: dict[Account, str] = {"operator": "berth-visibility", "webhook": "berth-webhook", "api": "berth-api"}
+    for account, name in accounts.items():
+        yield from creates(
+            account,
+            SECRETS,
+            {
+                "have a token of another account written": token_of_another(name),
+                "create a Secret of another type": secret(name, type="Opaque"),
+                "create another certificate": secret("berth-extender"),
+            },
+        )
+        yield from creates(account, SECRETS, {"create its certificate": secret(name)}, is_allowed=True)
+
+
+WEBHOOK: Final[Manifest] = {
+    "name": "injection.berth.dev",
+    "admissionReviewVersions": ["v1"],
+    "sideEffects": "None",
+    "clientConfig": {"url": "https://127.0.0.1:1/inject"},
+    "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "none"}},
+    "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
+}
+"""Called for no pod."""
+API_SERVICE: Final[Manifest] = {"version": "v1alpha1", "groupPriorityMinimum": 1, "versionPriority": 1}
+"""The API server answers for it itself."""
+
+
+def hook(**changes: object) -> Manifest:
+    return {"webhooks": [{"name": WEBHOOK["name"], **changes}]}
+
+
+CALLED: Final = [
+    *patches(
+        "webhook",
+        f"{WEBHOOKS}/berth-injection-{{id}}",
+        {
+            "see Secrets": hook(
+                rules=[{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]
+            ),
+            "have another server called": hook(clientConfig={"url": "https://127.0.0.1:2/inject"}),
+            "be called for all namespaces": hook(namespaceSelector={"matchLabels": None}),
+            "be passed when it fails": hook(failurePolicy="Ignore"),
+            "add a webhook": {"webhooks": [{**WEBHOOK, "name": "stolen.berth.dev"}]},
+            "remove its webhooks": {"webhooks": None},
+            "label its configuration": metadata(labels=STOLEN),
+            "keep its configuration from deletion": metadata(**STUCK),
+        },
+    ),
+    *patches(
+        "webhook",
+        f"{WEBHOOKS}/berth-injection-{{id}}",
+        {"write its bundle": hook(clientConfig={"caBundle": "{ca}"})},
+        is_allowed=True,
+    ),
+    *patches(
+        "operator",
+        f"{API_SERVICES}/v1alpha1.{GROUP}",
+        {
+            "have another server asked": {"spec": {"service": {"namespace": "default", "name": "stolen"}}},
+            "come before other APIs": {"spec": {"groupPriorityMinimum": 10000}},
+            "label its APIService": metadata(labels=STOLEN),
+        },
+    ),
+]
+
+
 def servers() -> Iterator[Attempt]:
     for account in ("webhook", "api"):
         who: Account = "webhook" if account == "webhook" else "api"
@@ -496,7 +578,7 @@ def servers() -> Iterator[Attempt]:
         yield from patches(who, f"{SECRETS}/another", {"change another Secret": {"stringData": {"key": "v"}}})
 
 
-ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers()]
+ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers(), *certificates(), *CALLED]
 
 
 @pytest.fixture(scope="module")
@@ -534,13 +616,27 @@ def tokens(arena: Arena, nodes: list[str], accounts: Accounts) -> Iterator[Mappi
     # Without an owner: the garbage collector would delete them, because there is no such pod.
     arena.create([gpu_pod("of-mine", mine, ownerReferences=[]), gpu_pod("of-other", other, ownerReferences=[])])
     arena.create([lease(node) for node in nodes])
+    called = list(_create_called(arena))
     labelled = {"metadata": {"labels": {"example.com/a": "b"}}}
     # Each policy comes into force by itself.
     accounts.wait(made["agent"], f"{NODES}/{mine}", labelled)
     accounts.wait(made["operator"], f"{PODS}/bound".replace("{ns}", arena.namespace), labelled)
+    accounts.wait(made["webhook"], called[0], labelled)
     yield made  # type: ignore[misc]
+    for path in called:
+        api.delete(path)
     for name in ("free", "taken"):
         api.delete(f"{VOLUMES}/{name}-{arena.namespace}")
+
+
+def _create_called(arena: Arena) -> Iterator[str]:
+    """Create a webhook configuration and an APIService, and yield their paths."""
+    webhooks: Manifest = {"metadata": {"name": f"berth-injection-{arena.id}"}, "webhooks": [WEBHOOK]}
+    group = GROUP.replace("{id}", arena.id)
+    api_service: Manifest = {"metadata": {"name": f"v1alpha1.{group}"}, "spec": {**API_SERVICE, "group": group}}
+    for collection, document in ((WEBHOOKS, webhooks), (API_SERVICES, api_service)):
+        arena.cluster.api.post(collection, document)
+        yield f"{collection}/{document['metadata']['name']}"
 
 
 def _volumes(arena: Arena) -> Iterator[Manifest]:
@@ -572,7 +668,8 @@ def _volumes(arena: Arena) -> Iterator[Manifest]:
 def test_a_token_reaches_what_its_program_writes_and_no_more(
     attempt: Attempt, arena: Arena, nodes: list[str], tokens: Mapping[Account, Api]
 ) -> None:
-    names = {"{ns}": arena.namespace, "{mine}": nodes[0], "{other}": nodes[1]}
+    bundle = base64.b64encode(arena.cluster.ca_file.read_bytes()).decode()
+    names = {"{ns}": arena.namespace, "{id}": arena.id, "{mine}": nodes[0], "{other}": nodes[1], "{ca}": bundle}
     path, body = attempt.path, json.dumps(attempt.body)
     for placeholder, name in names.items():
         path, body = path.replace(placeholder, name), body.replace(placeholder, name)

@@ -16,6 +16,7 @@ DENYING: Final = (
     "berth-allocations",
     "berth-agents",
     "berth-operator-writes",
+    "berth-certificates",
 )
 """Policies that every installation has, and their bindings of the same names."""
 FENCE: Final = "berth-fence-epoch"

@@ -72,7 +72,8 @@ def policies() -> tuple[Item, ...]:
     """
     mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
     fence = ["berth-fence-marked", "berth-fence-epoch"]
-    validating = [*fence, "berth-agents", "berth-allocations", "berth-operator-writes", "berth-unscheduled"]
+    limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-operator-writes"]
+    validating = [*fence, *limits, "berth-unscheduled"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),
