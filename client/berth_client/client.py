@@ -38,6 +38,7 @@ MERGE: Final = "application/merge-patch+json"
 JSON_PATCH: Final = "application/json-patch+json"
 STRATEGIC: Final = "application/strategic-merge-patch+json"
 APPLY: Final = "application/apply-patch+yaml"  # JSON is YAML
+METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 METADATA_LIST: Final = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 NO_ANSWER: Final = "<error>"
@@ -229,6 +230,7 @@ class ApiClient:
                 yield b""
                 async for line in lines(chunks):
                     yield line
+                    del line  # as in `lines`
         except OSError as error:
             if code is NO_ANSWER:
                 self.observe(self._host, "GET", code, time.monotonic() - started)

@@ -78,9 +78,13 @@ class _Connection(asyncio.Protocol):
             raise ConnectionError("connection lost: closed by the server")
         self._response = asyncio.get_running_loop().create_future()
         self._parser = httptools.HttpResponseParser(self)
-        self._body, self._retry_after = [], None
+        self._retry_after = None
         self._transport.write(request)
-        return await self._response
+        try:
+            return await self._response
+        finally:
+            # An idle connection keeps no answer, which may be as large as a pod.
+            self._response, self._body = None, []
 
     def abort(self) -> None:
         self.usable = False

@@ -247,6 +247,7 @@ class Reflector:
                 if line:
                     self._handle_event(line)
                     count += 1
+                del line  # as in `lines`
                 if self._clock() - turn > TURN_SECONDS:
                     await asyncio.sleep(0)
                     turn = self._clock()

@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from typing import Final, cast
 
 import httptools
@@ -72,6 +72,7 @@ class _Stream(asyncio.Protocol):
             if not chunk:
                 return
             yield chunk
+            del chunk  # or it would stay until the next one arrives
 
     async def _read(self) -> bytes:
         """Wait for data and return all that has arrived; empty at the end of the answer.
@@ -145,10 +146,17 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     """Split chunks at newlines; empty lines and a last line without a newline are left out."""
     pending: list[bytes] = []
     async for chunk in chunks:
-        first, *others = chunk.split(b"\n")
-        pending.append(first)
-        for start in others:
-            line = b"".join(pending)
-            pending = [start]
-            if line:
-                yield line
+        for line in _complete(pending, chunk):
+            yield line
+        chunk = line = b""  # noqa: PLW2901 - or both would stay until the next chunk arrives
+
+
+def _complete(pending: list[bytes], chunk: bytes) -> Iterator[bytes]:
+    """Yield the lines that a chunk completes; what comes after them is `pending` then."""
+    first, *others = chunk.split(b"\n")
+    pending.append(first)
+    for start in others:
+        line = b"".join(pending)
+        pending[:] = [start]
+        if line:
+            yield line

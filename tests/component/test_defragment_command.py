@@ -30,12 +30,11 @@ class Pods:
             raise refusal(404)
         return self.pod
 
-    async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> Raw:
+    async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> None:
         assert (namespace, name, patch["metadata"]) == ("ns", "big", {"uid": POD.uid})
         assert self.pod is not None
         self.nominated.append(patch["status"]["nominatedNodeName"])
         self.pod["status"] |= patch["status"]
-        return self.pod
 
     def show(self, message: str) -> None:
         assert self.pod is not None

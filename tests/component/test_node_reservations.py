@@ -41,15 +41,15 @@ class Conditions(Api):
     async def patch_event(self, _namespace: str, name: str, patch: Raw) -> None:
         await super().patch_event("ns", name, patch)
 
-    async def patch_pod_status(self, _namespace: str, name: str, patch: Raw) -> Raw:
-        stored = await super().patch_pod_status("ns", name, patch)
+    async def patch_pod_status(self, _namespace: str, name: str, patch: Raw) -> None:
+        await super().patch_pod_status("ns", name, patch)
+        stored = self.pods[name]
         for condition in patch["status"].get("conditions", ()):
             known = stored["status"].get("conditions") or [{"lastTransitionTime": wall()}]
             since = known[0]["lastTransitionTime"]
             stored["status"]["conditions"] = [{**condition, "lastTransitionTime": since}]
             for callback in self.on_condition:
                 callback(stored)
-        return stored
 
 
 class Crowded(World):

@@ -79,9 +79,8 @@ class Server:
     async def create_event(self, _namespace: str, event: Raw) -> None:
         self.calls.append((now(), f"event {event['reason']} {event['regarding']['name']}"))
 
-    async def patch_pod_status(self, _namespace: str, name: str, patch: Raw) -> Raw:
+    async def patch_pod_status(self, _namespace: str, name: str, patch: Raw) -> None:
         self.calls.append((now(), f"condition {name}: {patch['status']['conditions'][0]['message']}"))
-        return patch
 
     # --- changes on the server --------------------------------------------------------------------------------
 

@@ -163,7 +163,7 @@ class Api:
                 return
         raise refusal(404, f"events {name} not found")
 
-    async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> Raw:
+    async def patch_pod_status(self, namespace: str, name: str, patch: Raw) -> None:
         assert namespace == "ns"
         assert name not in self.in_flight, "one report of a pod at a time"
         self.in_flight.add(name)
@@ -178,7 +178,6 @@ class Api:
             self.nominations.append((name, patch["status"]["nominatedNodeName"]))
         for condition in patch["status"].get("conditions", ()):
             self.patches.append((now(), name, condition))
-        return stored
 
     async def annotate_pod(self, pod: Raw, annotations: Mapping[str, str]) -> None:
         name = pod["metadata"]["name"]

@@ -63,7 +63,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Pods(Protocol):
     """The subset of `kube.KubeClient` that is used here."""
 
-    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Patch a pod's status by strategic merge."""
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:

@@ -60,7 +60,7 @@ class Api(EventApi, Protocol):
     async def patch_event(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Patch an events.k8s.io/v1 Event."""
 
-    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> dict[str, Any]:
+    async def patch_pod_status(self, namespace: str, name: str, patch: dict[str, Any]) -> None:
         """Patch a pod's status by strategic merge."""
 
 

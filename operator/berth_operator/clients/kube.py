@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
-from berth_client.client import MERGE, STRATEGIC, ApiClient
+from berth_client.client import MERGE, METADATA, STRATEGIC, ApiClient
 from berth_client.objects import Object
 from berth_operator.clients import logins
 
@@ -41,13 +41,11 @@ class KubeClient(ApiClient):
         metadata = pod["metadata"]
         same = {"uid": metadata["uid"], "resourceVersion": metadata["resourceVersion"]}
         patch = {"metadata": {**same, "annotations": dict(annotations)}}
-        await self.merge_patch(_pod(metadata["namespace"], metadata["name"]), patch)
+        await self._patch(_pod(metadata["namespace"], metadata["name"]), patch, MERGE)
 
-    async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
+    async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> None:
         """Patch a pod's status by strategic merge: lists such as conditions merge by their key."""
-        path = f"{_pod(namespace, name)}/status"
-        pod: Object = await self.request("PATCH", path, body=patch, content_type=STRATEGIC)
-        return pod
+        await self._patch(f"{_pod(namespace, name)}/status", patch, STRATEGIC)
 
     async def delete_pod(self, namespace: str, name: str, uid: str) -> None:
         """Delete a pod if it still has this UID; a 409 if it was replaced by another of the same name."""
@@ -69,8 +67,11 @@ class KubeClient(ApiClient):
 
     async def patch_event(self, namespace: str, name: str, patch: Object) -> None:
         """Patch an events.k8s.io/v1 Event."""
-        path = f"{_events(namespace)}/{name}"
-        await self.request("PATCH", path, body=patch, content_type=MERGE, decode=False)
+        await self._patch(f"{_events(namespace)}/{name}", patch, MERGE)
+
+    async def _patch(self, path: str, patch: Object, content_type: str) -> None:
+        """Patch an object; the answer has its metadata alone, as a pod may have a megabyte."""
+        await self.request("PATCH", path, body=patch, content_type=content_type, accept=METADATA, decode=False)
 
 
 def _pod(namespace: str, name: str) -> str:

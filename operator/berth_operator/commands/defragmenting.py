@@ -28,7 +28,7 @@ class Pods(Protocol):
     async def get_pod(self, namespace: str, name: str) -> Object:
         """Read a pod at quorum."""
 
-    async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> Object:
+    async def patch_pod_status(self, namespace: str, name: str, patch: Object) -> None:
         """Patch a pod's status by strategic merge."""
 
 

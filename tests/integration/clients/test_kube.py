@@ -28,7 +28,8 @@ async def test_conditions_merge_by_type(admin: kube.KubeClient, arena: Arena) ->
     arena.create([arena.pod("p")])
     for kind in ("PodScheduled", "berth.dev/Other"):
         patch = {"status": {"conditions": [{"type": kind, "status": "False", "reason": "R"}]}}
-        pod = await admin.patch_pod_status(arena.namespace, "p", patch)
+        await admin.patch_pod_status(arena.namespace, "p", patch)
+    pod = await admin.get_pod(arena.namespace, "p")
     assert {each["type"] for each in pod["status"]["conditions"]} == {"PodScheduled", "berth.dev/Other"}
 
 

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import tracemalloc
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from berth_client.tokens import TokenSource
 from tests.unit.client.server import Handler, Server
 
 TOKEN = "one"  # noqa: S105 -- opens nothing
+LARGE = 2**20
 STATUS = {"kind": "Status", "status": "Failure", "message": "no", "reason": "Conflict", "code": 409}
 
 
@@ -387,6 +389,46 @@ async def test_a_closed_connection_leaves_nothing_to_the_collector(server: Serve
     for _ in range(3):  # the loop closes in its next round
         await asyncio.sleep(0)
     assert _ends() == 0
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    tracemalloc.start()
+    yield
+    tracemalloc.stop()
+
+
+@pytest.mark.usefixtures("traced")
+async def test_an_idle_connection_keeps_no_answer(server: Server) -> None:
+    """A pod may have a megabyte, and there are many connections."""
+    body = b'"' + b"x" * LARGE + b'"'
+
+    async def answer(_request: web.BaseRequest) -> web.StreamResponse:
+        return web.Response(body=body)
+
+    server.handler = answer
+    with connected(Login(server=server.url, token=TOKEN)) as client:
+        before, _ = tracemalloc.get_traced_memory()
+        await client.request("GET", "/x", decode=False)
+        await asyncio.sleep(0)
+        after, _ = tracemalloc.get_traced_memory()
+    assert after - before < LARGE
+
+
+@pytest.mark.usefixtures("traced")
+async def test_a_watch_that_waits_keeps_no_line(server: Server) -> None:
+    server.handler = streams(b"x" * LARGE + b"\n", then="hang")
+    with connected(Login(server=server.url, token=TOKEN)) as client:
+        async with contextlib.aclosing(client.stream("/x", {})) as lines:
+            assert await anext(lines) == b""
+            before, _ = tracemalloc.get_traced_memory()
+            assert len(await anext(lines)) == LARGE
+            waiting = asyncio.ensure_future(anext(lines))
+            await asyncio.sleep(0)
+            after, _ = tracemalloc.get_traced_memory()
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
+    assert after - before < LARGE
 
 
 async def test_a_connection_that_the_server_will_not_use_again_is_closed() -> None:

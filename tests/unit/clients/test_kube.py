@@ -13,7 +13,7 @@ import yaml
 from aiohttp import web
 from kopf import ConnectionInfo
 
-from berth_client.client import MERGE
+from berth_client.client import MERGE, METADATA
 from berth_client.credentials import CredentialsError, Login
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
@@ -50,10 +50,12 @@ def kubeconfig(folder: Path, server: str, *, proxy: str = "", **user: Any) -> Pa
     return path
 
 
-async def test_a_pod_s_status_is_patched_by_strategic_merge(client: KubeClient) -> None:
-    status = await client.patch_pod_status("ns", "p", {})
-    assert status["path"] == "/api/v1/namespaces/ns/pods/p/status"
-    assert status["headers"]["Content-Type"] == "application/strategic-merge-patch+json"
+async def test_a_pod_s_status_is_patched_by_strategic_merge(client: KubeClient, server: Server) -> None:
+    await client.patch_pod_status("ns", "p", {})
+    (request,) = server.seen
+    assert request.path == "/api/v1/namespaces/ns/pods/p/status"
+    assert request.headers["Content-Type"] == "application/strategic-merge-patch+json"
+    assert request.headers["Accept"] == METADATA
 
 
 async def test_a_pod_is_annotated_as_it_was_read(client: KubeClient, server: Server) -> None:
