@@ -451,6 +451,48 @@ async def test_what_victims_free_is_kept_for_the_nominated_pod() -> None:
         assert await stage.bind(raw, "a") == ""
 
 
+async def test_no_more_pods_are_evicted_while_our_watch_does_not_show_yet_that_the_victim_is_gone() -> None:
+    """kube-scheduler tries a pod again in the milliseconds after its last victim is gone."""
+    stage = staged("a", "b")
+    stage.world.submit(low("victim", 0))
+    stage.world.submit(low("other", 0, on="b"))
+    raw = stage.create(asking(priority=5))
+    assert not stage.filter(raw).error
+    assert stage.preempt(raw, {"a": ["uid-victim"]}) == {"a": (["uid-victim"], 0)}
+    raw["status"] = {"nominatedNodeName": "a"}
+    assert stage.filter(raw).error == "node a still has pods that were evicted for this pod"
+    stage.world.delete("victim")
+    assert stage.filter(raw).names == ["a"]
+
+
+@pytest.mark.parametrize(
+    ("offered", "priority", "errors"),
+    [
+        pytest.param(["a", "b"], 0, 3, id="the eviction has failed"),
+        pytest.param(["b"], 0, 0, id="kube-scheduler sees the victim as well"),
+        pytest.param(["a", "b"], 5, 0, id="a pod of the same priority has taken the node"),
+    ],
+)
+async def test_a_pod_may_preempt_again(offered: list[str], priority: int, errors: int) -> None:
+    stage = staged("a", "b")
+    stage.world.submit(low("victim", 0))
+    stage.world.submit(low("other", 0, on="b"))
+    raw = stage.create(asking(priority=5))
+    stage.preempt(raw, {"a": ["uid-victim"]})
+    stage.world.delete("victim")
+    stage.world.submit(low("taker", 0, priority=priority))
+    raw["status"] = {"nominatedNodeName": "a"}
+    answers = [stage.filter(raw, *offered) for _ in range(5)]
+    assert [bool(each.error) for each in answers] == [number < errors for number in range(5)]
+    assert set(answers[-1].failed) == set(offered)
+
+
+async def test_a_pod_that_preempts_nothing_is_rejected_without_an_error() -> None:
+    stage = staged("a")
+    stage.world.submit(low("placed", 0))
+    assert not stage.filter(stage.create(asking(priority=5, status={"nominatedNodeName": "a"}))).error
+
+
 async def test_what_is_kept_for_a_nominated_pod_is_free_once_it_is_deleted() -> None:
     stage = staged("a")
     stage.world.submit(victim := low("victim", 0))

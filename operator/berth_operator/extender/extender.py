@@ -23,10 +23,12 @@ from berth_operator.core.decision.messages import cut, invalid_request
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import more_victims, nominated_fit, released, violations
 from berth_operator.core.decision.record import RecordError, binding
+from berth_operator.core.fleet.cards import Indices
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.extender import protocol
+from berth_operator.extender.evictions import Evictions
 from berth_operator.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs, Victims
 from berth_operator.extender.reservations import MAX_RESERVATIONS, FullError, Reservations
 from berth_operator.metrics import counters
@@ -100,6 +102,7 @@ class Extender:
         self._cluster, self._fleet, self._binds, self._pods = cluster, cluster.fleet, binds, pods
         self._reporter, self._policy_of, self._term, self._options = reporter, policy, term, options
         self.reservations = Reservations(cluster=cluster, is_waiting=is_waiting, limit=options.reservations)
+        self._evictions = Evictions(options.reservations)
         self._binding: set[str] = set()
         """UIDs of pods whose Binding is in flight."""
 
@@ -139,12 +142,22 @@ class Extender:
             count = self._options.nodes - 1
             more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
         if placement is None:
-            self.reservations.release(pod.uid)
-            self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, pod.nominated_node))
-            reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
-            return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
+            return self._rejected(pod, policy, nodes, rows)
         self.reservations.hold(placement, more)
+        self._evictions.end(pod.uid)
         return self._chosen(pod, [placement.node, *(each.node for each in more)], nodes)
+
+    def _rejected(self, pod: PendingPod, policy: Policy, nodes: Sequence[str], rows: Indices) -> FilterResult:
+        """Return the answer without a node; an error if the nominated node has victims whose end we may not see yet."""
+        fleet, nominated = self._fleet, pod.nominated_node
+        self.reservations.release(pod.uid)
+        self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
+        lower = {each.uid for each in fleet.on_node(nominated) if each.priority < pod.priority}
+        # kube-scheduler's own filters have passed the node, so by its pods the victims are gone.
+        if nominated in nodes and nominated_fit(fleet, pod, policy, nominated, lower) and self._evictions.wait(pod.uid):
+            return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
+        reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
+        return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
 
     def _chosen(self, pod: PendingPod, chosen: Sequence[str], nodes: Sequence[str]) -> FilterResult:
         """Return the answer with the chosen nodes; with reasons against the others if they are few."""
@@ -197,7 +210,10 @@ class Extender:
             return {}
         by_node = ((node, self._victims(args.victims[node], more[node])) for node in args.victims if node in more)
         # kube-scheduler treats a node without victims as an error.
-        return {node: victims for node, victims in by_node if victims.uids}
+        answer = {node: victims for node, victims in by_node if victims.uids}
+        if answer:
+            self._evictions.begin(pod.uid)
+        return answer
 
     def _victims(self, proposed: Sequence[str], more: Sequence[Charge]) -> Victims:
         known = [charge for uid in proposed if (charge := self._fleet.charges.get(uid)) is not None]
@@ -302,6 +318,7 @@ class Extender:
     def pod_gone(self, uid: str) -> None:
         """Handle that a pod no longer waits: it was deleted or bound."""
         self.reservations.pod_gone(uid)
+        self._evictions.end(uid)
 
     def _read(self, raw: protocol.Object) -> PendingPod:
         return extender.pod_of(protocol.read_pod(raw, self._cluster.kinds, min(self._options.schedulers)))

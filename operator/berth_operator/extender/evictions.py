@@ -1,0 +1,39 @@
+"""The pods for which kube-scheduler evicts others, and whether our watches may lag behind it.
+
+kube-scheduler tries a pod again in the milliseconds after its last victim is gone. If our watch shows the victim a
+moment later, filter would reject the node, and kube-scheduler would evict more pods on another one. So filter answers
+with an error, which kube-scheduler repeats after a back-off and which preempts nothing.
+"""
+
+from typing import Final
+
+MAX_ERRORS: Final = 3
+"""Times that filter answers with an error after one preemption, 1, 2 and 4 s apart: then the eviction has failed."""
+
+
+class Evictions:
+    """The pods of one term for which preempt has answered victims."""
+
+    def __init__(self, limit: int) -> None:
+        """Create the store for at most `limit` pods."""
+        self._limit = limit
+        self._errors: dict[str, int] = {}
+        """UID of a pod -> how many more times filter may answer with an error."""
+
+    def begin(self, uid: str) -> None:
+        """Record that preempt has answered victims for a pod."""
+        if len(self._errors) >= self._limit:
+            # Without a record filter rejects a node whose victims it still sees, as for a pod that preempts nothing.
+            self._errors.clear()
+        self._errors[uid] = MAX_ERRORS
+
+    def wait(self, uid: str) -> bool:
+        """Return whether filter may answer with an error for a pod, and count it."""
+        left = self._errors.get(uid, 0)
+        if left:
+            self._errors[uid] = left - 1
+        return left > 0
+
+    def end(self, uid: str) -> None:
+        """Handle that a pod has a reservation, or no longer waits."""
+        self._errors.pop(uid, None)
