@@ -66,22 +66,18 @@ class _Stream(asyncio.Protocol):
         Raises:
             OSError: the answer broke off, or nothing arrived for `idle_seconds` (TimeoutError).
         """
-        while True:
-            async with asyncio.timeout(idle_seconds):
-                chunk = await self._read()
-            if not chunk:
-                return
-            yield chunk
-            del chunk  # or it would stay until the next one arrives
+        while self._chunks or not self._is_complete:
+            yield await self._read(idle_seconds)
 
-    async def _read(self) -> bytes:
+    async def _read(self, idle_seconds: float) -> bytes:
         """Wait for data and return all that has arrived; empty at the end of the answer.
 
         Raises:
-            OSError: the answer broke off.
+            OSError: the answer broke off, or nothing arrived for `idle_seconds` (TimeoutError).
         """
-        while not self._chunks and not self._is_complete:
-            await self._wait()
+        async with asyncio.timeout(idle_seconds):
+            while not self._chunks and not self._is_complete:
+                await self._wait()
         chunk = b"".join(self._chunks)
         self._chunks, self._size = [], 0
         if self._is_paused:
@@ -148,7 +144,8 @@ async def lines(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
     async for chunk in chunks:
         for line in _complete(pending, chunk):
             yield line
-        chunk = line = b""  # noqa: PLW2901 - or both would stay until the next chunk arrives
+            del line
+        del chunk  # or it would stay until the next one arrives, as the line would
 
 
 def _complete(pending: list[bytes], chunk: bytes) -> Iterator[bytes]:

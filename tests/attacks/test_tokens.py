@@ -35,9 +35,11 @@ EVENTS: Final = "/api/v1/namespaces/{ns}/events"
 SECRETS: Final = "/api/v1/namespaces/{ns}/secrets"
 RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
-WEBHOOKS: Final = f"{ADMISSION}/mutatingwebhookconfigurations"
+WEBHOOKS: Final = (
+    f"{ADMISSION}/mutatingwebhookconfigurations/berth-injection-{{id}}",
+    f"{ADMISSION}/validatingwebhookconfigurations/berth-validation-{{id}}",
+)
 API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
-GROUP: Final = "visibility.berth.dev-{id}"
 
 STOLEN: Final = {"app": "stolen"}
 Body = Mapping[str, Any] | None
@@ -67,7 +69,7 @@ def metadata(**fields: object) -> Body:
 def patches(account: Account, path: str, rows: Mapping[str, Body], *, is_allowed: bool = False) -> Iterator[Attempt]:
     for what, body in rows.items():
         # Lists merge: conditions by their type, containers and webhooks by their name.
-        kind = STRATEGIC if path.startswith((f"{PODS}/bound", WEBHOOKS)) else MERGE
+        kind = STRATEGIC if path.startswith((f"{PODS}/bound", *WEBHOOKS)) else MERGE
         yield Attempt(
             account=account,
             what=what,
@@ -526,47 +528,46 @@ WEBHOOK: Final[Manifest] = {
     "rules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}],
 }
 """Called for no pod."""
-API_SERVICE: Final[Manifest] = {"version": "v1alpha1", "groupPriorityMinimum": 1, "versionPriority": 1}
-"""The API server answers for it itself."""
+SERVED: Final[Mapping[Account, str]] = {
+    "operator": "v1alpha1.visibility.berth.dev-{id}",
+    "api": "v1.nvidia-gpu-scheduler-{id}",
+}
+"""Account -> name of the APIService of the API that it serves."""
 
 
 def hook(**changes: object) -> Manifest:
     return {"webhooks": [{"name": WEBHOOK["name"], **changes}]}
 
 
-CALLED: Final = [
-    *patches(
-        "webhook",
-        f"{WEBHOOKS}/berth-injection-{{id}}",
-        {
-            "see Secrets": hook(
-                rules=[{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]
-            ),
-            "have another server called": hook(clientConfig={"url": "https://127.0.0.1:2/inject"}),
-            "be called for all namespaces": hook(namespaceSelector={"matchLabels": None}),
-            "be passed when it fails": hook(failurePolicy="Ignore"),
-            "add a webhook": {"webhooks": [{**WEBHOOK, "name": "stolen.berth.dev"}]},
-            "remove its webhooks": {"webhooks": None},
-            "label its configuration": metadata(labels=STOLEN),
-            "keep its configuration from deletion": metadata(**STUCK),
-        },
-    ),
-    *patches(
-        "webhook",
-        f"{WEBHOOKS}/berth-injection-{{id}}",
-        {"write its bundle": hook(clientConfig={"caBundle": "{ca}"})},
-        is_allowed=True,
-    ),
-    *patches(
-        "operator",
-        f"{API_SERVICES}/v1alpha1.{GROUP}",
-        {
-            "have another server asked": {"spec": {"service": {"namespace": "default", "name": "stolen"}}},
-            "come before other APIs": {"spec": {"groupPriorityMinimum": 10000}},
-            "label its APIService": metadata(labels=STOLEN),
-        },
-    ),
-]
+def called() -> Iterator[Attempt]:
+    secrets = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["*"], "resources": ["secrets"]}]
+    for path in WEBHOOKS:
+        yield from patches(
+            "webhook",
+            path,
+            {
+                "see Secrets": hook(rules=secrets),
+                "have another server called": hook(clientConfig={"url": "https://127.0.0.1:2/inject"}),
+                "be called for all namespaces": hook(namespaceSelector={"matchLabels": None}),
+                "be passed when it fails": hook(failurePolicy="Ignore"),
+                "add a webhook": {"webhooks": [{**WEBHOOK, "name": "stolen.berth.dev"}]},
+                "remove its webhooks": {"webhooks": None},
+                "label its configuration": metadata(labels=STOLEN),
+                "keep its configuration from deletion": metadata(**STUCK),
+            },
+        )
+        bundle = hook(clientConfig={"caBundle": "{ca}"})
+        yield from patches("webhook", path, {"write its bundle": bundle}, is_allowed=True)
+    for account, name in SERVED.items():
+        yield from patches(
+            account,
+            f"{API_SERVICES}/{name}",
+            {
+                "have another server asked": {"spec": {"service": {"namespace": "default", "name": "stolen"}}},
+                "come before other APIs": {"spec": {"groupPriorityMinimum": 10000}},
+                "label its APIService": metadata(labels=STOLEN),
+            },
+        )
 
 
 def servers() -> Iterator[Attempt]:
@@ -578,7 +579,7 @@ def servers() -> Iterator[Attempt]:
         yield from patches(who, f"{SECRETS}/another", {"change another Secret": {"stringData": {"key": "v"}}})
 
 
-ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers(), *certificates(), *CALLED]
+ATTEMPTS: Final = [*OPERATOR, *AGENT, *STRAY, *servers(), *certificates(), *called()]
 
 
 @pytest.fixture(scope="module")
@@ -616,27 +617,34 @@ def tokens(arena: Arena, nodes: list[str], accounts: Accounts) -> Iterator[Mappi
     # Without an owner: the garbage collector would delete them, because there is no such pod.
     arena.create([gpu_pod("of-mine", mine, ownerReferences=[]), gpu_pod("of-other", other, ownerReferences=[])])
     arena.create([lease(node) for node in nodes])
-    called = list(_create_called(arena))
+    paths = list(_create_called(arena))
     labelled = {"metadata": {"labels": {"example.com/a": "b"}}}
     # Each policy comes into force by itself.
     accounts.wait(made["agent"], f"{NODES}/{mine}", labelled)
     accounts.wait(made["operator"], f"{PODS}/bound".replace("{ns}", arena.namespace), labelled)
-    accounts.wait(made["webhook"], called[0], labelled)
+    accounts.wait(made["webhook"], paths[0], labelled)
     yield made  # type: ignore[misc]
-    for path in called:
+    for path in paths:
         api.delete(path)
     for name in ("free", "taken"):
         api.delete(f"{VOLUMES}/{name}-{arena.namespace}")
 
 
 def _create_called(arena: Arena) -> Iterator[str]:
-    """Create a webhook configuration and an APIService, and yield their paths."""
-    webhooks: Manifest = {"metadata": {"name": f"berth-injection-{arena.id}"}, "webhooks": [WEBHOOK]}
-    group = GROUP.replace("{id}", arena.id)
-    api_service: Manifest = {"metadata": {"name": f"v1alpha1.{group}"}, "spec": {**API_SERVICE, "group": group}}
-    for collection, document in ((WEBHOOKS, webhooks), (API_SERVICES, api_service)):
-        arena.cluster.api.post(collection, document)
-        yield f"{collection}/{document['metadata']['name']}"
+    """Create the webhook configurations and APIServices of the accounts, and yield their paths."""
+    documents: dict[str, Manifest] = {each: {"webhooks": [WEBHOOK]} for each in WEBHOOKS}
+    documents |= {f"{API_SERVICES}/{each}": {"spec": _api_service(each)} for each in SERVED.values()}
+    for path, document in documents.items():
+        collection, _, name = path.replace("{id}", arena.id).rpartition("/")
+        text = json.dumps({"metadata": {"name": name}, **document}).replace("{id}", arena.id)
+        arena.cluster.api.post(collection, json.loads(text))
+        yield f"{collection}/{name}"
+
+
+def _api_service(name: str) -> Manifest:
+    """Return the spec of an APIService for which the API server answers itself."""
+    version, _, group = name.partition(".")
+    return {"version": version, "group": group, "groupPriorityMinimum": 1, "versionPriority": 1}
 
 
 def _volumes(arena: Arena) -> Iterator[Manifest]:

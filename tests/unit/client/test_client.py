@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import gc
 import tracemalloc
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -419,9 +419,9 @@ async def test_an_idle_connection_keeps_no_answer(server: Server) -> None:
 async def test_a_watch_that_waits_keeps_no_line(server: Server) -> None:
     server.handler = streams(b"x" * LARGE + b"\n", then="hang")
     with connected(Login(server=server.url, token=TOKEN)) as client:
+        before, _ = tracemalloc.get_traced_memory()
         async with contextlib.aclosing(client.stream("/x", {})) as lines:
             assert await anext(lines) == b""
-            before, _ = tracemalloc.get_traced_memory()
             assert len(await anext(lines)) == LARGE
             waiting = asyncio.ensure_future(anext(lines))
             await asyncio.sleep(0)
@@ -429,6 +429,22 @@ async def test_a_watch_that_waits_keeps_no_line(server: Server) -> None:
             waiting.cancel()
             await asyncio.gather(waiting, return_exceptions=True)
     assert after - before < LARGE
+
+
+@pytest.mark.usefixtures("traced")
+async def test_lines_keep_no_chunk() -> None:
+    async def chunks() -> AsyncGenerator[bytes, None]:
+        yield b"x" * LARGE + b"\n"
+        await asyncio.Event().wait()
+
+    lines = streams_module.lines(chunks())
+    assert len(await anext(lines)) == LARGE
+    waiting = asyncio.ensure_future(anext(lines))
+    await asyncio.sleep(0)
+    kept, _ = tracemalloc.get_traced_memory()
+    waiting.cancel()
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert kept < LARGE
 
 
 async def test_a_connection_that_the_server_will_not_use_again_is_closed() -> None:

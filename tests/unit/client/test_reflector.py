@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+import tracemalloc
+from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
 
@@ -16,6 +17,7 @@ pytestmark = pytest.mark.looptime
 BUSY = ApiError(429, "TooManyRequests", "later")
 EXPIRED = ApiError(410, "Expired", "too old")
 AWAY = Unreachable("away")
+LARGE = 2**20
 
 
 @contextlib.asynccontextmanager
@@ -247,6 +249,28 @@ async def test_many_events_at_once_leave_turns_to_others() -> None:
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     assert turns >= 9
+
+
+async def test_a_watch_that_waits_keeps_no_line() -> None:
+    """A pod may have a megabyte, and there are many watches."""
+
+    class Large(ScriptedApi):
+        async def stream(self, *_: object, **__: object) -> AsyncGenerator[bytes, None]:
+            yield line("ADDED", "x" * LARGE, 2)
+            await asyncio.sleep(float("inf"))
+
+    class Forgetful(Recorder):
+        def apply(self, *_: object) -> None:
+            self.note("ADDED")
+
+    sink = Forgetful()
+    tracemalloc.start()
+    async with reflecting(Large(lists=[page(version=1)]), sink):
+        await asyncio.sleep(1)
+        kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert sink.calls == ["put", "end", "ADDED"]
+    assert kept < LARGE
 
 
 # --- kinds that the server may not know ---------------------------------------------------------------------------
