@@ -21,6 +21,7 @@ from berth_operator.visibility.row_cache import COUNTER_BITS, IDLE_SECONDS, KEPT
 from berth_operator.visibility.slices import LoopTurns
 from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
 from tests.builders import device, entry, lease, node, pod, whole
+from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime
 
@@ -339,6 +340,20 @@ async def test_a_pod_of_an_endless_grace_period_has_an_end_that_can_be_shown(gra
     await state.holders.refresh()
     [holder] = bodies(state.holders)
     assert "2026" < holder["endsBy"] < "9999-12-31T23:59:59Z"
+
+
+async def test_kinds_do_not_begin_to_render_in_the_same_iteration_of_the_loop() -> None:
+    turns, began = LoopTurns(), list[int]()
+
+    class Empty(Broken):
+        def rows(self) -> Iterator[Row | None]:
+            began.append(now())
+            yield None
+
+    caches = [RowCache(Empty(), term=TERM, clock=asyncio.get_running_loop().time, turns=turns) for _ in range(3)]
+    async with iterations() as now:
+        await asyncio.gather(*(each.refresh() for each in caches))
+    assert len(set(began)) == len(caches)
 
 
 # --- failures ---------------------------------------------------------------------------------------------------

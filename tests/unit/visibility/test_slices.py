@@ -2,13 +2,13 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 
 import pytest
 
 from berth_operator.aggregated.statuses import StatusError
 from berth_operator.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Budget, Sending, Slices, Turns
+from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime
 
@@ -37,22 +37,6 @@ async def test_others_have_their_turns_between_slices() -> None:
     task.cancel()
     assert 6 <= turns <= 20
     assert slices.spent >= 10 * SLICE
-
-
-@asynccontextmanager
-async def iterations() -> AsyncIterator[Callable[[], int]]:
-    """Count the loop's iterations."""
-    count = 0
-
-    async def counting() -> None:
-        nonlocal count
-        while True:
-            count += 1
-            await asyncio.sleep(0)
-
-    task = asyncio.create_task(counting())
-    yield lambda: count
-    task.cancel()
 
 
 async def test_rows_of_one_kind_are_rendered_in_an_iteration_of_the_loop() -> None:

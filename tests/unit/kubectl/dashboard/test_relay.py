@@ -51,6 +51,10 @@ class Feed:
 def until_client_closes(connection: socket.socket) -> None:
     """Send the head of a watch, and wait until the dashboard hangs up."""
     start_chunks(connection)
+    wait_for_end(connection)
+
+
+def wait_for_end(connection: socket.socket) -> None:
     connection.settimeout(PATIENCE)
     connection.recv(1)
 
@@ -238,7 +242,7 @@ def test_a_refused_watch_gives_its_place_back_before_its_answer_is_read(tmp_path
 
     def unfinished(connection: socket.socket) -> None:
         connection.sendall(head)
-        until_client_closes(connection)
+        wait_for_end(connection)
 
     with running(tmp_path, watches=1) as desk:
         desk.upstream.scripts[FLEET] = unfinished
