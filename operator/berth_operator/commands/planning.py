@@ -17,7 +17,6 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state import pods
 from berth_operator.state.snapshot import Object, Snapshot
-from berth_operator.state.tenants import controller_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +164,8 @@ class Planner:
         return next(pods.pending(each, self._cluster.kinds) for each in self._pods.values())
 
     def _tenants(self) -> dict[str, Tenant]:
-        return {
-            uid: Tenant(
-                pod=replace(pods.pending(pod, self._cluster.kinds), nominated_node=""),
-                controlled=bool(controller_of(pod["metadata"])),
-            )
-            for uid, pod in self._snapshot.placed.items()
-        }
+        """Return the pods that a controller would create again; whether their owners allow it is for them to say."""
+        return {uid: replace(each, refuses="") for uid, each in (self._cluster.tenants or {}).items()}
 
 
 def _key(pod: Object) -> str:

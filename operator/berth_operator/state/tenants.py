@@ -95,7 +95,7 @@ class Tenants(Mapping[str, Tenant]):
     def __getitem__(self, uid: str) -> Tenant:
         """Return a placed pod with the reason why it must not be moved now, if there is one."""
         record = self._records[uid]
-        return Tenant(pod=record.pod, controlled=True, refuses=self._why_not(record))
+        return Tenant(pod=record.pod, refuses=self._why_not(record))
 
     def __iter__(self) -> Iterator[str]:
         """Yield the UIDs."""

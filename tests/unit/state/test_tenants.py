@@ -33,7 +33,6 @@ def test_who_allows_it(own: str | None, namespace: str | None, why: str) -> None
     tenants.put(placed(movable=own))
     tenants.put_namespace("ns", {} if namespace is None else {names.MOVABLE: namespace})
     assert tenants["uid-p"].refuses == why
-    assert tenants["uid-p"].controlled
 
 
 def test_what_a_namespace_no_longer_allows() -> None:

@@ -55,12 +55,10 @@ SENSELESS: Final = "it could not be placed again"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tenant:
-    """What is known of a placed pod beyond its charge."""
+    """What is known of a placed pod beyond its charge, if a controller creates it again when it is deleted."""
 
     pod: PendingPod
     """The pending pod that would replace it."""
-    controlled: bool
-    """Whether a controller creates it again when it is deleted."""
     refuses: str = ""
     """Why its owner does not want it to be moved; empty if it may be."""
 
@@ -100,8 +98,8 @@ def advise(
 ) -> Advice:
     """Search the fewest pods to move; the Fleet is left as it is.
 
-    `tenants` describes the placed pods by UID; `policies` has the policy of the pod's scheduler name, and of each
-    scheduler name whose pods may be moved. With `node`, pods are moved only to make room there.
+    `tenants` describes the placed pods that have a controller, by UID; `policies` has the policy of the pod's scheduler
+    name, and of each scheduler name whose pods may be moved. With `node`, pods are moved only to make room there.
     """
     try:
         return _advice(fleet, pod, policies, lambda: _MoveSearch(fleet, pod, tenants, policies, budgets, node=node))
@@ -190,7 +188,7 @@ class _MoveSearch:
     def _why_not(self, charge: Charge) -> str:
         """Return why a pod must not be moved; empty if it may be."""
         tenant = self._tenants.get(charge.uid)
-        if tenant is None or not tenant.controlled:
+        if tenant is None:
             return ORPHAN
         if tenant.refuses:
             return tenant.refuses

@@ -47,7 +47,8 @@ class Town:
         parts = [grant(minor, core=each["gpu-core"], ratio=each["gpu-memory-ratio"]) for minor in minors]
         placed = Placement(pod=pod, node=node, grants=tuple(parts)).charge
         self.fleet.charge(replace(placed, **more))
-        self.tenants[pod.uid] = Tenant(pod=pod, controlled=controlled)
+        if controlled:
+            self.tenants[pod.uid] = Tenant(pod=pod)
         return self
 
     def advise(self, pod: PendingPod, *budgets: Budget, **policies: Policy) -> Advice:
@@ -357,7 +358,8 @@ def towns(draw: st.DrawFn) -> Town:
         placement = decide(alone, pod, Policy(card_strategy=draw(st.sampled_from(["Fragmentation", "LeastAllocated"]))))
         if isinstance(placement, Placement):
             town.fleet.charge(placement.charge)
-            town.tenants[pod.uid] = Tenant(pod=pod, controlled=draw(st.sampled_from([True, True, True, False])))
+            if draw(st.sampled_from([True, True, True, False])):
+                town.tenants[pod.uid] = Tenant(pod=pod)
     return town
 
 
@@ -389,7 +391,7 @@ def burdens(town: Town, uids: Sequence[str]) -> list[int]:
 
 def brute_force(town: Town, pod: PendingPod) -> tuple[int, list[int]] | None:
     """Return the size and the burden of the smallest set of pods whose moving helps, by trying all sets."""
-    allowed = [uid for uid, each in town.tenants.items() if each.controlled and each.pod.priority <= pod.priority]
+    allowed = [uid for uid, each in town.tenants.items() if each.pod.priority <= pod.priority]
     for size in range(len(allowed) + 1):
         helping = [uids for uids in combinations(allowed, size) if outcome(town, pod, uids) is not None]
         if helping:
@@ -412,7 +414,7 @@ def test_no_smaller_set_would_do_and_what_is_advised_does(town: Town, wanted: Ma
         return
     assert (len(uids), burdens(town, uids)) == best
     # Moved pods may be moved, and their replacements fit where the advice places them; then the pod fits.
-    assert all(town.tenants[uid].controlled and town.tenants[uid].pod.priority <= 0 for uid in uids)
+    assert all(town.tenants[uid].pod.priority <= 0 for uid in uids)
     assert outcome(town, pod, uids) == [advice.result, *(each.placement for each in advice.moves)]
     for move in advice.moves:
         town.fleet.release(move.charge.uid)
