@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from berth_kubectl.errors import CommandError
@@ -12,14 +12,14 @@ from berth_kubectl.transport import kubectl, proxy
 
 
 @contextlib.contextmanager
-def session(options: argparse.Namespace) -> Iterator[Session]:
-    """Run a proxy, and find the namespace meanwhile if it was not named.
+def session(options: argparse.Namespace, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Session]:
+    """Run a proxy; while it starts, find the namespace if it was not named, and call `meanwhile`.
 
     Raises:
         CommandError: there is no kubectl, or it could not start.
     """
     program = kubectl.find(options.global_flags)
-    with _Namespace(program, options) as namespace, proxy.opened(program) as running:
+    with _Namespace(program, options) as namespace, proxy.opened(program, meanwhile) as running:
         yield Session(api=running, namespace=namespace.result())
 
 

@@ -1,6 +1,7 @@
 """What `simulate` and `advise` have in common: they read the cluster with the user's rights, and decide here."""
 
 import argparse
+from typing import Any
 
 from berth_kubectl.arguments import namespace
 from berth_kubectl.commands import connecting
@@ -25,11 +26,16 @@ def run(options: argparse.Namespace, question: str) -> int:
     to = output.standard(options.output)
     if options.snapshot:
         options.namespace = options.namespace or "default"
-        planning = heavy("planning")
+        planning = _planning()
         plan = planning.of_snapshot(options)
     else:
-        with connecting.session(options) as session:
+        with connecting.session(options, meanwhile=_planning) as session:
             options.namespace = session.namespace
-            planning = heavy("planning")
+            planning = _planning()
             plan = planning.of_cluster(options, session.api)
     return int(getattr(planning, question)(options, plan, to))
+
+
+def _planning() -> Any:
+    """Return the module, which takes half a second to load."""
+    return heavy("planning")

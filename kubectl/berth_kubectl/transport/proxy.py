@@ -167,8 +167,8 @@ class Connection(http.client.HTTPConnection):
 
 
 @contextlib.contextmanager
-def opened(kubectl: Kubectl) -> Iterator[Proxy]:
-    """Run a proxy.
+def opened(kubectl: Kubectl, meanwhile: Callable[[], object] = lambda: None) -> Iterator[Proxy]:
+    """Run a proxy; `meanwhile` is called while it starts.
 
     Raises:
         ReadError: it did not start.
@@ -180,6 +180,7 @@ def opened(kubectl: Kubectl) -> Iterator[Proxy]:
         with log.open("wb") as stderr:
             process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
         try:
+            meanwhile()
             _wait(process, path, log)
             yield Proxy(path, lambda: process.poll() is not None)
         finally:

@@ -6,9 +6,8 @@ error; of a bound one, which takes its node whatever it is, the part beyond the 
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from berth_api import names
 
@@ -44,8 +43,7 @@ class TooLargeError(ValueError):
     """A part of a pod is larger than a limit; the text names the part, its size and what is allowed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Size:
+class Size(NamedTuple):
     """How large one part of a pod is."""
 
     where: str

@@ -228,9 +228,11 @@ class Cards(CardColumns):
 
     def put(self, row: int, cards: Iterable[CardInfo], intern_table: InternTable) -> None:
         """Replace a node's inventory; its charges stay."""
+        cards = list(cards)
+        if not cards and (self._own.minor[row] == EMPTY).all():
+            return  # most nodes have cards of one type
         self.clear(row)
         wiring: list[tuple[int, int, Links]] = []
-        cards = list(cards)
         listed = dict.fromkeys(name for card in cards for name, _ in card.amounts)
         if new := [name for name in listed if name not in self.index and _has_a_name(name)]:
             self._add_resources(new)
