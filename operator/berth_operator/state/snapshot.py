@@ -30,6 +30,8 @@ A function returns what is kept of the whole value.
 
 AT_ONCE: Final = 3
 """Lists under way at the same time: the API server writes some while others are decoded."""
+TURN: Final = 50
+"""Objects, put in about 10 ms, after which the next page may be asked for."""
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
 PRIORITY_CLASSES: Final = "priority classes"
@@ -251,8 +253,12 @@ class Snapshot:
 
     async def put_all(self, objects: AsyncIterator[tuple[str, Object]]) -> None:
         """Add objects as they are read."""
+        put = 0
         async for kind, obj in objects:
             self.put(kind, obj)
+            put += 1
+            if put % TURN == 0:
+                await asyncio.sleep(0)
 
     def put_priority_class(self, obj: Object) -> None:
         """Add a PriorityClass."""
