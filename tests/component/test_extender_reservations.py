@@ -451,15 +451,21 @@ async def test_what_victims_free_is_kept_for_the_nominated_pod() -> None:
         assert await stage.bind(raw, "a") == ""
 
 
-async def test_no_more_pods_are_evicted_while_our_watch_does_not_show_yet_that_the_victim_is_gone() -> None:
+@pytest.mark.parametrize("is_leaving", [False, True])
+async def test_no_more_pods_are_evicted_while_our_watch_does_not_show_yet_that_the_victim_is_gone(
+    *, is_leaving: bool
+) -> None:
     """kube-scheduler tries a pod again in the milliseconds after its last victim is gone."""
     stage = staged("a", "b")
-    stage.world.submit(low("victim", 0))
+    stage.world.submit(victim := low("victim", 0))
     stage.world.submit(low("other", 0, on="b"))
     raw = stage.create(asking(priority=5))
     assert not stage.filter(raw).error
     assert stage.preempt(raw, {"a": ["uid-victim"]}) == {"a": (["uid-victim"], 0)}
     raw["status"] = {"nominatedNodeName": "a"}
+    if is_leaving:
+        victim["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        stage.world.change(victim)
     assert stage.filter(raw).error == "node a still has pods that were evicted for this pod"
     stage.world.delete("victim")
     assert stage.filter(raw).names == ["a"]

@@ -307,6 +307,26 @@ async def test_few_lists_are_under_way_at_the_same_time() -> None:
     assert most == snapshot.AT_ONCE
 
 
+async def test_the_next_page_is_asked_for_while_objects_are_put() -> None:
+    pages = {"": "second", "second": "third", "third": ""}
+    restored, put_before = Snapshot(grace=10, schedulers=[]), list[int]()
+
+    async def get_page(path: str, params: Mapping[str, str]) -> Any:
+        if path != "/api/v1/nodes":
+            return {"metadata": {"resourceVersion": "1"}, "items": []}
+        at = params.get("continue", "")
+        put_before.append(len(restored.cluster.node_cache.nodes))
+        # An answer takes some iterations of the loop.
+        for _ in range(3):
+            await asyncio.sleep(0)
+        items = [node(f"n{at}{number}") for number in range(10 * snapshot.TURN)]
+        return {"metadata": {"resourceVersion": "1", "continue": pages[at]}, "items": items}
+
+    await restored.put_all(snapshot.taken(get_page, node_selector="", agent_namespace="leases"))
+    assert len(put_before) == len(pages)
+    assert put_before[2] < 10 * snapshot.TURN
+
+
 async def test_a_refused_list_ends_the_others() -> None:
     ended: list[str] = []
 
