@@ -17,6 +17,7 @@ import structlog
 from berth_api import names
 from berth_client import served
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
+from berth_operator import heap
 from berth_operator.binding import confirmation
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.defragmenter import Defragmenter
@@ -232,6 +233,7 @@ class App:
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self._reporter.run())
+                tasks.create_task(heap.run())
                 if self._file is not None:
                     tasks.create_task(self._file.run())
                 await self._test_fence_first()

@@ -1,0 +1,26 @@
+"""Give free pages of the heap back to the system once a minute.
+
+glibc by itself returns only the end of its heap. Free pages between blocks in use stay resident, and while pods arrive
+and leave their number grows for hours, though the bytes in use do not (docs/performance-waking.md has figures).
+"""
+
+import asyncio
+import ctypes
+from collections.abc import Callable
+from typing import Final
+
+PERIOD: Final = 60.0
+"""Seconds between two calls of malloc_trim, each 7 ms at 100 MiB, in which the event loop waits if it allocates."""
+
+
+async def run(period: float = PERIOD) -> None:
+    """Give free pages back every `period` seconds, until cancelled; return at once if libc is not glibc."""
+    trim = _malloc_trim()
+    while trim is not None:
+        await asyncio.sleep(period)
+        await asyncio.to_thread(trim, 0)
+
+
+def _malloc_trim() -> Callable[[int], int] | None:
+    """Return malloc_trim(3), which takes the bytes to keep at the end of the heap; only glibc has it."""
+    return getattr(ctypes.CDLL(None), "malloc_trim", None)

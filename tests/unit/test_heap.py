@@ -1,0 +1,29 @@
+"""berth_operator.heap, on the heap of this process."""
+
+import asyncio
+import os
+
+from berth_operator import heap
+from tests.bench import usage
+
+MIB = 2**20
+PERIOD = 0.05
+SECONDS = 60.0
+
+
+async def _run_until_resident_is_below(limit: int) -> None:
+    running = asyncio.create_task(heap.run(PERIOD))
+    async with asyncio.timeout(SECONDS):
+        while usage.resident_bytes(os.getpid()) >= limit:  # noqa: ASYNC110 - of the kernel
+            await asyncio.sleep(PERIOD)
+    running.cancel()
+
+
+def test_free_pages_between_blocks_in_use_are_given_back() -> None:
+    """Blocks are larger than a page, so each gap has a free one; the last block stays, so glibc returns nothing."""
+    blocks = [bytes(8_000) for _ in range(16_000)]
+    kept = blocks[1::2]
+    del blocks
+    before = usage.resident_bytes(os.getpid())
+    asyncio.run(_run_until_resident_is_below(before - 24 * MIB))
+    assert len(kept) == 8_000
