@@ -1,6 +1,6 @@
-"""Give free pages of the heap back to the system once a minute.
+"""Return free pages of the heap to the system once a minute.
 
-glibc by itself returns only the end of its heap. Free pages between blocks in use stay resident, and while pods arrive
+glibc itself returns only the end of its heap. Free pages between blocks in use stay resident, and while pods arrive
 and leave their number grows for hours, though the bytes in use do not (docs/performance-waking.md has figures).
 """
 
@@ -14,7 +14,7 @@ PERIOD: Final = 60.0
 
 
 async def run(period: float = PERIOD) -> None:
-    """Give free pages back every `period` seconds, until cancelled; return at once if libc is not glibc."""
+    """Return free pages every `period` seconds, until cancelled; return at once if libc is not glibc."""
     trim = _malloc_trim()
     while trim is not None:
         await asyncio.sleep(period)

@@ -19,7 +19,7 @@ async def _run_until_resident_is_below(limit: int) -> None:
     running.cancel()
 
 
-def test_free_pages_between_blocks_in_use_are_given_back() -> None:
+def test_free_pages_between_blocks_in_use_are_returned() -> None:
     """Blocks are larger than a page, so each gap has a free one; the last block stays, so glibc returns nothing."""
     blocks = [bytes(8_000) for _ in range(16_000)]
     kept = blocks[1::2]
