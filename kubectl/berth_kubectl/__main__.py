@@ -1,5 +1,6 @@
 """The entry points `kubectl-berth` and `kubectl_complete-berth`."""
 
+import contextlib
 import gc
 import os
 import signal
@@ -20,7 +21,7 @@ def main() -> None:
         complete()
     gc.disable()  # a command is short, and what it reads is all in use
     signal.signal(signal.SIGTERM, _end)
-    sys.exit(run(sys.argv[1:]))
+    _leave(run(sys.argv[1:]))
 
 
 def complete() -> NoReturn:
@@ -49,6 +50,15 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return status
+
+
+def _leave(status: int) -> NoReturn:
+    """End at once: Python would free what was read object by object, half a second for 8,000 pods."""
+    with contextlib.suppress(OSError):  # the reader has enough
+        sys.stdout.flush()
+    with contextlib.suppress(OSError):
+        sys.stderr.flush()
+    os._exit(status)
 
 
 def _end(*_: object) -> NoReturn:
