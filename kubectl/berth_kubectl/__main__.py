@@ -30,7 +30,7 @@ def complete() -> NoReturn:
     from berth_kubectl.commands import completing
 
     sys.stdout.write("\n".join(completing.answer(sys.argv[1:])) + "\n")
-    sys.exit(0)
+    _leave(0)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -10,7 +10,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.request import Request
 
 _LABEL: Final = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAME: Final = rf"(?=[^/]{{1,253}}(?:/|\Z)){_LABEL}(?:\.{_LABEL})*"

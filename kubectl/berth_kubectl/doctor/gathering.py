@@ -8,7 +8,6 @@ from berth_kubectl.doctor.cluster import plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import server_time
 from berth_kubectl.reading.resources import (
     ADMISSION,
     API_SERVICES,
@@ -26,7 +25,8 @@ from berth_kubectl.reading.resources import (
     SERVICES,
 )
 from berth_kubectl.reading.session import Api, Source
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.proxy import server_time
+from berth_kubectl.transport.request import Request
 
 VERSION: Final = Request(path="/version")
 

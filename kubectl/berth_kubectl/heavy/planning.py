@@ -16,7 +16,8 @@ from berth_api.plugins import PluginError
 from berth_client.errors import ApiError, CallError, Unreachable
 from berth_kubectl.errors import ANSWERED, NEGATIVE, CommandError, ReadError
 from berth_kubectl.printing.output import Output
-from berth_kubectl.transport.proxy import Proxy, Request
+from berth_kubectl.transport.proxy import Proxy
+from berth_kubectl.transport.request import Request
 from berth_operator.commands import preparing, reports, snapshots, tables
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.session import Lists, Source
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.request import Request
 
 INTERVAL: Final = 1.0
 """Shortest time in seconds between two states that are shown."""

@@ -1,8 +1,7 @@
 """Parts of Kubernetes objects."""
 
 from collections.abc import Mapping
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
+from datetime import datetime
 from typing import Any
 
 from berth_kubectl.reading.contract import Object, Owner
@@ -43,11 +42,3 @@ def time_of(text: str) -> datetime | None:
         return datetime.fromisoformat(text) if text else None
     except ValueError:
         return None
-
-
-def server_time(date: str) -> datetime:
-    """Return the time of a header `Date`; this machine's if there is none."""
-    try:
-        return parsedate_to_datetime(date) if date else datetime.now(tz=UTC)
-    except ValueError:
-        return datetime.now(tz=UTC)

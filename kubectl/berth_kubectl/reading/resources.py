@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from berth_api import names
 from berth_kubectl.errors import ReadError, Right
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.request import Request
 
 VISIBILITY: Final = "visibility.berth.dev"
 

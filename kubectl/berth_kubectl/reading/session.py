@@ -7,9 +7,9 @@ from typing import Any, Protocol
 
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading.contract import Object
-from berth_kubectl.reading.objects import server_time
 from berth_kubectl.reading.resources import Resource, named
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.proxy import server_time
+from berth_kubectl.transport.request import Request
 
 Lists = list[list[Object] | None]
 """The objects of each source; None for an optional one that cannot be read."""

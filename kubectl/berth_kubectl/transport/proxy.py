@@ -12,15 +12,16 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import urlencode
 
 import orjson
 
 from berth_kubectl.errors import ReadError
 from berth_kubectl.transport.kubectl import Kubectl, failure
+from berth_kubectl.transport.request import Request
 
 REFUSED: Final = "POST,PUT,PATCH,DELETE,HEAD,OPTIONS,CONNECT,TRACE"
 START: Final = 30.0
@@ -44,19 +45,6 @@ GZIP: Final = 31
 """zlib's number for its format."""
 
 Object = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """A path on the API server, with its query."""
-
-    path: str
-    query: tuple[tuple[str, str], ...] = ()
-
-    @property
-    def target(self) -> str:
-        """Return path and query as they are sent."""
-        return f"{self.path}?{urlencode(self.query)}" if self.query else self.path
 
 
 class Proxy:
@@ -236,3 +224,11 @@ def _refusal(request: Request, answer: http.client.HTTPResponse) -> ReadError:
             return ReadError(f"the API server did not answer: {message}")
     text = message or f"GET {request.path}: HTTP status {status}"
     return ReadError(text, status=status, reason=reason, retry_after=float(asked) if asked.isdecimal() else 0.0)
+
+
+def server_time(date: str) -> datetime:
+    """Return the time of a header `Date`; this machine's if there is none."""
+    try:
+        return parsedate_to_datetime(date) if date else datetime.now(tz=UTC)
+    except ValueError:
+        return datetime.now(tz=UTC)

@@ -17,7 +17,7 @@ from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.doctor.gathering import gather
 from berth_kubectl.errors import ReadError
 from berth_kubectl.heavy import definitions
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.request import Request
 from berth_operator.cleanup import installed
 from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
 

@@ -14,7 +14,7 @@ from berth_kubectl.reading.following import ATTEMPTS, PAUSE, Collection
 from berth_kubectl.reading.resources import DEVICES, EXPLAINED_PODS, PODS
 from berth_kubectl.reading.session import Session, Source
 from berth_kubectl.transport import kubectl
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.request import Request
 from tests.kubectl_objects import A100, GI, WHOLE, condition, raw_card, raw_device, raw_node, raw_pod
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)

@@ -7,7 +7,7 @@ import pytest
 
 from berth_kubectl.dashboard import files, routes
 from berth_kubectl.dashboard.routes import Context, Doctor, PageFile, RefusedError, Relayed, Route, View
-from berth_kubectl.transport.proxy import Request
+from berth_kubectl.transport.request import Request
 from tests.dashboard import BASE, FLEET, Desk
 
 LONGEST = ".".join(["a" * 63] * 3 + ["a" * 61])
