@@ -21,6 +21,7 @@ class Aside(abc.ABC):
         """Create it; `deadline` are the seconds until it `is_ready`."""
         self._deadline = deadline
         self._loop = asyncio.new_event_loop()
+        self._task: asyncio.Task[None]
         self._thread = threading.Thread(target=self._run, name=name)
         self._error: BaseException | None = None
 
@@ -34,18 +35,25 @@ class Aside(abc.ABC):
         """Whether the benchmark may begin."""
 
     def __enter__(self) -> Self:
+        self._task = self._loop.create_task(self.work())
         self._thread.start()
-        waiting.until(
-            lambda: self._error or self.is_ready, deadline=self._deadline, what=f"{self._thread.name} to be ready"
-        )
-        self.check()
+        with contextlib.ExitStack() as ended:
+            ended.callback(self._end)
+            waiting.until(
+                lambda: self._error or self.is_ready, deadline=self._deadline, what=f"{self._thread.name} to be ready"
+            )
+            self.check()
+            ended.pop_all()
         return self
 
     def __exit__(
         self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
     ) -> None:
-        for task in asyncio.all_tasks(self._loop):
-            self._loop.call_soon_threadsafe(task.cancel)
+        self._end()
+
+    def _end(self) -> None:
+        # No other task of the loop: work may have ended by itself, and sockets may be closing.
+        self._loop.call_soon_threadsafe(self._task.cancel)
         self._thread.join()
         self._loop.close()
 
@@ -56,7 +64,7 @@ class Aside(abc.ABC):
 
     def _run(self) -> None:
         try:
-            self._loop.run_until_complete(self.work())
+            self._loop.run_until_complete(self._task)
         except asyncio.CancelledError:
             pass
         except BaseException as error:  # noqa: BLE001 - `check` raises it in the other thread
