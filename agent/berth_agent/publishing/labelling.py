@@ -47,13 +47,13 @@ class Labeller:
 
     def _is_due(self, name: str, wanted: Labels) -> bool:
         """Return whether labels have to be written; the first time always: an agent before this may have left some."""
-        if self._nodes.owner_reference(name) is None:
+        if self._nodes.uid(name) is None:
             return False
         return self._applied.get(name) != wanted or not wanted.items() <= self._nodes.labels(name).items()
 
     async def _guarded(self, name: str, wanted: Labels) -> None:
         try:
-            applied = await self._client.apply(f"{NODES}/{name}", _body(name, wanted), names.AGENT_LABELS)
+            applied = await self._client.apply(f"{NODES}/{name}", self._body(name, wanted), names.AGENT_LABELS)
         except CallError as error:
             if self._failures.get(name) != str(error):
                 self._failures[name] = str(error)
@@ -64,6 +64,7 @@ class Labeller:
         self._nodes.set_labels(name, applied["metadata"].get("labels", {}))
         _log.info("Node labelled", node=name, labels=len(wanted))
 
-
-def _body(name: str, wanted: Labels) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": dict(wanted)}}
+    def _body(self, name: str, wanted: Labels) -> dict[str, Any]:
+        # An apply creates what does not exist: without the UID, a Node that was just deleted would come back empty.
+        metadata = {"name": name, "uid": self._nodes.uid(name), "labels": dict(wanted)}
+        return {"apiVersion": "v1", "kind": "Node", "metadata": metadata}

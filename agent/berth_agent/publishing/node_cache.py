@@ -29,6 +29,10 @@ class NodeCache:
         """Return the Nodes that are not known to exist."""
         return [name for name in names if name not in self._uids]
 
+    def uid(self, name: str) -> str | None:
+        """Return the UID of a Node, or None where the Node is not known."""
+        return self._uids.get(name)
+
     def labels(self, name: str) -> Mapping[str, str]:
         """Return the labels that a Node had when it was looked at, or written, last."""
         return self._labels.get(name, {})
