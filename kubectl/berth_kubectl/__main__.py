@@ -29,7 +29,9 @@ def complete() -> NoReturn:
     gc.disable()
     from berth_kubectl.commands import completing
 
-    sys.stdout.write("\n".join(completing.answer(sys.argv[1:])) + "\n")
+    answer = "\n".join(completing.answer(sys.argv[1:])) + "\n"
+    with contextlib.suppress(BrokenPipeError):  # the shell has enough
+        sys.stdout.write(answer)
     _leave(0)
 
 
@@ -45,8 +47,9 @@ def run(arguments: Sequence[str]) -> int:
         sys.stderr.write(f"error: {error}\n")
         return NOT_ANSWERED
     except BrokenPipeError:  # the reader has enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
+    except SystemExit as ended:  # of --help, or SIGTERM
+        return int(ended.code or 0)
     except KeyboardInterrupt:
         return 128 + signal.SIGINT
     return status
@@ -54,10 +57,8 @@ def run(arguments: Sequence[str]) -> int:
 
 def _leave(status: int) -> NoReturn:
     """End at once: Python would free what was read object by object, half a second for 8,000 pods."""
-    with contextlib.suppress(OSError):  # the reader has enough
+    with contextlib.suppress(BrokenPipeError):  # the reader has enough
         sys.stdout.flush()
-    with contextlib.suppress(OSError):
-        sys.stderr.flush()
     os._exit(status)
 
 
