@@ -4,6 +4,7 @@ import asyncio
 import os
 
 from berth_operator import heap
+from devcluster import waiting
 from tests.bench import usage
 
 MIB = 2**20
@@ -13,9 +14,13 @@ SECONDS = 60.0
 
 async def _run_until_resident_is_below(limit: int) -> None:
     running = asyncio.create_task(heap.run(PERIOD))
-    async with asyncio.timeout(SECONDS):
-        while usage.resident_bytes(os.getpid()) >= limit:  # noqa: ASYNC110 - of the kernel
-            await asyncio.sleep(PERIOD)
+    await asyncio.to_thread(
+        waiting.until,
+        lambda: usage.resident_bytes(os.getpid()) < limit,
+        deadline=SECONDS,
+        what="free pages to be returned",
+        poll=PERIOD,
+    )
     running.cancel()
 
 
