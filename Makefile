@@ -309,11 +309,13 @@ lint: setup verify types imports docs ## check format, style, types, layers, gen
 	@$(BIN)/ruff format --check --quiet $(SOURCES)
 	@$(BIN)/ruff check --quiet $(SOURCES)
 
+# Names keep their extras: without them pip 23 takes the newest release of `coverage[toml]`, whose hash the file lacks.
+# It needs no environment, so that it can mend a lock from which none can be installed.
 .PHONY: lock
-lock: setup ## resolve requirements.lock again from pyproject.toml
+lock: ## resolve requirements.lock again from pyproject.toml
 	@$(PYTHON) -m venv .build/uv && .build/uv/bin/pip install --quiet uv==0.13.8
 	@.build/uv/bin/uv pip compile --quiet --universal --python-version 3.11 --all-extras --generate-hashes \
-		--no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
+		--no-strip-extras --no-emit-index-url --no-emit-find-links --no-header pyproject.toml -o requirements.lock
 
 .PHONY: clean
 clean: ## remove what was built here (the per-user cache of programs stays)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 BUILD: Final = "build"
 ENTRY: Final = re.compile(
-    r"^(?P<name>[A-Za-z0-9][\w.-]*)==.*\n(?:[ ]+--hash=.*\n)*(?P<via>(?:[ ]+#.*\n)*)", re.MULTILINE
+    r"^(?P<name>[A-Za-z0-9][\w.-]*)(?:\[.*\])?==.*\n(?:[ ]+--hash=.*\n)*(?P<via>(?:[ ]+#.*\n)*)", re.MULTILINE
 )
 """One package of the lock: its pin and hashes, then as comments the packages that need it."""
 VIA: Final = re.compile(r"#\s+(?:via\s+)?([\w.-]+)$", re.MULTILINE)
