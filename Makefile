@@ -289,8 +289,8 @@ stubs: setup ## write what protoc makes of the interfaces of kubelet into .build
 .PHONY: generate
 generate: stubs binaries ## write the files that are made from the models, interfaces and manifests
 	@$(BIN)/python -m berth_api.crd crds
-	@$(BIN)/python -m berth_operator.schema docs/configuration.schema.json
-	@$(BIN)/python -m berth_operator.monitoring.dashboard manifests/components
+	@$(BIN)/python -m berth_operator.settings.schema docs/configuration.schema.json
+	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard manifests/components
 	@$(BIN)/python -m reference docs/reference
 	@$(BIN)/python -m charts.generate
 	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
@@ -298,8 +298,8 @@ generate: stubs binaries ## write the files that are made from the models, inter
 .PHONY: verify
 verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_api.crd --check crds
-	@$(BIN)/python -m berth_operator.schema --check docs/configuration.schema.json
-	@$(BIN)/python -m berth_operator.monitoring.dashboard --check manifests/components
+	@$(BIN)/python -m berth_operator.settings.schema --check docs/configuration.schema.json
+	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard --check manifests/components
 	@$(BIN)/python -m reference --check docs/reference
 	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }

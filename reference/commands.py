@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_kubectl import arguments as kubectl_berth
 from berth_operator.commands import main as of_operator
-from berth_operator.crds import main as crds
+from berth_operator.commands.crds import main as crds
 from reference.markdown import code, page, section, table
 
 OF_KUBECTL: Final = "flags of kubectl"

@@ -5,8 +5,8 @@ from typing import Final
 
 from berth_api import names
 from berth_api.request import amounts
-from berth_operator.reconcile.sums import MANAGED
-from berth_operator.webhook.hami import PROVIDER
+from berth_operator.apis.webhook.hami import PROVIDER
+from berth_operator.controllers.reconcile.sums import MANAGED
 from reference.markdown import code, page, section, table
 
 Rows = Mapping[str, str]

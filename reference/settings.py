@@ -8,11 +8,11 @@ from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
 from berth_agent.configuration.settings import Settings as Agent
-from berth_operator.cleanup.main import CleanupSettings
-from berth_operator.configuration import File
-from berth_operator.list_watch.main import ApiSettings
-from berth_operator.settings import Settings as Operator
-from berth_operator.webhook.main import WebhookSettings
+from berth_operator.apis.list_watch.main import ApiSettings
+from berth_operator.apis.webhook.main import WebhookSettings
+from berth_operator.commands.cleanup.main import CleanupSettings
+from berth_operator.settings.configuration import File
+from berth_operator.settings.flags import Settings as Operator
 from reference.markdown import code, page, section, table
 
 PROGRAMS: Final[Mapping[str, type[BaseSettings]]] = {

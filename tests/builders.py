@@ -20,6 +20,7 @@ from berth_api.model import ANY_MODEL, ModelConstraint
 from berth_api.request import Part
 from berth_api.selectors import Requirement
 from berth_client.reflector import Sink
+from berth_operator.controllers.reconcile.sums import OURS
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
@@ -38,9 +39,8 @@ from berth_operator.core.values.request import (
     Taint,
     Toleration,
 )
-from berth_operator.reconcile.sums import OURS
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.pod_watches import PodTable, Selection
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.pod_watches import PodTable, Selection
 
 Raw = dict[str, Any]
 

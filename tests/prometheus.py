@@ -20,7 +20,7 @@ from typing import Any, Final, Self
 
 import yaml
 
-from berth_operator.serving import certificates
+from berth_operator.apis.serving import certificates
 from devcluster import programs, waiting
 from tests.processes import Process
 

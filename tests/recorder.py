@@ -2,8 +2,8 @@
 
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state.listener import NoListener
-from berth_operator.state.views import StatusKind
+from berth_operator.state.cache.listener import NoListener
+from berth_operator.state.cache.views import StatusKind
 
 
 class Recorder(NoListener):

@@ -26,26 +26,26 @@ def main() -> None:
 
         sys.exit(commands.main(sys.argv[1:]))
     if command == WEBHOOK:
-        from berth_operator.webhook import main as webhook  # noqa: PLC0415 - only now
+        from berth_operator.apis.webhook import main as webhook  # noqa: PLC0415 - only now
 
         gc.enable()
         sys.exit(webhook.main(sys.argv[2:]))
     if command == API:
-        from berth_operator.list_watch import main as api  # noqa: PLC0415 - only now
+        from berth_operator.apis.list_watch import main as api  # noqa: PLC0415 - only now
 
         gc.enable()
         sys.exit(api.main(sys.argv[2:]))
     if command == CLEANUP:
-        from berth_operator.cleanup import main as cleanup  # noqa: PLC0415 - only now
+        from berth_operator.commands.cleanup import main as cleanup  # noqa: PLC0415 - only now
 
         sys.exit(cleanup.main(sys.argv[2:]))
     if command == CRDS:
-        from berth_operator.crds import main as crds  # noqa: PLC0415 - only now
+        from berth_operator.commands.crds import main as crds  # noqa: PLC0415 - only now
 
         sys.exit(crds.main(sys.argv[2:]))
     if command and not command.startswith("-"):
         _refuse(command)
-    from berth_operator import process  # noqa: PLC0415 - only now
+    from berth_operator.commands import operate as process  # noqa: PLC0415 - only now
 
     process.main(sys.argv[1:])
 

@@ -17,7 +17,9 @@ import structlog
 from berth_api import names
 from berth_client import served
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
-from berth_operator import heap
+from berth_operator.apis.debug_api import server as debug_server
+from berth_operator.apis.extender.service import ExtenderService, Leader
+from berth_operator.apis.visibility.service import Decisions, VisibilityService
 from berth_operator.binding import confirmation
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.defragmenter import Defragmenter
@@ -32,29 +34,27 @@ from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.clients.fence import Fence
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection, TermLostError
-from berth_operator.configuration import Configuration
+from berth_operator.controllers.handlers.marks import Marks
+from berth_operator.controllers.handlers.memo import Memo
+from berth_operator.controllers.handlers.thread import KopfThread
+from berth_operator.controllers.lifecycle import controller
+from berth_operator.controllers.lifecycle.evictor import Evictor
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values.verdict import ANY
-from berth_operator.debug_api import server as debug_server
-from berth_operator.extender.service import ExtenderService, Leader
-from berth_operator.gpu_metrics import refreshing
-from berth_operator.handlers.marks import Marks
-from berth_operator.handlers.memo import Memo
-from berth_operator.handlers.thread import KopfThread
-from berth_operator.lifecycle import controller
-from berth_operator.lifecycle.evictor import Evictor
 from berth_operator.metrics import counters
-from berth_operator.monitoring.monitor import Monitor
-from berth_operator.reloading import ConfigurationFile
-from berth_operator.settings import Settings
-from berth_operator.state import sources, storage
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.listener import Listener
-from berth_operator.state.pod_watches import PodWatches
-from berth_operator.state.tenants import Tenants
-from berth_operator.visibility.service import Decisions, VisibilityService
+from berth_operator.metrics.gpu import refreshing
+from berth_operator.metrics.monitoring.monitor import Monitor
+from berth_operator.process import heap
+from berth_operator.settings.configuration import Configuration
+from berth_operator.settings.flags import Settings
+from berth_operator.settings.reloading import ConfigurationFile
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.listener import Listener
+from berth_operator.state.cache.tenants import Tenants
+from berth_operator.state.watches import sources, storage
+from berth_operator.state.watches.pod_watches import PodWatches
 
 STUCK_SECONDS: Final = 60.0
 """Seconds without a turn of the scheduling loop after which liveness fails."""

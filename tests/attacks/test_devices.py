@@ -10,8 +10,8 @@ from berth_operator.core.allocators import locality, switches, topology
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.cards import NVLINK
-from berth_operator.state import pods
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import pods
 from tests.attacks.work import counted
 from tests.attacks.zoo import DEVICES
 from tests.builders import NVIDIA, RDMA, Raw, device, entry, hints, jointly, node, pod

@@ -12,8 +12,8 @@ from berth_api import allocation
 from berth_api.device import DeviceInfo, DeviceSpec
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.state import kubelet, pods
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import kubelet, pods
 from tests.builders import CORE, NVIDIA, RATIO, RDMA, device, entry, gpu_pod, node, pod
 
 INVALID = {

@@ -10,8 +10,8 @@ from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.messages import MAX_MESSAGE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.affinity import NO_AFFINITY
-from berth_operator.state import pod_limits, pods
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import pod_limits, pods
 from tests.attacks.work import counted
 from tests.attacks.zoo import PODS, hostile_pod
 from tests.builders import device, entry, node, pod

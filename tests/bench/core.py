@@ -23,7 +23,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 from tests import builders
 from tests.bench import figures, mix
 

@@ -22,10 +22,10 @@ import orjson
 
 from berth_api import names
 from berth_client.errors import CallError
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.process import COLLECT
-from berth_operator.state import pods
-from berth_operator.visibility.explainer import Explainer
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.visibility.explainer import Explainer
+from berth_operator.commands.operate import COLLECT
+from berth_operator.state.objects import pods
 from tests.attacks import zoo
 from tests.bench import figures
 from tests.builders import CORE, NVIDIA, RATIO, device, entry, node, pod

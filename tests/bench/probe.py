@@ -14,7 +14,7 @@ from typing import Final, TextIO
 
 import uvloop
 
-from berth_operator import process
+from berth_operator.commands import operate as process
 
 TICK: Final = 0.002
 NOTABLE: Final = 0.004

@@ -15,8 +15,8 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import PendingPod, PodRequest
-from berth_operator.state.listener import NoListener
-from berth_operator.state.waker import Waker
+from berth_operator.state.cache.listener import NoListener
+from berth_operator.state.cache.waker import Waker
 from tests.bench import openb
 from tests.bench.occupancy import Occupancy
 from tests.bench.openb import Machine, Task

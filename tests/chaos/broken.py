@@ -40,7 +40,7 @@ class Edit:
 OVERBOOKED: Final = frozenset({FindingKind.OVERBOOKED})
 EDITS: Final[Mapping[str, Edit]] = {
     "assume off": Edit(
-        file=Path("operator/berth_operator/state/placements.py"),
+        file=Path("operator/berth_operator/state/cache/placements.py"),
         before="        self._fleet.charge(charge)\n        if pod.gang",
         # Without cards: they are charged only when the watch shows the pod.
         after="        self._fleet.charge(replace(charge, grants=()))\n        if pod.gang",

@@ -4,10 +4,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from berth_api.routing import DEFAULT
+from berth_operator.apis.extender.extender import Extender, Options
+from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs
+from berth_operator.apis.extender.waiting import WaitingPods
 from berth_operator.core.decision.policy import Policy
-from berth_operator.extender.extender import Extender, Options
-from berth_operator.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs
-from berth_operator.extender.waiting import WaitingPods
 from tests.builders import pod
 from tests.component.world import World
 

@@ -9,7 +9,7 @@ import pytest
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.scheduler import MAX_BINDS
-from berth_operator.state.unknown_allocations import KUBELET_SECONDS
+from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
 from tests.builders import CORE, GPU, NVIDIA, RATIO, half, pod, relist
 from tests.component.world import LATENCY, LostError, World, now, refusal
 

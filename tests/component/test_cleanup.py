@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from berth_client.errors import ApiError
-from berth_operator.cleanup import installed
-from berth_operator.cleanup.sequence import CONCURRENT, MAX_ERRORS, ROUNDS, Cleanup, CleanupError, Order
-from berth_operator.reconcile.sums import MANAGED
+from berth_operator.commands.cleanup import installed
+from berth_operator.commands.cleanup.sequence import CONCURRENT, MAX_ERRORS, ROUNDS, Cleanup, CleanupError, Order
+from berth_operator.controllers.reconcile.sums import MANAGED
 from tests.component.world import refusal
 
 pytestmark = pytest.mark.looptime

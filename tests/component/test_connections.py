@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import uvloop
 
-from berth_operator.serving import connections
-from berth_operator.serving.connections import MAX_REFUSED, Connections
+from berth_operator.apis.serving import connections
+from berth_operator.apis.serving.connections import MAX_REFUSED, Connections
 from tests.certificates import Authority
 
 LIMIT = 8

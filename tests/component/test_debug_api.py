@@ -14,10 +14,10 @@ from structlog.testing import capture_logs
 
 from berth_client.access import Guard, RefusedError, needs_guard
 from berth_client.errors import ApiError
+from berth_operator.apis.debug_api.server import PATH, SLICE, DebugApi
+from berth_operator.apis.debug_api.snapshots import UnreadError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.debug_api.server import PATH, SLICE, DebugApi
-from berth_operator.debug_api.snapshots import UnreadError
 from tests.builders import cards, charge, fleet, grant
 
 NODES = 3 * SLICE + 1

@@ -12,8 +12,8 @@ from berth_api import names
 from berth_client.errors import ApiError
 from berth_operator.binding import defragmenter
 from berth_operator.binding.defragmenter import Defragmenter
-from berth_operator.state import sinks
-from berth_operator.state.tenants import Tenants
+from berth_operator.state.cache.tenants import Tenants
+from berth_operator.state.watches import sinks
 from tests.builders import Raw, charge, owner, pod, waiting, whole
 from tests.component.world import World, refusal
 

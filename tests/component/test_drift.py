@@ -17,8 +17,8 @@ from berth_operator.binding.drift import PATIENCE, DriftKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.reporter import Reporter
 from berth_operator.metrics import counters
-from berth_operator.state import sinks
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches import sinks
 from tests.builders import NVIDIA, device, entry, every_pod, gpu_pod, node, pod, whole
 from tests.component.world import LATENCY, Api, LostError, now, refusal
 

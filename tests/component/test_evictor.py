@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
-from berth_operator.state.cluster import Cluster
+from berth_operator.controllers.lifecycle.evictor import AGAIN, PATIENCE, PERIOD, Evictor
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import GPU, Raw, condition, device, entry, every_pod, half, held, lease, node, pod
 from tests.component.world import now, refusal
 

@@ -12,9 +12,9 @@ import pytest
 from aiohttp.test_utils import TestServer
 from prometheus_client import REGISTRY
 
+from berth_operator.apis.extender.protocol import MAX_BYTES
+from berth_operator.apis.extender.server import PATH, VERBS, Server
 from berth_operator.core.decision.extender import NOT_BEST, UNKNOWN
-from berth_operator.extender.protocol import MAX_BYTES
-from berth_operator.extender.server import PATH, VERBS, Server
 from tests.builders import A100, NVIDIA, device, entry, half, node, pod, whole
 from tests.component.extender_stage import HALF, WHOLE, Raw, Stage, asking
 from tests.component.world import World

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from berth_client.errors import Unreachable
-from berth_operator.extender import endpoints
-from berth_operator.extender.endpoints import PERIOD, RETRY
+from berth_operator.apis.extender import endpoints
+from berth_operator.apis.extender.endpoints import PERIOD, RETRY
 
 pytestmark = pytest.mark.looptime
 PATH = "/apis/discovery.k8s.io/v1/namespaces/berth-system/endpointslices/berth-extender"

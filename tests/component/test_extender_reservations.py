@@ -8,9 +8,9 @@ import pytest
 
 from berth_api import selectors
 from berth_client.errors import Unreachable
+from berth_operator.apis.extender.reservations import MAX_SECONDS, PERIOD, UNSEEN_SECONDS
 from berth_operator.binding.binder import MAX_PAUSE
 from berth_operator.core.decision.budgets import Budget
-from berth_operator.extender.reservations import MAX_SECONDS, PERIOD, UNSEEN_SECONDS
 from tests.builders import NVIDIA, node, pod, whole
 from tests.component.extender_stage import WHOLE, Raw, Stage, asking
 from tests.component.world import LATENCY, LostError, World, refusal

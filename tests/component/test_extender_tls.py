@@ -13,9 +13,9 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from berth_operator.extender.server import PATH, Server
-from berth_operator.serving.certificates import Files
-from berth_operator.serving.tls import Clients, ServedCertificate
+from berth_operator.apis.extender.server import PATH, Server
+from berth_operator.apis.serving.certificates import Files
+from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from tests.certificates import Authority
 from tests.component.extender_stage import Stage, asking
 from tests.component.world import World

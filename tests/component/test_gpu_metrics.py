@@ -10,9 +10,9 @@ from structlog.testing import capture_logs
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.gpu_metrics import UNKNOWN, CardSample
-from berth_operator.gpu_metrics.refreshing import Refresher
-from berth_operator.gpu_metrics.sources import SourceError
-from berth_operator.state.cluster import Cluster
+from berth_operator.metrics.gpu.refreshing import Refresher
+from berth_operator.metrics.gpu.sources import SourceError
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import GI, NVIDIA, device, entry, node, waiting
 
 pytestmark = pytest.mark.looptime

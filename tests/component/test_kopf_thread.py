@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from berth_operator.clients.kube import KubeClient
-from berth_operator.handlers.marks import Marks
-from berth_operator.handlers.memo import Memo
-from berth_operator.handlers.thread import KopfThread
-from berth_operator.settings import Settings
-from berth_operator.state.cluster import Cluster
+from berth_operator.controllers.handlers.marks import Marks
+from berth_operator.controllers.handlers.memo import Memo
+from berth_operator.controllers.handlers.thread import KopfThread
+from berth_operator.settings.flags import Settings
+from berth_operator.state.cache.cluster import Cluster
 
 KUBECONFIG = """
 apiVersion: v1

@@ -15,15 +15,15 @@ from aiohttp import web
 
 from berth_client.errors import Unreachable
 from berth_client.reviews import ACCESS_REVIEWS, Reviews
-from berth_operator.aggregated import requests
-from berth_operator.aggregated.access import Access, FrontProxy
-from berth_operator.aggregated.requests import Limits
-from berth_operator.list_watch.cache import ReflectedCache
-from berth_operator.list_watch.kinds import GROUP, KINDS, NODES, PODS, VERSION
-from berth_operator.list_watch.server import Server
-from berth_operator.serving import certificates
-from berth_operator.serving.certificates import Pair
-from berth_operator.serving.tls import Clients, ServedCertificate
+from berth_operator.apis.aggregated import requests
+from berth_operator.apis.aggregated.access import Access, FrontProxy
+from berth_operator.apis.aggregated.requests import Limits
+from berth_operator.apis.list_watch.cache import ReflectedCache
+from berth_operator.apis.list_watch.kinds import GROUP, KINDS, NODES, PODS, VERSION
+from berth_operator.apis.list_watch.server import Server
+from berth_operator.apis.serving import certificates
+from berth_operator.apis.serving.certificates import Pair
+from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from devcluster import front_proxy
 from tests.unit.list_watch.test_cache import listed, source
 

@@ -10,10 +10,10 @@ import pytest
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import GAUGES
-from berth_operator.monitoring.bounds import MOST
-from berth_operator.monitoring.monitor import PAUSES, SLICE, Monitor
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.listener import NoListener
+from berth_operator.metrics.monitoring.bounds import MOST
+from berth_operator.metrics.monitoring.monitor import PAUSES, SLICE, Monitor
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.listener import NoListener
 from tests.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
 
 PODS = 20_000

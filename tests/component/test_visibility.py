@@ -18,24 +18,24 @@ from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError
 from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
-from berth_operator.aggregated.access import Access, FrontProxy
-from berth_operator.aggregated.requests import PROBES, Limits
+from berth_operator.apis.aggregated.access import Access, FrontProxy
+from berth_operator.apis.aggregated.requests import PROBES, Limits
+from berth_operator.apis.serving import certificates
+from berth_operator.apis.serving.certificates import ApiService, Pair, Shared
+from berth_operator.apis.serving.connections import SHARE
+from berth_operator.apis.serving.tls import Clients, ServedCertificate
+from berth_operator.apis.visibility.certificate import PERIODS, ReplicaCertificate
+from berth_operator.apis.visibility.explainer import Explainer
+from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
+from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
+from berth_operator.apis.visibility.row_cache import RowCache
+from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, Server
+from berth_operator.apis.visibility.service import connections
+from berth_operator.apis.visibility.slices import LoopTurns
+from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
-from berth_operator.serving import certificates
-from berth_operator.serving.certificates import ApiService, Pair, Shared
-from berth_operator.serving.connections import SHARE
-from berth_operator.serving.tls import Clients, ServedCertificate
-from berth_operator.state.cluster import Cluster
-from berth_operator.visibility.certificate import PERIODS, ReplicaCertificate
-from berth_operator.visibility.explainer import Explainer
-from berth_operator.visibility.kinds import API_SERVICE, GROUP, VERSION
-from berth_operator.visibility.relay import CHECK_SECONDS, Relay
-from berth_operator.visibility.row_cache import RowCache
-from berth_operator.visibility.server import MIN_COMPRESSED, Leading, Server
-from berth_operator.visibility.service import connections
-from berth_operator.visibility.slices import LoopTurns
-from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.state.cache.cluster import Cluster
 from devcluster import front_proxy
 from tests.builders import device, entry, lease, node, pod
 

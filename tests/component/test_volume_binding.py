@@ -17,9 +17,9 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
 from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
 from berth_operator.core.decision.policy import Policy
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.storage import Storage
-from berth_operator.state.volumes import BOUND_ANNOTATION, SELECTED_NODE
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.volumes import BOUND_ANNOTATION, SELECTED_NODE
+from berth_operator.state.watches.storage import Storage
 from tests.builders import Raw, node, pod, pod_group
 from tests.volumes import raw_claim, raw_class, raw_volume
 

@@ -21,9 +21,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
 from berth_operator.core.values.request import Taint
-from berth_operator.state import sinks
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.tenants import Tenants
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.tenants import Tenants
+from berth_operator.state.watches import sinks
 from tests.builders import device, entry, every_pod, node
 
 Raw = dict[str, Any]

@@ -12,9 +12,9 @@ from typing import Any, Final
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import Preemption, preempt
 from berth_operator.core.values.charge import Charge
-from berth_operator.state import nodes, pods
-from berth_operator.state.budgets import budget, key
-from berth_operator.state.cluster import Cluster as State
+from berth_operator.state.cache.cluster import Cluster as State
+from berth_operator.state.objects import nodes, pods
+from berth_operator.state.objects.budgets import budget, key
 from devcluster import Arena, waiting
 
 Raw = dict[str, Any]

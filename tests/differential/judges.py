@@ -16,10 +16,11 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import not_helpful
 from berth_operator.core.filters import Filter
-from berth_operator.state import nodes, pods, sinks
-from berth_operator.state.cluster import Cluster as State
-from berth_operator.state.storage import Storage, sources
-from berth_operator.state.volumes import SELECTED_NODE
+from berth_operator.state.cache.cluster import Cluster as State
+from berth_operator.state.objects import nodes, pods
+from berth_operator.state.objects.volumes import SELECTED_NODE
+from berth_operator.state.watches import sinks
+from berth_operator.state.watches.storage import Storage, sources
 from devcluster import Cluster, waiting
 from tests.builders import relist
 from tests.differential.draft import MARK, Draft, Raw, name_of, node_of, pod_of

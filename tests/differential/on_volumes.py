@@ -9,7 +9,7 @@ from collections.abc import Callable
 from random import Random
 from typing import Final
 
-from berth_operator.state.volumes import SELECTED_NODE
+from berth_operator.state.objects.volumes import SELECTED_NODE
 from tests.differential.draft import MARK, Draft, Raw, name_of
 
 STORAGE: Final = "/apis/storage.k8s.io/v1"

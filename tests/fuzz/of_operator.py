@@ -16,28 +16,28 @@ from yarl import URL
 
 from berth_api import names
 from berth_api.request import BUILT_IN
-from berth_operator import configuration
-from berth_operator.aggregated import options
-from berth_operator.aggregated.statuses import StatusError
+from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.debug_api import server as debug_api
+from berth_operator.apis.debug_api.server import DebugApi
+from berth_operator.apis.extender import protocol
+from berth_operator.apis.list_watch import kinds
+from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.apis.webhook.mutations import Mutations, Routing
+from berth_operator.apis.webhook.review import ReviewError, responders
+from berth_operator.apis.webhook.validation import Validation
 from berth_operator.commands import snapshots, workload
 from berth_operator.commands.errors import InputError
-from berth_operator.configuration import ConfigurationError
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.debug_api import server as debug_api
-from berth_operator.debug_api.server import DebugApi
-from berth_operator.extender import protocol
-from berth_operator.gpu_metrics import exposition
-from berth_operator.gpu_metrics.answers import AnswerError, vector
-from berth_operator.list_watch import kinds
-from berth_operator.state import devices, genius_priority, kubelet, pods
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.snapshot import PODS, Snapshot
-from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
-from berth_operator.webhook.mutations import Mutations, Routing
-from berth_operator.webhook.review import ReviewError, responders
-from berth_operator.webhook.validation import Validation
+from berth_operator.metrics.gpu import exposition
+from berth_operator.metrics.gpu.answers import AnswerError, vector
+from berth_operator.settings import configuration
+from berth_operator.settings.configuration import ConfigurationError
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import devices, genius_priority, kubelet, pods
+from berth_operator.state.watches.snapshot import PODS, Snapshot
 from tests.builders import container, device, entry, lease, node, pod, pod_group, whole
 from tests.fuzz import inputs
 from tests.fuzz.of_api import ANNOTATIONS, DEVICE, GPU_POD, LABELS, strings

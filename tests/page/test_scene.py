@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.visibility.documents import _SCHEMAS
+from berth_operator.apis.visibility.documents import _SCHEMAS
 from tests.page.scene import Scene
 
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_operator import configuration
-from berth_operator.configuration import ConfigurationError
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.scores.genius import DynamicWeights, GeniusWeights, StaticWeights
+from berth_operator.settings import configuration
+from berth_operator.settings.configuration import ConfigurationError
 
 HEAD = "{apiVersion: config.berth.dev/v1alpha1, kind: BerthSchedulerConfiguration, profiles: [%s]}"
 PATH = Path("berth.yaml")

@@ -18,11 +18,11 @@ import berth_operator
 from berth_agent.configuration.options import OTHER_FLAGS
 from berth_agent.configuration.settings import Settings as AgentSettings
 from berth_kubectl import arguments as kubectl_berth
-from berth_operator.cleanup.main import CleanupSettings
+from berth_operator.apis.list_watch.main import ApiSettings
+from berth_operator.apis.webhook.main import WebhookSettings
 from berth_operator.commands import main as commands
-from berth_operator.list_watch.main import ApiSettings
-from berth_operator.settings import Settings as OperatorSettings
-from berth_operator.webhook.main import WebhookSettings
+from berth_operator.commands.cleanup.main import CleanupSettings
+from berth_operator.settings.flags import Settings as OperatorSettings
 from devcluster import __main__ as devcluster
 from tests import chart, metric_names
 

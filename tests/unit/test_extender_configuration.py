@@ -7,8 +7,8 @@ import yaml
 
 from berth_api import mig, names, request
 from berth_api.request import amounts
-from berth_operator.extender import server
-from berth_operator.settings import Settings
+from berth_operator.apis.extender import server
+from berth_operator.settings.flags import Settings
 from tests import kube_scheduler
 
 CONFIGURATION = yaml.safe_load(kube_scheduler.SHIPPED.read_text())

@@ -1,9 +1,9 @@
-"""berth_operator.heap, on the heap of this process."""
+"""berth_operator.process.heap, on the heap of this process."""
 
 import asyncio
 import os
 
-from berth_operator import heap
+from berth_operator.process import heap
 from devcluster import waiting
 from tests.bench import usage
 

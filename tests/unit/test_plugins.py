@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from berth_api.plugins import PluginError
-from berth_operator import device_plugins
+from berth_operator.settings import device_plugins
 
 GOOD = """
 from berth_api.request import Kind

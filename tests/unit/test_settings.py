@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 from pydantic import ValidationError
 
-from berth_operator.settings import Settings
+from berth_operator.settings.flags import Settings
 
 POD = "berth-system/berth-operator-0/5f0f2ad6"
 

@@ -12,10 +12,10 @@ from cryptography import x509
 
 from berth_api import injection, names
 from berth_api.request import Kind, Kinds
-from berth_operator.serving import certificates
-from berth_operator.webhook import review
-from berth_operator.webhook.mutations import Mutations, Routing, patch
-from berth_operator.webhook.validation import Validation, Verdict
+from berth_operator.apis.serving import certificates
+from berth_operator.apis.webhook import review
+from berth_operator.apis.webhook.mutations import Mutations, Routing, patch
+from berth_operator.apis.webhook.validation import Validation, Verdict
 from tests.builders import GPU, Raw, container, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

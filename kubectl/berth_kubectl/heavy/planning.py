@@ -22,8 +22,8 @@ from berth_operator.commands import preparing, reports, snapshots, tables
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
 from berth_operator.commands.preparing import Inputs
-from berth_operator.configuration import ConfigurationError
-from berth_operator.state import snapshot
+from berth_operator.settings.configuration import ConfigurationError
+from berth_operator.state.watches import snapshot
 
 PAGE: Final = "2000"
 """Objects of a page: few requests, in the memory of a desktop."""

@@ -14,7 +14,7 @@ from berth_api import keys
 from berth_client.errors import CallError
 from berth_client.objects import Object
 from berth_operator.core.values.charge import Charge
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 5.0
 PATIENCE: Final = 10.0

@@ -32,8 +32,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.tenants import Tenants
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.tenants import Tenants
 
 PERIOD: Final = 2.0
 """Seconds between two checks for pods to help."""

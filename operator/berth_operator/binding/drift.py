@@ -21,7 +21,7 @@ from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.kubelet_allocation import Mismatch
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 1.0
 """Seconds between two checks while any pod drifts."""

@@ -28,7 +28,7 @@ from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 1.0
 """Seconds between two checks by the keeper."""

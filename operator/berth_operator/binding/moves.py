@@ -10,7 +10,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import nominated_fit
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

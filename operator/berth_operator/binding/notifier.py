@@ -7,7 +7,7 @@ from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.reporter import Reporter
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state.views import StatusKind
+from berth_operator.state.cache.views import StatusKind
 
 
 class Notifier:

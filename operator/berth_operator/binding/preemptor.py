@@ -40,7 +40,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.metrics import scheduler
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 EVICTIONS: Final = 16
 """Victims that are evicted concurrently."""

@@ -28,7 +28,7 @@ from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 1.0
 """Seconds between two reviews, at least."""

@@ -8,7 +8,7 @@ active queue is empty. Reviews take a twentieth of the loop's time at most.
 from collections.abc import Hashable
 from typing import Final
 
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 INTERVAL: Final = 4.0
 """Seconds between the starts of two reviews."""

@@ -28,7 +28,7 @@ from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 
 BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""

@@ -19,8 +19,8 @@ from berth_client.errors import CallError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import matching_mask
 from berth_operator.core.values.storage import Claim, Volume
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.volumes import SELECTED_NODE
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.volumes import SELECTED_NODE
 
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 """Annotation that marks a volume as bound by a controller, not reserved by a user."""

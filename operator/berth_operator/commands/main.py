@@ -29,10 +29,10 @@ from berth_operator.commands import defragmenting, preparing, reports, snapshots
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
 from berth_operator.commands.preparing import Inputs
-from berth_operator.configuration import ConfigurationError
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state import snapshot
+from berth_operator.settings.configuration import ConfigurationError
+from berth_operator.state.watches import snapshot
 
 ALL_FIT: Final = 0
 SOME_DO_NOT: Final = 1

@@ -15,8 +15,8 @@ from berth_operator.core.decision.preemption import nominated_fit, nominated_pod
 from berth_operator.core.queue.gang_tracker import SETTLE
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from berth_operator.state import pods
-from berth_operator.state.snapshot import Object, Snapshot
+from berth_operator.state.objects import pods
+from berth_operator.state.watches.snapshot import Object, Snapshot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

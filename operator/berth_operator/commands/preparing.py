@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Final
 
 from berth_api import names
-from berth_operator import configuration, device_plugins
 from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
-from berth_operator.configuration import Configuration
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import kinds_of
-from berth_operator.state.snapshot import Snapshot
+from berth_operator.settings import configuration, device_plugins
+from berth_operator.settings.configuration import Configuration
+from berth_operator.state.watches.snapshot import Snapshot
 
 GRACE: Final = 10.0
 """Seconds; without effect, since the clock of a snapshot stands still."""

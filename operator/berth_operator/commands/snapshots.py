@@ -7,7 +7,7 @@ from typing import Any, Final
 import orjson
 
 from berth_operator.commands.errors import InputError
-from berth_operator.state.snapshot import KEPT, Object, Snapshot, kept
+from berth_operator.state.watches.snapshot import KEPT, Object, Snapshot, kept
 
 HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 

@@ -16,7 +16,7 @@ from berth_api import injection, quantity, resources
 from berth_base import documents
 from berth_base.documents import DocumentError
 from berth_operator.commands.errors import InputError
-from berth_operator.configuration import messages
+from berth_operator.settings.configuration import messages
 
 Object = dict[str, Any]
 

@@ -16,7 +16,7 @@ from berth_base.start import StartError
 from berth_client.access import MetricsAccess
 from berth_client.credentials import CredentialsError
 from berth_operator.clients.kube import KubeClient
-from berth_operator.settings import Settings
+from berth_operator.settings.flags import Settings
 
 CONNECTIONS: Final = 2
 """To the API server, for reviews of clients."""

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from berth_operator.gpu_metrics import families
-from berth_operator.gpu_metrics.families import AGENT, FAMILIES
+from berth_operator.metrics.gpu import families
+from berth_operator.metrics.gpu.families import AGENT, FAMILIES
 from tests.integration.operator.world import World, free_ports, metrics
 from tests.nvml.fixture import NvmlFixture, a100
 from tests.prometheus import Prometheus

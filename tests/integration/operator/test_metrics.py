@@ -13,7 +13,7 @@ import pytest
 import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
-from berth_operator.monitoring import dashboard
+from berth_operator.metrics.monitoring import dashboard
 from devcluster import Arena, Cluster, programs, waiting
 from tests import metric_names
 from tests.integration.operator import world as words

@@ -10,9 +10,9 @@ import orjson
 import pytest
 
 from berth_api import injection
+from berth_operator.apis.webhook import review
+from berth_operator.apis.webhook.mutations import Mutations
 from berth_operator.core.values import limits
-from berth_operator.webhook import review
-from berth_operator.webhook.mutations import Mutations
 from devcluster import Arena, waiting
 from devcluster.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, SHARED

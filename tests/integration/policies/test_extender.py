@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from berth_api import injection, rewriting
-from berth_operator.webhook import review
-from berth_operator.webhook.mutations import Mutations, Rewriting
+from berth_operator.apis.webhook import review
+from berth_operator.apis.webhook.mutations import Mutations, Rewriting
 from devcluster import Arena, waiting
 from devcluster.api import ApiError, Manifest
 from tests.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED

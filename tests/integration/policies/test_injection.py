@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from berth_api import injection
-from berth_operator.webhook.mutations import patch
+from berth_operator.apis.webhook.mutations import patch
 from devcluster import Arena
 from devcluster.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, RDMA, SHARED

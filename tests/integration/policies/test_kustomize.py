@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from berth_base import start
-from berth_operator.extender import endpoints
-from berth_operator.settings import Settings
+from berth_operator.apis.extender import endpoints
+from berth_operator.settings.flags import Settings
 from devcluster import Arena, Cluster, programs
 from devcluster.api import Manifest
 from tests import kube_scheduler, policies

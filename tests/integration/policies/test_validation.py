@@ -9,7 +9,7 @@ import yaml
 
 from berth_api import names
 from berth_operator.core.decision.messages import invalid_request
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
 from devcluster.api import ApiError, Manifest
 from tests import policies

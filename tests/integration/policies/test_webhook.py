@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from berth_api import injection
-from berth_operator.serving import certificates
-from berth_operator.webhook import hami
+from berth_operator.apis.serving import certificates
+from berth_operator.apis.webhook import hami
 from devcluster import Arena, waiting
 from devcluster.api import ApiError, Manifest
 from tests.builders import GPU

@@ -19,8 +19,8 @@ from berth_operator.core import filters
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
-from berth_operator.state import pods
-from berth_operator.state.cluster import Cluster as State
+from berth_operator.state.cache.cluster import Cluster as State
+from berth_operator.state.objects import pods
 from devcluster import Cluster
 from tests.differential import generate, judges, preferences
 from tests.differential.draft import Raw

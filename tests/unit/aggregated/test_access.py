@@ -6,8 +6,8 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from berth_client.reviews import ACCESS_REVIEWS, Reviews, User
-from berth_operator.aggregated.access import Access, ConfigurationError, FrontProxy, Headers
-from berth_operator.aggregated.statuses import StatusError
+from berth_operator.apis.aggregated.access import Access, ConfigurationError, FrontProxy, Headers
+from berth_operator.apis.aggregated.statuses import StatusError
 
 DATA = {
     "requestheader-client-ca-file": "PEM",

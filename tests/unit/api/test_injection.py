@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import injection
+from berth_operator.apis.webhook.mutations import patch
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.state import pods
-from berth_operator.webhook.mutations import patch
+from berth_operator.state.objects import pods
 from tests.builders import GPU, NVIDIA, RDMA, Raw, container, fleet, pod
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"

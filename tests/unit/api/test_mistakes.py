@@ -4,7 +4,7 @@ import pytest
 
 from berth_api import names
 from berth_api.request import mistakes
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, container, pod
 
 K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"

@@ -14,10 +14,10 @@ import pytest
 from berth_agent.configuration.settings import Settings as AgentSettings
 from berth_base import start
 from berth_base.start import StartError
-from berth_operator import listening
-from berth_operator.configuration import SCHEDULER_NAME
-from berth_operator.settings import Settings
-from berth_operator.webhook.main import WebhookSettings
+from berth_operator.apis.serving import listening
+from berth_operator.apis.webhook.main import WebhookSettings
+from berth_operator.settings.configuration import SCHEDULER_NAME
+from berth_operator.settings.flags import Settings
 
 QUIET = ("--health=", "--metrics-port=0", "--debug-port=0")
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from berth_operator.cleanup import installed
-from berth_operator.cleanup.installed import Item
+from berth_operator.commands.cleanup import installed
+from berth_operator.commands.cleanup.installed import Item
 
 ROOT = Path(__file__).parents[3]
 NAMESPACE = "berth-system"

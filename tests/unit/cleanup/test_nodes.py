@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from berth_operator.cleanup import nodes
-from berth_operator.cleanup.nodes import Pod
-from berth_operator.reconcile.sums import MANAGED
+from berth_operator.commands.cleanup import nodes
+from berth_operator.commands.cleanup.nodes import Pod
+from berth_operator.controllers.reconcile.sums import MANAGED
 
 Raw = dict[str, Any]
 

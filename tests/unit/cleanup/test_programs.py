@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.cleanup.programs import TOKEN_SECONDS, Ending
+from berth_operator.commands.cleanup.programs import TOKEN_SECONDS, Ending
 
 
 def pod(name: str = "p", *, phase: str = "Running", grace: int | None = None, **metadata: Any) -> dict[str, Any]:

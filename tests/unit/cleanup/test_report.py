@@ -1,7 +1,7 @@
 """What a cleanup says about what stays."""
 
-from berth_operator.cleanup import installed, report
-from berth_operator.cleanup.nodes import Plan, Pod
+from berth_operator.commands.cleanup import installed, report
+from berth_operator.commands.cleanup.nodes import Plan, Pod
 
 OURS = "devices.berth.dev gpupods.berth.dev leaderleases.berth.dev"
 

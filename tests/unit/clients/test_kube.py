@@ -131,5 +131,7 @@ def test_kopf_gets_the_same_login() -> None:
 
 
 def test_what_only_unusual_logins_need_is_not_loaded_at_the_start() -> None:
-    program = "import berth_operator.process, berth_operator.app, sys; print('kubernetes_asyncio' in sys.modules)"
+    program = (
+        "import berth_operator.commands.operate, berth_operator.app, sys; print('kubernetes_asyncio' in sys.modules)"
+    )
     assert subprocess.check_output([sys.executable, "-c", program], text=True) == "False\n"

@@ -9,7 +9,7 @@ import yaml
 from berth_operator.commands import workload
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import Admission, WorkloadFile
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 
 Raw = dict[str, Any]
 CONTAINER = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": 1}}}

@@ -8,10 +8,10 @@ import pytest
 
 from berth_api.request import BUILT_IN, Kinds
 from berth_client.errors import ApiError
+from berth_operator.apis.debug_api.snapshots import KEPT_SECONDS, Listed, Live, UnreadError
 from berth_operator.core.advice import summary
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.debug_api.snapshots import KEPT_SECONDS, Listed, Live, UnreadError
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import device, entry, half, lease, node, pod
 from tests.third_party import KIND, NPU
 

@@ -1,4 +1,4 @@
-from berth_operator.extender.evictions import MAX_ERRORS, Evictions
+from berth_operator.apis.extender.evictions import MAX_ERRORS, Evictions
 
 
 def test_a_pod_waits_a_few_times_after_each_preemption() -> None:

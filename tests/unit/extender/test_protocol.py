@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.request import BUILT_IN
-from berth_operator.extender import protocol
-from berth_operator.extender.protocol import FilterResult, ProtocolError, Victims
+from berth_operator.apis.extender import protocol
+from berth_operator.apis.extender.protocol import FilterResult, ProtocolError, Victims
 from tests.builders import NVIDIA, pod
 
 json = st.recursive(

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_operator.core.values.gpu_metrics import CardSample, Quantity
-from berth_operator.gpu_metrics import answers, exposition, families, services
-from berth_operator.gpu_metrics.answers import AnswerError
-from berth_operator.gpu_metrics.families import AGENT, DCGM, FAMILIES, OBSERVER_WARD, Collector, Family
+from berth_operator.metrics.gpu import answers, exposition, families, services
+from berth_operator.metrics.gpu.answers import AnswerError
+from berth_operator.metrics.gpu.families import AGENT, DCGM, FAMILIES, OBSERVER_WARD, Collector, Family
 
 MIB = 2**20
 Labels = dict[str, str]

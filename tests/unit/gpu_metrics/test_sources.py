@@ -15,9 +15,9 @@ from berth_client.client import ApiClient
 from berth_client.credentials import Login
 from berth_client.tokens import TokenSource
 from berth_operator.core.values.gpu_metrics import Quantity
-from berth_operator.gpu_metrics.families import DCGM, FAMILIES
-from berth_operator.gpu_metrics.fetching import Fetcher, FetchError
-from berth_operator.gpu_metrics.sources import Agents, Prometheus, PrometheusAddress, SourceError, agents_of
+from berth_operator.metrics.gpu.families import DCGM, FAMILIES
+from berth_operator.metrics.gpu.fetching import Fetcher, FetchError
+from berth_operator.metrics.gpu.sources import Agents, Prometheus, PrometheusAddress, SourceError, agents_of
 from tests.unit.client.server import Authority, Server, started
 
 TOKEN = "secret-of-prometheus"  # noqa: S105 -- opens nothing

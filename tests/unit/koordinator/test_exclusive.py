@@ -16,7 +16,7 @@ from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 from tests.builders import (
     GPU,
     NVIDIA,

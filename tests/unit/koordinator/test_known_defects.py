@@ -8,7 +8,7 @@ import pytest
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.values.inventory import CardInfo
-from berth_operator.state import devices
+from berth_operator.state.objects import devices
 from tests.builders import (
     CORE,
     GI,

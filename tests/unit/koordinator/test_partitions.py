@@ -18,7 +18,7 @@ from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
-from berth_operator.state.devices import record
+from berth_operator.state.objects.devices import record
 from tests.builders import A100, CORE, GI, GPU, NVIDIA, RATIO, asks, card, charge, device, entry, fleet, grant, waiting
 from tests.unit.koordinator.machines import nvswitch, related, trees, wired
 

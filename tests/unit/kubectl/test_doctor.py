@@ -18,7 +18,7 @@ from berth_kubectl.doctor.gathering import gather
 from berth_kubectl.errors import ReadError
 from berth_kubectl.heavy import definitions
 from berth_kubectl.transport.request import Request
-from berth_operator.cleanup import installed
+from berth_operator.commands.cleanup import installed
 from tests.kubectl_objects import condition, raw_card, raw_device, raw_node
 
 ROOT = Path(__file__).parents[3]

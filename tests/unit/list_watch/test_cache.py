@@ -7,11 +7,11 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_client.reflector import EventType
-from berth_operator.aggregated.options import Selection, field_selector
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.aggregated.watch_cache import WAIT_SECONDS
-from berth_operator.list_watch.cache import ReflectedCache
-from berth_operator.list_watch.kinds import NODES, PODS
+from berth_operator.apis.aggregated.options import Selection, field_selector
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.aggregated.watch_cache import WAIT_SECONDS
+from berth_operator.apis.list_watch.cache import ReflectedCache
+from berth_operator.apis.list_watch.kinds import NODES, PODS
 
 EVERYTHING = Selection()
 

@@ -3,13 +3,13 @@
 import orjson
 import pytest
 
-from berth_operator.aggregated import frames
-from berth_operator.aggregated.frames import Form
-from berth_operator.aggregated.kinds import Entry
-from berth_operator.aggregated.openapi import V2
-from berth_operator.aggregated.statuses import StatusError, expired
-from berth_operator.list_watch import openapi
-from berth_operator.list_watch.kinds import KINDS, NODES, PODS, Kind
+from berth_operator.apis.aggregated import frames
+from berth_operator.apis.aggregated.frames import Form
+from berth_operator.apis.aggregated.kinds import Entry
+from berth_operator.apis.aggregated.openapi import V2
+from berth_operator.apis.aggregated.statuses import StatusError, expired
+from berth_operator.apis.list_watch import openapi
+from berth_operator.apis.list_watch.kinds import KINDS, NODES, PODS, Kind
 
 KUBECTL = (
     "application/json;as=Table;v=v1;g=meta.k8s.io,application/json;as=Table;v=v1beta1;g=meta.k8s.io,application/json"

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_operator.list_watch.kinds import NODES, PODS, Kind
+from berth_operator.apis.list_watch.kinds import NODES, PODS, Kind
 
 WHOLE = {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory": "16Gi", "kubernetes.io/gpu-memory-ratio": "100"}
 NONE_FREE = dict.fromkeys(WHOLE, "0")

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from berth_operator.aggregated import options
-from berth_operator.aggregated.kinds import Entry
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.list_watch.kinds import NODES, PODS, Kind
+from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.kinds import Entry
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.list_watch.kinds import NODES, PODS, Kind
 
 
 def entry(name: str = "p", namespace: str = "ns", node: str = "n1", **labels: str) -> Entry:

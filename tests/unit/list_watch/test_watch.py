@@ -6,12 +6,12 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_operator.aggregated import options
-from berth_operator.aggregated.frames import BATCH, Form
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.aggregated.watch import BOOKMARK_SECONDS, Watch
-from berth_operator.list_watch.cache import ReflectedCache
-from berth_operator.list_watch.kinds import PODS
+from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.frames import BATCH, Form
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.aggregated.watch import BOOKMARK_SECONDS, Watch
+from berth_operator.apis.list_watch.cache import ReflectedCache
+from berth_operator.apis.list_watch.kinds import PODS
 from tests.unit.list_watch.test_cache import changed, listed, source
 
 pytestmark = pytest.mark.looptime

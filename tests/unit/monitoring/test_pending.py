@@ -16,8 +16,8 @@ from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.core.values.verdict import ANY, Change
 from berth_operator.metrics import gauges
-from berth_operator.monitoring.bounds import MOST, OTHER, frequent
-from berth_operator.monitoring.pending import PLUGINS, PendingCount, reason_of
+from berth_operator.metrics.monitoring.bounds import MOST, OTHER, frequent
+from berth_operator.metrics.monitoring.pending import PLUGINS, PendingCount, reason_of
 from tests.builders import GPU, asks, card, fleet, waiting
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"

@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from berth_operator.reconcile import gpupods
-from berth_operator.state import kubelet
-from berth_operator.state.allocation_tracker import AS_ALLOCATED, DRIFTED
-from berth_operator.state.kubelet import Consistency
-from berth_operator.state.views import GpuPodView
+from berth_operator.controllers.reconcile import gpupods
+from berth_operator.state.cache.allocation_tracker import AS_ALLOCATED, DRIFTED
+from berth_operator.state.cache.views import GpuPodView
+from berth_operator.state.objects import kubelet
+from berth_operator.state.objects.kubelet import Consistency
 from tests.builders import condition, gpu_pod
 
 Raw = dict[str, Any]

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from berth_operator.controllers.reconcile import groups
 from berth_operator.core.queue.gang_tracker import Counts, Group
-from berth_operator.reconcile import groups
-from berth_operator.state.views import GroupView
+from berth_operator.state.cache.views import GroupView
 
 NO_IDENTITY = Counts(waiting=0, bound=0, running=0, succeeded=0, failed=0, formed=False)
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from berth_operator.reconcile import startup, sums
-from berth_operator.state import devices, nodes
-from berth_operator.state.views import NodeView
+from berth_operator.controllers.reconcile import startup, sums
+from berth_operator.state.cache.views import NodeView
+from berth_operator.state.objects import devices, nodes
 from tests.builders import bare_node, condition, device, entry
 
 Raw = dict[str, Any]

@@ -7,12 +7,12 @@ import pytest
 
 from berth_api.allocation import MAX_MINOR, Grant
 from berth_api.device import DeviceStatus
+from berth_operator.controllers.reconcile import status
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
-from berth_operator.reconcile import status
-from berth_operator.state import devices, nodes
-from berth_operator.state.nodes import NodeRecord
-from berth_operator.state.views import NodeView
+from berth_operator.state.cache.views import NodeView
+from berth_operator.state.objects import devices, nodes
+from berth_operator.state.objects.nodes import NodeRecord
 from tests.builders import (
     A100,
     CORE,

@@ -9,13 +9,13 @@ from berth_api import names
 from berth_api.allocation import Grant
 from berth_api.names import MODEL_PREFIX
 from berth_api.request import Kind, Kinds
+from berth_operator.controllers.reconcile import sums
+from berth_operator.controllers.reconcile.sums import MANAGED
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.values.charge import Charge
-from berth_operator.reconcile import sums
-from berth_operator.reconcile.sums import MANAGED
-from berth_operator.state import devices, nodes
-from berth_operator.state.nodes import NodeRecord
-from berth_operator.state.views import NodeView
+from berth_operator.state.cache.views import NodeView
+from berth_operator.state.objects import devices, nodes
+from berth_operator.state.objects.nodes import NodeRecord
 from tests.builders import (
     A100,
     CORE,

@@ -11,9 +11,9 @@ import pytest
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.clients.bucket import Bucket
-from berth_operator.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.views import StatusKind, View
+from berth_operator.controllers.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.views import StatusKind, View
 from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
 
 pytestmark = pytest.mark.looptime

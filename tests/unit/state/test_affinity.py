@@ -11,8 +11,9 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.affinity import NO_AFFINITY, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.verdict import Change
-from berth_operator.state import affinity, pod_limits, pods, sinks
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import affinity, pod_limits, pods
+from berth_operator.state.watches import sinks
 from tests.builders import label, node, owner, pod, popped
 
 Raw = dict[str, Any]

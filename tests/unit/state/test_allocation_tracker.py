@@ -9,11 +9,12 @@ import pytest
 from berth_api.names import EPOCH, GPU_CORE
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.state import devices, sinks
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.kubelet_reports import KubeletReports
-from berth_operator.state.unknown_allocations import KUBELET_SECONDS
-from berth_operator.state.views import GpuPodView, StatusKind
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.kubelet_reports import KubeletReports
+from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
+from berth_operator.state.cache.views import GpuPodView, StatusKind
+from berth_operator.state.objects import devices
+from berth_operator.state.watches import sinks
 from tests.builders import (
     GPU,
     NVIDIA,

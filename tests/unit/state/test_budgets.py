@@ -6,9 +6,9 @@ import pytest
 
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.values.affinity import Identity
-from berth_operator.state import sinks
-from berth_operator.state.budgets import budget
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.budgets import budget
+from berth_operator.state.watches import sinks
 
 
 def raw(selector: Any, name: str = "budget", **status: Any) -> dict[str, Any]:

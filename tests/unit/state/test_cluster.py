@@ -12,9 +12,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.unknown_allocations import KUBELET_SECONDS
-from berth_operator.state.views import StatusKind
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.unknown_allocations import KUBELET_SECONDS
+from berth_operator.state.cache.views import StatusKind
 from tests.builders import (
     FPGA,
     GPU,

@@ -3,8 +3,8 @@
 import pytest
 
 from berth_operator.core.values import ending
-from berth_operator.state import pods
-from berth_operator.state.endings import LATEST, MAX_LIFETIME
+from berth_operator.state.objects import pods
+from berth_operator.state.objects.endings import LATEST, MAX_LIFETIME
 from tests.builders import Raw, condition, owner, pod
 
 BOUND_AT = 1_767_225_600

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.state import features, pods
+from berth_operator.state.objects import features, pods
 from tests.builders import container, pod
 
 Raw = dict[str, Any]

@@ -12,9 +12,9 @@ from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.filters import measured_memory
 from berth_operator.core.values.gpu_metrics import UNKNOWN, CardSample, Quantity
 from berth_operator.core.values.verdict import Change
-from berth_operator.state import pods
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.gpu_metrics import OTHER_NODE, UNKNOWN_CARD, Freshness
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.gpu_metrics import OTHER_NODE, UNKNOWN_CARD, Freshness
+from berth_operator.state.objects import pods
 from tests import builders
 from tests.builders import GI, NVIDIA, card, charge, device, entry, grant, node, pod, popped
 

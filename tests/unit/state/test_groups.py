@@ -5,7 +5,7 @@ import pytest
 from berth_api import names
 from berth_operator.core.decision import messages
 from berth_operator.core.values.request import Membership
-from berth_operator.state import groups, pods
+from berth_operator.state.objects import groups, pods
 from tests.builders import Raw, pod, pod_group
 
 LABELS, ANNOTATIONS = "labels", "annotations"

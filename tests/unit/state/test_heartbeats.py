@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth_operator.state.heartbeats import Heartbeats
+from berth_operator.state.cache.heartbeats import Heartbeats
 
 GRACE = 20.0
 DURATION = 40.0

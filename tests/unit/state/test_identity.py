@@ -11,13 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
+from berth_operator.controllers.reconcile import status, sums
 from berth_operator.core.decision import record
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.reconcile import status, sums
-from berth_operator.state import pods
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.views import GpuPodView, StatusKind
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.views import GpuPodView, StatusKind
+from berth_operator.state.objects import pods
 from tests.builders import FPGA, GPU, NVIDIA, RDMA, device, entry, gpu_pod, hints, lease, node, pod
 
 Raw = dict[str, Any]

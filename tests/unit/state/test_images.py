@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_operator.core.values.request import PodImages
-from berth_operator.state import images, nodes, pods
+from berth_operator.state.objects import images, nodes, pods
 from tests.builders import container, node, pod
 
 Raw = dict[str, Any]

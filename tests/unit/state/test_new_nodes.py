@@ -9,7 +9,7 @@ from berth_client import times
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import NVIDIA, bare_node, device, entry, waiting
 
 Raw = dict[str, Any]

@@ -14,8 +14,8 @@ from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.values.request import PendingPod
-from berth_operator.state import sinks
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches import sinks
 from tests.builders import (
     NVIDIA,
     SUMS,

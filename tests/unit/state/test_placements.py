@@ -9,8 +9,8 @@ from berth_api.names import POD_GROUP_LABEL
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.kubelet_allocation import leftover_uid
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.views import StatusKind
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.views import StatusKind
 from tests.builders import GPU, NVIDIA, device, entry, half, held, node, pod, pod_group, popped, whole
 from tests.recorder import Recorder
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.pod_watches import PodTable, PodWatches, Selection
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.pod_watches import PodTable, PodWatches, Selection
 from tests.builders import GPU, NVIDIA, device, entry, node, pod, relist, whole
 
 Raw = dict[str, Any]

@@ -7,7 +7,7 @@ import pytest
 from berth_api import names
 from berth_api.injection import VARIABLE
 from berth_operator.core.values.charge import NOT_STARTED
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 from tests.builders import (
     A100,
     CORE,

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import GPU, NVIDIA, Raw, device, entry, half, node, pod, popped, whole
 
 ZONE = "topology.kubernetes.io/zone"

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from berth_operator.core import filters, scores
-from berth_operator.state import nodes, pods, sinks
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import nodes, pods
+from berth_operator.state.watches import sinks
 from tests.differential.pods_among_pods import Raw, Scene, as_listed, scene
 from tests.unit.core import affinity_worlds, references
 from tests.unit.core.affinity_worlds import World

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from berth_client.reflector import Sink
-from berth_operator.state import sinks
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.sinks import Table
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches import sinks
+from berth_operator.state.watches.sinks import Table
 from tests.builders import GPU, NVIDIA, device, entry, every_pod, half, lease, node, pod, relist, whole
 
 Raw = dict[str, Any]

@@ -12,8 +12,9 @@ import pytest
 from berth_api import injection, names
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
-from berth_operator.state import affinity, budgets, devices, groups, kubelet, nodes, pods, snapshot, volumes
-from berth_operator.state.snapshot import Snapshot, kept
+from berth_operator.state.objects import affinity, budgets, devices, groups, kubelet, nodes, pods, volumes
+from berth_operator.state.watches import snapshot
+from berth_operator.state.watches.snapshot import Snapshot, kept
 from tests.builders import container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
 from tests.differential import generate, on_volumes
 from tests.differential.draft import Draft

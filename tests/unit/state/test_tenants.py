@@ -4,7 +4,7 @@ import pytest
 
 from berth_api import names
 from berth_client import times
-from berth_operator.state.tenants import REFUSES, Tenants
+from berth_operator.state.cache.tenants import REFUSES, Tenants
 from tests.builders import Raw, owner, pod
 
 OWNED = {"ownerReferences": [owner("set")]}

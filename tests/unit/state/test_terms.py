@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_operator.core.values.request import NodeTerm
-from berth_operator.state import terms
+from berth_operator.state.objects import terms
 from tests.builders import label
 
 Raw = dict[str, Any]

@@ -10,9 +10,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, Use
 from berth_operator.core.values.request import NodeTerm
 from berth_operator.core.values.storage import Attachment
-from berth_operator.state import mounts, volumes
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.storage import Storage, sources
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import mounts, volumes
+from berth_operator.state.watches.storage import Storage, sources
 from tests.builders import GI, Raw, label, node, pod, popped, relist
 from tests.volumes import DRIVER, bound, claim, csi, raw_claim, raw_class, raw_volume, volume
 

@@ -11,8 +11,8 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
-from berth_operator.state.cluster import Cluster
-from berth_operator.state.storage import Storage
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.storage import Storage
 from tests import volumes
 from tests.builders import GPU, NVIDIA, Raw, charge, device, entry, node, pod, popped
 

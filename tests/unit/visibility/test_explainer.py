@@ -7,14 +7,14 @@ import orjson
 import pytest
 
 from berth_client.errors import ApiError
-from berth_operator.aggregated.statuses import StatusError
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.visibility.explainer import KEPT_SECONDS, RATE, Explainer
+from berth_operator.apis.visibility.slices import MAX_WAITING
 from berth_operator.binding.recent_binds import RecentBinds
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
-from berth_operator.visibility.explainer import KEPT_SECONDS, RATE, Explainer
-from berth_operator.visibility.slices import MAX_WAITING
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import device, entry, lease, node, owner, pod, pod_group, whole
 
 pytestmark = pytest.mark.looptime

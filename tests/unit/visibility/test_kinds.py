@@ -7,12 +7,12 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_operator.aggregated import options
-from berth_operator.aggregated.frames import Form
-from berth_operator.aggregated.openapi import V2, V3
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.visibility.documents import DOCUMENTS
-from berth_operator.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, Kind
+from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.frames import Form
+from berth_operator.apis.aggregated.openapi import V2, V3
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.visibility.documents import DOCUMENTS
+from berth_operator.apis.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, Kind
 from tests.builders import A100, pod, whole
 from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, reserved
 from tests.unit.visibility.test_row_cache import State

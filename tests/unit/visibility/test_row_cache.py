@@ -9,17 +9,25 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from berth_operator.aggregated import options
-from berth_operator.aggregated.frames import Form
-from berth_operator.aggregated.options import Selection
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.aggregated.watch import Watch
+from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.frames import Form
+from berth_operator.apis.aggregated.options import Selection
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.aggregated.watch import Watch
+from berth_operator.apis.visibility.kinds import FLEET
+from berth_operator.apis.visibility.row_cache import (
+    COUNTER_BITS,
+    IDLE_SECONDS,
+    KEPT_SECONDS,
+    PAUSES,
+    Row,
+    RowCache,
+    Source,
+)
+from berth_operator.apis.visibility.slices import LoopTurns
+from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.metrics import counters
-from berth_operator.state.cluster import Cluster
-from berth_operator.visibility.kinds import FLEET
-from berth_operator.visibility.row_cache import COUNTER_BITS, IDLE_SECONDS, KEPT_SECONDS, PAUSES, Row, RowCache, Source
-from berth_operator.visibility.slices import LoopTurns
-from berth_operator.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.state.cache.cluster import Cluster
 from tests.builders import device, entry, lease, node, pod, whole
 from tests.unit.visibility.iterations import iterations
 

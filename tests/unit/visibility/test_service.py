@@ -8,9 +8,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_base import start
+from berth_operator.apis.visibility.service import PAUSE_SECONDS, VisibilityService
 from berth_operator.metrics import counters
-from berth_operator.settings import Settings
-from berth_operator.visibility.service import PAUSE_SECONDS, VisibilityService
+from berth_operator.settings.flags import Settings
 
 pytestmark = pytest.mark.looptime
 

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from berth_operator.aggregated.statuses import StatusError
-from berth_operator.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Budget, Sending, Slices, Turns
+from berth_operator.apis.aggregated.statuses import StatusError
+from berth_operator.apis.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Budget, Sending, Slices, Turns
 from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime

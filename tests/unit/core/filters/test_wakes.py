@@ -14,7 +14,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import NodeTerm, PendingPod, PodRequest, Taint
 from berth_operator.core.values.verdict import Change
-from berth_operator.state import nodes
+from berth_operator.state.objects import nodes
 from tests.builders import (
     GI,
     GPU,

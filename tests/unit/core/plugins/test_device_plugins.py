@@ -22,8 +22,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import AllocationPolicy, DevicePlugin
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
-from berth_operator.state import nodes, pods
-from berth_operator.state.cluster import Cluster
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import nodes, pods
 from tests.builders import add, bare_node, inventory, node_info, other_card, pod, waiting
 
 NPU, CORE = "example.com/npu", "example.com/npu-core"

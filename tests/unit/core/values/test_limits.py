@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import annotations
-from berth_operator.state import pods
+from berth_operator.state.objects import pods
 from tests.builders import CORE, GI, GPU, MEMORY, RATIO, SHARED, Raw, card, container, fleet, pod
 
 CARD = 80 * GI

@@ -1,0 +1,208 @@
+"""The options of a list or a watch, as the API server reads and validates them; pure."""
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_api.selectors import (
+    DOES_NOT_EXIST,
+    EVERYTHING,
+    EXISTS,
+    IN,
+    NOT_IN,
+    LabelSelector,
+    Requirement,
+)
+from berth_operator.apis.aggregated.kinds import NAME_FIELD, Entry, Kind
+from berth_operator.apis.aggregated.statuses import bad_request, invalid
+
+MAX_SELECTOR: Final = 4096
+"""Characters of a selector."""
+MAX_SECONDS: Final = 3600
+"""Seconds of a watch at most; clients watch again from their last version."""
+EXACT: Final = "Exact"
+NOT_OLDER: Final = "NotOlderThan"
+TRUE: Final = frozenset({"1", "t", "T", "true", "True", "TRUE"})
+FALSE: Final = frozenset({"0", "f", "F", "false", "False", "FALSE"})
+
+_KEY: Final = r"[A-Za-z0-9][\w./-]{0,316}"
+_VALUE: Final = r"[A-Za-z0-9]?[\w.-]{0,62}"
+_LABEL: Final = re.compile(
+    rf"\s*(?:(?P<key>{_KEY})\s*(?P<operator>==?|!=)\s*(?P<value>{_VALUE})"
+    rf"|(?P<member>{_KEY})\s+(?P<set>in|notin)\s*\((?P<values>[^()]*)\)"
+    rf"|(?P<absent>!?)\s*(?P<present>{_KEY}))\s*(?:,|$)"
+)
+_FIELD: Final = re.compile(r"(?P<field>[\w.]+)(?P<operator>==?|!=)(?P<value>.*)")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which objects of a kind a request is about."""
+
+    namespace: str = ""
+    labels: LabelSelector = EVERYTHING
+    fields: LabelSelector = EVERYTHING
+
+    @property
+    def is_everything(self) -> bool:
+        """Return whether all objects are selected."""
+        return not (self.namespace or self.labels.requirements or self.fields.requirements)
+
+    def matches(self, entry: Entry) -> bool:
+        """Return whether an object is selected."""
+        if self.namespace and entry.key[0] != self.namespace:
+            return False
+        return self.labels.matches(entry.labels) and self.fields.matches(entry.fields)
+
+    @property
+    def name(self) -> str:
+        """Return the only name that is selected; empty if there may be several. Rules may allow access to one name."""
+        exact = (each.values[0] for each in self.fields.requirements if (each.key, each.operator) == (NAME_FIELD, IN))
+        return next(exact, "")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What a client wants of a list or a watch."""
+
+    selection: Selection
+    watch: bool = False
+    version: int = 0
+    """The resourceVersion; 0 if any will do."""
+    match: str = ""
+    """The resourceVersionMatch."""
+    bookmarks: bool = False
+    initial_events: bool | None = None
+    """Whether a watch begins with the state and marks its end; None if the version decides about the state."""
+    seconds: float = 0.0
+    """Length of a watch; 0 if the server chooses."""
+
+    @property
+    def begins_with_state(self) -> bool:
+        """Return whether a watch begins with the state as additions."""
+        return self.version == 0 if self.initial_events is None else self.initial_events
+
+
+def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> Options:
+    """Parse the query of a list or a watch; unknown parameters are ignored, as the API server does.
+
+    Raises:
+        StatusError: the query cannot be read, or contradicts itself.
+    """
+    if query.get("continue"):
+        raise bad_request("continue: lists are not divided here, so this token is not ours")
+    selection = Selection(
+        namespace=namespace,
+        labels=label_selector(query.get("labelSelector", "")),
+        fields=field_selector(kind, query.get("fieldSelector", "")),
+    )
+    options = Options(
+        selection=selection,
+        watch=_boolean(query, "watch") or False,
+        version=_number(query, "resourceVersion"),
+        match=query.get("resourceVersionMatch", ""),
+        bookmarks=_boolean(query, "allowWatchBookmarks") or False,
+        initial_events=_boolean(query, "sendInitialEvents"),
+        seconds=min(_number(query, "timeoutSeconds"), MAX_SECONDS),
+    )
+    if problem := _contradiction(options, query):
+        raise invalid(problem)
+    return options
+
+
+def _contradiction(options: Options, query: Mapping[str, str]) -> str:
+    """Return what the API server would refuse, too; empty if it would not."""
+    if options.match not in ("", EXACT, NOT_OLDER):
+        return f'resourceVersionMatch: "{options.match}"; allowed are {EXACT}, {NOT_OLDER}'
+    return _contradiction_of_watch(options) if options.watch else _contradiction_of_list(options, query)
+
+
+def _contradiction_of_watch(options: Options) -> str:
+    if options.initial_events is None:
+        return "resourceVersionMatch: forbidden for watch unless sendInitialEvents is set" if options.match else ""
+    return "" if options.match == NOT_OLDER else f"sendInitialEvents: resourceVersionMatch must be {NOT_OLDER}"
+
+
+def _contradiction_of_list(options: Options, query: Mapping[str, str]) -> str:
+    if options.initial_events is not None:
+        return "sendInitialEvents: forbidden for list"
+    if options.match and not query.get("resourceVersion"):
+        return "resourceVersionMatch: forbidden unless resourceVersion is set"
+    if options.match == EXACT and options.version == 0:
+        return f'resourceVersionMatch: {EXACT} is forbidden with resourceVersion "0"'
+    return ""
+
+
+def _boolean(query: Mapping[str, str], name: str) -> bool | None:
+    text = query.get(name)
+    if text is None:
+        return None
+    # Go reads a parameter without a value as true.
+    if text in TRUE or text == "":
+        return True
+    if text in FALSE:
+        return False
+    raise bad_request(f'{name}: "{text[:80]}" is neither true nor false')
+
+
+def _number(query: Mapping[str, str], name: str) -> int:
+    text = query.get(name, "")
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdecimal() and len(text) <= len(str(2**63))):
+        raise bad_request(f'{name}: "{text[:80]}" is not a number')
+    return int(text)
+
+
+def label_selector(text: str) -> LabelSelector:
+    """Parse a label selector: `a=b`, `a!=b`, `a in (b, c)`, `a notin (b)`, `a`, `!a`, joined by commas.
+
+    Raises:
+        StatusError: it cannot be read.
+    """
+    return LabelSelector(requirements=tuple(_label_requirements(text)))
+
+
+def _label_requirements(text: str) -> Iterator[Requirement]:
+    if len(text) > MAX_SELECTOR:
+        raise bad_request(f"labelSelector: more than {MAX_SELECTOR} characters")
+    position = 0
+    while position < len(text):
+        match = _LABEL.match(text, position)
+        if match is None:
+            raise bad_request(f'labelSelector: cannot read "{text[position : position + 80]}"')
+        yield _label_requirement(match)
+        position = match.end()
+
+
+def _label_requirement(match: re.Match[str]) -> Requirement:
+    if match["key"]:
+        operator = NOT_IN if match["operator"] == "!=" else IN
+        return Requirement(key=match["key"], operator=operator, values=(match["value"],))
+    if match["member"]:
+        values = tuple(value.strip() for value in match["values"].split(","))
+        return Requirement(key=match["member"], operator=IN if match["set"] == "in" else NOT_IN, values=values)
+    return Requirement(key=match["present"], operator=DOES_NOT_EXIST if match["absent"] else EXISTS)
+
+
+def field_selector(kind: Kind, text: str) -> LabelSelector:
+    """Parse a field selector: `field=value` or `field!=value`, joined by commas; only some fields can be selected by.
+
+    Raises:
+        StatusError: it cannot be read, or the field cannot be selected by.
+    """
+    if len(text) > MAX_SELECTOR:
+        raise bad_request(f"fieldSelector: more than {MAX_SELECTOR} characters")
+    return LabelSelector(requirements=tuple(_field_requirement(kind, part) for part in text.split(",") if part))
+
+
+def _field_requirement(kind: Kind, text: str) -> Requirement:
+    match = _FIELD.fullmatch(text)
+    if match is None:
+        raise bad_request(f'fieldSelector: cannot read "{text[:80]}"')
+    field = match["field"]
+    if field not in kind.fields:
+        allowed = ", ".join(sorted(kind.fields))
+        raise bad_request(f'fieldSelector: "{field}" is not a known field selector; {kind.plural} have {allowed}')
+    return Requirement(key=field, operator=NOT_IN if match["operator"] == "!=" else IN, values=(match["value"],))

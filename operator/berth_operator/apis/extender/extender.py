@@ -1,0 +1,356 @@
+"""What the extender answers: filter, prioritize, preempt and bind for the pods of kube-scheduler.
+
+Each decision is one synchronous step on the leader's state, by the same code as for pods of berth-scheduler. Filter
+reserves what it answers, so that two pods are never offered the same device; bind decides again on the one node that
+kube-scheduler has chosen, because minutes may have passed.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_client.errors import CallError
+from berth_operator.apis.extender import protocol
+from berth_operator.apis.extender.evictions import Evictions
+from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs, Victims
+from berth_operator.apis.extender.reservations import MAX_RESERVATIONS, FullError, Reservations
+from berth_operator.binding.binder import BindOutcome
+from berth_operator.binding.reporter import Reporter
+from berth_operator.core.decision import assigned, cycle, extender
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.messages import cut, invalid_request
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import more_victims, nominated_fit, released, violations
+from berth_operator.core.decision.record import RecordError, binding
+from berth_operator.core.fleet.cards import Indices
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.metrics import counters
+from berth_operator.state.cache.cluster import Cluster
+
+POLICY: Final = "policy"
+FREE_CARDS: Final = "free-cards"
+"""What prioritize scores by."""
+ANSWERED_PART: Final = 0.8
+"""The part of kube-scheduler's timeout after which a call is answered at the latest."""
+EXPLAINED_NODES: Final = 100
+"""Nodes of a request up to which other nodes get a reason even if one was chosen; kube-scheduler then reads none."""
+USE_BERTH: Final = f"use schedulerName: {names.SCHEDULER}"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Binds(Protocol):
+    """The subset of `Scheduler` that is used here."""
+
+    def start_task(self, work: Coroutine[Any, Any, None]) -> None:
+        """Run a coroutine whose failure ends the process."""
+
+    async def bind(self, placement: Placement, body: dict[str, object], term: int) -> tuple[BindOutcome, str] | None:
+        """Send a Binding until the answer is definite; return None if the term has ended."""
+
+
+class Pods(Protocol):
+    """The subset of `kube.KubeClient` that is used here."""
+
+    async def get_pod(self, namespace: str, name: str) -> dict[str, Any]:
+        """Read a pod at quorum."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The settings of the extender."""
+
+    schedulers: frozenset[str]
+    """The scheduler names whose pods it takes."""
+    nodes: int = 1
+    """The most nodes that filter answers."""
+    score: str = POLICY
+    timeout: float = 5.0
+    """Seconds after which kube-scheduler gives up a call."""
+    lease: str = "berth-operator"
+    """The LeaderLease whose fence the Bindings have to pass."""
+    reservations: int = MAX_RESERVATIONS
+    """The most pods that have a reservation."""
+
+
+class BindError(Exception):
+    """A pod is not bound; the text says why."""
+
+
+class Extender:
+    """Answers the calls of kube-scheduler for one term."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        binds: Binds,
+        pods: Pods,
+        reporter: Reporter,
+        policy: Callable[[str], Policy],
+        term: Callable[[], int | None],
+        is_waiting: Callable[[str], bool],
+        options: Options,
+    ) -> None:
+        self._cluster, self._fleet, self._binds, self._pods = cluster, cluster.fleet, binds, pods
+        self._reporter, self._policy_of, self._term, self._options = reporter, policy, term, options
+        self.reservations = Reservations(cluster=cluster, is_waiting=is_waiting, limit=options.reservations)
+        self._evictions = Evictions(options.reservations)
+        self._binding: set[str] = set()
+        """UIDs of pods whose Binding is in flight."""
+
+    # --- filter -----------------------------------------------------------------------------------------------
+
+    def filter(self, args: NodeArgs) -> FilterResult:
+        """Choose the best nodes and reserve them.
+
+        Raises:
+            ProtocolError: the request has no valid pod.
+        """
+        pod = self._read(args.pod)
+        if not args.names:
+            return FilterResult(error="the request names no nodes")
+        if why := self._refusal(pod):
+            return FilterResult(unresolvable=dict.fromkeys(args.names, why))
+        if not pod.request.devices:
+            return FilterResult(names=args.names)
+        if why := self._conflict(pod.uid):
+            return FilterResult(error=why)
+        try:
+            self.reservations.check_capacity(pod.uid)
+            return self._choose(pod, args.names)
+        except (FullError, PluginFailedError) as error:
+            return FilterResult(error=cut(str(error)))
+
+    def _choose(self, pod: PendingPod, nodes: Sequence[str]) -> FilterResult:
+        fleet, policy = self._fleet, self._policy(pod)
+        self._cluster.spares.release(pod.uid)
+        self.reservations.reject(pod.uid)
+        rows, rejected = extender.rows_of(fleet, nodes), self.reservations.rejected(pod.uid)
+        bias = extender.bias_of(fleet, rows, rejected)
+        if pod.nominated_node in rejected:
+            pod = replace(pod, nominated_node="")
+        with self._without_reservation(pod.uid):
+            placement = self._cluster.spares.decide(lambda: cycle.place(fleet, pod, policy, bias))
+            count = self._options.nodes - 1
+            more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
+        if placement is None:
+            return self._rejected(pod, policy, nodes, rows)
+        self.reservations.hold(placement, more)
+        self._evictions.end(pod.uid)
+        return self._chosen(pod, [placement.node, *(each.node for each in more)], nodes)
+
+    def _rejected(self, pod: PendingPod, policy: Policy, nodes: Sequence[str], rows: Indices) -> FilterResult:
+        """Return the answer without a node; an error if the nominated node has victims whose end we may not see yet."""
+        fleet, nominated = self._fleet, pod.nominated_node
+        self.reservations.release(pod.uid)
+        self.reservations.nominate(pod, nominated_fit(fleet, pod, policy, nominated))
+        lower = {each.uid for each in fleet.on_node(nominated) if each.priority < pod.priority}
+        # kube-scheduler's own filters have passed the node, so by its pods the victims are gone.
+        if nominated in nodes and nominated_fit(fleet, pod, policy, nominated, lower) and self._evictions.wait(pod.uid):
+            return FilterResult(error=f"node {nominated} still has pods that were evicted for this pod")
+        reasons = extender.reasons(fleet, pod, policy, nodes, rows, others=cycle.ONLY_NOMINATED)
+        return FilterResult(failed=reasons.failed, unresolvable=reasons.unresolvable)
+
+    def _chosen(self, pod: PendingPod, chosen: Sequence[str], nodes: Sequence[str]) -> FilterResult:
+        """Return the answer with the chosen nodes; with reasons against the others if they are few."""
+        if len(nodes) > EXPLAINED_NODES:
+            return FilterResult(names=chosen)
+        others = [name for name in nodes if name not in chosen]
+        rows = extender.rows_of(self._fleet, others)
+        reasons = extender.reasons(self._fleet, pod, self._policy(pod), others, rows, others=extender.NOT_BEST)
+        return FilterResult(names=chosen, failed=reasons.failed, unresolvable=reasons.unresolvable)
+
+    # --- prioritize -------------------------------------------------------------------------------------------
+
+    def prioritize(self, args: NodeArgs) -> list[int]:
+        """Return a score for each node of the request, from 0 to 10.
+
+        Raises:
+            ProtocolError: the request has no valid pod.
+        """
+        pod = self._read(args.pod)
+        if self._refusal(pod) or not pod.request.devices:
+            return [0] * len(args.names)
+        rows = extender.rows_of(self._fleet, args.names)
+        own = [each for each in self._cluster.spares.charges() if each.uid.startswith(f"{pod.uid}/")]
+        try:
+            with self._without_reservation(pod.uid), self._fleet.without(own):
+                if self._options.score == FREE_CARDS:
+                    return extender.free_cards(self._fleet, pod, rows)
+                return extender.scores(self._fleet, pod, self._policy(pod), rows)
+        except PluginFailedError as error:
+            log.warning("nodes not scored", pod=pod.key, why=str(error))
+            return [0] * len(args.names)
+
+    # --- preempt ----------------------------------------------------------------------------------------------
+
+    def preempt(self, args: PreemptArgs) -> dict[str, Victims]:
+        """Return the nodes where evictions let the pod fit, with the victims there.
+
+        Raises:
+            ProtocolError: the request has no valid pod.
+        """
+        pod = self._read(args.pod)
+        if self._refusal(pod) or self._conflict(pod.uid):
+            return {}
+        policy, in_flight = self._policy(pod), self._cluster.placements.in_flight()
+        try:
+            with self._without_reservation(pod.uid), self._fleet.without(self._cluster.spares.charges()):
+                more = more_victims(self._fleet, pod, policy, self._cluster.budgets, args.victims, in_flight=in_flight)
+        except PluginFailedError as error:
+            log.warning("no victims chosen", pod=pod.key, why=str(error))
+            return {}
+        by_node = ((node, self._victims(args.victims[node], more[node])) for node in args.victims if node in more)
+        # kube-scheduler treats a node without victims as an error.
+        answer = {node: victims for node, victims in by_node if victims.uids}
+        if answer:
+            self._evictions.begin(pod.uid)
+        return answer
+
+    def _victims(self, proposed: Sequence[str], more: Sequence[Charge]) -> Victims:
+        known = [charge for uid in proposed if (charge := self._fleet.charges.get(uid)) is not None]
+        return Victims(
+            uids=[*proposed, *(each.uid for each in more)],
+            violations=violations(self._fleet, [*known, *more], self._cluster.budgets),
+        )
+
+    # --- bind -------------------------------------------------------------------------------------------------
+
+    async def bind(self, args: BindArgs) -> str:
+        """Bind a pod; return why it is not bound, or not known to be bound before kube-scheduler gives up."""
+        seconds = ANSWERED_PART * self._options.timeout
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._bind(args)
+        except BindError as error:
+            return cut(str(error))
+        except TimeoutError:
+            return f"the API server has not answered within {seconds:g} s; the Binding of {args.key} may still succeed"
+
+    async def _bind(self, args: BindArgs) -> str:
+        held = self.reservations.get(args.uid)
+        pod = await self._read_from_server(args) if held is None else held.pod
+        if pod.key != args.key:
+            raise BindError(f"pod {args.key} has another UID than {args.uid}, which is that of {pod.key}")
+        term = self._term()
+        if term is None:
+            raise BindError("this replica no longer leads")
+        placement, body = self._assume(pod, args.node, term)
+        self._binding.add(pod.uid)
+        answer: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self._binds.start_task(self._send(placement, body, term, answer))
+        return await answer
+
+    async def _read_from_server(self, args: BindArgs) -> PendingPod:
+        """Read a pod whose filter another leader has answered, or that was never filtered here."""
+        if why := self._conflict(args.uid):
+            raise BindError(why)
+        try:
+            raw = await self._pods.get_pod(args.namespace, args.name)
+        except CallError as error:
+            raise BindError(f"pod {args.key} cannot be read: {error}") from error
+        if raw["metadata"]["uid"] != args.uid:
+            raise BindError(f"pod {args.key} has UID {raw['metadata']['uid']}, not {args.uid}")
+        if node := raw["spec"].get("nodeName"):
+            raise BindError(f"pod {args.key} is already bound to {node}")
+        return self._read(raw)
+
+    def _assume(self, pod: PendingPod, node: str, term: int) -> tuple[Placement, dict[str, object]]:
+        """Decide a pod for one node, and assume the placement in place of its reservation."""
+        if why := self._conflict(pod.uid) or self._refusal(pod):
+            raise BindError(why)
+        self._cluster.spares.release(pod.uid)
+        try:
+            with self._without_reservation(pod.uid):
+                placement = self._decide_on(pod, node)
+            body = binding(placement, term, self._options.lease)
+        except (BindError, PluginFailedError, RecordError) as error:
+            self.reservations.release(pod.uid)
+            raise BindError(str(error)) from error
+        self.reservations.hold(placement)
+        self.reservations.end(pod.uid)
+        return placement, body
+
+    def _decide_on(self, pod: PendingPod, node: str) -> Placement:
+        fleet, policy = self._fleet, self._policy(pod)
+        rows = extender.rows_of(fleet, [node])
+        bias = extender.bias_of(fleet, rows)
+        placement = self._cluster.spares.decide(lambda: cycle.place(fleet, pod, policy, bias))
+        if placement is None:
+            reasons = extender.reasons(fleet, pod, policy, [node], rows, others=cycle.ONLY_NOMINATED)
+            [why] = [*reasons.failed.values(), *reasons.unresolvable.values()]
+            raise BindError(f"node {node} no longer fits: {why}")
+        return placement
+
+    async def _send(
+        self, placement: Placement, body: dict[str, object], term: int, answer: asyncio.Future[str]
+    ) -> None:
+        """Send a Binding until the answer is definite, and apply it to the state."""
+        try:
+            outcome, why = await self._binds.bind(placement, body, term) or (None, "the term has ended")
+        finally:
+            self._binding.discard(placement.pod.uid)
+        if outcome is not None:
+            self._apply(placement, outcome, why)
+        if not answer.done():
+            answer.set_result("" if outcome is BindOutcome.BOUND else why or "the Binding was refused without a reason")
+
+    def _apply(self, placement: Placement, outcome: BindOutcome, why: str) -> None:
+        counters.BINDS.labels(outcome.value).inc()
+        if outcome is BindOutcome.BOUND:
+            self._fleet.workload.see(placement.pod.request)
+            self._cluster.placements.finish_binding(placement.pod.uid)
+            self._reporter.scheduled(placement, assigned.devices(self._fleet, placement))
+        else:
+            log.warning("bind failed", pod=placement.pod.key, node=placement.node, outcome=outcome.value, why=why)
+            self._cluster.placements.forget(placement.pod.uid)
+
+    # --- all calls --------------------------------------------------------------------------------------------
+
+    def pod_gone(self, uid: str) -> None:
+        """Handle that a pod no longer waits: it was deleted or bound."""
+        self.reservations.pod_gone(uid)
+        self._evictions.end(uid)
+
+    def _read(self, raw: protocol.Object) -> PendingPod:
+        return extender.pod_of(protocol.read_pod(raw, self._cluster.kinds, min(self._options.schedulers)))
+
+    def _policy(self, pod: PendingPod) -> Policy:
+        return extender.policy_of(self._policy_of(pod.scheduler))
+
+    def _refusal(self, pod: PendingPod) -> str:
+        """Return why Berth does not take a pod through the extender on any node; empty if it does."""
+        if pod.scheduler not in self._options.schedulers:
+            allowed = ", ".join(sorted(self._options.schedulers))
+            return f'the extender takes no pods with schedulerName "{pod.scheduler}"; allowed are {allowed}'
+        if pod.error:
+            return invalid_request(pod.error)
+        if pod.gang is not None:
+            return f"{pod.gang.key}: gangs cannot be scheduled through the extender; {USE_BERTH}"
+        if pod.request.devices.labelled:
+            return f"the pod requests GPUs by labels alone, which kube-scheduler cannot count; {USE_BERTH}"
+        return ""
+
+    def _conflict(self, uid: str) -> str:
+        """Return why a pod cannot be decided now; empty if it can."""
+        if uid in self._binding:
+            return "the Binding of this pod is in flight; try again later"
+        charge = self._fleet.charges.get(uid)
+        if charge is not None and self.reservations.get(uid) is None:
+            return f"pod {charge.pod} is already bound to {charge.node}"
+        return ""
+
+    @contextmanager
+    def _without_reservation(self, uid: str) -> Iterator[None]:
+        """Return a context in which the Fleet lacks what is reserved for a pod."""
+        held = self._fleet.charges.get(uid) if self.reservations.get(uid) is not None else None
+        with released(self._fleet, () if held is None else (held,)):
+            yield

@@ -1,0 +1,294 @@
+"""The JSON of extenders (k8s.io/kube-scheduler/extender/v1): read requests, write answers.
+
+The Go types have no JSON tags, so the keys are the names of their fields: these are written exactly, and read in any
+case, as Go's decoder does.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from berth_api import resources
+from berth_api.request import Kinds
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.objects import pods
+
+Object = Mapping[str, Any]
+
+MAX_BYTES: Final = 64 * 2**20
+"""Bytes of a request at most: 5,000 whole Nodes of 12 KiB, for kube-schedulers without `nodeCacheCapable`."""
+MAX_UID: Final = 128
+_NAME: Final = re.compile(r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?")
+
+
+class ProtocolError(ValueError):
+    """A request does not follow the protocol; the text names the field and what is allowed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeArgs:
+    """A request for filter or prioritize (`ExtenderArgs`)."""
+
+    pod: Object
+    names: Sequence[str]
+    """Each name once, in the order of the request."""
+    nodes: Mapping[str, Object] | None = None
+    """Name -> Node; None if the request has only names (`nodeCacheCapable: true`)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilterResult:
+    """An answer to filter."""
+
+    names: Sequence[str] = ()
+    failed: Mapping[str, str] = field(default_factory=dict)
+    unresolvable: Mapping[str, str] = field(default_factory=dict)
+    error: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreemptArgs:
+    """A request for preempt (`ExtenderPreemptionArgs`)."""
+
+    pod: Object
+    victims: Mapping[str, Sequence[str]]
+    """Name of a node -> UIDs of the victims that kube-scheduler has chosen there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Victims:
+    """The victims on a node."""
+
+    uids: Sequence[str]
+    violations: int
+    """How many of them violate a PodDisruptionBudget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BindArgs:
+    """A request for bind (`ExtenderBindingArgs`)."""
+
+    namespace: str
+    name: str
+    uid: str
+    node: str
+
+    @property
+    def key(self) -> str:
+        """Return `namespace/name`."""
+        return f"{self.namespace}/{self.name}"
+
+
+# --- requests -------------------------------------------------------------------------------------------------------
+
+
+def node_args(body: bytes) -> NodeArgs:
+    """Read a request for filter or prioritize.
+
+    Raises:
+        ProtocolError: the body is no such request.
+    """
+    raw = _decoded(body)
+    pod, names, nodes = _pod(raw), _get(raw, "NodeNames"), _get(raw, "Nodes")
+    if names is not None:
+        return NodeArgs(pod=pod, names=_unique(_strings(names, "NodeNames")))
+    if nodes is None:
+        return NodeArgs(pod=pod, names=())
+    items = _list(_get(_object(nodes, "Nodes"), "Items") or [], "Nodes.items")
+    by_name = {_name_of_node(each): each for each in items}
+    return NodeArgs(pod=pod, names=list(by_name), nodes=by_name)
+
+
+def preempt_args(body: bytes) -> PreemptArgs:
+    """Read a request for preempt, with the victims' UIDs or with whole pods.
+
+    Raises:
+        ProtocolError: the body is no such request.
+    """
+    raw = _decoded(body)
+    for key in ("NodeNameToMetaVictims", "NodeNameToVictims"):
+        if victims := _get(raw, key):
+            by_node = _object(victims, key)
+            return PreemptArgs(
+                pod=_pod(raw), victims={node: _victims(each, f"{key}.{node}") for node, each in by_node.items()}
+            )
+    return PreemptArgs(pod=_pod(raw), victims={})
+
+
+def bind_args(body: bytes) -> BindArgs:
+    """Read a request for bind.
+
+    Raises:
+        ProtocolError: the body is no such request.
+    """
+    raw = _decoded(body)
+    return BindArgs(
+        namespace=_name(raw, "PodNamespace"),
+        name=_name(raw, "PodName"),
+        uid=_uid(raw, "PodUID"),
+        node=_name(raw, "Node"),
+    )
+
+
+def read_pod(raw: Object, kinds: Kinds, scheduler: str) -> PendingPod:
+    """Read the pod of a request; `scheduler` is its scheduler's name if it has none.
+
+    Raises:
+        ProtocolError: it is not a pod.
+    """
+    try:
+        spec = {"schedulerName": scheduler, **resources.from_limits(raw["spec"])}
+        return pods.pending(
+            pods.transform({"metadata": dict(raw["metadata"]), "spec": spec, "status": _status(raw)}), kinds
+        )
+    except (AttributeError, LookupError, TypeError, ValueError) as error:
+        raise ProtocolError(f"Pod: is no valid pod: {type(error).__name__}: {error}") from error
+
+
+def _status(pod: Object) -> Object:
+    nominated = _object(pod.get("status") or {}, "Pod.status").get("nominatedNodeName")
+    return {"nominatedNodeName": _string(nominated or "", "Pod.status.nominatedNodeName")}
+
+
+def _pod(raw: Object) -> Object:
+    pod = _object(_get(raw, "Pod"), "Pod")
+    metadata = _object(pod.get("metadata"), "Pod.metadata")
+    for key in ("namespace", "name"):
+        _check_name(metadata.get(key), f"Pod.metadata.{key}")
+    _check_uid(metadata.get("uid"), "Pod.metadata.uid")
+    spec = _object(pod.get("spec"), "Pod.spec")
+    _list(spec.get("containers"), "Pod.spec.containers")
+    _string(spec.get("schedulerName") or "", "Pod.spec.schedulerName")
+    if not isinstance(priority := spec.get("priority") or 0, int):
+        raise ProtocolError(f"Pod.spec.priority: must be a whole number, not {_kind(priority)}")
+    return pod
+
+
+def _victims(raw: Any, where: str) -> list[str]:
+    pods_of_node = _list(_get(_object(raw, where), "Pods") or [], f"{where}.Pods")
+    return _unique([_uid_of_victim(_object(each, f"{where}.Pods"), f"{where}.Pods") for each in pods_of_node])
+
+
+def _uid_of_victim(victim: Object, where: str) -> str:
+    metadata = victim.get("metadata")
+    uid = _get(victim, "UID") if metadata is None else _object(metadata, f"{where}.metadata").get("uid")
+    return _check_uid(uid, f"{where}.UID")
+
+
+def _name_of_node(node: Any) -> str:
+    metadata = _object(_object(node, "Nodes.items").get("metadata"), "Nodes.items.metadata")
+    return _string(metadata.get("name"), "Nodes.items.metadata.name")
+
+
+def _decoded(body: bytes) -> Object:
+    try:
+        return _object(orjson.loads(body), "the body")
+    except orjson.JSONDecodeError as error:
+        raise ProtocolError(f"the body is not JSON: {error}") from error
+
+
+def _get(raw: Object, key: str) -> Any:
+    """Return a field, whose key may be in any case; None if it is missing."""
+    if key in raw:
+        return raw[key]
+    lower = key.lower()
+    return next((value for name, value in raw.items() if name.lower() == lower), None)
+
+
+def _name(raw: Object, key: str) -> str:
+    return _check_name(_get(raw, key), key)
+
+
+def _uid(raw: Object, key: str) -> str:
+    return _check_uid(_get(raw, key), key)
+
+
+def _check_name(value: Any, where: str) -> str:
+    if not _NAME.fullmatch(text := _string(value, where)):
+        raise ProtocolError(f"{where}: must be a name of Kubernetes, not {_shown(text)}")
+    return text
+
+
+def _check_uid(value: Any, where: str) -> str:
+    text = _string(value, where)
+    if not 0 < len(text) <= MAX_UID:
+        raise ProtocolError(f"{where}: must have 1 to {MAX_UID} characters, not {len(text)}")
+    return text
+
+
+def _string(value: Any, where: str) -> str:
+    if not isinstance(value, str):
+        raise ProtocolError(f"{where}: must be a string, not {_kind(value)}")
+    return value
+
+
+def _strings(value: Any, where: str) -> list[str]:
+    values = _list(value, where)
+    if not set(map(type, values)) <= {str}:
+        raise ProtocolError(f"{where}: must have only strings")
+    return values
+
+
+def _list(value: Any, where: str) -> list[Any]:
+    if not isinstance(value, list):
+        raise ProtocolError(f"{where}: must be a list, not {_kind(value)}")
+    return value
+
+
+def _object(value: Any, where: str) -> Object:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{where}: must be an object, not {_kind(value)}")
+    return value
+
+
+def _unique(values: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys(values))
+
+
+def _kind(value: Any) -> str:
+    return {type(None): "missing", dict: "an object", list: "a list", str: "a string", bool: "a boolean"}.get(
+        type(value), "a number"
+    )
+
+
+def _shown(text: str) -> str:
+    return f'"{text[:64]}"' + ("..." if len(text) > 64 else "")  # noqa: PLR2004
+
+
+# --- answers --------------------------------------------------------------------------------------------------------
+
+
+def filter_answer(args: NodeArgs, result: FilterResult) -> bytes:
+    """Write an `ExtenderFilterResult`, in the form of its request: Nodes or NodeNames."""
+    nodes = None if args.nodes is None else {"items": [args.nodes[name] for name in result.names]}
+    return orjson.dumps(
+        {
+            "Nodes": nodes,
+            "NodeNames": None if args.nodes is not None else list(result.names),
+            "FailedNodes": result.failed,
+            "FailedAndUnresolvableNodes": result.unresolvable,
+            "Error": result.error,
+        }
+    )
+
+
+def prioritize_answer(names: Sequence[str], scores: Sequence[int]) -> bytes:
+    """Write a `HostPriorityList`."""
+    return orjson.dumps([{"Host": name, "Score": score} for name, score in zip(names, scores, strict=True)])
+
+
+def preempt_answer(victims: Mapping[str, Victims]) -> bytes:
+    """Write an `ExtenderPreemptionResult`."""
+    by_node = {
+        node: {"Pods": [{"UID": uid} for uid in each.uids], "NumPDBViolations": each.violations}
+        for node, each in victims.items()
+    }
+    return orjson.dumps({"NodeNameToMetaVictims": by_node})
+
+
+def bind_answer(error: str) -> bytes:
+    """Write an `ExtenderBindingResult`; the error is empty on success."""
+    return orjson.dumps({"Error": error})

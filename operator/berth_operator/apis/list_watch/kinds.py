@@ -1,0 +1,238 @@
+"""The kinds of nvidia-gpu-scheduler, each computed from one custom resource of Berth's; pure.
+
+An object depends on one custom resource alone, whose resourceVersion it has: a change of it is a change of that
+resource, so all replicas know the same versions.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+from berth_api import names, quantity
+from berth_api.allocation import short, visible
+from berth_api.caching import compact
+from berth_client.objects import Object
+from berth_operator.apis.aggregated import kinds
+from berth_operator.apis.aggregated.kinds import CREATED, NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, column
+
+GROUP: Final = "nvidia-gpu-scheduler"
+VERSION: Final = "v1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+NODE_LABEL: Final = "nvidia-gpu-scheduler.node"
+"""On GpuPods: the name of the node."""
+MAX_LABEL: Final = 63
+MIG_PREFIX: Final = "MIG-"
+NODE_FIELD: Final = "spec.node_name"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind(kinds.Kind):
+    """One kind of object; there are exactly those in `KINDS`."""
+
+    group: str = GROUP
+    version: str = VERSION
+    source: str
+    """The plural of the custom resource behind it."""
+    cells: Callable[[Object], Cells]
+    """Returns an object's cells in its columns."""
+    convert: Callable[[Object], Object]
+    """Returns the object's labels, spec and status."""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the custom resource behind it."""
+        return f"/apis/{names.API_VERSION}/{self.source}"
+
+    def entry(self, source: Object) -> Entry:
+        """Return the object of a custom resource."""
+        metadata = source["metadata"]
+        converted = self.convert(source)
+        labels = converted.pop("labels", {})
+        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        own = {
+            "name": name,
+            **({"namespace": namespace} if namespace else {}),
+            "uid": metadata["uid"],
+            "resourceVersion": metadata["resourceVersion"],
+            "creationTimestamp": metadata["creationTimestamp"],
+            **({"labels": labels} if labels else {}),
+        }
+        body = {"kind": self.name, "apiVersion": API_VERSION, "metadata": own, **converted}
+        fields = {NAME_FIELD: name, NAMESPACE_FIELD: namespace, NODE_FIELD: converted["spec"].get("node_name", "")}
+        return Entry(
+            key=(namespace, name),
+            version=int(metadata["resourceVersion"]),
+            labels=labels,
+            fields={field: fields[field] for field in self.fields},
+            metadata=own,
+            cells=[*self.cells(body), metadata["creationTimestamp"]],
+            body=compact(orjson.dumps(body)),
+        )
+
+
+# --- GpuNodes, of Devices -----------------------------------------------------------------------------------------
+
+
+def gpu_node(device: Object) -> Object:
+    """Return spec and status of the GpuNode of a Device: its GPUs, and which of them are not wholly free."""
+    name, status = device["metadata"]["name"], device.get("status") or {}
+    cards = [card for card in device["spec"].get("devices") or () if card["type"] == names.GPU]
+    uses = {use["minor"]: use for use in status.get("devices") or () if use["type"] == names.GPU}
+    return {
+        "spec": {
+            "device_infos": {
+                card["id"]: _info(card, (card.get("topology") or {}).get("busID"), name) for card in cards
+            },
+            "device_models": _by_model(cards),
+            "device_busy": sorted(card["id"] for card in cards if not _is_idle(card, uses.get(card["minor"]))),
+            "report_time": reported_at(device),
+        },
+        "status": _health(name, status.get("conditions") or ()),
+    }
+
+
+def _info(card: Mapping[str, Any], bus_id: str | None, node: str, device_id: str | None = None) -> dict[str, str]:
+    """Return what the original calls a GpuInfo; it leaves out what is not known."""
+    info = {
+        "device_id": device_id or card["id"],
+        "device_model": card.get("model"),
+        "device_busid": bus_id,
+        "device_node": node,
+    }
+    return {field: value for field, value in info.items() if value}
+
+
+def _by_model(cards: Iterable[Mapping[str, Any]]) -> dict[str, list[str]]:
+    models: dict[str, list[str]] = {}
+    for card in cards:
+        models.setdefault(str(card.get("model", "")).strip().lower(), []).append(card["id"])
+    return {model: sorted(ids) for model, ids in sorted(models.items())}
+
+
+def _is_idle(card: Mapping[str, Any], use: Mapping[str, Any] | None) -> bool:
+    """Return whether all of a card can be allocated, by the operator's account; without one it cannot."""
+    if use is None or use.get("holders"):
+        return False
+    free = {short(name): quantity.parse(amount) for name, amount in (use.get("free") or {}).items()}
+    # Of a card in MIG mode its instances are free, and of no other card less than what the spec lists.
+    total = {short(name): quantity.parse(amount) for name, amount in (card.get("resources") or {}).items()}
+    return any(free.values()) and all(amount >= total.get(name, 0) for name, amount in free.items())
+
+
+def _health(node: str, conditions: Iterable[Mapping[str, Any]]) -> dict[str, str]:
+    ready = next((each for each in conditions if each["type"] == names.READY), None)
+    if ready is None:
+        return {"node": node, "health": "False", "message": "the operator has not seen the node's Device yet"}
+    return {
+        "node": node,
+        "health": "True" if ready["status"] == "True" else "False",
+        "message": ready.get("message", ""),
+        # While healthy: since when; else: until when.
+        "last_health_time": ready["lastTransitionTime"],
+        "last_transition_time": ready["lastTransitionTime"],
+    }
+
+
+# --- GpuPods, of GpuPods ------------------------------------------------------------------------------------------
+
+
+def gpu_pod(source: Object) -> Object:
+    """Return labels, spec and status of the GpuPod of a custom resource of the same name."""
+    metadata, spec = source["metadata"], source["spec"]
+    node = spec["nodeName"]
+    cards = spec.get("cards") or ()
+    containers = [
+        {"container_name": container["name"], "device_info": _infos(container.get("devices") or (), cards, node)}
+        for container in spec.get("containers") or ()
+    ]
+    # Kubelet gives shares to no container: they are the pod's.
+    shares = _infos(spec.get("allocated") or (), cards, node)
+    return {
+        "labels": {NODE_LABEL: node} if len(node) <= MAX_LABEL else {},
+        "spec": {
+            "pod_name": metadata["name"],
+            "pod_namespace": metadata["namespace"],
+            "node_name": node,
+            "containers_device": [*containers, *([{"device_info": shares}] if shares else [])],
+        },
+        "status": {"last_changed_time": reported_at(source)},
+    }
+
+
+def _infos(devices: Iterable[Mapping[str, Any]], cards: Iterable[Mapping[str, Any]], node: str) -> list[dict[str, str]]:
+    by_id = {card["id"]: card for card in cards}
+    by_minor = {card["minor"]: card for card in cards}
+    infos = []
+    for device in devices:
+        if device["type"] == names.GPU:
+            device_id = visible(device["id"])
+            # A card that is gone may have had the minor that another has now.
+            known = by_minor.get(device["minor"]) if device_id.startswith(MIG_PREFIX) else by_id.get(device_id)
+            card = known or {"id": device_id}
+            infos.append(_info(card, card.get("busID"), node, device_id))
+    return infos
+
+
+def reported_at(source: Object) -> str:
+    """Return when the spec was last written."""
+    metadata = source["metadata"]
+    written = [each.get("time", "") for each in metadata.get("managedFields") or () if not each.get("subresource")]
+    return max(written, default="") or str(metadata["creationTimestamp"])
+
+
+# --- columns of kubectl -------------------------------------------------------------------------------------------
+
+
+def _node_cells(obj: Object) -> Cells:
+    spec, status = obj["spec"], obj["status"]
+    return [
+        status["health"],
+        len(spec["device_infos"]),
+        len(spec["device_busy"]),
+        ", ".join(spec["device_models"]),
+        status["message"],
+    ]
+
+
+def _pod_cells(obj: Object) -> Cells:
+    spec = obj["spec"]
+    ids = dict.fromkeys(each["device_id"] for listed in spec["containers_device"] for each in listed["device_info"])
+    return [spec["node_name"], len(ids), obj["status"]["last_changed_time"], ", ".join(ids)]
+
+
+NODES: Final = Kind(
+    name="GpuNode",
+    plural="gpunodes",
+    namespaced=False,
+    source=names.DEVICES,
+    fields=frozenset({NAME_FIELD, NAMESPACE_FIELD}),
+    columns=(
+        column("Health"),
+        column("GPUs", "integer"),
+        column("Busy", "integer"),
+        column("Models"),
+        column("Message", wide=True),
+        CREATED,
+    ),
+    cells=_node_cells,
+    convert=gpu_node,
+)
+PODS: Final = Kind(
+    name="GpuPod",
+    plural="gpupods",
+    namespaced=True,
+    source=names.GPUPODS,
+    fields=frozenset({NAME_FIELD, NAMESPACE_FIELD, NODE_FIELD}),
+    columns=(
+        column("Node"),
+        column("GPUs", "integer"),
+        column("Update"),
+        column("IDs", wide=True),
+        CREATED,
+    ),
+    cells=_pod_cells,
+    convert=gpu_pod,
+)
+KINDS: Final = (NODES, PODS)

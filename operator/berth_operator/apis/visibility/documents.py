@@ -1,0 +1,195 @@
+"""The discovery and OpenAPI documents of the visibility API; pure."""
+
+from typing import Final
+
+from berth_operator.apis.aggregated import discovery, openapi
+from berth_operator.apis.aggregated.openapi import (
+    Schema,
+    of_flag,
+    of_list,
+    of_map,
+    of_number,
+    of_object,
+    of_text,
+    of_texts,
+)
+from berth_operator.apis.visibility.kinds import EXPLANATION, EXPLANATIONS, GROUP, KINDS, PODS, VERSION
+
+_AMOUNTS: Final = of_map(
+    "Resource -> amount.", of_number("Memory is in bytes, cpu in thousandths, gpu-core in hundredths.")
+)
+_GANG_FIELDS: Final[dict[str, Schema]] = {
+    "name": of_text("Name of the group."),
+    "members": of_number("Members that wait or have a node."),
+    "required": of_number("Members that must be placed, or none is."),
+}
+_GANG: Final = "The pod group; absent for single pods."
+_FREE: Final = of_object("A resource of the Node.", total=of_number("Allocatable."), free=of_number("Not requested."))
+
+_SCHEMAS: Final[dict[str, Schema]] = {
+    "FleetNode": of_object(
+        "A node with a Device, its cards and what is free. It names no pods.",
+        ready=of_flag("Whether the Node is ready."),
+        schedulable=of_flag("Whether the Node is not cordoned."),
+        reporting=of_flag("Whether the agent renews its Lease."),
+        blocked=of_text("Why no devices are allocated there; empty if they are."),
+        models=of_map("Model -> number of devices.", of_number("Devices.")),
+        zone=of_text("Label topology.kubernetes.io/zone."),
+        rack=of_text("The label of the narrowest topology domain above the node that gangs are placed in."),
+        devices=of_list(
+            "What the Device lists.",
+            of_object(
+                "One card.",
+                type=of_text("gpu, rdma, fpga, or a type of a plug-in."),
+                minor=of_number("Its number on the node."),
+                id=of_text("UUID of a GPU, PCI address of others."),
+                model=of_text("Model as the driver reports it."),
+                healthy=of_flag("Whether it, or its instances, can be allocated."),
+                message=of_text("The faults that the agent reports."),
+                total=_AMOUNTS,
+                free=_AMOUNTS,
+                users=of_number("Number of grants of pods."),
+                numaNode=of_number("-1 if it is not known."),
+                pcie=of_text("The PCIe switch; empty if it is not known."),
+                mig=of_list(
+                    "MIG instances.",
+                    of_object(
+                        "One instance.",
+                        profile=of_text("Its profile."),
+                        minor=of_number("The card."),
+                        free=of_flag("Whether no pod holds it."),
+                    ),
+                ),
+                links=of_map("Id of another card -> kind of link.", of_text("Kind of link.")),
+                metrics=of_object(
+                    "What was measured; absent if that is not known, or too old.",
+                    utilization=of_number("Share of the time in which a kernel ran, 0 to 1.", whole=False),
+                    memoryUsed=of_number("Bytes."),
+                    power=of_number("Watts.", whole=False),
+                ),
+            ),
+        ),
+        resources=of_map("cpu, memory and pods.", _FREE),
+    ),
+    "QueuedPod": of_object(
+        "A pod that waits for a node.",
+        position=of_number("1 is tried next; counts the pods of all namespaces."),
+        state=of_text("active, backoff or unschedulable."),
+        priority=of_number("The pod's priority."),
+        waitingSeconds=of_number("Seconds since its creation, when this was rendered."),
+        scheduler=of_text("The pod's schedulerName."),
+        requests=_AMOUNTS,
+        backoffSeconds=of_number("Seconds until it is active again; 0 if it does not back off.", whole=False),
+        wakesOn=of_texts("The events after which it is tried again."),
+        message=of_text("Why it waits."),
+        gang=of_object(_GANG, **_GANG_FIELDS),
+        reservedNode=of_text("The node that is reserved for it."),
+    ),
+    "Holder": of_object(
+        "A pod that holds devices.",
+        node=of_text("Its node."),
+        owner=of_object("Its controller.", kind=of_text("Empty for none."), name=of_text("Name.")),
+        scheduler=of_text("The pod's schedulerName."),
+        since=of_text("When kubelet started it; empty if that is not known."),
+        endsBy=of_text("When it has ended at the latest (activeDeadlineSeconds); empty if that is not limited."),
+        devices=of_list(
+            "The devices.",
+            of_object(
+                "A device, or a part of one.",
+                type=of_text("Type of device."),
+                minor=of_number("The card; negative if the Device no longer lists it."),
+                id=of_text("The device, instance or replica."),
+                model=of_text("Model of the card."),
+                amounts=_AMOUNTS,
+            ),
+        ),
+        drifted=of_flag("Whether it holds other devices than it was allocated."),
+    ),
+    EXPLANATION: of_object(
+        "Why a pod waits.",
+        state=of_text("Waiting, BackingOff, Active, Gated, Binding, Bound or NotManaged."),
+        message=of_text("The message of its condition PodScheduled, or why there is none."),
+        nodes=of_number("Number of nodes that the decision considered."),
+        groups=of_list(
+            "Nodes that are rejected for the same reasons, the largest group first.",
+            of_object(
+                "A group of nodes.",
+                reasons=of_texts("The reasons of all filters that reject these nodes."),
+                counted=of_texts("The reasons that the condition counts."),
+                filters=of_texts("The filters."),
+                count=of_number("Number of nodes."),
+                nodes=of_texts("The first names."),
+            ),
+        ),
+        nearest=of_list(
+            "The nodes that lack least.",
+            of_object(
+                "A node.",
+                node=of_text("Its name."),
+                resources=_AMOUNTS,
+                cards=of_list(
+                    "Cards that must become free, wholly or in part.",
+                    of_object(
+                        "A card.",
+                        type=of_text("Type of device."),
+                        minor=of_number("The card."),
+                        amounts=_AMOUNTS,
+                    ),
+                ),
+            ),
+        ),
+        fitsNow=of_flag("Whether it would be placed now."),
+        fitsWhenEmpty=of_number("Nodes that would take it without other pods; if 0, waiting alone cannot help."),
+        newNodeHelps=of_flag("Whether another node like one of these would take it."),
+        preemption=of_object(
+            "Whether evictions would help; absent for gangs, and where they are never tried.",
+            possible=of_flag("Whether they would."),
+            message=of_text("How many pods, or why not."),
+        ),
+        gang=of_object(
+            _GANG,
+            **_GANG_FIELDS,
+            firstWithoutPlace=of_text(
+                "The first member without a place; empty if all have one, or the group has too few."
+            ),
+        ),
+        reservation=of_object(
+            "Its node reservation.", node=of_text("The node."), message=of_text("What it waits for.")
+        ),
+        queue=of_object(
+            "Its place in the queue; absent when bound.",
+            position=of_number("1 is tried next."),
+            of=of_number("Number of pods in the queue."),
+            state=of_text("active, backoff or unschedulable."),
+            backoffSeconds=of_number("Seconds until it is active again.", whole=False),
+            wakesOn=of_texts("The events after which it is tried again."),
+        ),
+        bind=of_object(
+            "Why it was bound to its node; absent while it waits.",
+            kept=of_flag("Whether the leader keeps the points: it does for its last 1,000 binds."),
+            node=of_text("The node."),
+            scores=of_list(
+                "The node and up to two runners-up.",
+                of_object(
+                    "A node.",
+                    node=of_text("Its name."),
+                    total=of_number("The sum of the points, by which nodes are compared.", whole=False),
+                    terms=of_map("Score -> weighted points.", of_number("Points.", whole=False)),
+                ),
+            ),
+        ),
+    ),
+}
+_EXPLANATION_RESOURCE: Final[discovery.Document] = {
+    "name": f"{PODS}/{EXPLANATIONS}",
+    "singularName": "",
+    "namespaced": True,
+    "kind": EXPLANATION,
+    "verbs": ["get"],
+}
+
+DOCUMENTS: Final = {
+    **discovery.documents(GROUP, VERSION, [*map(discovery.resource, KINDS), _EXPLANATION_RESOURCE]),
+    **openapi.documents(GROUP, VERSION, _SCHEMAS, KINDS),
+}
+"""Path -> document."""

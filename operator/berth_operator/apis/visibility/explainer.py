@@ -1,0 +1,222 @@
+"""Explains pods on request: one at a time, each at most once a second, and in a small share of the loop's time.
+
+An explanation costs about ten decisions and cannot be divided, so a pause that is a multiple of it follows.
+"""
+
+import time
+from collections.abc import Callable, Collection
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import orjson
+import structlog
+
+from berth_api import keys
+from berth_client.errors import ApiError
+from berth_client.objects import Object
+from berth_operator.apis.aggregated.statuses import not_found, too_many, unavailable
+from berth_operator.apis.visibility import explanation, sources
+from berth_operator.apis.visibility.explanation import PodId, bare_object
+from berth_operator.apis.visibility.slices import Budget, Slices
+from berth_operator.clients.bucket import Bucket
+from berth_operator.core.advice.explanation import Explanation, explain
+from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.ranking import Ranking
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.queue.order import Place, places
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.metrics import counters
+from berth_operator.state.cache.cluster import Cluster
+
+RATE: Final = 20.0
+"""Explanations a second for one user."""
+KEPT_SECONDS: Final = 1.0
+MAX_KEPT: Final = 256
+MAX_USERS: Final = 1024
+MAX_MEMBERS: Final = 16
+"""Waiting members of a gang up to which all are placed for an explanation; each takes about two decisions."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Pods(Protocol):
+    """The subset of `kube.KubeClient` that is used here."""
+
+    async def get_pod(self, namespace: str, name: str) -> Object:
+        """Read a pod at quorum."""
+
+
+class Explainer:
+    """Answers with explanations as JSON."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: Pods,
+        policy: Callable[[str], Policy],
+        managed: Callable[[], Collection[str]],
+        ranking: Callable[[str], Ranking | None],
+    ) -> None:
+        """Create an explainer.
+
+        `managed` returns the scheduler names whose pods Berth places, `ranking` the points of the bind of a pod's UID.
+        """
+        self._cluster, self._pods, self._policy = cluster, pods, policy
+        self._managed, self._ranking = managed, ranking
+        self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
+        """(namespace, name) -> when it was explained, and the explanation."""
+        self._buckets: dict[str, Bucket] = {}
+        """User -> what is left of their rate."""
+        self._budget = Budget(cluster.clock)
+        self._queue: tuple[float, dict[str, Place]] | None = None
+        """When the order of the queue was computed, and the places by UID."""
+
+    async def explain(self, user: str, namespace: str, name: str) -> bytes:
+        """Return the explanation of a pod for a user.
+
+        Raises:
+            StatusError: there is no such pod, or there are too many requests.
+            ApiError: the API server refused to show the pod.
+            Unreachable: the API server did not answer.
+        """
+        self._admit(user)
+        if (kept := self._fresh(namespace, name)) is not None:
+            return kept
+        async with self._budget.turn():
+            # Another request may have asked for the same pod meanwhile.
+            if (kept := self._fresh(namespace, name)) is None:
+                kept = orjson.dumps(await self._explained(namespace, name))
+                self._keep(namespace, name, kept)
+        return kept
+
+    # --- limits -------------------------------------------------------------------------------------------------
+
+    def _admit(self, user: str) -> None:
+        """Count a request of a user.
+
+        Raises:
+            StatusError: there are too many.
+        """
+        if user not in self._buckets and len(self._buckets) >= MAX_USERS:
+            self._buckets.pop(next(iter(self._buckets)))
+        bucket = self._buckets.setdefault(user, Bucket(rate=RATE, clock=self._cluster.clock))
+        if not bucket.take():
+            raise too_many("too many explanations, try again later", retry_after=1)
+
+    def _fresh(self, namespace: str, name: str) -> bytes | None:
+        at, kept = self._kept.get((namespace, name), (0.0, b""))
+        return kept if kept and self._cluster.clock() - at < KEPT_SECONDS else None
+
+    def _keep(self, namespace: str, name: str, body: bytes) -> None:
+        if len(self._kept) >= MAX_KEPT:
+            self._kept.clear()
+        self._kept[namespace, name] = self._cluster.clock(), body
+
+    # --- explanations -------------------------------------------------------------------------------------------
+
+    async def _explained(self, namespace: str, name: str) -> Object:
+        found = self._find(namespace, name)
+        if isinstance(found, PendingPod):
+            return await self._of_pending(found)
+        if isinstance(found, Charge):
+            return self._of_bound(PodId(namespace=namespace, name=name, uid=found.uid), found)
+        return self._of_unknown(await self._read(namespace, name))
+
+    def _of_bound(self, pod: PodId, charge: Charge) -> Object:
+        bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, f"bound to node {charge.node}")
+        is_ours = bound["state"] == explanation.BOUND
+        return {**bound, "bind": explanation.bind(charge.node, self._ranking(charge.uid))} if is_ours else bound
+
+    def _find(self, namespace: str, name: str) -> PendingPod | Charge | None:
+        """Return a pod by its name."""
+        began, key = time.thread_time(), keys.join(namespace, name)
+        pending, charges = self._cluster.pending.values(), self._cluster.fleet.charges.values()
+        try:
+            pod = next((each for each in pending if each.name == name and each.namespace == namespace), None)
+            return pod or next((each for each in charges if each.pod == key), None)
+        finally:
+            self._budget.spend(time.thread_time() - began)
+
+    async def _of_pending(self, pod: PendingPod) -> Object:
+        cluster = self._cluster
+        pod_id = PodId(namespace=pod.namespace, name=pod.name, uid=pod.uid)
+        if pod.uid in cluster.fleet.charges:
+            node = cluster.fleet.charges[pod.uid].node
+            return bare_object(pod_id, explanation.BINDING, f"it is being bound to node {node}")
+        queue = await self._places()
+        if (current := cluster.pending.get(pod.uid)) is None or pod.uid in cluster.fleet.charges:
+            raise unavailable("the pod has just been bound or deleted, ask again")
+        pod = current
+        began = time.thread_time()
+        try:
+            explained, of_gang = self._explain(pod)
+        except PluginFailedError as error:
+            raise unavailable(f"the pod cannot be explained: {error}") from error
+        finally:
+            counters.VISIBILITY_EXPLANATIONS.inc()
+            self._budget.spend(time.thread_time() - began)
+        return explanation.explanation_object(
+            pod,
+            queue.get(pod.uid),
+            explained,
+            nodes=int(cluster.fleet.present.sum()),
+            queued=len(queue),
+            now=cluster.clock(),
+            gang=explanation.gang(sources.gang(cluster, pod), of_gang),
+        )
+
+    def _explain(self, pod: PendingPod) -> tuple[Explanation, GangExplanation | None]:
+        """Explain a pod; of a gang, its first member without a node while the others have theirs."""
+        cluster, policy = self._cluster, self._policy(pod.scheduler)
+        if pod.gang is None:
+            return explain(cluster.fleet, pod, policy, cluster.budgets, cluster.placements.in_flight()), None
+        unit, of_gang = cluster.gangs.unit(pod.gang), None
+        if unit is not None and unit.size <= MAX_MEMBERS:
+            of_gang = explain_gang(cluster.fleet, unit, policy)
+            if of_gang.explanation is not None:
+                return of_gang.explanation, of_gang
+        return explain(cluster.fleet, pod, policy), of_gang
+
+    def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
+        if scheduler in self._managed():
+            return bare_object(pod, state, message)
+        return bare_object(pod, explanation.NOT_MANAGED, f'Berth does not schedule pods of schedulerName "{scheduler}"')
+
+    def _of_unknown(self, raw: Object) -> Object:
+        """Return the explanation of a pod that decisions do not know: it has gates, has ended, or is new."""
+        metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
+        pod = PodId(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
+        scheduler = spec.get("schedulerName") or ""
+        if gates := spec.get("schedulingGates"):
+            listed = ", ".join(gate["name"] for gate in gates)
+            return self._of_scheduler(pod, scheduler, explanation.GATED, f"scheduling is blocked by gates: {listed}")
+        if (phase := status.get("phase")) in ("Succeeded", "Failed"):
+            return bare_object(pod, explanation.NOT_MANAGED, f"the pod has ended: {phase}")
+        if metadata.get("deletionTimestamp"):
+            return bare_object(pod, explanation.NOT_MANAGED, "the pod is being deleted")
+        if scheduler in self._managed():
+            raise unavailable("the operator has not seen the pod yet")
+        return self._of_scheduler(pod, scheduler, explanation.NOT_MANAGED, "")
+
+    async def _read(self, namespace: str, name: str) -> Any:
+        try:
+            return await self._pods.get_pod(namespace, name)
+        except ApiError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                raise not_found(f'pods "{name}" not found') from error
+            raise
+
+    async def _places(self) -> dict[str, Place]:
+        """Return the places of all waiting pods by UID, at most a second old."""
+        cluster = self._cluster
+        if self._queue is None or cluster.clock() - self._queue[0] >= KEPT_SECONDS:
+            at, slices = cluster.clock(), Slices()
+            steps = slices.of(places(cluster.queue, cluster.pending, cluster.fleet.charges))
+            try:
+                self._queue = at, {place.pod.uid: place async for place in steps if place is not None}
+            finally:
+                self._budget.spend(slices.spent)
+        return self._queue[1]

@@ -1,0 +1,170 @@
+"""The explanation of a pod as an object; pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth_client.objects import Object
+from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
+from berth_operator.apis.visibility.sources import backoff_seconds
+from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
+from berth_operator.core.advice.gang_explanation import GangExplanation
+from berth_operator.core.advice.lacking import CardLack
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.ranking import Ranking
+from berth_operator.core.queue import event_labels
+from berth_operator.core.queue.order import Place
+from berth_operator.core.values.request import PendingPod
+
+WAITING: Final = "Waiting"
+BACKING_OFF: Final = "BackingOff"
+ACTIVE: Final = "Active"
+GATED: Final = "Gated"
+BINDING: Final = "Binding"
+BOUND: Final = "Bound"
+NOT_MANAGED: Final = "NotManaged"
+_OF_PLACES: Final = {
+    event_labels.ACTIVE: ACTIVE,
+    event_labels.BACKOFF: BACKING_OFF,
+    event_labels.UNSCHEDULABLE: WAITING,
+}
+MAX_NODES: Final = 100
+"""Names of nodes of a group."""
+RESERVED: Final = "reserved on "
+"""Begins the sentence about a node reservation in a condition."""
+UNDECIDED: Final = "the pod has not been tried yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodId:
+    """The pod that is explained."""
+
+    namespace: str
+    name: str
+    uid: str
+
+
+def bare_object(pod: PodId, state: str, message: str) -> Object:
+    """Return the explanation of a pod that needs none."""
+    metadata = {"name": pod.name, "namespace": pod.namespace, "uid": pod.uid}
+    return {
+        "kind": EXPLANATION,
+        "apiVersion": API_VERSION,
+        "metadata": metadata,
+        "state": state,
+        "message": message,
+    }
+
+
+def explanation_object(
+    pod: PendingPod,
+    place: Place | None,
+    explanation: Explanation,
+    *,
+    nodes: int,
+    queued: int,
+    now: float,
+    gang: Object | None,
+) -> Object:
+    """Return the explanation of a waiting pod.
+
+    Args:
+        pod: the pod.
+        place: its place in the queue; None if it is not there.
+        explanation: why it fits nowhere; of a gang, why its first member without a node does not.
+        nodes: number of nodes that the decision considered.
+        queued: number of pods in the queue.
+        now: monotonic seconds.
+        gang: its gang; None for single pods.
+    """
+    state = ACTIVE if place is None else _OF_PLACES[place.state]
+    body = bare_object(PodId(namespace=pod.namespace, name=pod.name, uid=pod.uid), state, _message(pod, explanation))
+    body |= {
+        "nodes": nodes,
+        "groups": [_group(group) for group in explanation.groups],
+        "nearest": [_near(near) for near in explanation.nearest],
+        "fitsNow": isinstance(explanation.result, Placement),
+        "fitsWhenEmpty": explanation.fits_when_empty,
+        "newNodeHelps": explanation.new_node_helps,
+    }
+    if explanation.preemption is not None:
+        body["preemption"] = _preemption(explanation.preemption)
+    if gang is not None:
+        body["gang"] = gang
+    if pod.reserved_node:
+        body["reservation"] = {"node": pod.reserved_node, "message": _reservation(pod.last_message)}
+    if place is not None:
+        body["queue"] = {
+            "position": place.position,
+            "of": queued,
+            "state": place.state,
+            "backoffSeconds": backoff_seconds(place, now),
+            "wakesOn": event_labels.awaited(place.wakes_on),
+        }
+    return body
+
+
+def gang(known: Object | None, explanation: GangExplanation | None) -> Object | None:
+    """Return a gang, with its first member without a node; None for single pods."""
+    if known is None:
+        return None
+    first = None if explanation is None else explanation.first
+    return {**known, "firstWithoutPlace": "" if first is None else first.name}
+
+
+def bind(node: str, ranking: Ranking | None) -> Object:
+    """Return the points of the node of a bind and of its runners-up; none if they are not kept."""
+    scores = [] if ranking is None else ranking.scores()
+    return {
+        "kept": ranking is not None,
+        "node": node,
+        "scores": [
+            {
+                "node": score.node,
+                "total": round(score.total, 2),
+                "terms": {name: round(points, 2) for name, points in score.terms},
+            }
+            for score in scores
+        ],
+    }
+
+
+def _preemption(answer: PreemptionAnswer) -> Object:
+    if not answer.node:
+        return {"possible": False, "message": answer.message}
+    message = f"{answer.victims} pod(s) of lower priority on node {answer.node} would be evicted"
+    return {"possible": True, "message": message}
+
+
+def _message(pod: PendingPod, explanation: Explanation) -> str:
+    if pod.last_message:
+        return pod.last_message
+    return explanation.result.message if isinstance(explanation.result, Failure) else UNDECIDED
+
+
+def _reservation(message: str) -> str:
+    """Return the sentence about a node reservation in a condition's message; empty if there is none yet."""
+    begins = message.find(RESERVED)
+    return message[begins:] if begins >= 0 else ""
+
+
+def _group(group: NodeGroup) -> Object:
+    return {
+        "reasons": list(group.reasons),
+        "counted": list(group.counted),
+        "filters": list(group.filters),
+        "count": len(group.nodes),
+        "nodes": list(group.nodes[:MAX_NODES]),
+    }
+
+
+def _near(near: NearNode) -> Object:
+    return {
+        "node": near.node,
+        "resources": dict(near.lack.resources),
+        "cards": [_card(card) for card in near.lack.cards],
+    }
+
+
+def _card(card: CardLack) -> Mapping[str, Any]:
+    return {"type": card.type, "minor": card.minor, "amounts": dict(card.amounts)}

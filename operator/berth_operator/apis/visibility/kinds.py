@@ -1,0 +1,96 @@
+"""The kinds of the visibility API, and their rows in tables; pure."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from berth_api.names import GPU
+from berth_client.objects import Object
+from berth_operator.apis.aggregated import kinds
+from berth_operator.apis.aggregated.kinds import NAME_FIELD, NAMESPACE_FIELD, Cells, column
+
+GROUP: Final = "visibility.berth.dev"
+VERSION: Final = "v1alpha1"
+API_VERSION: Final = f"{GROUP}/{VERSION}"
+API_SERVICE: Final = f"{VERSION}.{GROUP}"
+EXPLANATION: Final = "PodExplanation"
+PODS: Final = "pods"
+EXPLANATIONS: Final = "explanation"
+"""The subresource of `PODS`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Kind(kinds.Kind):
+    """One kind of row; there are exactly those in `KINDS`."""
+
+    group: str = GROUP
+    version: str = VERSION
+    fields: frozenset[str] = frozenset({NAME_FIELD, NAMESPACE_FIELD})
+    verbs: tuple[str, ...] = ("list", "watch")
+    cells: Callable[[Object], Cells]
+    """Returns the cells of a row in its columns."""
+
+
+def _fleet_cells(row: Object) -> Cells:
+    gpus = [device for device in row["devices"] if device["type"] == GPU]
+    state = "Ready" if row["ready"] and not row["blocked"] else "Blocked"
+    unused = sum(device["healthy"] and not device["users"] for device in gpus)
+    models = ", ".join(sorted({device["model"] for device in gpus if device["model"]}))
+    return [state, len(gpus), unused, sum(not device["healthy"] for device in gpus), models, row["blocked"]]
+
+
+def _queue_cells(row: Object) -> Cells:
+    requests = ", ".join(f"{name}={amount}" for name, amount in row["requests"].items())
+    return [row["position"], row["state"], row["priority"], row["waitingSeconds"], requests, row["message"]]
+
+
+def _holder_cells(row: Object) -> Cells:
+    owner = row["owner"]
+    devices = ", ".join(f"{device['type']} {device['minor']}" for device in row["devices"])
+    owned_by = f"{owner['kind']}/{owner['name']}" if owner["kind"] else ""
+    return [row["node"], devices, owned_by, row["since"], row["endsBy"], row["scheduler"]]
+
+
+FLEET: Final = Kind(
+    name="FleetNode",
+    plural="fleet",
+    namespaced=False,
+    columns=(
+        column("State"),
+        column("GPUs", "integer"),
+        column("Unused", "integer"),
+        column("Unhealthy", "integer"),
+        column("Models"),
+        column("Blocked by", wide=True),
+    ),
+    cells=_fleet_cells,
+)
+QUEUE: Final = Kind(
+    name="QueuedPod",
+    plural="queue",
+    namespaced=True,
+    columns=(
+        column("Position", "integer"),
+        column("State"),
+        column("Priority", "integer"),
+        column("Waiting", "integer"),
+        column("Requests"),
+        column("Message", wide=True),
+    ),
+    cells=_queue_cells,
+)
+HOLDERS: Final = Kind(
+    name="Holder",
+    plural="holders",
+    namespaced=True,
+    columns=(
+        column("Node"),
+        column("Devices"),
+        column("Owner"),
+        column("Since", "date"),
+        column("Ends by", wide=True),
+        column("Scheduler", wide=True),
+    ),
+    cells=_holder_cells,
+)
+KINDS: Final = (FLEET, QUEUE, HOLDERS)

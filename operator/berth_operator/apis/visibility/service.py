@@ -1,0 +1,186 @@
+"""The visibility API as a part of the operator: what runs in every replica, and what only in the leader."""
+
+import asyncio
+import ssl
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import structlog
+from aiohttp import web
+
+from berth_client.reviews import Reviews
+from berth_operator.apis.aggregated import front_proxies
+from berth_operator.apis.aggregated.access import Access, FrontProxy
+from berth_operator.apis.aggregated.requests import Limits, raw_refusal
+from berth_operator.apis.aggregated.statuses import too_many
+from berth_operator.apis.serving.certificates import ApiService, Shared
+from berth_operator.apis.serving.connections import Connections
+from berth_operator.apis.serving.tls import Clients, ServedCertificate
+from berth_operator.apis.visibility.certificate import ReplicaCertificate
+from berth_operator.apis.visibility.explainer import Explainer, Pods
+from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
+from berth_operator.apis.visibility.relay import Relay
+from berth_operator.apis.visibility.row_cache import RowCache, Source
+from berth_operator.apis.visibility.server import Leading, Server
+from berth_operator.apis.visibility.slices import LoopTurns
+from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
+from berth_operator.clients.kube import KubeClient
+from berth_operator.clients.leader import LeaderElection
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.ranking import Ranking
+from berth_operator.metrics import counters
+from berth_operator.settings.flags import Settings
+from berth_operator.state.cache.cluster import Cluster
+
+CONNECTIONS: Final = 4
+"""To the API server, for reviews of clients."""
+REQUEST_CONNECTIONS: Final = 112
+"""Connections beyond those of watches; each API server keeps up to 25 that are idle."""
+SHUTDOWN_SECONDS: Final = 0.05
+"""For which watches delay the end of a leader, whose LeaderLease the next one waits for."""
+PAUSE_SECONDS: Final = 5.0
+"""After a failure, before the API is served again."""
+COMPONENT: Final = "visibility"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decisions:
+    """What the API uses of the leader's decisions."""
+
+    cluster: Cluster
+    policy: Callable[[str], Policy]
+    """Returns the policy of a scheduler name."""
+    managed: Callable[[], Collection[str]]
+    """Returns the scheduler names whose pods Berth places."""
+    ranking: Callable[[str], Ranking | None]
+    """Returns the points of the bind of a pod's UID, while they are kept."""
+    rack_key: Callable[[], str]
+    """Returns the label that names a node's rack; empty for none."""
+
+
+class VisibilityService:
+    """Serves the visibility API by the settings; without a port it does nothing."""
+
+    def __init__(self, *, settings: Settings, election: LeaderElection, pods: Pods, decisions: Decisions) -> None:
+        self._settings, self._election, self._pods, self._decisions = settings, election, pods, decisions
+        self._leading: Leading | None = None
+
+    async def serve(self) -> None:
+        """Serve until cancelled; a failure does not end the process: the API is served again after a pause."""
+        while self._settings.visibility_port:
+            try:
+                await self._serve()
+            except Exception:
+                counters.VISIBILITY_FAILURES.labels("server").inc()
+                log.exception("visibility API not served", again_in=PAUSE_SECONDS)
+            await asyncio.sleep(PAUSE_SECONDS)
+
+    async def _serve(self) -> None:
+        """Serve until cancelled; if the front proxy has other authorities, end all connections and begin again."""
+        settings = self._settings
+        # A client of its own, so that reviews do not queue behind binds.
+        client = await KubeClient.connect(settings.kubeconfig, "berth-operator/visibility", limit=CONNECTIONS)
+        try:
+            reviews = Reviews(api=client, clock=time.monotonic)
+            front_proxy = await front_proxies.another(client, None, settings.visibility_period)
+            while True:
+                front_proxy = await self._serve_for(front_proxy, client, reviews)
+        finally:
+            client.close()
+
+    def lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
+        """Answer from the state of this replica, which has read the cluster."""
+        if not self._settings.visibility_port:
+            return
+        decisions, cluster = self._decisions, self._decisions.cluster
+        sources: tuple[Source, ...] = (
+            FleetRows(cluster, decisions.rack_key),
+            QueueRows(cluster),
+            HolderRows(cluster),
+        )
+        turns = LoopTurns()
+        caches = {each.kind: RowCache(each, term=term, clock=cluster.clock, turns=turns) for each in sources}
+        for cache in caches.values():
+            tasks.create_task(cache.run())
+        explainer = Explainer(
+            cluster=cluster,
+            pods=self._pods,
+            policy=decisions.policy,
+            managed=decisions.managed,
+            ranking=decisions.ranking,
+        )
+        self._leading = Leading(caches=caches, explainer=explainer)
+
+    async def _serve_for(self, front_proxy: FrontProxy, client: KubeClient, reviews: Reviews) -> FrontProxy:
+        """Serve users that a front proxy names, until there is another one; return that one."""
+        settings = self._settings
+        shared = ReplicaCertificate(self._shared(client), period=settings.visibility_period)
+        # TLS verifies by both; whose certificate it is decides what it is good for.
+        clients = Clients(authorities=lambda: front_proxy.authorities + shared.bundle)
+        certificate = ServedCertificate(source=shared, period=settings.visibility_period, clients=clients)
+        await certificate.load()
+        access = Access(front_proxy=front_proxy, reviews=reviews, group=GROUP, version=VERSION)
+        server = self._server(access, shared)
+        runner = web.AppRunner(
+            server.application(), access_log=None, handler_cancellation=True, shutdown_timeout=SHUTDOWN_SECONDS
+        )
+        await runner.setup()
+        try:
+            address, port = str(settings.visibility_address), settings.visibility_port
+            limit = settings.visibility_max_watches + REQUEST_CONNECTIONS
+            async with connections(certificate.tls, limit, runner).listening(address, port):
+                log.info("visibility API served", address=address, port=port)
+                async with asyncio.TaskGroup() as tasks:
+                    renewals = tasks.create_task(certificate.keep())
+                    another = await front_proxies.another(client, front_proxy, settings.visibility_period)
+                    renewals.cancel()
+        finally:
+            await runner.cleanup()
+        return another
+
+    def _server(self, access: Access, shared: ReplicaCertificate) -> Server:
+        settings, election = self._settings, self._election
+        most = settings.visibility_max_watches
+        return Server(
+            access=access,
+            certificate=shared,
+            relay=Relay(
+                certificate=shared,
+                host=settings.visibility_host,
+                leader=lambda: election.leader,
+                heard=lambda: election.renewed,
+            ),
+            leading=lambda: None if election.term is None else self._leading,
+            leads=lambda: election.term is not None,
+            limits=Limits(watches=most, watches_of_user=max(1, most // 4)),
+        )
+
+    def _shared(self, client: KubeClient) -> Shared:
+        settings = self._settings
+        return Shared(
+            api=client,
+            namespace=settings.namespace,
+            secret=settings.visibility_secret,
+            trusting=(ApiService(API_SERVICE),),
+            component=COMPONENT,
+            host=settings.visibility_host,
+            lifetime=timedelta(seconds=settings.visibility_lifetime),
+            of_client=True,
+        )
+
+
+def connections(tls: ssl.SSLContext, limit: int, runner: web.AppRunner) -> Connections:
+    """Return the connections of a server that is set up, at most `limit` at once."""
+    assert runner.server is not None  # noqa: S101 - it is set up
+    return Connections(
+        tls=tls,
+        limit=limit,
+        serve=runner.server,
+        refusal=raw_refusal(too_many("too many connections, try again later")),
+        count_refused=counters.VISIBILITY_REFUSED.inc,
+    )

@@ -1,0 +1,184 @@
+"""The rows of the three kinds, from the state of the leader."""
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_api import keys
+from berth_api.names import GPU
+from berth_api.resources import PODS
+from berth_client import times
+from berth_client.objects import Object
+from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
+from berth_operator.apis.visibility.row_cache import Row
+from berth_operator.core.advice import fleet_rows
+from berth_operator.core.advice.holders import holder_row, holds_devices
+from berth_operator.core.fleet.column_cache import ColumnCache
+from berth_operator.core.queue import event_labels
+from berth_operator.core.queue.order import CHUNK, Place, places, sorted_in_steps
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cache.cluster import Cluster
+
+ZONE: Final = "topology.kubernetes.io/zone"
+
+Fields = tuple[Object, Object]
+"""Metadata, and the other fields."""
+
+
+class FleetRows:
+    """A row for each node with a Device; only nodes that have changed are rendered."""
+
+    kind = FLEET
+    is_volatile = False
+
+    def __init__(self, cluster: Cluster, rack_key: Callable[[], str]) -> None:
+        """Create the source; `rack_key` returns the label that names a node's rack, empty for none."""
+        self._cluster, self._rack_key = cluster, rack_key
+        self._changes: dict[str, int] = {}
+        """Node -> number of its changes that were seen."""
+        self._all = 0
+        """Changes that may concern every node."""
+        self._seen: tuple[ColumnCache, int] | None = None
+        self._measured_at: npt.NDArray[np.float64] | None = None
+
+    def rows(self) -> Iterator[Row | None]:
+        """Yield the rows, by name."""
+        self._find_changes()
+        rack_key = self._rack_key()
+        for name in sorted(fleet_rows.nodes(self._cluster.fleet)):
+            stamp = self._all, self._changes.get(name, 0), rack_key
+            yield Row(("", name), None, stamp, functools.partial(self._render, name, rack_key))
+
+    def _render(self, name: str, rack_key: str) -> Fields | None:
+        cluster = self._cluster
+        row, device = cluster.fleet.rows.get(name), cluster.node_cache.devices.get(name)
+        if row is None or device is None:
+            return None
+        node = cluster.node_cache.nodes.get(name)
+        labels = {} if node is None else node.info.labels
+        place = {"zone": labels.get(ZONE, ""), "rack": labels.get(rack_key, "")}
+        return {"name": name}, {**fleet_rows.fleet_row(cluster.fleet, name, dict(device.faults)), **place}
+
+    def _find_changes(self) -> None:
+        """Count the changes since the last time, by node."""
+        fleet = self._cluster.fleet
+        cache, seen = fleet.column_cache, self._seen
+        moved = cache.moved_since(seen[1]) if seen is not None and seen[0] is cache else None
+        self._seen = cache, cache.changes
+        measured_at, before = fleet.cards[GPU].measured_at.copy(), self._measured_at
+        self._measured_at = measured_at
+        if moved is None or before is None or before.shape != measured_at.shape:
+            self._all += 1
+            self._changes.clear()
+            return
+        measured = np.flatnonzero((before != measured_at).any(axis=1)).tolist()
+        for row in {*moved, *measured}:
+            name = fleet.names[row]
+            self._changes[name] = self._changes.get(name, 0) + 1
+
+
+class HolderRows:
+    """A row for each pod that holds devices."""
+
+    kind = HOLDERS
+    is_volatile = False
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def rows(self) -> Iterator[Row | None]:
+        """Yield the rows, by namespace and name."""
+        drifted = self._cluster.allocations.drifted
+        charges = []
+        for number, charge in enumerate(list(self._cluster.fleet.charges.values())):
+            if holds_devices(charge):
+                charges.append(charge)
+            if number % CHUNK == 0:
+                yield None
+        for holder in sorted_in_steps(charges, lambda each: each.pod):
+            if holder is not None:
+                is_drifted = holder.uid in drifted
+                render = functools.partial(self._render, holder, drifted=is_drifted)
+                yield Row(keys.split(holder.pod), holder, is_drifted, render)
+            else:
+                yield None
+
+    def _render(self, charge: Charge, *, drifted: bool) -> Fields | None:
+        fleet = self._cluster.fleet
+        if charge.node not in fleet.rows:
+            return None
+        namespace, name = keys.split(charge.pod)
+        metadata = {"name": name, "namespace": namespace, "uid": charge.uid}
+        return metadata, holder_row(fleet, charge, drifted=drifted)
+
+
+class QueueRows:
+    """A row for each waiting pod."""
+
+    kind = QUEUE
+    is_volatile = True
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def rows(self) -> Iterator[Row | None]:
+        """Yield the rows, in the order of the queue."""
+        cluster = self._cluster
+        for place in places(cluster.queue, cluster.pending, cluster.fleet.charges):
+            if place is None:
+                yield None
+                continue
+            pod, stamp = place.pod, (place.position, place.state, place.until, place.message, int(place.wakes_on))
+            yield Row((pod.namespace, pod.name), pod, stamp, functools.partial(self._render, place))
+
+    def _render(self, place: Place) -> Fields:
+        pod, cluster = place.pod, self._cluster
+        metadata = {
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+            "creationTimestamp": pod.created or None,
+        }
+        row = {
+            "position": place.position,
+            "state": place.state,
+            "priority": pod.priority,
+            "waitingSeconds": waiting_seconds(pod, cluster.wall()),
+            "scheduler": pod.scheduler,
+            "requests": requests(pod),
+            "backoffSeconds": backoff_seconds(place, cluster.clock()),
+            "wakesOn": event_labels.awaited(place.wakes_on),
+            "message": place.message or pod.last_message,
+            "reservedNode": pod.reserved_node,
+        }
+        if (of_gang := gang(cluster, pod)) is not None:
+            row["gang"] = of_gang
+        return metadata, row
+
+
+def requests(pod: PendingPod) -> dict[str, int]:
+    """Return what a pod requests."""
+    counted = {name: amount for name, amount in pod.request.resources if name != PODS}
+    return {**counted, **dict(pod.request.plugin_requests)}
+
+
+def waiting_seconds(pod: PendingPod, wall: float) -> int:
+    """Return the seconds since a pod's creation; 0 if that is not known."""
+    return max(0, int(wall - times.parse(pod.created).timestamp())) if pod.created else 0
+
+
+def backoff_seconds(place: Place, now: float) -> float:
+    """Return the seconds until a pod's back-off ends; 0 if it does not back off."""
+    return round(max(0.0, place.until - now), 1) if place.until else 0.0
+
+
+def gang(cluster: Cluster, pod: PendingPod) -> Object | None:
+    """Return a pod's gang; None for single pods."""
+    if pod.gang is None:
+        return None
+    members, required = cluster.gang_tracker.size(pod.gang)
+    return {"name": keys.split(pod.gang.group)[1], "members": members, "required": required}

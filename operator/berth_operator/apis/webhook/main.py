@@ -1,0 +1,123 @@
+"""`berth-operator webhook`: its settings and its process."""
+
+import asyncio
+import os
+import signal
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Annotated, Final
+
+from pydantic import Field
+from pydantic_settings import SettingsConfigDict
+
+from berth_api import names
+from berth_api.plugins import PluginError
+from berth_base import logs, start
+from berth_base.start import StartError
+from berth_client.credentials import CredentialsError
+from berth_operator.apis.serving import listening
+from berth_operator.apis.serving.certificates import Files, Shared, Source, Webhooks
+from berth_operator.apis.serving.settings import ServerSettings
+from berth_operator.apis.serving.tls import ServedCertificate
+from berth_operator.apis.webhook import review
+from berth_operator.apis.webhook.mutations import Mutations, Routing
+from berth_operator.apis.webhook.server import Server
+from berth_operator.apis.webhook.validation import Validation
+from berth_operator.clients.kube import KubeClient
+from berth_operator.core.plugins import kinds_of
+from berth_operator.settings import device_plugins
+from berth_operator.settings.configuration import SchedulerNames
+
+NAME: Final = "berth-operator webhook"
+
+
+class WebhookSettings(ServerSettings):
+    """The webhook that routes pods to Berth, injects the variable by which they see devices, and validates requests.
+
+    docs/admission.md describes it. `--version` prints the version.
+    """
+
+    model_config = SettingsConfigDict(env_prefix="BERTH_WEBHOOK_", cli_prog_name=NAME)
+
+    port: Annotated[int, Field(ge=1, le=65535)] = 9443
+    """Port to listen on."""
+
+    host: str = "berth-webhook.berth-system.svc"
+    """Host name or address by which the API server calls the webhook, for its own certificate."""
+
+    secret: str = "berth-webhook"  # noqa: S105 - a name
+    """Name of the Secret through which replicas share their own certificate."""
+
+    configuration: str = "berth-injection"
+    """Name of the MutatingWebhookConfiguration to write the certificate to, if there is one."""
+
+    validating_configuration: str = "berth-validation"
+    """Name of the ValidatingWebhookConfiguration to write the certificate to, if there is one."""
+
+    scheduler_names: SchedulerNames = names.SCHEDULER
+    """Scheduler names of the profiles, joined by commas: their pods are validated; routed pods get the first name."""
+
+    runtime_class: str = ""
+    """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
+
+    hami_core: bool = False
+    """Whether to add HAMi-core, which limits containers to their share of a card, to pods whose label asks for it."""
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Serve until SIGTERM or SIGINT; return the exit status."""
+    start.show_version(NAME, arguments)
+    try:
+        settings = start.read(WebhookSettings, arguments)
+        listening.check_free(f"--port {settings.port}", str(settings.address), settings.port)
+        logs.configure(form=settings.log_format, level=settings.log_level)
+        logs.started(settings, os.environ)
+        schedulers = tuple(settings.scheduler_names.split(","))
+        kinds = kinds_of(device_plugins.installed())
+        asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
+    except (StartError, CredentialsError, PluginError) as error:
+        start.give_up(NAME, str(error))
+    return 0
+
+
+async def _run(settings: WebhookSettings, validation: Validation) -> None:
+    serving = asyncio.create_task(_serve(settings, validation))
+    for end in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(end, serving.cancel)
+    await asyncio.wait([serving])
+    if not serving.cancelled():
+        serving.result()
+
+
+async def _serve(settings: WebhookSettings, validation: Validation) -> None:
+    if settings.certificate is not None and settings.key is not None:
+        await _serve_by(Files(certificate=settings.certificate, key=settings.key), settings, validation)
+        return
+    client = await KubeClient.connect(settings.kubeconfig, "berth-operator/webhook", limit=2)
+    try:
+        await _serve_by(_shared(settings, client), settings, validation)
+    finally:
+        client.close()
+
+
+async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
+    mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
+    routing = Routing(scheduler=validation.schedulers[0])
+    certificate = ServedCertificate(source=source, period=settings.period)
+    server = Server(certificate=certificate, responders=review.responders(mutations, routing, validation))
+    await server.serve(str(settings.address), settings.port)
+
+
+def _shared(settings: WebhookSettings, client: KubeClient) -> Shared:
+    return Shared(
+        api=client,
+        namespace=settings.namespace,
+        secret=settings.secret,
+        trusting=(
+            Webhooks("mutatingwebhookconfigurations", settings.configuration),
+            Webhooks("validatingwebhookconfigurations", settings.validating_configuration),
+        ),
+        component="validation",
+        host=settings.host,
+        lifetime=timedelta(seconds=settings.lifetime),
+    )

@@ -1,0 +1,90 @@
+"""The mutations of a pod when it is created, or when ephemeral containers are added."""
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth_api import injection, request, rewriting, routing
+from berth_api.injection import Object, labels_of
+from berth_operator.apis.webhook import hami
+
+_OF_POD: Final = ("schedulerName", "volumes", "nodeSelector", "runtimeClassName")
+_OF_CONTAINER: Final = ("env", "volumeMounts", "resources")
+_LISTS: Final = ("initContainers", "containers", injection.EPHEMERAL)
+_GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidia[.]com/(gpu|mig-)")
+"""Names of resources that need NVIDIA's runtime."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutations:
+    """The mutations to apply; where the API server supports them, mutating admission policies do the same."""
+
+    hami_core: bool = False
+    runtime_class: str = ""
+    """RuntimeClass for pods that request GPUs and name none; empty to leave them as they are."""
+
+    def made_of(self, pod: Object, before: Object | None) -> Object:
+        """Return the mutated pod; `before` is the pod before ephemeral containers were added, None for a new pod.
+
+        Raises:
+            ValueError: an annotation, label or resource of the pod is invalid.
+        """
+        return injection.joined(pod, before) if before else self._created(pod)
+
+    def _created(self, pod: Object) -> Object:
+        mutated: Object = injection.injected(pod)
+        mutated = hami.limited(mutated) if self.hami_core else mutated
+        return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Routing:
+    """The mutation that routes pods to Berth; the API server sends only pods of namespaces that have not opted out."""
+
+    scheduler: str
+    """The scheduler name of routed pods."""
+
+    def made_of(self, pod: Object, _before: Object | None) -> Object:
+        """Return the pod, routed if it requests Berth's devices and names no scheduler."""
+        return routing.routed(pod, self.scheduler)
+
+
+class Rewriting:
+    """The mutation for pods that kube-scheduler places with our extender."""
+
+    @staticmethod
+    def made_of(pod: Object, _before: Object | None) -> Object:
+        """Return the pod with the names of devices that kube-scheduler passes to the extender."""
+        return rewriting.rewritten(pod)
+
+
+def with_runtime(pod: Object, name: str) -> Object:
+    """Return a pod with this RuntimeClass if it requests GPUs and names none."""
+    if "runtimeClassName" in pod["spec"] or not _requests_gpus(pod):
+        return pod
+    return {**pod, "spec": {**pod["spec"], "runtimeClassName": name}}
+
+
+def _requests_gpus(pod: Object) -> bool:
+    spec = pod["spec"]
+    containers = [*spec["containers"], *(spec.get("initContainers") or ())]
+    requested = (name for each in containers for name in (each.get("resources") or {}).get("requests") or ())
+    return any(label in labels_of(pod) for label in request.LABELS) or any(map(_GPUS.match, requested))
+
+
+def patch(pod: Object, mutated: Object) -> list[dict[str, Any]]:
+    """Return the JSON patch from a pod to its mutated form; empty if they are equal."""
+    before, after = pod["spec"], mutated["spec"]
+    operations = list(_differing("/spec", before, after, _OF_POD))
+    for kind in _LISTS:
+        pairs = zip(before.get(kind) or (), after.get(kind) or (), strict=True)
+        for number, (old, new) in enumerate(pairs):
+            operations += _differing(f"/spec/{kind}/{number}", old, new, _OF_CONTAINER)
+    return operations
+
+
+def _differing(path: str, before: Object, after: Object, fields: Iterable[str]) -> Iterator[dict[str, Any]]:
+    for field in fields:
+        if after.get(field) != before.get(field):
+            yield {"op": "add", "path": f"{path}/{field}", "value": after[field]}

@@ -1,0 +1,92 @@
+"""AdmissionReviews: the API server's requests and our responses."""
+
+import base64
+import functools
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import orjson
+
+from berth_api.injection import Object
+from berth_operator.apis.webhook.mutations import Mutations, Rewriting, Routing, patch
+from berth_operator.apis.webhook.validation import Validation, Verdict
+
+VERSION: Final = "admission.k8s.io/v1"
+
+Responder = Callable[[bytes], dict[str, Any]]
+"""Returns the response to the body of an AdmissionReview; raises ReviewError."""
+
+
+class ReviewError(ValueError):
+    """A request is not a valid AdmissionReview of a pod; the text says why."""
+
+
+class Mutator(Protocol):
+    """What makes the mutated pod of one kind of request."""
+
+    def made_of(self, pod: Object, before: Object | None, /) -> Object:
+        """Return the mutated pod; `before` is the pod before an update, None for a new pod."""
+
+
+def responders(mutations: Mutations, routing: Routing, validation: Validation) -> Mapping[str, Responder]:
+    """Return for each path of the webhook what answers the requests."""
+    return {
+        "/inject": functools.partial(answer, mutator=mutations),
+        "/route": functools.partial(answer, mutator=routing),
+        "/rewrite": functools.partial(answer, mutator=Rewriting()),
+        "/validate": functools.partial(validated, validation=validation),
+    }
+
+
+def answer(body: bytes, mutator: Mutator) -> dict[str, Any]:
+    """Return the response to an AdmissionReview: the pod is allowed, with a patch.
+
+    Raises:
+        ReviewError: the body is not a valid AdmissionReview of a pod.
+    """
+    try:
+        review = orjson.loads(body)
+        request = review["request"]
+        uid, pod = request["uid"], request["object"]
+        operations = patch(pod, mutator.made_of(pod, request.get("oldObject")))
+    except orjson.JSONDecodeError as error:
+        raise ReviewError(f"not JSON: {error}") from error
+    except ValueError as error:
+        raise ReviewError(f"the pod cannot be mutated: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReviewError(f"not an AdmissionReview of a pod: {error!r}") from error
+    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": _response(uid, operations)}
+
+
+def validated(body: bytes, validation: Validation) -> dict[str, Any]:
+    """Return the response to an AdmissionReview: the pod or template is allowed or denied, perhaps with warnings.
+
+    Raises:
+        ReviewError: the body is not a valid AdmissionReview of a pod or template.
+    """
+    try:
+        request = orjson.loads(body)["request"]
+        response = {"uid": request["uid"], **_judged(validation.judge(request))}
+    except orjson.JSONDecodeError as error:
+        raise ReviewError(f"not JSON: {error}") from error
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ReviewError(f"not an AdmissionReview of a pod or template: {error!r}") from error
+    return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
+
+
+def _judged(verdict: Verdict) -> dict[str, Any]:
+    response: dict[str, Any] = {"allowed": not verdict.denial}
+    if verdict.denial:
+        code = HTTPStatus.UNPROCESSABLE_ENTITY
+        response["status"] = {"code": code, "reason": "Invalid", "message": verdict.denial}
+    if verdict.warnings:
+        response["warnings"] = list(verdict.warnings)
+    return response
+
+
+def _response(uid: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
+    if not operations:
+        return {"uid": uid, "allowed": True}
+    patch = base64.b64encode(orjson.dumps(operations)).decode()
+    return {"uid": uid, "allowed": True, "patchType": "JSONPatch", "patch": patch}

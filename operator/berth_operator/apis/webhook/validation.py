@@ -1,0 +1,126 @@
+"""What the validating webhook answers: denials and warnings in the scheduler's own words.
+
+The scheduler's parser reads the pod. A pod of ours that it cannot read would wait until a user deletes it, so it is
+denied. A template is only warned about: what makes its pods may still change them, and it may be stored for later.
+Names that are almost ours may be another system's, so they are warned about, too.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from berth_api import names, request, resources, routing, spelling
+from berth_api.request import BUILT_IN, Kinds
+from berth_operator.core.decision.messages import invalid_request
+from berth_operator.core.filters import supported
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.objects import pods
+
+Object = Mapping[str, Any]
+
+_POD: Final = "Pod"
+_TEMPLATE: Final = ("spec", "template")
+_TEMPLATES: Final = {
+    "Deployment": _TEMPLATE,
+    "StatefulSet": _TEMPLATE,
+    "DaemonSet": _TEMPLATE,
+    "Job": _TEMPLATE,
+    "CronJob": ("spec", "jobTemplate", *_TEMPLATE),
+}
+"""Kind -> the fields that lead to its pod template."""
+_OWN: Final = f"{names.GROUP}/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What the API server answers to a user."""
+
+    denial: str = ""
+    """Why the object is refused; empty if it is accepted."""
+    warnings: tuple[str, ...] = ()
+
+
+ACCEPTED: Final = Verdict()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Validation:
+    """Validates pods and pod templates."""
+
+    schedulers: Sequence[str] = (names.SCHEDULER,)
+    """The scheduler names of Berth's profiles."""
+    kinds: Kinds = BUILT_IN
+
+    def judge(self, review: Object) -> Verdict:
+        """Return the verdict on the object of an AdmissionReview's request.
+
+        Raises:
+            KeyError, TypeError, AttributeError: the request has no pod and no pod template.
+        """
+        kind, body = review["kind"]["kind"], review["object"]
+        template = _template(kind, body)
+        before = review.get("oldObject")
+        if kind != _POD and before and _template(kind, before) == template:
+            return ACCEPTED
+        if template["spec"].get("nodeName"):
+            return ACCEPTED  # no scheduler reads it
+        pod = _pod(template, body["metadata"], review.get("namespace") or "default")
+        if not self._is_ours(pod, is_template=kind != _POD):
+            return Verdict(warnings=tuple(self._of_others(pod)))
+        parsed = pods.pending(pods.transform(pod), self.kinds)
+        if not parsed.error:
+            return Verdict(warnings=tuple(_doubts(pod, parsed)))
+        problem = invalid_request(parsed.error)
+        return Verdict(denial=problem) if kind == _POD else Verdict(warnings=(problem,))
+
+    def _is_ours(self, pod: Object, *, is_template: bool) -> bool:
+        """Return whether our scheduler reads the pod; pods of a template may be routed to it when they are created."""
+        return _scheduler(pod) in self.schedulers or (is_template and routing.is_routed(pod))
+
+    def _of_others(self, pod: Object) -> Iterator[str]:
+        """Yield what looks as if the pod of another scheduler was meant for ours."""
+        name = _scheduler(pod)
+        if meant := self._meant(name):
+            yield f'spec.schedulerName: "{name}"; did you mean {meant}?'
+            return
+        for kind in ("annotations", "labels"):
+            for key in pod["metadata"].get(kind) or ():
+                if key.startswith(_OWN) and key != names.FENCED_BY:
+                    yield f'{key} has no effect, because spec.schedulerName is "{name}"; allowed are {self._allowed}'
+
+    @property
+    def _allowed(self) -> str:
+        return ", ".join(self.schedulers)
+
+    def _meant(self, name: str) -> str:
+        """Return the scheduler name of ours that a name is almost equal to; empty if there is none."""
+        beginnings = [each for each in self.schedulers if each.startswith(f"{name.lower()}-")]
+        return beginnings[0] if beginnings else spelling.closest(name, self.schedulers, spelling.SURE)
+
+
+def _template(kind: str, body: Object) -> Object:
+    for name in () if kind == _POD else _TEMPLATES[kind]:
+        body = body[name]
+    return body
+
+
+def _pod(template: Object, owner: Object, namespace: str) -> dict[str, Any]:
+    """Return the pod of a template, or a pod, with the requests that the API server sets."""
+    name = owner.get("name") or owner.get("generateName") or ""
+    metadata = {**(template.get("metadata") or {}), "name": name, "namespace": namespace, "uid": ""}
+    return {"metadata": metadata, "spec": resources.from_limits(template["spec"])}
+
+
+def _scheduler(pod: Object) -> str:
+    return pod["spec"].get("schedulerName") or routing.DEFAULT
+
+
+def _doubts(pod: Object, parsed: PendingPod) -> Iterator[str]:
+    """Yield what may be wrong with a valid pod."""
+    metadata = pod["metadata"]
+    yield from request.mistakes.misspelt(metadata.get("annotations") or {}, metadata.get("labels") or {})
+    if parsed.request.unsupported:
+        yield supported.reason(parsed.request)
+    if hint := parsed.request.devices.hint:
+        amounts = ", ".join(f"{name}: {amount}" for name, amount in parsed.request.plugin_requests)
+        yield f"{amounts}; {hint}"

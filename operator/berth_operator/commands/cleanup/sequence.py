@@ -1,0 +1,286 @@
+"""The steps of a cleanup, in their order; each may be repeated, so an interrupted cleanup is started again.
+
+1. What makes the API server call Berth's servers, so that no request waits for them.
+2. The programs, and wait for the end of their pods: they would write again what is removed. The fence and the other
+   policies are still in force, so nothing is bound by a former leader.
+3. The policies, before any object or kind that they read.
+4. What Berth wrote to Nodes, except for the capacity that live pods need.
+5. What the programs created; and the definitions, on request.
+6. On request, wait for the end of those pods, and remove the rest.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, Final, Protocol, TypeVar
+
+from berth_api import crd, names, resources
+from berth_client.client import Params
+from berth_client.errors import ApiError, CallError
+from berth_client.lists import pages
+from berth_client.objects import Object
+from berth_operator.commands.cleanup import installed, nodes, report
+from berth_operator.commands.cleanup.installed import Item
+from berth_operator.commands.cleanup.nodes import Plan, Pod
+from berth_operator.commands.cleanup.programs import Ending
+
+T = TypeVar("T")
+
+CONCURRENT: Final = 16
+"""Requests at a time: a thousand nodes take seconds, and the API server has room for others."""
+POLL_SECONDS: Final = 1.0
+"""Between two looks at pods that end."""
+READS_PER_SECOND: Final = 100
+"""Of pods whose end is waited for."""
+ROUNDS: Final = 5
+"""Times that all Nodes are read: the first writes, the others repeat what conflicted and check the result."""
+MAX_ERRORS: Final = 10
+"""Nodes whose errors are printed one by one."""
+LIVE: Final = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
+
+
+class CleanupError(Exception):
+    """A step failed; the text has a line for each problem."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Order:
+    """What is to be done."""
+
+    namespace: str
+    agent_namespace: str
+    node_selector: str
+    drain: bool
+    seconds: float
+    """To wait for the programs, for definitions, and for pods to end; of each."""
+    delete_definitions: bool
+
+
+class Api(Protocol):
+    """The subset of `ApiClient` that a cleanup uses."""
+
+    async def request(
+        self, method: str, path: str, *, params: Params | None = None, body: Any = None, decode: bool = True
+    ) -> Any:
+        """Return the decoded answer."""
+
+    async def get(self, path: str) -> Object:
+        """Read an object at quorum."""
+
+    async def merge_patch(self, path: str, body: Object) -> Object:
+        """Patch an object that exists."""
+
+
+class Cleanup:
+    """One cleanup of one cluster."""
+
+    def __init__(self, *, api: Api, order: Order, say: Callable[[str], object]) -> None:
+        self._api, self._order, self._say = api, order, say
+
+    async def run(self) -> bool:
+        """Take all steps; return whether all pods that were waited for have ended.
+
+        Raises:
+            CleanupError: a step failed; the later ones were not taken.
+        """
+        await self._delete(installed.callers())
+        await self._delete(installed.programs(self._order.namespace, self._order.agent_namespace))
+        await self._wait_for_programs()
+        await self._delete(installed.policies())
+        kept = await self._clean_nodes()
+        await self._delete(installed.written(self._order.namespace))
+        definitions = await self._definitions()
+        if self._order.drain and kept:
+            kept = await self._drain(kept)
+        for line in (*map(report.kept_node, kept), *report.stays(definitions, kept, await self._waiting())):
+            self._say(line)
+        return not (self._order.drain and kept)
+
+    # --- objects ----------------------------------------------------------------------------------------------
+
+    async def _delete(self, items: Sequence[Item]) -> None:
+        """Delete objects one after the other, in their order."""
+        problems = [problem for item in items if (problem := await self._delete_one(item))]
+        if problems:
+            raise CleanupError("\n".join(problems))
+
+    async def _delete_one(self, item: Item) -> str:
+        """Delete an object; return why that failed, or an empty text if it is gone."""
+        try:
+            await self._api.request("DELETE", item.path, body={"propagationPolicy": "Background"}, decode=False)
+        except ApiError as error:
+            return "" if error.status == HTTPStatus.NOT_FOUND else f"{item} was not deleted: {error}"
+        except CallError as error:
+            return f"{item} may not be deleted: {error}"
+        self._say(f"deleted {item}")
+        return ""
+
+    async def _definitions(self) -> list[Item]:
+        """Return the definitions that stay; delete those of Berth first if that is ordered."""
+        present = [(item, obj) for item in installed.definitions() if (obj := await self._read(item.path)) is not None]
+        if not self._order.delete_definitions:
+            return [item for item, _ in present]
+        ours = [item for item, obj in present if not crd.is_foreign(obj)]
+        await self._delete(ours)
+        for item in ours:
+            await self._until_gone(item)
+        return [item for item, _ in present if item not in ours]
+
+    async def _until_gone(self, item: Item) -> None:
+        """Wait until a definition is gone: the API server deletes all its objects first."""
+
+        async def left() -> list[str]:
+            return [str(item)] if await self._read(item.path) is not None else []
+
+        await self._wait(left, "still there after {seconds:g} s: {left}; its objects may have finalizers")
+
+    async def _read(self, path: str) -> Object | None:
+        """Return an object; None if it does not exist.
+
+        Raises:
+            CleanupError: it cannot be read.
+        """
+        try:
+            return await self._api.get(path)
+        except CallError as error:
+            if error.status == HTTPStatus.NOT_FOUND:
+                return None
+            raise CleanupError(f"{path} cannot be read: {error}") from error
+
+    # --- programs ---------------------------------------------------------------------------------------------
+
+    async def _wait_for_programs(self) -> None:
+        ending = Ending()
+        namespaces = {self._order.namespace, self._order.agent_namespace}
+        programs = ",".join((*installed.DEPLOYMENTS, *installed.DAEMON_SETS))
+        selector = {"labelSelector": f"{installed.PROGRAM_LABEL} in ({programs})"}
+
+        async def left() -> list[str]:
+            pods = [
+                pod
+                for namespace in sorted(namespaces)
+                for pod in await self._list(f"/api/v1/namespaces/{namespace}/pods", selector, lambda pod: pod)
+            ]
+            return ending.running(pods, asyncio.get_running_loop().time())
+
+        await self._wait(
+            left,
+            "pods of Berth still run after {seconds:g} s: {left}; does another program, such as Argo CD or Flux, create"
+            " them again?",
+        )
+
+    async def _wait(self, left: Callable[[], Coroutine[Any, Any, list[str]]], problem: str) -> None:
+        """Wait until nothing is left.
+
+        Raises:
+            CleanupError: something is left in the end; the text is the problem.
+        """
+        clock = asyncio.get_running_loop().time
+        deadline, is_said = clock() + self._order.seconds, False
+        while remaining := await left():
+            if clock() >= deadline:
+                raise CleanupError(problem.format(seconds=self._order.seconds, left=report.listed(remaining)))
+            if not is_said:
+                self._say(f"waiting for {len(remaining)} to end: {report.listed(remaining)}")
+                is_said = True
+            await asyncio.sleep(POLL_SECONDS)
+
+    async def _list(self, path: str, params: dict[str, str], read: Callable[[Object], T]) -> list[T]:
+        """Return what is read of each object of a list, page by page: whole objects of a large cluster need gigabytes.
+
+        Raises:
+            CleanupError: the list or an object cannot be read.
+        """
+        result: list[T] = []
+        try:
+            async with aclosing(pages(lambda query: self._api.request("GET", path, params=query), params)) as fetched:
+                async for page in fetched:
+                    result += map(read, page["items"] or ())
+        except (CallError, resources.ResourceError) as error:
+            raise CleanupError(f"{path} cannot be read: {error}") from error
+        return result
+
+    # --- nodes ------------------------------------------------------------------------------------------------
+
+    async def _clean_nodes(self) -> list[Plan]:
+        """Write to the Nodes until there is nothing left to write; return the plans of those that keep capacity."""
+        for _ in range(ROUNDS):
+            plans = await self._plans()
+            due = [plan for plan in plans if not plan.is_done]
+            if not due:
+                return [plan for plan in plans if plan.kept]
+            await self._write(due)
+            self._say(f"removed what Berth wrote from {len(due)} node(s)")
+        raise CleanupError(
+            f"after {ROUNDS} attempts there is something to remove again on {report.listed(plan.node for plan in due)};"
+            " is another operator or agent running?"
+        )
+
+    async def _plans(self) -> list[Plan]:
+        """Return the plans of all Nodes: the pods are read last, so that none is missing."""
+        selected = {"labelSelector": self._order.node_selector} if self._order.node_selector else {}
+        read = await self._list("/api/v1/nodes", selected, nodes.read_node)
+        bound = nodes.by_node(await self._pods())
+        return [nodes.plan(node, bound.get(node.name, ())) for node in read]
+
+    async def _pods(self) -> list[Pod]:
+        read = await self._list("/api/v1/pods", {"fieldSelector": LIVE}, nodes.read_pod)
+        return [pod for pod in read if pod is not None]
+
+    async def _waiting(self) -> int:
+        """Return how many pods wait for Berth's scheduler."""
+        selector = {"fieldSelector": f"spec.nodeName=,spec.schedulerName={names.SCHEDULER}"}
+        return len(await self._list("/api/v1/pods", selector, lambda pod: pod["metadata"]["uid"]))
+
+    async def _write(self, plans: Iterable[Plan]) -> None:
+        problems = [problem for problem in await self._at_once(map(self._write_one, plans)) if problem]
+        if problems:
+            more = len(problems) - MAX_ERRORS
+            last = [f"and {more} more nodes"] if more > 0 else []
+            raise CleanupError("\n".join([*problems[:MAX_ERRORS], *last]))
+
+    async def _write_one(self, plan: Plan) -> str:
+        """Write a plan, sums first: the label shows that there may be sums. Return a problem, or an empty text.
+
+        A Node that has changed meanwhile is planned again in the next round; one that is gone needs nothing.
+        """
+        path, version = f"/api/v1/nodes/{plan.node}", plan.version
+        try:
+            for target, patch in ((f"{path}/status", plan.status), (path, plan.metadata)):
+                if patch is not None:
+                    same = {**patch.get("metadata", {}), "resourceVersion": version}
+                    written = await self._api.merge_patch(target, {**patch, "metadata": same})
+                    version = written["metadata"]["resourceVersion"]
+        except CallError as error:
+            return "" if error.status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT} else f"node {plan.node}: {error}"
+        return ""
+
+    async def _at_once(self, calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
+        """Return the results of all calls, of which `CONCURRENT` run at a time."""
+        slots = asyncio.Semaphore(CONCURRENT)
+
+        async def run(call: Coroutine[Any, Any, T]) -> T:
+            async with slots:
+                return await call
+
+        return await asyncio.gather(*map(run, calls))
+
+    # --- pods -------------------------------------------------------------------------------------------------
+
+    async def _drain(self, kept: Sequence[Plan]) -> list[Plan]:
+        """Wait until the pods that need capacity have ended; return the plans of the Nodes that still keep some."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + self._order.seconds
+        pods = [pod for plan in kept for pod in plan.pods]
+        self._say(f"waiting up to {self._order.seconds:g} s for pods to end: {report.listed(map(str, pods))}")
+        while pods and clock() < deadline:
+            await asyncio.sleep(max(POLL_SECONDS, len(pods) / READS_PER_SECOND))
+            lives = await self._at_once(map(self._lives, pods))
+            pods = [pod for pod, is_live in zip(pods, lives, strict=True) if is_live]
+        return await self._clean_nodes()
+
+    async def _lives(self, pod: Pod) -> bool:
+        raw = await self._read(pod.path)
+        return raw is not None and raw["metadata"]["uid"] == pod.uid and nodes.read_pod(raw) is not None

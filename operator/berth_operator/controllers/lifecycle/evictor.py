@@ -1,0 +1,125 @@
+"""Evict pods from cards that need a reset or a reboot, if `evictions_per_minute` is set.
+
+Such a card cannot be reset, nor its node be rebooted, while a pod holds it. The pods are evicted, not deleted, because
+an Eviction respects PodDisruptionBudgets. They are evicted one at a time and at a limited rate, so that wrong reports
+about many cards do little harm before an administrator notices.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Final, Protocol
+
+import structlog
+
+from berth_api import keys
+from berth_client.errors import CallError
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.values.charge import Charge
+from berth_operator.metrics import counters
+from berth_operator.state.cache.cluster import Cluster
+
+PERIOD: Final = 5.0
+"""Seconds between two checks."""
+PATIENCE: Final = 60.0
+"""Seconds for which a card must have failed before its pods are evicted, in case the report is corrected."""
+AGAIN: Final = 60.0
+"""Seconds until the eviction of a pod is retried after a PodDisruptionBudget or an error prevented it."""
+_GONE: Final = (HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT)
+"""There is no such pod, or another one of its name."""
+
+Card = tuple[str, str, str]
+"""Node, type and id; the minor may change while the card has failed."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Pods(Protocol):
+    """The subset of `kube.KubeClient` that is used here."""
+
+    async def evict_pod(self, namespace: str, name: str, uid: str) -> None:
+        """Evict a pod if it still has this UID."""
+
+
+class Evictor:
+    """Evicts pods for one term; `report` is called with each evicted pod's charge and its card."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        pods: Pods,
+        per_minute: float,
+        report: Callable[[Charge, str], None],
+        leads: Callable[[], bool],
+    ) -> None:
+        self._cluster, self._pods, self._report, self._leads = cluster, pods, report, leads
+        self._per_minute = per_minute
+        self._since: Mapping[Card, float] = {}
+        """Failed card -> clock reading when the failure was first seen."""
+        self._retry_at: dict[str, float] = {}
+        """UID of a pod that was evicted, or could not be -> when to try again."""
+
+    async def run(self) -> None:
+        """Evict pods until cancelled; return at once if the rate is 0."""
+        while self._per_minute:
+            if (candidate := self._next()) is not None and await self._evict(*candidate):
+                await asyncio.sleep(60 / self._per_minute)
+            elif candidate is None:
+                await asyncio.sleep(PERIOD)
+
+    def _next(self) -> tuple[Charge, Card] | None:
+        """Return the next pod to evict, and its card; None if there is none."""
+        now = self._cluster.clock()
+        self._since = {card: self._since.get(card, now) for card in self._failed()}
+        due = {card for card, since in self._since.items() if now - since >= PATIENCE}
+        holding = [(charge, card) for card in sorted(due) for charge in self._holding(card)]
+        self._retry_at = {
+            charge.uid: self._retry_at[charge.uid] for charge, _ in holding if charge.uid in self._retry_at
+        }
+        return next((each for each in holding if self._retry_at.get(each[0].uid, now) <= now), None)
+
+    def _failed(self) -> set[Card]:
+        """Return the cards that need a reset or a reboot, as reported by agents that are alive."""
+        nodes = self._cluster.node_cache
+        return {
+            (name, *card)
+            for name, record in nodes.devices.items()
+            if record.lost and name in nodes.nodes and nodes.is_alive(name)
+            for card in record.lost
+        }
+
+    def _holding(self, card: Card) -> list[Charge]:
+        node, device_type, _ = card
+        minor = self._minor(card)
+        return [
+            charge
+            for charge in self._cluster.fleet.on_node(node)
+            if (device_type, minor) in ((grant.type, grant.minor) for grant in charge.grants)
+            if kubelet_allocation.is_pod(charge)
+            if not self._cluster.fleet.is_leaving(charge) and not self._cluster.placements.is_assumed(charge.uid)
+        ]
+
+    def _minor(self, card: Card) -> int:
+        """Return the current minor of a failed card."""
+        node, device_type, name = card
+        cards = self._cluster.node_cache.devices[node].inventory.cards
+        return next(each.minor for each in cards if (each.type, each.id) == (device_type, name))
+
+    async def _evict(self, charge: Charge, card: Card) -> bool:
+        """Evict a pod; return whether it was evicted, or we no longer lead."""
+        if not self._leads():
+            return True
+        namespace, name = keys.split(charge.pod)
+        device = f"{card[1]} {self._minor(card)} of node {card[0]}"
+        self._retry_at[charge.uid] = self._cluster.clock() + AGAIN
+        try:
+            await self._pods.evict_pod(namespace, name, charge.uid)
+        except CallError as error:
+            if error.status not in _GONE:
+                log.warning("pod on a failed card not evicted", pod=charge.pod, error=str(error), again_in=AGAIN)
+            return False
+        counters.EVICTIONS.inc()
+        log.warning("pod on a failed card evicted", pod=charge.pod, device=device)
+        self._report(charge, device)
+        return True

@@ -1,0 +1,26 @@
+"""The startup taint of a Node: the operator removes it once the Node shows what its agent reported.
+
+Autoscalers count a node with a startup taint of its pool as coming, and do not compare pods with what it shows so far.
+"""
+
+from typing import Any
+
+from berth_api import names
+from berth_operator.controllers.reconcile import status, sums
+from berth_operator.state.cache.views import NodeView
+
+
+def patch(view: NodeView) -> list[dict[str, Any]] | None:
+    """Return the JSON patch that removes the taint; None if there is none, or the node has not started yet.
+
+    The list of taints has no merge key and others write it too, so the patch tests what it removes.
+    """
+    if view.node is None or view.device is None or not status.is_ready(view):
+        return None
+    taints = ((i, each.key) for i, each in enumerate(view.node.info.taints) if each.key in names.AGENT_NOT_READY)
+    position, key = next(taints, (None, ""))
+    # Sums first: with the taint gone, an autoscaler reads what the Node shows.
+    if position is None or sums.status_patch(view) is not None or sums.label_patch(view) is not None:
+        return None
+    path = f"/spec/taints/{position}"
+    return [{"op": "test", "path": f"{path}/key", "value": key}, {"op": "remove", "path": path}]

@@ -1,0 +1,249 @@
+"""The status of a Device: conditions, and what is held and free on each card."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Final
+
+from berth_api import allocation, keys, mig, names
+from berth_api.allocation import Grant
+from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.request import CARD
+from berth_operator.core.fleet.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
+from berth_operator.core.fleet.kubelet_allocation import FOREIGN
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import CardInfo
+from berth_operator.state.cache.views import NodeView
+
+_Key = tuple[str, int]
+"""(type, minor) of a card."""
+OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
+"""The conditions that the operator writes; the agent writes others."""
+BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
+"""The fields that the agent writes, with their empty values."""
+MAX_TEXT: Final = 1024
+MAX_TIME: Final = 40
+MAX_ID: Final = 160
+SLICES: Final = 7
+"""Compute slices of a GPU, for a card whose MIG instances are no longer reported."""
+
+
+def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
+    """Return the status that the Device should show; `now` returns the time for conditions that change."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    gpus = [card for card in view.device.inventory.cards if card.type == GPU]
+    blocked = _blocked(view.device.inventory.cards, view.charges)
+    return DeviceStatus(
+        observed_generation=view.device.generation,
+        gpus=len(gpus),
+        healthy=sum(map(_is_usable, gpus)),
+        blocked=sum(_is_usable(card) and (card.type, card.minor) in blocked for card in gpus),
+        allocated=_allocated(view),
+        model=", ".join(dict.fromkeys(card.model for card in gpus if card.model))[:MAX_TEXT],
+        memory=_memory(gpus),
+        others=_others(view),
+        devices=_uses(view, blocked),
+        conditions=[_condition(view, now, each) for each in (_ready(view), _valid(view), _accounted(view))],
+    )
+
+
+def shown(view: NodeView) -> DeviceStatus:
+    """Return the operator's part of the status that the Device shows now."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    status = view.device.status
+    mine = sorted((each for each in status.conditions if each.type in OWNED), key=lambda each: OWNED.index(each.type))
+    return status.model_copy(update={"conditions": mine, **BY_AGENT})
+
+
+def body(name: str, status: DeviceStatus) -> dict[str, Any]:
+    """Return the Device for a server-side apply."""
+    return {
+        "apiVersion": names.API_VERSION,
+        "kind": "Device",
+        "metadata": {"name": name},
+        "status": status.model_dump(by_alias=True, exclude_none=True, exclude=set(BY_AGENT)),
+    }
+
+
+def _memory(gpus: Iterable[CardInfo]) -> str:
+    """Return the memory of each GPU, every size once."""
+    sizes = (dict(card.amounts).get(GPU_MEMORY, 0) for card in gpus)
+    return ", ".join(dict.fromkeys(allocation.text(GPU_MEMORY, each) for each in sizes if each))[:MAX_TEXT]
+
+
+def _is_usable(card: CardInfo) -> bool:
+    """Return whether the card, or instances of it, can be allocated if they are free."""
+    return card.healthy or bool(card.instances)
+
+
+def _blocked(cards: Iterable[CardInfo], charges: Sequence[Charge]) -> AbstractSet[_Key]:
+    """Return the cards of which nothing is allocated because a pod may hold any card, or MIG device, of the node."""
+    unknown = {device_type for charge in charges for device_type in charge.unknown}
+    unlocated = any(is_unlocated(grant) for charge in charges for grant in charge.grants)
+    return {(card.type, card.minor) for card in cards if card.type in unknown or (unlocated and card.instances)}
+
+
+def _allocated(view: NodeView) -> str:
+    """Return the number of allocated GPUs, to hundredths; a card in MIG mode counts by its allocated slices."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    slices = {card.minor: _slices(card.amounts) for card in view.device.inventory.cards if card.instances}
+    grants = [grant for charge in view.charges for grant in charge.grants if grant.type == GPU]
+    return f"{round(sum(_hundredths(each, slices) for each in grants)) / CARD:g}"
+
+
+def _hundredths(grant: Grant, slices: Mapping[int, int]) -> float:
+    amounts = dict(grant.amounts)
+    if GPU_MEMORY_RATIO in amounts:
+        return amounts[GPU_MEMORY_RATIO]
+    return CARD * _slices(grant.amounts) / slices.get(grant.minor, SLICES)
+
+
+def _slices(amounts: Iterable[tuple[str, int]]) -> int:
+    return sum(mig.slices(name) * amount for name, amount in amounts)
+
+
+def _others(view: NodeView) -> str:
+    """Return `type held/total` for each type except GPUs; a device counts as held if a pod holds any part of it."""
+    assert view.device is not None  # noqa: S101 - the caller looked
+    there = Counter(card.type for card in view.device.inventory.cards if card.type != GPU)
+    held = Counter(
+        device_type for device_type, _ in {(grant.type, grant.minor) for each in view.charges for grant in each.grants}
+    )
+    return ", ".join(f"{device_type} {held[device_type]}/{count}" for device_type, count in sorted(there.items()))[
+        :MAX_TEXT
+    ]
+
+
+def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
+    assert view.device is not None  # noqa: S101 - the caller looked
+    cards = {(card.type, card.minor): card for card in view.device.inventory.cards}
+    totals = {key: _totals(card) for key, card in cards.items()}
+    is_served = view.alive and view.node is not None
+    open_ = {key for key, card in cards.items() if is_served and _is_usable(card) and key not in blocked}
+    holders: dict[_Key, list[tuple[Charge, Grant]]] = {}
+    shown = shown_minors(grant for charge in view.charges for grant in charge.grants)
+    for charge in sorted(view.charges, key=lambda each: each.pod):
+        for grant in charge.grants:
+            holders.setdefault((grant.type, shown[grant.type, grant.minor]), []).append((charge, grant))
+    # Existing cards first: annotations may name more cards than `MAX_DEVICES`.
+    keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
+    return [_use(key, totals.get(key, {}), holders.get(key, []), is_open=key in open_) for key in keys]
+
+
+def _totals(card: CardInfo) -> dict[str, int]:
+    """Return the allocatable amounts of a card; in MIG mode only its instances."""
+    amounts = dict(card.amounts)
+    return {name: amount for name, amount in amounts.items() if mig.is_resource(name)} if card.instances else amounts
+
+
+def _use(key: _Key, total: dict[str, int], held: list[tuple[Charge, Grant]], *, is_open: bool) -> DeviceUse:
+    device_type, minor = key
+    counted, taken = _shown_amounts(device_type, total), Counter[str]()
+    # The agent itself reports what processes outside Kubernetes use, in `foreign`.
+    pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
+    for _, grant in held:
+        taken.update(dict(grant.amounts))
+    free = {name: max(0, all_of_it - taken[name]) if is_open else 0 for name, all_of_it in counted.items()}
+    return DeviceUse.model_validate(
+        {
+            "type": device_type,
+            "minor": minor,
+            "id": next((card_id(grant) for _, grant in held if not is_listed(grant)), None),
+            "free": _resources(free),
+            "holders": [_holder(charge, grant) for charge, grant in pods[:MAX_HOLDERS]],
+        }
+    )
+
+
+def _holder(charge: Charge, grant: Grant) -> Holder:
+    namespace, name = keys.split(charge.pod)
+    known = _shown_amounts(grant.type, dict(grant.amounts))
+    subdevice_id = grant.id[:MAX_ID] if grant.is_subdevice else None
+    uid = charge.uid.rpartition("/")[2]
+    return Holder(namespace=namespace, name=name, uid=uid, id=subdevice_id, resources=_resources(known))
+
+
+def _shown_amounts(device_type: str, amounts: dict[str, int]) -> dict[str, int]:
+    """Return the amounts that are counted on cards of a type and have a resource name."""
+    return {
+        name: amount
+        for name, amount in amounts.items()
+        if is_counted(device_type, name) and name != allocation.FUNCTIONS
+    }
+
+
+def _resources(amounts: dict[str, int]) -> dict[str, str | int]:
+    return {
+        allocation.long(name, names.PREFIX): allocation.text(name, amount) for name, amount in sorted(amounts.items())
+    }
+
+
+# --- conditions -----------------------------------------------------------------------------------------------
+
+_Verdict = tuple[str, str, str, str]
+"""type, status, reason, message"""
+
+
+def _ready(view: NodeView) -> _Verdict:
+    if not view.alive:
+        return (
+            names.READY,
+            "Unknown",
+            "AgentNotHeard",
+            f"{_renewal(view)}; its devices are not allocated",
+        )
+    if view.node is None:
+        return names.READY, "False", "NodeMissing", "there is no Node of this name, or it is not selected"
+    if (driver := _shown(view, names.DRIVER_LOADED)) is not None and driver.status == "False":
+        return names.READY, "False", driver.reason, driver.message
+    return names.READY, "True", "AgentHeard", "the node's Lease is renewed"
+
+
+def is_ready(view: NodeView) -> bool:
+    """Return whether the Device of a node that has one is ready."""
+    return _ready(view)[1] == "True"
+
+
+def _renewal(view: NodeView) -> str:
+    """Return since when the agent has been silent: a time, because each new text is written."""
+    # An agent that is not heard does not change the time.
+    return f"the node's Lease is not renewed{f' since {view.last_renewal[:MAX_TIME]}' if view.last_renewal else ''}"
+
+
+def _shown(view: NodeView, condition_type: str) -> Condition | None:
+    conditions = view.device.conditions if view.device else ()
+    return next((each for each in conditions if each.type == condition_type), None)
+
+
+def _valid(view: NodeView) -> _Verdict:
+    problems = view.device.problems if view.device else ()
+    if not problems:
+        return names.VALID, "True", "Consistent", ""
+    return names.VALID, "False", "Contradiction", "; ".join(problems)[:MAX_TEXT]
+
+
+def _accounted(view: NodeView) -> _Verdict:
+    if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
+        message = (
+            "no device is allocated: the allocation of these pods is missing, cannot be read, names too few devices "
+            "or was not written by a trusted scheduler: "
+        )
+        return names.ACCOUNTED, "False", "AllocationUnknown", (message + ", ".join(unknown))[:MAX_TEXT]
+    held = ((charge.pod, grant) for charge in view.charges for grant in charge.grants)
+    if unlocated := sorted(f"{pod} ({grant.id})" for pod, grant in held if is_unlocated(grant)):
+        message = (
+            "no MIG device is allocated: these pods hold MIG devices that the Device no longer lists, and their "
+            "allocations do not name the GPU (delete the pods to end this): "
+        )
+        return names.ACCOUNTED, "False", "ParentUnknown", (message + ", ".join(unlocated))[:MAX_TEXT]
+    return names.ACCOUNTED, "True", "AllKnown", ""
+
+
+def _condition(view: NodeView, now: Callable[[], str], verdict: _Verdict) -> Condition:
+    condition_type, status, reason, message = verdict
+    before = _shown(view, condition_type)
+    since = before.last_transition_time if before is not None and before.status == status else now()
+    return Condition.model_validate(
+        {"type": condition_type, "status": status, "reason": reason, "message": message, "lastTransitionTime": since}
+    )

@@ -1,0 +1,124 @@
+"""What a Node shows of its devices: sums in capacity and allocatable, and labels.
+
+When kubelet restarts, it admits the running pods again against these sums, and kills pods that no longer fit. The sums
+are therefore the healthy cards plus what pods hold on other cards, and never less than the pods request. Decisions read
+the sums as well as the cards, as kubelet does.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api import mig, names
+from berth_api.allocation import Grant, text
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_api.request import CARD, Kinds
+from berth_operator.core.fleet.kubelet_allocation import FOREIGN
+from berth_operator.core.values.inventory import CardInfo
+from berth_operator.state.cache.views import NodeView
+
+SUMMED: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA, FPGA)
+OURS: Final = tuple(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in SUMMED)
+"""The resource names that Berth always writes; plug-ins add others. No other names are changed."""
+
+MANAGED: Final = "berth.dev/devices"
+"""Label on every Node whose sums Berth writes; it stays until the sums have been removed."""
+
+
+def wanted(view: NodeView) -> dict[str, int]:
+    """Return the sums that the Node should show."""
+    cards = view.device.inventory.cards if view.device else ()
+    healthy = {(card.type, card.minor) for card in cards if card.healthy}
+    totals: Counter[str] = Counter()
+    for card in cards:
+        if card.healthy:
+            totals.update(_offered(card, view.kinds))
+    for grant in _grants(view):
+        if (grant.type, grant.minor) not in healthy:
+            totals.update(_held(grant, view.kinds))
+    requested: Counter[str] = Counter()
+    for charge in view.charges:
+        requested.update(dict(charge.plugin_requests))
+    for kind in view.kinds.added:
+        # Their amounts are hundredths of a device.
+        totals.update({name: totals[kind.name] * whole // CARD for name, whole in kind.resources.items()})
+    return {name: amount for name in _ours(view) if (amount := max(totals[_base(name)], requested[name]))}
+
+
+def _ours(view: NodeView) -> tuple[str, ...]:
+    """Return the resource names that Berth writes on this Node."""
+    return (*OURS, *(name for kind in view.kinds.added if kind.summed for name in kind.resources))
+
+
+def _base(name: str) -> str:
+    return name.partition("/")[2] if name in OURS else name
+
+
+def _grants(view: NodeView) -> Iterator[Grant]:
+    for charge in view.charges:
+        if charge.pod != FOREIGN:
+            yield from charge.grants
+
+
+def _offered(card: CardInfo, kinds: Kinds) -> Mapping[str, int]:
+    amounts = dict(card.amounts)
+    if card.type == GPU:
+        # A card has at most a hundred shares; this count must never be what limits them.
+        amounts |= {GPU: amounts[GPU_CORE], GPU_SHARED: 100}
+    return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
+
+
+def _held(grant: Grant, kinds: Kinds) -> Mapping[str, int]:
+    amounts = dict(grant.amounts)
+    if any(map(mig.is_resource, amounts)):
+        return {}  # the sums leave out cards in MIG mode
+    if grant.type == GPU:
+        amounts |= {GPU: amounts.get(GPU_CORE, 0), GPU_SHARED: 1}
+    return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
+
+
+def status_patch(view: NodeView) -> dict[str, Any] | None:
+    """Return the merge patch of the Node's capacity and allocatable; None if they are up to date."""
+    if view.node is None or not (view.device or MANAGED in view.node.info.labels):
+        return None
+    sums = wanted(view)
+    shown = (view.node.capacity, view.node.allocatable)
+    ours = _ours(view)
+    if all({name: each[name] for name in ours if name in each} == sums for each in shown):
+        return None
+    values = {name: text(_base(name), sums[name]) if name in sums else None for name in ours}
+    known = set(sums).union(*shown)
+    kept = {name: value for name, value in values.items() if name in known}
+    return {"status": {"capacity": kept, "allocatable": kept}}
+
+
+def label_patch(view: NodeView) -> dict[str, Any] | None:
+    """Return the merge patch of the Node's labels; None if they are up to date."""
+    if view.node is None or not (view.device or MANAGED in view.node.info.labels):
+        return None
+    shown, desired = view.node.info.labels, _labels(view)
+    ours = [name for name in shown if name.startswith(names.MODEL_PREFIX)]
+    ours += [MANAGED, names.VENDOR_LABEL, names.MODEL_LABEL, names.DRIVER_LABEL] if MANAGED in shown else []
+    changes: dict[str, str | None] = {name: None for name in ours if name in shown and name not in desired}
+    changes |= {name: value for name, value in desired.items() if shown.get(name) != value}
+    return {"metadata": {"labels": changes}} if changes else None
+
+
+def _labels(view: NodeView) -> dict[str, str]:
+    if view.device is None:
+        # Without a Device the label stays as long as the sums do, so that they are removed even after a restart.
+        return {MANAGED: "false"} if view.node and MANAGED in view.node.info.labels and wanted(view) else {}
+    models = Counter(_safe(card.model) for card in view.device.inventory.cards if card.type == GPU)
+    labels = {MANAGED: "true"} | {names.MODEL_PREFIX + model: str(count) for model, count in models.items() if model}
+    if models:
+        labels |= {names.VENDOR_LABEL: _safe(view.device.inventory.vendor)}
+        labels |= {names.DRIVER_LABEL: _safe(view.device.driver_version)} if view.device.driver_version else {}
+    if len(models) == 1 and (model := next(iter(models))):
+        labels |= {names.MODEL_LABEL: model}
+    return labels
+
+
+def _safe(value: str) -> str:
+    """Return a text as a valid label value."""
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", value)[:63].strip("-._")

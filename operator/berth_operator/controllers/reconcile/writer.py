@@ -1,0 +1,235 @@
+"""Writes the status of Nodes, Devices, PodGroups and GpuPods, at the rates of two token buckets.
+
+An object is marked when anything about it may have changed. When its turn comes, its status is computed from one view
+and written only if it differs. Nodes have a bucket of their own, because pods wait until a new node shows its sums.
+Other statuses let sums and binds go first, but for at most `PATIENCE`.
+Among statuses, the one written longest ago comes first, so that those that change all the time do not delay others.
+Of what is written here decisions read only the sums.
+"""
+
+import asyncio
+import functools
+import math
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_client import times
+from berth_client.errors import CallError
+from berth_operator.clients.bucket import Bucket
+from berth_operator.controllers.reconcile import gpupods, groups, startup, status, sums
+from berth_operator.metrics import counters
+from berth_operator.state.cache.views import GpuPodView, GroupView, NodeView, StatusKind, View
+
+RETRY: Final = 2.0
+"""Seconds before a failed write is retried."""
+CONFLICT_RETRY: Final = 30.0
+"""Seconds before a retry if another manager owns a field, which only a person can resolve."""
+PATIENCE: Final = 5.0
+"""Seconds that statuses let sums and binds go first: half of the ten seconds within which they should be current."""
+RECENT: Final = 60.0
+"""Seconds for which the time of a write is remembered."""
+CHECK_SECONDS: Final = 0.1
+"""Seconds between two checks whether sums or binds are still due."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+_Status = tuple[StatusKind, str]
+"""The kind and name of an object whose status is written."""
+
+
+class Api(Protocol):
+    """The subset of `kube.KubeClient` that the writer uses."""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Read an object at quorum."""
+
+    async def delete(self, path: str, *, uid: str, version: str) -> None:
+        """Delete an object if it still has this UID and resourceVersion."""
+
+    async def merge_patch(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        """Send a JSON merge patch."""
+
+    async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
+        """Send a JSON patch."""
+
+    async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> object:
+        """Send a server-side apply, without force."""
+
+
+class Writer:
+    """Keeps statuses up to date; used in one event loop."""
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        view: Callable[[StatusKind, str], Awaitable[View | None]],
+        node_bucket: Bucket,
+        bucket: Bucket,
+        busy: Callable[[], bool],
+    ) -> None:
+        self._api, self._view, self._node_bucket, self._bucket, self._busy = api, view, node_bucket, bucket, busy
+        self._nodes: dict[str, None] = {}
+        """Names of Nodes whose sums are marked, the longest-marked first."""
+        self._node_marked = asyncio.Event()
+        self._is_writing_node = False
+        self._statuses: dict[_Status, float] = {}
+        """Marked status -> since when, the longest-marked first."""
+        self._written: dict[_Status, float] = {}
+        """Recently written status -> when, the longest ago first."""
+        self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
+        """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
+        self._marked = asyncio.Event()
+
+    def mark(self, kind: StatusKind, name: str) -> None:
+        """Mark an object whose status may be out of date."""
+        if kind is StatusKind.NODE:
+            self._nodes[name] = None
+            self._node_marked.set()
+        self._mark_status((kind, name))
+
+    def _mark_status(self, marked: _Status) -> None:
+        self._statuses.setdefault(marked, asyncio.get_running_loop().time())
+        self._marked.set()
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._write_nodes())
+            tasks.create_task(self._write_statuses())
+
+    async def _write_nodes(self) -> None:
+        while True:
+            await self._node_marked.wait()
+            self._is_writing_node = True
+            while self._nodes:
+                await self._write_sums()
+            self._is_writing_node = False
+            self._node_marked.clear()
+
+    async def _write_statuses(self) -> None:
+        while True:
+            await self._marked.wait()
+            if not self._statuses:
+                self._marked.clear()
+            elif self._others_go_first() and not self._is_overdue():
+                await asyncio.sleep(CHECK_SECONDS)
+            else:
+                await self._write_status()
+
+    def _others_go_first(self) -> bool:
+        """Return whether sums or binds are due: a status costs the API server as much as several binds."""
+        return self._is_writing_node or bool(self._nodes) or self._busy()
+
+    def _is_overdue(self) -> bool:
+        """Return whether a status has waited for `PATIENCE`."""
+        now = asyncio.get_running_loop().time()
+        return bool(self._statuses) and now - next(iter(self._statuses.values())) >= PATIENCE
+
+    async def _write_sums(self) -> None:
+        name = next(iter(self._nodes))
+        # Before the view is read, so that later changes mark the node again.
+        del self._nodes[name]
+        await self._turn(name, self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
+
+    async def _write_status(self) -> None:
+        chosen = min(self._statuses, key=lambda status: self._written.get(status, -math.inf))
+        del self._statuses[chosen]
+        self._remember(chosen)
+        await self._turn(chosen[1], self._write(*chosen), functools.partial(self._mark_status, chosen))
+
+    def _remember(self, status: _Status) -> None:
+        now = asyncio.get_running_loop().time()
+        self._written.pop(status, None)
+        self._written[status] = now
+        while now - next(iter(self._written.values())) > RECENT:
+            del self._written[next(iter(self._written))]
+
+    async def _turn(self, name: str, write: Awaitable[None], mark: Callable[[], None]) -> None:
+        try:
+            await write
+        except CallError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                self._again(name, error, CONFLICT_RETRY if error.status == HTTPStatus.CONFLICT else RETRY, mark)
+
+    def _again(self, name: str, error: Exception, pause: float, mark: Callable[[], None]) -> None:
+        counters.STATUS_CONFLICTS.inc()
+        log.warning("status not written", of=name, error=str(error), again_in=pause)
+        asyncio.get_running_loop().call_later(pause, mark)
+
+    async def _write_node(self, name: str) -> None:
+        view = await self._view(StatusKind.NODE, name)
+        if not isinstance(view, NodeView):
+            return
+        path = f"/api/v1/nodes/{view.name}"
+        if (patch := sums.status_patch(view)) is not None:
+            await self._send("node", functools.partial(self._api.merge_patch, f"{path}/status", patch))
+        if (patch := sums.label_patch(view)) is not None:
+            await self._send("node", functools.partial(self._api.merge_patch, path, patch))
+        if (operations := startup.patch(view)) is not None:
+            await self._send("node", functools.partial(self._api.json_patch, path, operations))
+
+    async def _write(self, kind: StatusKind, name: str) -> None:
+        match await self._view(kind, name):
+            case NodeView() as view:
+                await self._write_device(view)
+            case GroupView() as view:
+                await self._write_group(view)
+            case GpuPodView() as view:
+                await self._write_gpu_pod(view)
+            case None if kind is StatusKind.POD_GROUP:
+                self._shown.pop(name, None)
+
+    async def _write_device(self, view: NodeView) -> None:
+        if view.device is None or not view.ours:
+            return
+        wanted = status.wanted(view, _now)
+        if wanted != status.shown(view):
+            path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
+            await self._send(
+                "device", functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
+            )
+
+    async def _write_group(self, view: GroupView) -> None:
+        name = view.group.name
+        if not (groups.concerns_us(view) or name in self._shown):
+            return
+        wanted = groups.wanted(view)
+        if not groups.shows(view, wanted) and self._shown.get(name) != (view.group.uid, wanted):
+            await self._send(
+                "podgroup",
+                functools.partial(self._api.merge_patch, groups.path(name), groups.patch(view, wanted, _now)),
+            )
+        self._shown[name] = view.group.uid, wanted
+
+    async def _write_gpu_pod(self, view: GpuPodView) -> None:
+        path = gpupods.path(view.record.key)
+        if not view.is_of_known_pod and await self._is_misplaced(view):
+            # If its agent has corrected it meanwhile, it stays.
+            delete = functools.partial(self._api.delete, path, uid=view.record.uid, version=view.record.version)
+            await self._send("gpupod", delete)
+            log.warning(
+                "GpuPod deleted: its pod has another UID or node", of=view.record.key, node=view.record.actual.node
+            )
+        elif (patch := gpupods.patch(view, _now)) is not None:
+            await self._send("gpupod", functools.partial(self._api.merge_patch, f"{path}/status", patch))
+
+    async def _is_misplaced(self, view: GpuPodView) -> bool:
+        """Read the pod of a GpuPod's name: the watch may be behind. Without one, the garbage collector deletes it."""
+        await asyncio.sleep(self._bucket.delay())
+        return gpupods.is_misplaced(view, await self._api.get(gpupods.pod_path(view.record.key)))
+
+    async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
+        bucket = self._node_bucket if kind == "node" else self._bucket
+        await asyncio.sleep(bucket.delay())
+        await request()
+        counters.STATUS_WRITES.labels(kind).inc()
+
+
+def _now() -> str:
+    return times.time(times.now())

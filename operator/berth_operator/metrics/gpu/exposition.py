@@ -1,0 +1,72 @@
+"""Reads what one agent exposes, in Prometheus' text format: the GPUs of its own node."""
+
+import math
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from berth_operator.core.values.gpu_metrics import CardSample, Quantity
+from berth_operator.metrics.gpu import families
+from berth_operator.metrics.gpu.families import AGENT
+
+READ_AT: Final = "berth_gpu_reading_timestamp_seconds"
+"""When the agent read its cards, in seconds since 1970."""
+MAX_AGE: Final = 30.0
+"""An agent exposes no value that is older, whatever its clock or ours says."""
+MAX_CARDS: Final = 256
+"""Cards of one agent; as many as a Device can list."""
+_SERIES: Final = AGENT.by_name()
+_LINE: Final = re.compile(r'([a-z_]+)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})? ([^ ]+)(?: -?[0-9]+)?')
+_LABEL: Final = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)="((?:[^"\\]|\\.)*)"')
+_ESCAPED: Final = re.compile(r"\\(.)")
+
+
+def samples(text: str, node: str, now: float) -> list[CardSample]:
+    """Return the samples of the cards of a node, and of no other.
+
+    Args:
+        text: what the agent exposes; lines that are not of GPUs, or not valid, are left out.
+        node: the node on which the agent runs.
+        now: seconds since 1970.
+    """
+    by_card: dict[str, dict[Quantity, float]] = defaultdict(dict)
+    age = 0.0
+    for name, labels, value in _lines(text):
+        if labels.get(AGENT.node_label, node) != node:
+            continue
+        if name == READ_AT:
+            age = min(max(now - value, 0.0), MAX_AGE)
+        elif (uuid := labels.get(AGENT.uuid_label)) and (uuid in by_card or len(by_card) < MAX_CARDS):
+            by_card[uuid][_SERIES[name].quantity] = value * _SERIES[name].unit
+    return [CardSample(uuid=uuid, node=node, age=age, values=families.of_values(by_card[uuid])) for uuid in by_card]
+
+
+def _lines(text: str) -> Iterator[tuple[str, Mapping[str, str], float]]:
+    """Yield the name, labels and finite value of each series that is read."""
+    for line in text.splitlines():
+        # Most lines are of other series, and splitting is faster than the pattern.
+        if not line.startswith("berth_gpu_") or line.partition("{")[0] not in _READ:
+            continue
+        match = _LINE.fullmatch(line)
+        value = math.nan if match is None else _number(match[3])
+        if match is not None and math.isfinite(value):
+            yield match[1], _labels(match[2] or ""), value
+
+
+_READ: Final = frozenset({*_SERIES, READ_AT})
+
+
+def _labels(text: str) -> dict[str, str]:
+    return {name: _ESCAPED.sub(_unescaped, value) for name, value in _LABEL.findall(text)}
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return "\n" if match[1] == "n" else match[1]
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        return math.nan

@@ -1,0 +1,94 @@
+"""Computes the gauges over the state every few seconds, in slices that leave the loop to decisions."""
+
+import asyncio
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from itertools import islice
+from typing import Final
+
+from berth_operator.core.advice.fleet_figures import FleetFigures, fleet_figures
+from berth_operator.metrics import gauges
+from berth_operator.metrics.gauges import GAUGES, Family, Values
+from berth_operator.metrics.monitoring.bounds import OTHER, frequent
+from berth_operator.metrics.monitoring.pending import PendingCount
+from berth_operator.state.cache.cluster import Cluster
+
+PAUSES: Final = (1.0, 10.0)
+"""Seconds between two refreshes."""
+SHARE: Final = 50.0
+"""The pause, as a multiple of the time that the last refresh took."""
+SLICE: Final = 0.002
+"""Seconds that counting pods may hold the loop."""
+STRIDE: Final = 64
+"""Pods that are counted between two looks at the clock."""
+
+
+class Monitor:
+    """Keeps the gauges of a leader up to date; `ages` returns for each watch the seconds since it was last heard."""
+
+    def __init__(
+        self,
+        *,
+        cluster: Cluster,
+        ages: Callable[[], Mapping[str, float]],
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self._cluster, self._ages, self._wall = cluster, ages, wall
+
+    async def run(self) -> None:
+        """Refresh the gauges until cancelled, which removes them: only a leader has a state."""
+        try:
+            while True:
+                began = time.perf_counter()
+                await self.refresh()
+                shortest, longest = PAUSES
+                await asyncio.sleep(min(longest, max(shortest, SHARE * (time.perf_counter() - began))))
+        finally:
+            GAUGES.shown = {}
+
+    async def refresh(self) -> None:
+        """Compute all gauges, and expose them together."""
+        pending = await self._pending()
+        await asyncio.sleep(0)
+        fleet = _of_fleet(fleet_figures(self._cluster.fleet))
+        await asyncio.sleep(0)
+        GAUGES.shown = {**pending, **fleet, **self._of_process()}
+
+    async def _pending(self) -> Mapping[Family, Values]:
+        counted = PendingCount()
+        steps = counted.count(self._cluster.queue, self._cluster.pending)
+        until = time.perf_counter() + SLICE
+        while list(islice(steps, STRIDE)):
+            if time.perf_counter() > until:
+                await asyncio.sleep(0)
+                until = time.perf_counter() + SLICE
+        return counted.values(gated=self._cluster.gated)
+
+    def _of_process(self) -> Mapping[Family, Values]:
+        cluster, now = self._cluster, self._wall()
+        fleet = cluster.fleet
+        return {
+            gauges.INCOMING: dict(cluster.queue.incoming),
+            gauges.CACHED: {
+                ("nodes",): int(fleet.present.sum()),
+                ("pods",): len(fleet.charges),
+                ("assumed_pods",): cluster.placements.assumed,
+            },
+            gauges.SILENT: {(): int((fleet.present & fleet.has_device & ~fleet.fresh).sum())},
+            gauges.HEARD: {(watch,): now - age for watch, age in self._ages().items()},
+            gauges.REFRESHED: {(): now},
+        }
+
+
+def _of_fleet(figures: FleetFigures) -> Mapping[Family, Values]:
+    kept = frequent({model: each.total for model, each in figures.gpus.items()})
+    gpus: defaultdict[tuple[str, ...], float] = defaultdict(float)
+    for model, each in figures.gpus.items():
+        for state, cards in (("allocated", each.allocated), ("free", each.free), ("unavailable", each.unavailable)):
+            gpus[model if model in kept else OTHER, state] += cards
+    return {
+        gauges.GPUS: gpus,
+        gauges.FRAGMENTATION: {(str(size),): share for size, share in figures.fragmentation.items()},
+        gauges.STRANDED: {(): figures.stranded},
+    }

@@ -1,0 +1,429 @@
+"""The settings, by flag (`--lease x`) or environment variable (`BERTH_LEASE=x`); flags win.
+
+Scheduler names, node selector and lease delimit an instance: several instances with different values share a cluster
+without affecting each other.
+"""
+
+import socket
+import ssl
+from ipaddress import IPv4Address, ip_address
+from pathlib import Path
+from typing import Annotated, Literal, Self
+from urllib.parse import urlsplit
+from uuid import uuid4
+
+from pydantic import AfterValidator, Field, IPvAnyAddress, model_validator
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from berth_api import names
+from berth_api.routing import DEFAULT
+from berth_base.logs import Form, Level
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import injected
+from berth_operator.settings import configuration
+from berth_operator.settings.configuration import SCHEDULER_NAME, Configuration, SchedulerNames
+from berth_operator.state.objects.genius_priority import FORM, PriorityLimits, read_limits
+
+
+def _check_url(url: str) -> str:
+    """Check the URL of the probe; kopf reads it only seconds after the start."""
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme == "http" and parts.port != 0 and parts.hostname and parts.path.startswith("/")
+    except ValueError:
+        valid = False
+    if url and not valid:
+        raise ValueError("must be http://address:port/path, or empty")
+    return url
+
+
+def _check_prometheus(url: str) -> str:
+    try:
+        parts = urlsplit(url)
+        valid = parts.scheme in ("http", "https") and parts.port != 0 and parts.hostname
+    except ValueError:
+        valid = False
+    if url and (not valid or parts.username or parts.query or parts.fragment):
+        raise ValueError("must be http://host:port/path or https://host:port/path, without user and query, or empty")
+    return url
+
+
+def _check_authority(file: Path | None) -> Path | None:
+    """Check that the file has certificates; they are used only once this replica leads."""
+    try:
+        ssl.create_default_context(cafile=file)
+    except OSError as error:
+        raise ValueError(f"{file}: no certificates: {error.strerror or error}") from error
+    return file
+
+
+def _check_priorities(text: str) -> str:
+    """Check the list now, because it is used only once this replica leads."""
+    read_limits(text)
+    return text
+
+
+class Settings(BaseSettings):
+    """The Berth operator: decides which pod gets which devices, and binds it.
+
+    The first argument `simulate`, `advise`, `snapshot` or `defragment` runs a command (`berth-operator simulate
+    --help`), and `webhook` runs the webhook (`berth-operator webhook --help`). `--version` prints the version.
+    """
+
+    model_config = SettingsConfigDict(
+        env_prefix="BERTH_",
+        cli_parse_args=True,
+        cli_prog_name="berth-operator",
+        cli_kebab_case=True,
+        cli_implicit_flags=True,
+        use_attribute_docstrings=True,
+        frozen=True,
+    )
+
+    kubeconfig: Path | None = None
+    """Kubeconfig file; by default the pod's service account is used."""
+
+    config: Path | None = None
+    """BerthSchedulerConfiguration file, reloaded when it changes (docs/configuration.md); without one each of
+    `scheduler_names` has a default profile."""
+
+    scheduler_names: SchedulerNames = names.SCHEDULER
+    """The `schedulerName`s of the pods to schedule, separated by commas; not allowed with `config`, whose profiles name
+    them."""
+
+    require_injection: bool = True
+    """Whether a pod is scheduled only if its containers will see just its own devices (docs/containers.md); not allowed
+    with `config`, whose profiles set it."""
+
+    node_selector: str = ""
+    """Label selector of the nodes to use; empty for all."""
+
+    namespace: str = "berth-system"
+    """Namespace of the LeaderLease."""
+
+    pod: Annotated[str, Field(pattern=r"^([^/]+/[^/]+/[^/]+)?$")] = ""
+    """The operator's own pod (namespace/name/UID), for Events about the process itself; empty for no such Events."""
+
+    lease: str = "berth-operator"
+    """Name of the LeaderLease by which replicas elect a leader; its term is the fence's
+    (docs/decisions/0002-fencing.md)."""
+
+    require_fence: bool = False
+    """Whether a leader waits until the API server refuses Bindings of another term before it decides; otherwise a
+    leader that finds no fence logs a warning and goes on. `manifests/base` installs the fence and sets this."""
+
+    lease_duration: Annotated[int, Field(ge=2, le=300)] = 15
+    """Seconds after which another replica may take a LeaderLease that is not renewed."""
+
+    renew_deadline: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds after which a leader that could not renew stops; less than the duration, so that it stops first."""
+
+    retry_period: Annotated[float, Field(gt=0)] = 2.0
+    """Seconds between two renewals."""
+
+    takeover_pause: Annotated[float, Field(ge=0)] = 1.0
+    """Seconds between becoming leader and the first list of pods, for API servers that learn the new term later."""
+
+    agent_namespace: str = names.LEASE_NAMESPACE
+    """Namespace of the agents' Leases."""
+
+    agent_grace: Annotated[float, Field(ge=0)] = 10.0
+    """Seconds beyond the duration of its Lease for which a silent agent counts as alive: one missed renewal."""
+
+    node_startup_timeout: Annotated[float, Field(ge=0, le=3600)] = 600.0
+    """Seconds after the creation of a Node within which pods that may fit there once its devices are reported are not
+    `Unschedulable`, so that autoscalers add no other node for them; 0 for never (docs/autoscalers.md)."""
+
+    genius_priorities: Annotated[str, Field(pattern=f"^({FORM}(,{FORM})*)?$"), AfterValidator(_check_priorities)] = ""
+    """The highest `genius/priority` of the pods of each namespace, such as `team-a=10,*=5`, where `*` stands for all
+    others; 0 for a namespace that is not listed. Values below 0 are free for all."""
+
+    charge_foreign: bool = True
+    """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""
+
+    trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
+    """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas; empty
+    for none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""
+
+    node_rate: Annotated[float, Field(gt=0)] = 100.0
+    """Writes to Nodes a second; pods wait until a new node shows its devices."""
+
+    status_rate: Annotated[float, Field(gt=0)] = 20.0
+    """Writes of other statuses a second; binds do not wait for them."""
+
+    volume_timeout: Annotated[float, Field(gt=0)] = 600.0
+    """Seconds for binding a pod's claims before the pod is decided again; the default is kube-scheduler's."""
+
+    gang_timeout: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds that a gang may stay bound in part before it is undone, unless its PodGroup sets a timeout."""
+
+    evictions_per_minute: Annotated[float, Field(ge=0, le=600)] = 0.0
+    """Pods to evict per minute from cards that need a reset or a reboot; 0 for none."""
+
+    defragment: Annotated[int, Field(ge=0, le=16)] = 0
+    """Pods that may be moved at once for a pod that fits nowhere; 0 for none. Only pods that allow it are moved
+    (docs/defragmentation.md)."""
+
+    defragment_after: Annotated[float, Field(ge=0)] = 120.0
+    """Seconds that a pod waits before others are moved for it; 0 if they are moved only on request, by the command
+    `defragment`."""
+
+    defragment_min_age: Annotated[float, Field(ge=0)] = 600.0
+    """Seconds after its creation before a pod is moved, so that none is moved again and again."""
+
+    health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
+    """URL on which to serve liveness, http://address:port/path; empty to serve none."""
+
+    metrics_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - Prometheus comes from another node
+    """Address on which metrics are served. On any address except loopback clients need a bearer token whose user may
+    get the nonResourceURL `/metrics`."""
+
+    metrics_authentication: bool = True
+    """Whether clients of the metrics need that token; else everybody who reaches the port may read them."""
+
+    metrics_port: Annotated[int, Field(ge=0, le=65535)] = 8081
+    """Port on which to serve metrics for Prometheus; 0 to serve none."""
+
+    metrics_source: Literal["none", "agents", "prometheus"] = "none"
+    """Where live GPU metrics are read from, for the score `genius` and for memory that Genius' labels request
+    (docs/live-metrics.md)."""
+
+    metrics_interval: Annotated[float, Field(ge=1, le=3600)] = 15.0
+    """Seconds between two reads of live GPU metrics."""
+
+    metrics_stale_after: Annotated[float, Field(ge=2, le=3600)] = 60.0
+    """Seconds after which what was measured of a GPU is no longer used; more than twice the interval."""
+
+    agent_pods_namespace: str = names.AGENT_SYSTEM
+    """Namespace of the agents' pods, for `--metrics-source agents`."""
+
+    agent_metrics_port: Annotated[int, Field(ge=1, le=65535)] = 9405
+    """Port on which the agents serve metrics, for `--metrics-source agents`."""
+
+    agent_metrics_token_file: Path | None = None
+    """File with a bearer token for the agents' metrics, read again for each refresh. They are read by HTTP, so it
+    should be able to do nothing else."""
+
+    prometheus_url: Annotated[str, AfterValidator(_check_prometheus)] = ""
+    """URL of Prometheus, for `--metrics-source prometheus`; empty to search `prometheus_namespaces`."""
+
+    prometheus_namespaces: Annotated[str, Field(pattern=r"^([a-z0-9-]{1,63}(,[a-z0-9-]{1,63})*)?$")] = ""
+    """Namespaces whose Services are searched for Prometheus, separated by commas, the first that has one; Services of
+    other namespaces are never asked."""
+
+    prometheus_ca: Annotated[Path | None, AfterValidator(_check_authority)] = None
+    """PEM file with the certificate authority of Prometheus; without one those that the system trusts."""
+
+    prometheus_token_file: Path | None = None
+    """File with a bearer token for Prometheus, read again for each query; sent by https only."""
+
+    debug_address: IPvAnyAddress = IPv4Address("127.0.0.1")
+    """Address on which the debug API listens (docs/debug-api.md). On any address except loopback it requires a bearer
+    token that the API server authenticates and authorizes."""
+
+    debug_port: Annotated[int, Field(ge=0, le=65535)] = 10251
+    """Port of the debug API; 0 to serve none."""
+
+    debug_certificate: Path | None = None
+    """PEM file with the debug API's certificate chain; without one it uses plain HTTP, which also exposes tokens."""
+
+    debug_key: Path | None = None
+    """PEM file with the certificate's key; by default in the certificate's file."""
+
+    extender_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the HTTP extender for kube-scheduler (docs/extender.md); 0 to serve none."""
+
+    extender_address: IPvAnyAddress = IPv4Address("127.0.0.1")
+    """Address on which the extender listens. On any address except loopback it requires a certificate of its own and
+    certificates of its clients."""
+
+    extender_certificate: Path | None = None
+    """PEM file with the extender's certificate chain; without one it uses plain HTTP."""
+
+    extender_key: Path | None = None
+    """PEM file with the certificate's key; by default in the certificate's file."""
+
+    extender_client_ca: Path | None = None
+    """PEM file with the authorities of client certificates; clients without such a certificate are refused."""
+
+    extender_clients: str = ""
+    """Common names of client certificates that may call the extender, separated by commas; empty for all that the
+    client authorities have signed."""
+
+    extender_schedulers: SchedulerNames = DEFAULT
+    """The `schedulerName`s of the pods that the extender takes, separated by commas. A profile of such a name in
+    `config` applies to the extender alone."""
+
+    extender_nodes: Annotated[int, Field(ge=1, le=16)] = 1
+    """The most nodes that filter answers. All but the best are kept only until another pod needs them."""
+
+    extender_timeout: Annotated[float, Field(gt=0, le=300)] = 5.0
+    """Seconds of kube-scheduler's `httpTimeout`; a bind is answered within 80 % of it."""
+
+    extender_score: Literal["policy", "free-cards"] = "policy"
+    """What prioritize scores nodes by: the profile's policy, or like nvidia-gpu-scheduler the number of free GPUs of
+    the requested model."""
+
+    extender_service: Annotated[str, Field(pattern=r"^([a-z0-9-]+/[a-z0-9-]+)?$")] = ""
+    """Service without a selector (namespace/name) whose EndpointSlice the leader writes, so that it reaches the leader
+    alone; empty for none."""
+
+    visibility_port: Annotated[int, Field(ge=0, le=65535)] = 0
+    """Port of the visibility API (docs/visibility.md), which other replicas reach at `pod_ip`; 0 to serve none."""
+
+    visibility_address: IPvAnyAddress = IPv4Address("0.0.0.0")  # noqa: S104 - the API server calls from anywhere
+    """Address on which the visibility API listens."""
+
+    visibility_host: Annotated[
+        str, Field(default_factory=lambda settings: f"berth-visibility.{settings.get('namespace', '')}.svc")
+    ]
+    """Host name by which the API server calls the visibility API, for its certificate; by default that of the Service
+    `berth-visibility` in `namespace`."""
+
+    visibility_secret: str = "berth-visibility"  # noqa: S105 - a name
+    """Name of the Secret through which replicas share the certificate of the visibility API."""
+
+    visibility_lifetime: Annotated[float, Field(ge=3)] = 90 * 86400.0
+    """Seconds for which that certificate is valid; it is renewed when a third is left."""
+
+    visibility_period: Annotated[float, Field(gt=0)] = 60.0
+    """Seconds between two checks for another certificate, or for other authorities of the API server."""
+
+    visibility_max_watches: Annotated[int, Field(ge=4)] = 400
+    """Watches of the visibility API that a replica serves at once; one user gets at most a quarter of them."""
+
+    pod_ip: str = ""
+    """The address of the operator's own pod, for the EndpointSlice and the visibility API."""
+
+    log_format: Form = "json"
+    """Log lines as key=value or as JSON."""
+
+    log_level: Level = "info"
+    """Least severity that is logged; libraries log from warnings on."""
+
+    identity: Annotated[str, Field(default_factory=lambda settings: _identity(settings.get("pod", "")))]
+    """This process's name in the LeaderLease; no two running processes may share it. By default it contains the pod's
+    UID, so that a restarted container finds its own name and need not wait until the last term has expired."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        if self.config is not None and "scheduler_names" in self.model_fields_set:
+            raise ValueError("--scheduler-names and --config exclude each other: the file names the schedulers")
+        if self.config is not None and "require_injection" in self.model_fields_set:
+            named = f"a profile switches off the filter {injected.NAME}"
+            raise ValueError(f"--require-injection and --config exclude each other: {named}")
+        return self
+
+    @model_validator(mode="after")
+    def _check_metrics(self) -> Self:
+        if self.metrics_source == "prometheus" and bool(self.prometheus_url) == bool(self.prometheus_namespaces):
+            raise ValueError(
+                "--metrics-source prometheus: set --prometheus-url or --prometheus-namespaces, and not both"
+            )
+        if self.prometheus_token_file is not None and self.prometheus_url.startswith("http://"):
+            raise ValueError(f"--prometheus-token-file: {self.prometheus_url} would expose the token; use https")
+        if self.metrics_stale_after < 2 * self.metrics_interval:
+            raise ValueError(
+                f"--metrics-stale-after {self.metrics_stale_after:g}: must be at least twice --metrics-interval "
+                f"{self.metrics_interval:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_election(self) -> Self:
+        """Check what the election requires: a leader stops before another one leads, and can retry before it stops."""
+        if self.lease_duration <= self.renew_deadline:
+            raise ValueError(
+                f"--lease-duration {self.lease_duration}: must be greater than --renew-deadline {self.renew_deadline:g}"
+            )
+        if self.renew_deadline <= 2 * self.retry_period:
+            raise ValueError(
+                f"--renew-deadline {self.renew_deadline:g}: must be greater than twice --retry-period "
+                f"{self.retry_period:g}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_extender(self) -> Self:
+        """Check that only kube-scheduler can call the extender, and that no pod has two schedulers."""
+        if not self.extender_port:
+            return self
+        if not self.extender_address.is_loopback and not (self.extender_certificate and self.extender_client_ca):
+            raise ValueError(
+                f"--extender-address {self.extender_address}: other machines can reach it, so --extender-certificate "
+                "and --extender-client-ca are required"
+            )
+        if self.extender_client_ca and not self.extender_certificate:
+            raise ValueError("--extender-client-ca requires --extender-certificate: clients authenticate in TLS")
+        if self.extender_clients and not self.extender_client_ca:
+            raise ValueError("--extender-clients requires --extender-client-ca, which checks the certificates")
+        if self.extender_service:
+            _check_address(self.pod_ip, "--extender-service")
+        if self.config is None and (both := self.extended & {*self.scheduler_names.split(",")}):
+            raise ValueError(
+                f"--extender-schedulers {', '.join(sorted(both))}: Berth schedules these pods itself; remove them here "
+                "or from --scheduler-names"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_visibility(self) -> Self:
+        """Check that other replicas can reach this one."""
+        if self.visibility_port:
+            _check_address(self.pod_ip, "--visibility-port")
+        return self
+
+    @property
+    def extended(self) -> frozenset[str]:
+        """Return the scheduler names whose pods the extender takes; empty if there is no extender."""
+        return frozenset(self.extender_schedulers.split(",")) if self.extender_port else frozenset()
+
+    @property
+    def visibility_endpoint(self) -> str:
+        """Return where other replicas reach the visibility API of this one; empty if it serves none."""
+        if not self.visibility_port:
+            return ""
+        host = f"[{self.pod_ip}]" if ":" in self.pod_ip else self.pod_ip
+        return f"{host}:{self.visibility_port}"
+
+    @property
+    def priorities(self) -> PriorityLimits:
+        """Return how high pods may set `genius/priority`."""
+        return read_limits(self.genius_priorities)
+
+    @property
+    def trusted(self) -> frozenset[str]:
+        """Return the other schedulers whose allocations are trusted."""
+        return frozenset(filter(None, self.trusted_schedulers.split(",")))
+
+    @property
+    def prometheus_namespace_names(self) -> tuple[str, ...]:
+        """Return the namespaces whose Services are searched for Prometheus."""
+        return tuple(filter(None, self.prometheus_namespaces.split(",")))
+
+    def configuration(self) -> Configuration:
+        """Read the configuration file, or return default profiles if there is none.
+
+        Raises:
+            ConfigurationError: the file is missing or invalid.
+        """
+        if self.config is not None:
+            return configuration.load(self.config)
+        return Configuration(policies=dict.fromkeys(self.scheduler_names.split(","), self.default_policy))
+
+    @property
+    def default_policy(self) -> Policy:
+        """Return the policy of scheduler names without a profile."""
+        return Policy(switched_off=frozenset() if self.require_injection else frozenset({injected.NAME}))
+
+
+def _check_address(text: str, option: str) -> None:
+    try:
+        ip_address(text)
+    except ValueError as error:
+        raise ValueError(f'--pod-ip "{text}": {option} requires the address of the operator\'s pod') from error
+
+
+def _identity(pod: str) -> str:
+    """Return the host name with the pod's UID, which survives a restart of its container, or with a random UUID."""
+    return f"{socket.gethostname()}_{pod.rpartition('/')[2] or uuid4()}"

@@ -1,0 +1,1 @@
+"""What the cluster holds: pods, nodes, devices and gangs as the watches showed them, applied to the Fleet."""

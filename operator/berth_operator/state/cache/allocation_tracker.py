@@ -1,0 +1,257 @@
+"""What pods are charged for: their allocation, corrected by what kubelet gave.
+
+A pod's *promised* charge is what its allocation names; its *effective* charge also takes the agents' reports into
+account. The Fleet has effective charges, and this tracker keeps the promised charge of each pod for which the two
+differ. It also charges what deleted pods still hold, and what processes outside Kubernetes use.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from berth_api.allocation import Grant
+from berth_operator.core.fleet import kubelet_allocation
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Mismatch
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.verdict import Change
+from berth_operator.state.cache import charges
+from berth_operator.state.cache.kubelet_reports import KubeletReports
+from berth_operator.state.cache.listener import Listener
+from berth_operator.state.cache.views import StatusKind
+from berth_operator.state.cache.waker import Waker
+from berth_operator.state.objects import kubelet
+from berth_operator.state.objects.devices import DeviceRecord
+from berth_operator.state.objects.kubelet import Consistency, GpuPodRecord
+
+Object = Mapping[str, Any]
+
+AS_ALLOCATED: Final[Consistency] = ("True", "AsAllocated", "kubelet gave the pod nothing but what it was allocated")
+NOTHING_ALLOCATED: Final[Consistency] = (
+    "True",
+    "NothingAllocated",
+    "the pod has no allocation; what it holds is charged to it",
+)
+DRIFTED: Final = "Drifted"
+
+
+class AllocationTracker:
+    """Keeps the charges of a Fleet in agreement with what agents report."""
+
+    def __init__(self, *, fleet: Fleet, waker: Waker, listener: Listener, charges_foreign: bool) -> None:
+        """Create a tracker; `charges_foreign`: whether cards that processes outside Kubernetes use are charged."""
+        self._fleet, self._waker, self._listener = fleet, waker, listener
+        self._charges_foreign = charges_foreign
+        self._reports = KubeletReports()
+        self._promised: dict[str, Charge] = {}
+        """UID -> promised charge, for pods whose effective charge differs."""
+        self.drifted: dict[str, Mismatch] = {}
+        """UID -> promised and actual devices, for pods where they differ."""
+
+    # --- what agents report -----------------------------------------------------------------------------------
+
+    def put_gpu_pod(self, raw: Object) -> None:
+        """Add or update what kubelet gave a pod."""
+        record = kubelet.gpu_pod(raw)
+        before = self._reports.put_gpu_pod(record)
+        for actual in filter(None, {before, record.actual}):
+            self._update(actual.node, actual.uid)
+        self._listener.status_changed(StatusKind.GPU_POD, record.key)
+
+    def remove_gpu_pod(self, key: str) -> None:
+        """Remove what kubelet gave a pod."""
+        if (actual := self._reports.remove_gpu_pod(key)) is not None:
+            self._update(actual.node, actual.uid)
+
+    def apply_report(self, record: DeviceRecord, known: DeviceRecord | None) -> None:
+        """Apply an agent's report about kubelet; `known` is the node's Device as it was before."""
+        name, before = record.name, () if known is None else known.agent_report.withheld
+        if known is not None or record.agent_report.boot_id:
+            # An agent that creates a deleted Device again reports the inventory first, and held devices later.
+            self._reports.put_report(name, record.agent_report)
+        self._update_node(name)
+        if known is None or known.agent_report is not record.agent_report:
+            # Its minors refer to the inventory of the report; from here on those cards are identified by their ids.
+            used = self._reports.foreign(name) if self._charges_foreign else ()
+            self._set_charge(
+                kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign_charge(self._fleet, name, used)
+            )
+        if before or record.agent_report.withheld:
+            self._fleet.withhold(name, record.agent_report.withheld)
+            self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
+
+    def put_boot(self, node: str, boot_id: str) -> None:
+        """Set a node's boot ID; what was held before that boot is free."""
+        if self._reports.put_boot(node, boot_id):
+            self._update_node(node)
+
+    def forget_node(self, node: str) -> None:
+        """Forget a node that has neither Node nor Device."""
+        self._reports.forget_node(node)
+        self._update_node(node)
+        self._set_charge(kubelet_allocation.foreign_uid(node), None)
+
+    # --- pods -------------------------------------------------------------------------------------------------
+
+    def effective_charge(self, promised: Charge) -> Charge:
+        """Return a pod's effective charge for a promised one."""
+        return self._effective(promised, self._reports.actual(promised))
+
+    def track(self, promised: Charge) -> Charge:
+        """Return a pod's effective charge on the current cards, and keep its promised one if they differ."""
+        promised = self._fleet.resolve_charge(promised)
+        actual = self._reports.actual(promised)
+        effective = self._effective(promised, actual)
+        if effective is promised:
+            self._promised.pop(promised.uid, None)
+        else:
+            self._promised[promised.uid] = promised
+        self._set_drift(promised, actual)
+        return effective if effective is promised else self._fleet.resolve_charge(effective)
+
+    def pod_charged(self, charge: Charge) -> None:
+        """Correct the other charges of a node after a pod was charged there."""
+        self._set_charge(kubelet_allocation.leftover_uid(charge.node, charge.uid), None)
+        self._update_drifted(charge.node)
+        if self._reports.gpu_pod(charge.pod) is not None:
+            self._listener.status_changed(StatusKind.GPU_POD, charge.pod)
+
+    def release(self, charge: Charge) -> None:
+        """Release the charge of a deleted pod; what its containers still hold stays charged."""
+        # Charged before the release, so that no other pod can take it in between.
+        leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
+        self._set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
+        self._fleet.release(charge.uid)
+        self._promised.pop(charge.uid, None)
+        if self.drifted.pop(charge.uid, None) is not None:
+            self._drift_changed(charge)
+        self._update_drifted(charge.node)
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    def gpu_pod(self, key: str) -> GpuPodRecord | None:
+        """Return a GpuPod by namespace/name."""
+        return self._reports.gpu_pod(key)
+
+    def gpu_pod_names(self) -> list[str]:
+        """Return namespace/name of all GpuPods, sorted."""
+        return sorted(self._reports.gpu_pod_names())
+
+    def is_of_known_pod(self, record: GpuPodRecord) -> bool:
+        """Return whether a bound pod has the name, the UID and the node of a GpuPod."""
+        known = self._fleet.charges.get(record.actual.uid)
+        return known is not None and self._reports.gpu_pod_of(known) is record
+
+    def consistency(self, record: GpuPodRecord) -> Consistency | None:
+        """Return whether a pod holds what it was allocated; None if that, or the pod, is not known.
+
+        Kubelet gives pods with shares no devices; their GpuPods only show their allocation.
+        """
+        actual, known = record.actual, self._fleet.charges.get(record.actual.uid)
+        if not actual.devices or known is None or (known.pod, known.node) != (actual.pod, actual.node):
+            return None
+        promised = self._promised_of(known)
+        if difference := kubelet_allocation.difference(promised, actual):
+            return "False", DRIFTED, difference
+        return AS_ALLOCATED if promised.grants else NOTHING_ALLOCATED
+
+    def to_be_rewritten(self, node: str) -> Iterator[tuple[Mismatch, Mapping[str, Grant]]]:
+        """Return the pods of a node whose allocations need a rewrite, each with {device id: its replacement}."""
+        consistent = (
+            charge
+            for charge in self._fleet.on_node(node)
+            if kubelet_allocation.is_pod(charge) and charge.uid not in self.drifted
+        )
+        others = [actual for charge in consistent if (actual := self._reports.actual(charge)) is not None]
+        return kubelet_allocation.to_be_rewritten(self._fleet, self._drifted_on(node), others)
+
+    # --- charges ----------------------------------------------------------------------------------------------
+
+    def _effective(self, promised: Charge, actual: ActualAllocation | None) -> Charge:
+        if actual is None:
+            return promised
+        return kubelet_allocation.effective_charge(
+            self._fleet, promised, actual, claimed=self._is_claimed(promised, actual)
+        )
+
+    def _promised_of(self, known: Charge) -> Charge:
+        return self._promised.get(known.uid, known)
+
+    def _is_claimed(self, promised: Charge, actual: ActualAllocation) -> bool:
+        """Return whether a pod holds devices promised to another pod to which kubelet has given none yet."""
+        unexpected = kubelet_allocation.unexpected_devices(promised, actual)
+        return bool(unexpected) and any(
+            kubelet_allocation.is_grant_of(grant, device)
+            for other in self._fleet.on_node(actual.node)
+            if other.uid != actual.uid
+            and kubelet_allocation.count_plugin_devices(other)
+            and self._reports.actual(other) is None
+            for grant in other.grants
+            for device in unexpected
+        )
+
+    def _leftover_charge(self, node: str, uid: str) -> Charge | None:
+        """Return the charge for what a deleted pod still holds; None if it holds nothing."""
+        actual = self._reports.held(node).get(uid)
+        return None if actual is None else kubelet_allocation.leftover_charge(self._fleet, actual)
+
+    def _update_node(self, node: str) -> None:
+        """Correct the charges of all pods on a node with a current or previous report."""
+        on_node = self._fleet.on_node(node)
+        gpu_pod_of = self._reports.gpu_pod_of
+        reported = {charge.uid for charge in on_node if gpu_pod_of(charge) or charge.uid in self._promised}
+        left = {charge.uid.rpartition("/")[2] for charge in on_node if not kubelet_allocation.is_pod(charge)}
+        for uid in reported | left | self._reports.reported_on(node):
+            self._update(node, uid)
+
+    def _update(self, node: str, uid: str) -> None:
+        """Correct the charge of a pod on a node, or of what a deleted pod still holds there."""
+        known, leftover_uid = self._fleet.charges.get(uid), kubelet_allocation.leftover_uid(node, uid)
+        if known is None or known.node != node:
+            self._set_charge(leftover_uid, self._leftover_charge(node, uid))
+        else:
+            self._set_charge(leftover_uid, None)
+            self._set_charge(uid, self.track(self._promised_of(known)))
+        self._update_drifted(node)
+
+    def _update_drifted(self, node: str) -> None:
+        """Correct the charges of drifted pods: which promised devices they keep depends on other pods."""
+        for mismatch in self._drifted_on(node) if self.drifted else ():
+            self._set_charge(mismatch.actual.uid, self.track(mismatch.promised))
+
+    def _set_charge(self, uid: str, charge: Charge | None) -> None:
+        """Replace the charge of a UID; None releases it."""
+        known = self._fleet.charges.get(uid)
+        charge = None if charge is None else self._fleet.resolve_charge(charge)
+        if charge is None:
+            if known is not None:
+                self._fleet.release(uid)
+                self._listener.status_changed(StatusKind.NODE, known.node)
+                self._waker.pod_left(known)
+        elif known is None or not charges.is_same(known, charge):
+            self._waker.record_change()
+            self._fleet.charge(charge)
+            self._listener.status_changed(StatusKind.NODE, charge.node)
+            if known is not None:
+                self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=charge.node))
+
+    # --- drift ------------------------------------------------------------------------------------------------
+
+    def _drifted_on(self, node: str) -> list[Mismatch]:
+        return [mismatch for mismatch in self.drifted.values() if mismatch.actual.node == node]
+
+    def _set_drift(self, promised: Charge, actual: ActualAllocation | None) -> None:
+        """Record whether a pod holds other devices than it was promised."""
+        drifts = actual is not None and kubelet_allocation.difference(promised, actual)
+        mismatch = Mismatch(promised=promised, actual=actual) if actual is not None and drifts else None
+        if mismatch == self.drifted.get(promised.uid):
+            return
+        if mismatch is None:
+            del self.drifted[promised.uid]
+        else:
+            self.drifted[promised.uid] = mismatch
+        self._drift_changed(promised)
+
+    def _drift_changed(self, promised: Charge) -> None:
+        self._listener.status_changed(StatusKind.GPU_POD, promised.pod)
+        self._listener.drift_changed()

@@ -1,0 +1,288 @@
+"""The state of the cluster: API events are applied here, and decisions, binds and reports read its parts.
+
+Everything runs in the scheduler's event loop, one event at a time, so nothing here needs a lock. Each part depends only
+on parts above it in this list:
+
+* `Waker` wakes the parked pods that a change may help.
+* `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
+* `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
+* `Gangs` and `PendingPods` keep the queue up to date.
+* `AllocationTracker` corrects charges by what kubelet gave.
+* `NodeCache` has Nodes, Devices and the agents' Leases.
+* `GpuMetrics` has what was measured of the GPUs.
+* `UnknownAllocations` reports bound pods that block devices.
+* `Tenants` has the placed pods that defragmentation may move, if it is enabled.
+* `Placements` assumes, confirms and forgets what pods hold.
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, Final
+
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.gang_tracker import GangTracker
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
+from berth_operator.state.cache.allocation_tracker import AllocationTracker
+from berth_operator.state.cache.gangs import Gangs
+from berth_operator.state.cache.gpu_metrics import GpuMetrics
+from berth_operator.state.cache.listener import Listener, NoListener
+from berth_operator.state.cache.node_cache import NodeCache
+from berth_operator.state.cache.nominator import Nominator
+from berth_operator.state.cache.pending_pods import PendingPods
+from berth_operator.state.cache.placements import Placements
+from berth_operator.state.cache.spares import Spares
+from berth_operator.state.cache.tenants import Tenants
+from berth_operator.state.cache.unknown_allocations import UnknownAllocations
+from berth_operator.state.cache.views import GpuPodView, StatusKind, View
+from berth_operator.state.cache.waker import Waker
+from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
+
+Object = Mapping[str, Any]
+
+NO_LISTENER: Final = NoListener()
+NONE: Final[Mapping[str, str]] = MappingProxyType({})
+
+
+@dataclass(kw_only=True, eq=False)
+class Cluster:
+    """Applies the events of the API server, and gives access to the parts of the state."""
+
+    grace: float
+    """Seconds after the end of its Lease at which an agent counts as dead."""
+    startup_timeout: float = 600.0
+    """Seconds after its creation for which a Node counts as starting."""
+    gang_timeout: float = 60.0
+    """Seconds that a gang may stay bound in part, where its PodGroup sets none."""
+    confined: bool = False
+    """Whether a node selector leaves Nodes to other instances."""
+    fleet: Fleet = field(default_factory=Fleet)
+    charges_foreign: bool = True
+    """Whether cards that processes outside Kubernetes use are charged."""
+    trusted_schedulers: Collection[str] = ()
+    """Other schedulers whose allocations are trusted."""
+    priorities: PriorityLimits = UNLIMITED
+    """How high pods may set `genius/priority`."""
+    listener: Listener = NO_LISTENER
+    """Is called when the state changes."""
+    tenants: Tenants | None = None
+    """The placed pods that may be moved; None if no pods are moved."""
+    clock: Callable[[], float] = time.monotonic
+    """Monotonic seconds."""
+    wall: Callable[[], float] = time.time
+    """Seconds since 1970, to compare with times of the API server."""
+
+    def __post_init__(self) -> None:
+        """Create the parts."""
+        self.kinds = self.fleet.kinds
+        """The device types."""
+        self.budgets = Budgets()
+        self._device_classes: dict[str, str] = {}
+        """Name of a DeviceClass -> the extended resource that it provides."""
+        pending: dict[str, PendingPod] = {}
+        self.pending: Mapping[str, PendingPod] = pending
+        """UID -> pod, for all pods that have no node on the API server."""
+        self._create_queue(pending)
+        self._create_nodes()
+        self.placements = Placements(
+            fleet=self.fleet,
+            kinds=self.kinds,
+            trusted_schedulers=frozenset(self.trusted_schedulers),
+            pending=self._pending_pods,
+            gangs=self.gangs,
+            allocations=self.allocations,
+            unknown=self.unknown_allocations,
+            waker=self.waker,
+            listener=self.listener,
+            clock=self.clock,
+        )
+
+    def _create_queue(self, pending: dict[str, PendingPod]) -> None:
+        self.queue: Queue[PendingPod | Gang] = Queue()
+        self.gang_tracker = GangTracker(timeout=self.gang_timeout)
+        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=self.listener)
+        self.nominator = Nominator(
+            fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
+        )
+        self.spares = Spares(fleet=self.fleet, waker=waker)
+        self.gangs = Gangs(
+            gang_tracker=self.gang_tracker,
+            queue=self.queue,
+            nominator=self.nominator,
+            waker=waker,
+            listener=self.listener,
+            clock=self.clock,
+        )
+        self._pending_pods = PendingPods(
+            fleet=self.fleet,
+            kinds=self.kinds,
+            priorities=self.priorities,
+            by_uid=pending,
+            queue=self.queue,
+            gangs=self.gangs,
+            nominator=self.nominator,
+            waker=waker,
+            listener=self.listener,
+            clock=self.clock,
+            accepts_nominations=self.tenants is not None,
+        )
+
+    def _create_nodes(self) -> None:
+        self.allocations = AllocationTracker(
+            fleet=self.fleet, waker=self.waker, listener=self.listener, charges_foreign=self.charges_foreign
+        )
+        self.node_cache = NodeCache(
+            fleet=self.fleet,
+            kinds=self.kinds,
+            allocations=self.allocations,
+            waker=self.waker,
+            listener=self.listener,
+            clock=self.clock,
+            wall=self.wall,
+            grace=self.grace,
+            startup_timeout=self.startup_timeout,
+            confined=self.confined,
+        )
+        self.gpu_metrics = GpuMetrics(fleet=self.fleet, waker=self.waker, clock=self.clock)
+        self.unknown_allocations = UnknownAllocations(
+            fleet=self.fleet, node_cache=self.node_cache, listener=self.listener, clock=self.clock
+        )
+
+    @property
+    def version(self) -> int:
+        """Return a counter of the changes that may change why a pod waits."""
+        return self.waker.version
+
+    @property
+    def gated(self) -> int:
+        """Return the number of pods that do not wait yet, because they have scheduling gates."""
+        return len(self._pending_pods.gated)
+
+    # --- events -----------------------------------------------------------------------------------------------
+
+    def put_pending(self, raw: Object) -> None:
+        """Add or update a pod without a node."""
+        self._pending_pods.put(raw)
+        if self.tenants is not None:
+            self.tenants.put(raw)
+
+    def remove_pending(self, uid: str) -> None:
+        """Remove a pod that no longer waits: it is bound, or deleted."""
+        self._pending_pods.remove(uid)
+        if self.tenants is not None:
+            self.tenants.remove(uid)
+
+    def put_bound(self, raw: Object) -> None:
+        """Add or update a pod that has a node."""
+        self.placements.put_bound(raw)
+        if self.tenants is not None:
+            self.tenants.put(raw)
+
+    def remove_bound(self, uid: str) -> None:
+        """Remove a pod that has left its node."""
+        self.placements.remove_bound(uid)
+        if self.tenants is not None:
+            self.tenants.remove(uid)
+
+    def put_ended(self, raw: Object) -> None:
+        """Record that a pod has succeeded or failed."""
+        self.gangs.put_ended(raw)
+
+    def remove_ended(self, uid: str) -> None:
+        """Remove a pod that had ended."""
+        self.gangs.remove_ended(uid)
+
+    def put_group(self, raw: Object) -> None:
+        """Add or update a PodGroup."""
+        self.gangs.put_group(raw)
+
+    def remove_group(self, name: str) -> None:
+        """Remove a PodGroup (namespace/name)."""
+        self.gangs.remove_group(name)
+
+    def put_node(self, raw: Object) -> None:
+        """Add or update a Node."""
+        self.node_cache.put_node(raw)
+
+    def remove_node(self, name: str) -> None:
+        """Remove a Node that was deleted, or that our node selector no longer matches."""
+        self.node_cache.remove_node(name)
+
+    def put_device(self, raw: Object) -> None:
+        """Add or update a Device."""
+        self.node_cache.put_device(raw)
+
+    def remove_device(self, name: str) -> None:
+        """Remove a Device."""
+        self.node_cache.remove_device(name)
+
+    def put_lease(self, raw: Object) -> None:
+        """Add or update an agent's Lease."""
+        self.node_cache.put_lease(raw)
+
+    def remove_lease(self, name: str) -> None:
+        """Remove an agent's Lease."""
+        self.node_cache.remove_lease(name)
+
+    def put_gpu_pod(self, raw: Object) -> None:
+        """Add or update what kubelet gave a pod."""
+        self.allocations.put_gpu_pod(raw)
+
+    def remove_gpu_pod(self, key: str) -> None:
+        """Remove what kubelet gave a pod (namespace/name)."""
+        self.allocations.remove_gpu_pod(key)
+
+    def put_namespace(self, name: str, labels: Mapping[str, str], annotations: Mapping[str, str] = NONE) -> None:
+        """Set the labels and annotations of a namespace; both are empty if it was deleted."""
+        if self.tenants is not None:
+            self.tenants.put_namespace(name, annotations)
+        if self.fleet.affinity_index.put_namespace(name, labels):
+            self.waker.changed(Change.NAMESPACE_LABELS)
+
+    def put_device_class(self, name: str, resource: str) -> None:
+        """Set the extended resource that a DeviceClass provides; empty if it was deleted or names none."""
+        before = self._device_classes.pop(name, "")
+        if resource:
+            self._device_classes[name] = resource
+        if before != resource:
+            self.fleet.set_device_classes({resource: name for name, resource in sorted(self._device_classes.items())})
+            self.waker.changed(Change.DEVICE_CLASS)
+
+    # --- statuses ---------------------------------------------------------------------------------------------
+
+    def names(self, kind: StatusKind) -> list[str]:
+        """Return the names of all objects of a kind, sorted."""
+        match kind:
+            case StatusKind.NODE:
+                return self.node_cache.names()
+            case StatusKind.POD_GROUP:
+                return self.gangs.group_names()
+            case StatusKind.GPU_POD:
+                return self.allocations.gpu_pod_names()
+
+    def view(self, kind: StatusKind, name: str) -> View | None:
+        """Return what the status of an object is computed from; None if there is no such object of ours."""
+        match kind:
+            case StatusKind.NODE:
+                return self.node_cache.view(name)
+            case StatusKind.POD_GROUP:
+                return self.gangs.view(name)
+            case StatusKind.GPU_POD:
+                return self._gpu_pod_view(name)
+
+    def _gpu_pod_view(self, name: str) -> GpuPodView | None:
+        record = self.allocations.gpu_pod(name)
+        if record is None or not (
+            self.node_cache.is_ours(record.actual.node) or record.actual.uid in self.fleet.charges
+        ):
+            return None
+        return GpuPodView(
+            record=record,
+            consistency=self.allocations.consistency(record),
+            is_of_known_pod=self.allocations.is_of_known_pod(record),
+        )

@@ -1,0 +1,153 @@
+"""PodGroups and the gangs of pods, as the API server shows them, and their units in the queue."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any
+
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.queue.gang_tracker import GangTracker, Group
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import Membership, PendingPod
+from berth_operator.state.cache.listener import Listener
+from berth_operator.state.cache.nominator import Nominator
+from berth_operator.state.cache.views import GroupView, StatusKind
+from berth_operator.state.cache.waker import Waker
+from berth_operator.state.objects import groups
+
+Object = Mapping[str, Any]
+
+
+class Gangs:
+    """All gangs. After every change of a gang, its waiting members are in the queue as one unit, or not at all."""
+
+    def __init__(
+        self,
+        *,
+        gang_tracker: GangTracker,
+        queue: Queue[PendingPod | Gang],
+        nominator: Nominator,
+        waker: Waker,
+        listener: Listener,
+        clock: Callable[[], float],
+    ) -> None:
+        self._gang_tracker, self._queue, self._nominator = gang_tracker, queue, nominator
+        self._waker, self._listener, self._clock = waker, listener, clock
+        self._schedulers: Collection[str] | None = None
+        self._groups: dict[str, tuple[Group, Object]] = {}
+        """namespace/name of a PodGroup -> the PodGroup and its status."""
+
+    def set_schedulers(self, names: Collection[str]) -> None:
+        """Set the scheduler names whose gangs are ours; until then all gangs are."""
+        self._schedulers = names
+
+    def is_ours(self, gang: Membership) -> bool:
+        """Return whether we schedule a gang; gangs of other schedulers are ignored."""
+        return self._schedulers is None or gang.scheduler in self._schedulers
+
+    # --- PodGroups --------------------------------------------------------------------------------------------
+
+    def put_group(self, raw: Object) -> None:
+        """Add or update a PodGroup."""
+        group = groups.group(raw)
+        self._groups[group.name] = group, raw.get("status") or {}
+        self._gang_tracker.put_group(group)
+        self.gather(Membership(group=group.name))
+
+    def remove_group(self, name: str) -> None:
+        """Remove a PodGroup."""
+        del self._groups[name]
+        self._gang_tracker.remove_group(name)
+        self.gather(Membership(group=name))
+
+    def group_names(self) -> list[str]:
+        """Return namespace/name of all PodGroups, sorted."""
+        return sorted(self._groups)
+
+    def view(self, name: str) -> GroupView | None:
+        """Return what is known of a PodGroup; None if there is none of this name."""
+        if (known := self._groups.get(name)) is None:
+            return None
+        return GroupView(group=known[0], status=known[1], counts=self._gang_tracker.counts(name))
+
+    # --- members ----------------------------------------------------------------------------------------------
+
+    def wait(self, pod: PendingPod, gang: Membership) -> None:
+        """Add or update a waiting member."""
+        self._gang_tracker.wait(pod, gang)
+        self.gather(gang)
+
+    def no_longer_waits(self, uid: str, gang: Membership) -> None:
+        """Remove a waiting member."""
+        self._gang_tracker.no_longer_waits(uid)
+        self.gather(gang)
+
+    def assume(self, charge: Charge, gang: Membership) -> None:
+        """Record that a member is assumed; the caller gathers the gang once all its members are."""
+        self._gang_tracker.hold(charge, gang, bound=False)
+
+    def bind(self, charge: Charge, gang: Membership, *, running: bool = False) -> None:
+        """Record that a member is bound."""
+        self._gang_tracker.hold(charge, gang, bound=True, running=running)
+        self.gather(gang)
+
+    def release(self, uid: str, gang: Membership) -> None:
+        """Record that a member no longer has a node."""
+        self._gang_tracker.release(uid)
+        self.gather(gang)
+
+    def put_ended(self, raw: Object) -> None:
+        """Record that a pod has succeeded or failed."""
+        gang = groups.of_placed(raw)
+        if gang is not None:
+            succeeded = raw["status"]["phase"] == "Succeeded"
+            self._gang_tracker.end(raw["metadata"]["uid"], gang, succeeded=succeeded)
+            self.gather(gang)
+
+    def remove_ended(self, uid: str) -> None:
+        """Remove a pod that had ended."""
+        gang = self._gang_tracker.gang_of(uid)
+        self._gang_tracker.remove_ended(uid)
+        if gang is not None:
+            self.gather(gang)
+
+    # --- units ------------------------------------------------------------------------------------------------
+
+    def unit(self, gang: Membership) -> Gang | None:
+        """Return a gang's waiting members as a unit to decide; None if there are too few."""
+        return self._gang_tracker.ready(gang, self._clock())
+
+    def gather(self, gang: Membership) -> None:
+        """Put a gang's waiting members into the queue if there are enough of them, else remove them from it."""
+        if (unit := self.unit(gang)) is None:
+            self._queue.remove(gang.key)
+            self._nominator.withdraw_gang(gang)
+        else:
+            self._waker.put(unit)
+        if gang.minimum is None:
+            self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
+
+    def binding_started(self, placements: Iterable[Placement]) -> None:
+        """Record that the Bindings of an assumed gang are about to be sent."""
+        for gang in gangs_of(placements):
+            self._gang_tracker.binding_started(gang, self._clock())
+
+    def back_off(self, gang: Membership) -> None:
+        """Back off a gang; this takes effect when it is next gathered."""
+        self._gang_tracker.back_off(gang, self._clock())
+
+    def back_off_and_gather(self, gang: Membership) -> None:
+        """Decide a gang again after its back-off, because its last decision cannot be carried out."""
+        self.back_off(gang)
+        self.gather(gang)
+
+    def abort(self, gang: Membership, *, keep: bool) -> tuple[str, list[Charge]]:
+        """Stop completing a gang whose timeout has passed; return the reason and the members to delete."""
+        aborted = self._gang_tracker.abort(gang, self._clock(), keep=keep)
+        self.gather(gang)
+        return aborted
+
+
+def gangs_of(placements: Iterable[Placement]) -> set[Membership]:
+    """Return the gangs of these placements' pods."""
+    return {placement.pod.gang for placement in placements if placement.pod.gang is not None}

@@ -1,0 +1,84 @@
+"""What kubelet gave, as agents report it, node by node.
+
+GpuPods report what existing pods hold; a Device's `held` also reports what deleted pods still hold. Both may arrive
+before or after the pod itself.
+"""
+
+from collections.abc import Iterable, Mapping
+from collections.abc import Set as AbstractSet
+
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
+from berth_operator.core.values.charge import Charge
+from berth_operator.state.objects.kubelet import NO_REPORT, AgentReport, GpuPodRecord
+
+
+class KubeletReports:
+    """The latest report of each node and pod."""
+
+    def __init__(self) -> None:
+        self._gpu_pods: dict[str, GpuPodRecord] = {}
+        """namespace/name -> GpuPod."""
+        self._reports: dict[str, AgentReport] = {}
+        """Node -> report in the status of its Device."""
+        self._boots: dict[str, str] = {}
+        """Node -> its boot ID."""
+
+    def put_gpu_pod(self, record: GpuPodRecord) -> ActualAllocation | None:
+        """Add or update a GpuPod; return what it reported before."""
+        before = self.remove_gpu_pod(record.key)
+        self._gpu_pods[record.key] = record
+        return before
+
+    def remove_gpu_pod(self, key: str) -> ActualAllocation | None:
+        """Remove a GpuPod; return what it reported."""
+        record = self._gpu_pods.pop(key, None)
+        return None if record is None else record.actual
+
+    def gpu_pod(self, key: str) -> GpuPodRecord | None:
+        """Return a GpuPod by namespace/name."""
+        return self._gpu_pods.get(key)
+
+    def gpu_pod_names(self) -> Iterable[str]:
+        """Return namespace/name of all GpuPods."""
+        return self._gpu_pods
+
+    def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
+        """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
+        record = self._gpu_pods.get(charge.pod)
+        is_same = record is not None and (record.actual.uid, record.actual.node) == (charge.uid, charge.node)
+        return record if is_same else None
+
+    def put_report(self, node: str, report: AgentReport) -> None:
+        """Set what a node's agent reports in the status of its Device."""
+        self._reports[node] = report
+
+    def put_boot(self, node: str, boot_id: str) -> bool:
+        """Set a node's boot ID; return whether it has changed."""
+        before, self._boots[node] = self._boots.get(node), boot_id
+        return before != boot_id
+
+    def forget_node(self, node: str) -> None:
+        """Forget a node that has neither Node nor Device."""
+        self._reports.pop(node, None)
+        self._boots.pop(node, None)
+
+    def held(self, node: str) -> Mapping[str, ActualAllocation]:
+        """Return {UID: what the pod holds} for a node, also for deleted pods; empty for a report of an earlier boot."""
+        report, boot_id = self._reports.get(node, NO_REPORT), self._boots.get(node)
+        return {} if boot_id and report.boot_id and boot_id != report.boot_id else report.held
+
+    def reported_on(self, node: str) -> AbstractSet[str]:
+        """Return the UIDs of the pods in a node's report, even one of an earlier boot."""
+        return self._reports.get(node, NO_REPORT).held.keys()
+
+    def foreign(self, node: str) -> tuple[KubeletDevice, ...]:
+        """Return the cards of a node that processes outside Kubernetes use."""
+        return self._reports.get(node, NO_REPORT).foreign
+
+    def actual(self, promised: Charge) -> ActualAllocation | None:
+        """Return what kubelet gave a pod; None if unknown, or if the report names another pod or node."""
+        record = self.gpu_pod_of(promised)
+        actual = record.actual if record is not None and record.actual.devices else None
+        if actual is None:
+            actual = self.held(promised.node).get(promised.uid)
+        return actual if actual is not None and (actual.pod, actual.node) == (promised.pod, promised.node) else None

@@ -1,0 +1,220 @@
+"""Nodes, their Devices, and the Leases of their agents."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import structlog
+
+from berth_api import names
+from berth_api.request import Kinds
+from berth_client import times
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.starting import will_have_devices
+from berth_operator.core.values.verdict import Change
+from berth_operator.state.cache.allocation_tracker import AllocationTracker
+from berth_operator.state.cache.heartbeats import Heartbeats
+from berth_operator.state.cache.listener import Listener
+from berth_operator.state.cache.new_nodes import NewNodes
+from berth_operator.state.cache.views import NodeView, StatusKind
+from berth_operator.state.cache.waker import Waker
+from berth_operator.state.objects import devices, nodes
+from berth_operator.state.objects.devices import DeviceRecord
+from berth_operator.state.objects.nodes import NodeRecord
+
+Object = Mapping[str, Any]
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class NodeCache:
+    """Puts nodes and devices into the Fleet; a Node, its Device and its Lease share a name and arrive in any order."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        kinds: Kinds,
+        allocations: AllocationTracker,
+        waker: Waker,
+        listener: Listener,
+        clock: Callable[[], float],
+        wall: Callable[[], float],
+        grace: float,
+        startup_timeout: float,
+        confined: bool,
+    ) -> None:
+        """Create a cache; `confined`: whether a node selector leaves Nodes to other instances."""
+        self._fleet, self._kinds, self._allocations = fleet, kinds, allocations
+        self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
+        self._heartbeats = Heartbeats(grace=grace)
+        self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
+        self.nodes: dict[str, NodeRecord] = {}
+        self.devices: dict[str, DeviceRecord] = {}
+
+    # --- Nodes ------------------------------------------------------------------------------------------------
+
+    def put_node(self, raw: Object) -> None:
+        """Add or update a Node."""
+        record = nodes.record(raw, self._kinds)
+        info, known = record.info, self.nodes.get(record.info.name)
+        self.nodes[info.name] = record
+        before = known.info if known else None
+        if before != info:
+            self._fleet.put_node(info)
+        if known is None or known.uid != record.uid:
+            self._new.remove(info.name)
+            self._new.put(info.name, raw["metadata"].get("creationTimestamp") or "")
+        self._set_starting(info.name)
+        self._allocations.put_boot(info.name, nodes.boot_id(raw))
+        if change := nodes.change(before, info):
+            labels = nodes.changed_labels(before, info)
+            self._waker.happened(ClusterEvent(change=change, node=info.name, labels=labels))
+        self._changed(info.name)
+
+    def remove_node(self, name: str) -> None:
+        """Remove a Node that was deleted, or that our node selector no longer matches."""
+        known = self.nodes.pop(name, None)
+        self._fleet.remove_node(name)
+        self._new.remove(name)
+        self._forget_if_gone(name)
+        labels = nodes.changed_labels(known.info if known else None, None)
+        self._waker.happened(ClusterEvent(change=Change.NODE_REMOVED, node=name, labels=labels))
+        self._changed(name)
+
+    # --- Devices ----------------------------------------------------------------------------------------------
+
+    def put_device(self, raw: Object) -> None:
+        """Add or update a Device."""
+        known = self.devices.get(raw["metadata"]["name"])
+        record = devices.record(raw, known)
+        self.devices[record.name] = record
+        if known is None:
+            self._heartbeats.expect(record.name, self._clock(), doubted=_is_unknown(record))
+        is_new = known is None or known.inventory != record.inventory
+        if is_new:
+            self._fleet.put_device(record.name, record.inventory)
+            self._set_starting(record.name)
+            self._fleet.set_fresh(record.name, fresh=self.is_alive(record.name))
+            self._fleet.set_heard(record.name, self._heard(record.name))
+        if is_new or (known is not None and known.agent_report is not record.agent_report):
+            self._allocations.apply_report(record, known)
+        if is_new:
+            self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
+        self._changed(record.name)
+
+    def remove_device(self, name: str) -> None:
+        """Remove a Device; what its pods hold stays charged."""
+        self._waker.record_change()
+        self.devices.pop(name, None)
+        self._heartbeats.dismiss(name)
+        self._fleet.remove_device(name)
+        self._set_starting(name)
+        self._forget_if_gone(name)
+        self._changed(name)
+
+    # --- Leases -----------------------------------------------------------------------------------------------
+
+    def put_lease(self, raw: Object) -> None:
+        """Add or update an agent's Lease."""
+        spec = raw.get("spec") or {}
+        renew_time, duration = spec.get("renewTime") or "", spec.get("leaseDurationSeconds")
+        self._heartbeats.observe(raw["metadata"]["name"], renew_time, duration, self._clock())
+        self.check_alive(raw["metadata"]["name"])
+
+    def remove_lease(self, name: str) -> None:
+        """Remove an agent's Lease."""
+        self._heartbeats.lost(name)
+        self.check_alive(name)
+
+    def check_all_alive(self) -> None:
+        """Update by the clock the nodes whose agents have fallen silent; all others change when they are heard."""
+        rows, fresh = self._fleet.rows, self._fleet.fresh
+        for name in self._heartbeats.silent(self._clock()):
+            if (row := rows.get(name)) is not None and fresh[row]:
+                self.check_alive(name)
+
+    def check_alive(self, name: str) -> None:
+        """Update a node's freshness by the clock."""
+        row, alive = self._fleet.rows.get(name), self.is_alive(name)
+        if row is None or name not in self.devices:
+            return
+        # Only of silent agents: the others renew their Leases all the time.
+        is_news = not alive and self._fleet.set_heard(name, self._heard(name))
+        if bool(self._fleet.fresh[row]) == alive:
+            if is_news:
+                self._waker.record_change()
+                self._changed(name)
+            return
+        self._waker.record_change()
+        self._fleet.set_fresh(name, fresh=alive)
+        if name in self.nodes:
+            log.info("agent heard" if alive else "agent not heard", node=name)
+        self._changed(name)
+        if alive:
+            self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
+
+    def end_startups(self) -> None:
+        """Stop counting on nodes that have been starting for too long, by the clock."""
+        for name in self._new.expire():
+            if bool(self._fleet.starting[self._fleet.rows[name]]):
+                self._set_starting(name)
+                self._waker.record_change()
+
+    def _set_starting(self, name: str) -> None:
+        """Set whether a node is starting: it is new, and it has devices or shows that it will have them."""
+        # Most nodes are not new, which is the cheapest question.
+        node = self.nodes.get(name) if name in self._new else None
+        device = self.devices.get(name)
+        has_devices = device is not None and bool(device.inventory.cards)
+        starting = node is not None and (has_devices or will_have_devices(node.info, self._kinds))
+        self._fleet.set_starting(name, starting=starting)
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    def names(self) -> list[str]:
+        """Return the names of all nodes that have a Node or a Device, sorted."""
+        return sorted({*self.nodes, *self.devices})
+
+    def is_complete(self, name: str) -> bool:
+        """Return whether both a Node and a Device of this name are known."""
+        return name in self.nodes and name in self.devices
+
+    def is_ours(self, name: str) -> bool:
+        """Return whether this instance may write the status of a node's devices."""
+        return name in self.nodes or not self._confined
+
+    def is_alive(self, name: str) -> bool:
+        """Return whether a node's agent is alive now."""
+        return self._heartbeats.alive(name, self._clock())
+
+    def view(self, name: str) -> NodeView:
+        """Return what is known of a node, even if it has neither Node nor Device."""
+        return NodeView(
+            name=name,
+            node=self.nodes.get(name),
+            device=self.devices.get(name),
+            ours=self.is_ours(name),
+            alive=self.is_alive(name),
+            last_renewal=self._heartbeats.last_renewal(name),
+            charges=tuple(self._fleet.on_node(name)),
+            kinds=self._kinds,
+        )
+
+    def _heard(self, name: str) -> int:
+        """Return when a node's agent renewed its Lease last, in seconds since 1970; 0 if that is not known."""
+        try:
+            return int(times.parse(self._heartbeats.last_renewal(name)).timestamp())
+        except ValueError:
+            return 0
+
+    def _changed(self, name: str) -> None:
+        self._listener.status_changed(StatusKind.NODE, name)
+
+    def _forget_if_gone(self, name: str) -> None:
+        if name not in self.nodes and name not in self.devices:
+            self._allocations.forget_node(name)
+
+
+def _is_unknown(record: DeviceRecord) -> bool:
+    return any(condition.type == names.READY and condition.status == "Unknown" for condition in record.conditions)

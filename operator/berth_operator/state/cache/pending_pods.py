@@ -1,0 +1,115 @@
+"""Pods that wait for a node, as shown by the API server."""
+
+import itertools
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from berth_api.request import Kinds
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cache.gangs import Gangs
+from berth_operator.state.cache.listener import Listener
+from berth_operator.state.cache.nominator import Nominator
+from berth_operator.state.cache.waker import Waker
+from berth_operator.state.objects import pods
+from berth_operator.state.objects.genius_priority import PriorityLimits
+
+Object = Mapping[str, Any]
+
+
+class PendingPods:
+    """Puts waiting pods into the queue, alone or with their gang."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        kinds: Kinds,
+        priorities: PriorityLimits,
+        by_uid: dict[str, PendingPod],
+        queue: Queue[PendingPod | Gang],
+        gangs: Gangs,
+        nominator: Nominator,
+        waker: Waker,
+        listener: Listener,
+        clock: Callable[[], float],
+        accepts_nominations: bool = False,
+    ) -> None:
+        """Create the collection; it keeps `by_uid` up to date with all pods that have no node on the API server.
+
+        `accepts_nominations`: whether other programs may nominate a node for a pod, to request that pods are moved.
+        """
+        self._accepts_nominations = accepts_nominations
+        self._shown: dict[str, str] = {}
+        """UID -> the nominated node that the API server last showed, if any."""
+        self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
+        self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
+        self._clock, self._priorities = clock, priorities
+        self._arrivals = itertools.count()
+        self._gated: set[str] = set()
+
+    def get(self, uid: str) -> PendingPod | None:
+        """Return a waiting pod; None if there is none with this UID."""
+        return self._by_uid.get(uid)
+
+    @property
+    def gated(self) -> Collection[str]:
+        """Return the UIDs of the pods that do not wait yet, because they have scheduling gates."""
+        return self._gated
+
+    def put(self, raw: Object) -> None:
+        """Add or update a pod without a node; one that is gated or being deleted does not wait."""
+        uid = raw["metadata"]["uid"]
+        if pods.is_gated(raw):
+            self.remove(uid)
+            if pods.has_gates(raw):
+                self._gated.add(uid)
+            return
+        self._gated.discard(uid)
+        known, pod = self._by_uid.get(uid), self._read(raw)
+        if known is not None and known.gang != pod.gang:
+            self.remove(uid)
+        if known is None and uid not in self._fleet.charges:
+            self._fleet.workload.see(pod.request)
+        self._by_uid[uid] = pod
+        if pod.gang is not None:
+            self._gangs.wait(pod, pod.gang)
+        elif uid not in self._fleet.charges:
+            self._waker.put(pod)
+
+    def _read(self, raw: Object) -> PendingPod:
+        pod = pods.pending(raw, self._kinds, self._priorities)
+        known, shown_before = self._by_uid.get(pod.uid), self._shown.pop(pod.uid, "")
+        if pod.nominated_node:
+            self._shown[pod.uid] = pod.nominated_node
+        if known is None:
+            return replace(pod, arrived=next(self._arrivals), queued_at=self._clock())
+        is_request = pod.nominated_node not in ("", shown_before) and self._is_request(known, pod.nominated_node)
+        # Our own nomination counts: the watch may be behind.
+        nominated_node = pod.nominated_node if is_request else known.nominated_node
+        return replace(
+            pod,
+            arrived=known.arrived,
+            queued_at=known.queued_at,
+            nominated_node=nominated_node,
+            reserved_node="" if is_request else known.reserved_node,
+        )
+
+    def _is_request(self, known: PendingPod, node: str) -> bool:
+        """Return whether another program has nominated a node for a pod for which we have nominated none."""
+        is_ours = self._nominator.has_nominated(known.uid, node)
+        return self._accepts_nominations and not is_ours and not known.nominated_node and known.gang is None
+
+    def remove(self, uid: str) -> None:
+        """Remove a pod that no longer waits: it is bound, or deleted."""
+        self._gated.discard(uid)
+        if (pod := self._by_uid.pop(uid, None)) is not None:
+            self._queue.remove(uid)
+            self._listener.pod_settled(uid)
+            self._shown.pop(uid, None)
+            self._nominator.forget(uid)
+            if pod.gang is not None:
+                self._gangs.no_longer_waits(uid, pod.gang)

@@ -1,0 +1,210 @@
+"""Pods that have a node, by our decision or as shown by the API server.
+
+These are the states of a pod, as in kube-scheduler's cache. It is charged to its node in each of them but the first:
+
+                     assume              finish_binding
+      no node ----------------> assumed ----------------> bound
+       ^ |  ^                     | |                      | |
+       | |  |      forget,        | |                      | |
+       | |  +-- remove_bound -----+-|----------------------+ |
+       | |                          |                        |
+       | |                          | put_bound              | put_bound
+       | |        put_bound         v                        |
+       | +---------------------> confirmed <-----------------+
+       |                           |  | ^
+       +------- remove_bound ------+  | | put_bound
+                                      +-+
+
+The answer to a Binding and the watch race each other, so an event may arrive in a state without an arrow for it:
+finish_binding and forget then change nothing. In particular, a pod that the watch has shown as bound stays charged,
+whatever the answer to its Binding was.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from berth_api.request import Kinds
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
+from berth_operator.state.cache import charges
+from berth_operator.state.cache.allocation_tracker import AllocationTracker
+from berth_operator.state.cache.gangs import Gangs, gangs_of
+from berth_operator.state.cache.listener import Listener
+from berth_operator.state.cache.pending_pods import PendingPods
+from berth_operator.state.cache.unknown_allocations import UnknownAllocations
+from berth_operator.state.cache.views import StatusKind
+from berth_operator.state.cache.waker import Waker
+from berth_operator.state.objects import pods
+
+Object = Mapping[str, Any]
+
+
+class Placements:
+    """Charges pods to their nodes."""
+
+    def __init__(
+        self,
+        *,
+        fleet: Fleet,
+        kinds: Kinds,
+        trusted_schedulers: Collection[str],
+        pending: PendingPods,
+        gangs: Gangs,
+        allocations: AllocationTracker,
+        unknown: UnknownAllocations,
+        waker: Waker,
+        listener: Listener,
+        clock: Callable[[], float],
+    ) -> None:
+        self._fleet, self._kinds, self._trusted = fleet, kinds, trusted_schedulers
+        self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
+        self._waker, self._listener, self._clock = waker, listener, clock
+        self._assumed: dict[str, float | None] = {}
+        """UID of a pod that is assumed or bound -> when its Binding succeeded; None until then."""
+
+    # --- decisions --------------------------------------------------------------------------------------------
+
+    def assume(self, placement: Placement) -> None:
+        """Charge a placement at once, so that the next decision sees it."""
+        pod, charge = placement.pod, placement.charge
+        self._assumed[pod.uid] = None
+        nominee = self._fleet.withdraw(pod.uid)
+        self._fleet.charge(charge)
+        if pod.gang is not None:
+            self._gangs.assume(charge, pod.gang)
+        if nominee is not None and not charges.is_same(nominee, charge):
+            # Even on the nominated node it may take other cards than were kept for it.
+            self._waker.pod_left(nominee)
+        self._waker.pod_assigned(charge)
+
+    def assume_all(self, placements: Sequence[Placement]) -> None:
+        """Charge the placements of one gang."""
+        for placement in placements:
+            self.assume(placement)
+        for gang in gangs_of(placements):
+            self._gangs.gather(gang)
+
+    def finish_binding(self, uid: str) -> None:
+        """Record that the Binding of an assumed pod succeeded."""
+        if uid not in self._assumed:
+            return
+        self._assumed[uid] = self._clock()
+        charge = self._fleet.charges[uid]
+        self._listener.status_changed(StatusKind.NODE, charge.node)
+        if charge.gang is not None:
+            self._gangs.bind(charge, charge.gang)
+        self._waker.pod_bound()
+
+    def forget(self, uid: str) -> None:
+        """Release an assumed pod whose Binding failed, and let it back off."""
+        if uid not in self._assumed:
+            return
+        pod = self._pending.get(uid)
+        if pod is not None and pod.gang is not None:
+            self._gangs.back_off(pod.gang)
+        self.remove_bound(uid)
+        if pod is not None and pod.gang is None:
+            self._waker.back_off(pod, self._clock())
+
+    # --- what the API server shows ----------------------------------------------------------------------------
+
+    def put_bound(self, raw: Object) -> None:
+        """Add or update a pod that has a node, from any scheduler."""
+        uid = raw["metadata"]["uid"]
+        charge, known = self._read(raw), self._fleet.charges.get(uid)
+        if known is not None and known.gang is not None and known.gang != charge.gang:
+            self._gangs.release(uid, known.gang)
+        if charge.gang is not None:
+            # Before it is removed from the waiting pods, so that its gang never looks smaller in between.
+            self._gangs.bind(charge, charge.gang, running=pods.is_running(raw))
+        self._count_for_workload(raw, charge)
+        self._pending.remove(uid)
+        if uid in self._assumed:
+            self._confirm(charge)
+        if known is not None and charges.is_same(known, charge):
+            self._refresh(known, charge)
+        else:
+            self._charge(known, charge)
+
+    def remove_bound(self, uid: str) -> None:
+        """Remove a pod that has left its node: it was deleted, succeeded or failed."""
+        self._assumed.pop(uid, None)
+        self._unknown.discard(uid)
+        self._fleet.unmark_leaving(uid)
+        charge = self._fleet.charges.get(uid)
+        if charge is not None:
+            self._allocations.release(charge)
+            if charge.gang is not None:
+                self._gangs.release(uid, charge.gang)
+            self._listener.status_changed(StatusKind.NODE, charge.node)
+            self._waker.pod_left(charge)
+
+    def _read(self, raw: Object) -> Charge:
+        charge = pods.charge(raw, self._kinds, self._trusted, self._fleet.resolve_grants)
+        if charge.gang is not None and not self._gangs.is_ours(charge.gang):
+            charge = replace(charge, gang=None)
+        return self._allocations.track(charge)
+
+    def _count_for_workload(self, raw: Object, charge: Charge) -> None:
+        """Count a bound pod for the typical workload, unless it was counted while it waited."""
+        if charge.grants and self._pending.get(charge.uid) is None and charge.uid not in self._fleet.charges:
+            self._fleet.workload.see(pods.request_of(raw, self._kinds))
+
+    def _confirm(self, charge: Charge) -> None:
+        # The watch may be faster than the answer to the Binding, which then has no effect.
+        del self._assumed[charge.uid]
+        self._listener.status_changed(StatusKind.NODE, charge.node)
+        self._waker.pod_bound()
+
+    def _refresh(self, known: Charge, charge: Charge) -> None:
+        """Update an equal charge with what the API server now shows."""
+        if known.volumes:
+            # The API server now shows the volumes that the decision chose.
+            self._fleet.charge(charge)
+        elif (known.started, known.ends, known.owner) != (charge.started, charge.ends, charge.owner):
+            self._fleet.refresh(charge)
+
+    def _charge(self, known: Charge | None, charge: Charge) -> None:
+        """Charge a pod, in place of its known charge."""
+        self._unknown.discard(charge.uid)
+        self._fleet.charge(charge)
+        self._listener.status_changed(StatusKind.NODE, charge.node)
+        if known is not None:
+            self._listener.status_changed(StatusKind.NODE, known.node)
+            change = charges.change(known, charge)
+            self._waker.happened(ClusterEvent(change=change, node=known.node, before=known, after=charge))
+        self._allocations.pod_charged(charge)
+        self._waker.pod_assigned(charge)
+        if charge.unknown:
+            self._unknown.add(charge.uid)
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    def is_assumed(self, uid: str) -> bool:
+        """Return whether a pod is assumed or bound, and not yet confirmed."""
+        return uid in self._assumed
+
+    @property
+    def assumed(self) -> int:
+        """Return the number of pods that are assumed or bound, and not yet confirmed."""
+        return len(self._assumed)
+
+    def in_flight(self) -> Collection[str]:
+        """Return the UIDs of assumed pods, whose Bindings are in flight."""
+        return [uid for uid, bound_at in self._assumed.items() if bound_at is None]
+
+    def unseen(self, seconds: float) -> list[Charge]:
+        """Return the charges of pods that were bound at least `seconds` ago and are not confirmed."""
+        before = self._clock() - seconds
+        return [
+            self._fleet.charges[uid]
+            for uid, bound_at in self._assumed.items()
+            if bound_at is not None and bound_at <= before
+        ]
+
+    def may_be_bound_since(self, uid: str, requested_at: float) -> bool:
+        """Return whether a pod may have been bound after a list was requested, so that the list need not show it."""
+        return uid in self._assumed and ((at := self._assumed[uid]) is None or at >= requested_at)

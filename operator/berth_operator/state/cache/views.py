@@ -1,0 +1,64 @@
+"""Views of the state for the status writer: immutable values that are safe to pass to another thread."""
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from berth_api.request import BUILT_IN, Kinds
+from berth_operator.core.queue.gang_tracker import Counts, Group
+from berth_operator.core.values.charge import Charge
+from berth_operator.state.objects.devices import DeviceRecord
+from berth_operator.state.objects.kubelet import Consistency, GpuPodRecord
+from berth_operator.state.objects.nodes import NodeRecord
+
+
+class StatusKind(enum.Enum):
+    """The kinds of objects whose status the operator writes."""
+
+    NODE = "node"
+    """A Node and the Device of the same name."""
+    POD_GROUP = "podgroup"
+    """Named namespace/name."""
+    GPU_POD = "gpupod"
+    """Named namespace/name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """All that is known of one node's devices at one moment."""
+
+    name: str
+    node: NodeRecord | None
+    device: DeviceRecord | None
+    ours: bool
+    """Whether this instance may write the Device: other instances' Devices have no Node that we watch."""
+    alive: bool
+    last_renewal: str = ""
+    """The time in the Lease of its agent; empty if there is none."""
+    charges: tuple[Charge, ...]
+    kinds: Kinds = BUILT_IN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupView:
+    """All that is known of one PodGroup at one moment."""
+
+    group: Group
+    status: Mapping[str, Any]
+    """The status on the API server."""
+    counts: Counts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPodView:
+    """What a GpuPod should show at one moment."""
+
+    record: GpuPodRecord
+    consistency: Consistency | None
+    """None if the pod is not known."""
+    is_of_known_pod: bool = True
+    """Whether a bound pod has its name, UID and node."""
+
+
+View = NodeView | GroupView | GpuPodView

@@ -1,0 +1,104 @@
+"""Wakes parked pods on events that may help them."""
+
+from collections.abc import Iterable
+
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.preemption import WithoutLowerPriority
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.queue import NOT_CONCERNED, Hint, Queue
+from berth_operator.core.queue.queueing_hints import EventHint
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
+from berth_operator.state.cache.listener import Listener
+
+Unit = PendingPod | Gang
+
+
+class Waker:
+    """Moves units to the active queue, and calls the listener when one may be decided."""
+
+    def __init__(self, *, fleet: Fleet, queue: Queue[Unit], listener: Listener) -> None:
+        self._fleet, self._queue, self._listener = fleet, queue, listener
+        self.version = 0
+        """Counts the changes that may change why a pod waits; nominations do not count."""
+
+    def put(self, unit: Unit) -> None:
+        """Put a unit into the queue, or update it there."""
+        self._queue.put(unit)
+        self._listener.work_ready()
+
+    def back_off(self, pod: PendingPod, now: float) -> None:
+        """Back off a pod."""
+        self._queue.back_off(pod, now)
+        self._listener.work_ready()
+
+    def record_change(self) -> None:
+        """Record a change that wakes no pod, but may change why pods wait."""
+        self.version += 1
+
+    def changed(self, change: Change) -> None:
+        """Wake the pods that a change may help."""
+        self.version += 1
+        self._queue.wake(change)
+        self._listener.work_ready()
+
+    def changed_for(self, change: Change, hint: Hint[Unit]) -> None:
+        """Wake the pods that wait for a change, if the queueing hint finds that it may help them."""
+        self.version += 1
+        if self._queue.wake(change, hint):
+            self._listener.work_ready()
+
+    def happened(self, event: ClusterEvent) -> None:
+        """Wake the pods that an event may help."""
+        self.version += 1
+        if not self._queue.awaits(event.change):
+            return
+        # Without the node's nominees: their kept capacity must not hide the event from them or from higher priorities.
+        with self._fleet.without(self._nominees(event.node)):
+            woken = self._queue.wake(event.change, EventHint(self._fleet, event))
+        if woken:
+            self._listener.work_ready()
+
+    def memory_measured(self, nodes: Iterable[str]) -> None:
+        """Wake the pods that wait for measured memory and may fit now on these nodes, which have more of it free."""
+        if self._queue.awaits(Change.GPU_METRICS):
+            for node in nodes:
+                self.happened(ClusterEvent(change=Change.GPU_METRICS, node=node))
+
+    def pod_assigned(self, charge: Charge) -> None:
+        """Wake the pods that wait for an assigned pod, such as those with pod affinity."""
+        self.happened(ClusterEvent(change=Change.POD_ASSIGNED, node=charge.node, after=charge))
+
+    def pod_bound(self) -> None:
+        """Wake the pods that could not preempt because a bind was in flight."""
+        if self._queue.wake(Change.BOUND):
+            self._listener.work_ready()
+
+    def pod_left(self, gone: Charge) -> None:
+        """Wake the pods that may fit, or may preempt others, after a pod has left its node."""
+        change = Change.POD_DELETED | Change.CAPACITY_FREED
+        # The volumes that its decision chose are free again.
+        self.happened(
+            ClusterEvent(change=change | Change.VOLUME if gone.volumes else change, node=gone.node, before=gone)
+        )
+        if self._queue.awaits(Change.EVICTABLE) and gone.node in self._fleet.rows:
+            self._wake_preempting(gone)
+
+    def _wake_preempting(self, gone: Charge) -> None:
+        with self._fleet.without(self._nominees(gone.node)):
+            without_lower_priority = WithoutLowerPriority(self._fleet, gone.node)
+            woken = self._queue.wake(
+                Change.EVICTABLE,
+                lambda parked: (
+                    None
+                    if without_lower_priority.may_take(parked.unit, gone, parked.failure.filters)
+                    else NOT_CONCERNED
+                ),
+            )
+        if woken:
+            self._listener.work_ready()
+
+    def _nominees(self, node: str) -> list[Charge]:
+        return [nominee for nominee in self._fleet.nominees.values() if nominee.node == node]

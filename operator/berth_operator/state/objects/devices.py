@@ -1,0 +1,162 @@
+"""Devices, parsed from the API and checked for contradictions."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+from pydantic import TypeAdapter, ValidationError
+
+from berth_api import names, partitions
+from berth_api.caching import compact
+from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
+from berth_operator.state.objects import cards, kubelet
+
+Object = Mapping[str, Any]
+
+LASTING: Final = frozenset({"UntilReset", "UntilReboot"})
+"""Reasons of a card's fault that only a reset or a reboot clears (docs/health.md)."""
+UNHEALTHY: Final = "the agent reports it as unhealthy"
+_CONDITIONS: Final = TypeAdapter(tuple[Condition, ...])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceMarks:
+    """What is read from a Device's labels and annotations, which can change without its generation."""
+
+    vendor: str = DEFAULT_VENDOR
+    table: str | None = None
+    """The partition table, as text."""
+    partitions_only: bool | None = None
+    """Its label for the partition policy; None without a table, where the Node's label counts, as in Koordinator."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceRecord:
+    """A Device as the operator read it."""
+
+    name: str
+    uid: str
+    generation: int
+    inventory: DeviceInventory
+    spec_problems: tuple[str, ...]
+    """Contradictions in the spec, each with its field; the cards concerned are not allocated."""
+    problems: tuple[str, ...] = ()
+    """`spec_problems`, `mark_problems` and `report_problems`."""
+    mark_problems: tuple[str, ...] = ()
+    report_problems: tuple[str, ...] = ()
+    marks: DeviceMarks = DeviceMarks()
+    agent_report: kubelet.AgentReport = kubelet.NO_REPORT
+    report_text: bytes = kubelet.NOTHING
+    """The part of the status that `agent_report` was read from."""
+    reported: bytes
+    """The status as JSON: decisions do not read it, and as objects a large fleet's would take a hundred megabytes."""
+    conditions: tuple[Condition, ...]
+    """The conditions of the status."""
+    driver_version: str = ""
+    lost: frozenset[tuple[str, str]] = frozenset()
+    """(type, id) of cards that only a reset or a reboot brings back."""
+    faults: tuple[tuple[tuple[str, str], str], ...] = ()
+    """((type, id), what the agent reports) of each unhealthy card."""
+
+    @property
+    def status(self) -> DeviceStatus:
+        """Read the status; one that cannot be read counts as empty, and is written again."""
+        try:
+            return DeviceStatus.model_validate_json(self.reported)
+        except ValidationError:
+            return DeviceStatus()
+
+
+def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
+    """Read a Device; an unchanged spec is taken from `known`."""
+    metadata, status = device["metadata"], device.get("status") or {}
+    status_json, conditions = compact(orjson.dumps(status)), _conditions(status)
+    marks = _marks(metadata)
+    if known is not None and (known.uid, known.generation) == (metadata["uid"], metadata.get("generation")):
+        marked = known if known.marks == marks else _marked(known, marks)
+        return _with_report(replace(marked, reported=status_json, conditions=conditions), status)
+    spec, unread = _spec(device)
+    card_infos, problems = cards.of_spec(spec)
+    read = DeviceRecord(
+        name=metadata["name"],
+        uid=metadata["uid"],
+        generation=metadata.get("generation") or 0,
+        inventory=DeviceInventory(cards=card_infos, mig_single=spec.mig_strategy == "single"),
+        spec_problems=(*unread, *problems),
+        reported=status_json,
+        conditions=conditions,
+        driver_version=spec.driver_version,
+        lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
+        faults=tuple(((each.type, each.id), _fault(each)) for each in spec.devices if not each.health),
+    )
+    return _with_report(_marked(read, marks), status)
+
+
+def _with_report(read: DeviceRecord, status: Object) -> DeviceRecord:
+    """Read the agent's report about kubelet if it has changed, which it can do without the generation."""
+    text = kubelet.text(status)
+    if text == read.report_text:
+        return read
+    report, problems = kubelet.agent_report(read.name, status)
+    return _with_problems(replace(read, agent_report=report, report_text=text, report_problems=problems))
+
+
+def _with_problems(read: DeviceRecord) -> DeviceRecord:
+    return replace(read, problems=(*read.spec_problems, *read.mark_problems, *read.report_problems))
+
+
+def _is_lost(device: DeviceInfo) -> bool:
+    return not device.health and any(each.reason in LASTING for each in device.conditions)
+
+
+def _fault(device: DeviceInfo) -> str:
+    """Return what the agent reports of an unhealthy card."""
+    return "; ".join(f"{each.reason}: {each.message}" for each in device.conditions) or UNHEALTHY
+
+
+def _marks(metadata: Object) -> DeviceMarks:
+    labels = metadata.get("labels") or {}
+    table = (metadata.get("annotations") or {}).get(names.PARTITIONS)
+    return DeviceMarks(
+        vendor=labels.get(names.VENDOR_LABEL) or DEFAULT_VENDOR,
+        table=table,
+        partitions_only=None if table is None else partitions.partitions_only(labels),
+    )
+
+
+def _marked(read: DeviceRecord, marks: DeviceMarks) -> DeviceRecord:
+    table, problems = _table(marks, read.inventory.cards)
+    inventory = replace(read.inventory, vendor=marks.vendor, partitions=table, partitions_only=marks.partitions_only)
+    return _with_problems(replace(read, inventory=inventory, marks=marks, mark_problems=problems))
+
+
+def _table(marks: DeviceMarks, card_infos: Sequence[CardInfo]) -> tuple[partitions.Table, tuple[str, ...]]:
+    """Return the partition table and its problems; an invalid table is not replaced by the built-in one."""
+    if marks.table is None:
+        gpus = [card for card in card_infos if card.type == names.GPU] if marks.vendor == DEFAULT_VENDOR else []
+        models, minors = {card.model for card in gpus}, [card.minor for card in gpus]
+        return partitions.built_in(models, minors), ()
+    try:
+        return partitions.parse(marks.table), ()
+    except partitions.PartitionError as error:
+        return (), (f"metadata.annotations.{names.PARTITIONS}: {error}; the node is treated as having no partitions",)
+
+
+def _spec(device: Object) -> tuple[DeviceSpec, tuple[str, ...]]:
+    """Read the spec; one that cannot be read, accepted by another version of the CRD, counts as empty."""
+    try:
+        return DeviceSpec.model_validate(device.get("spec") or {}), ()
+    except ValidationError as error:
+        first = error.errors()[0]
+        path = "".join(f"[{each}]" if isinstance(each, int) else f".{each}" for each in first["loc"])
+        return DeviceSpec(), (f"spec{path}: {first['msg']}",)
+
+
+def _conditions(status: Object) -> tuple[Condition, ...]:
+    """Read the conditions; empty if one of them cannot be read."""
+    try:
+        return _CONDITIONS.validate_python(status.get("conditions") or ())
+    except ValidationError:
+        return ()

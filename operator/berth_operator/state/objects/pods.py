@@ -1,0 +1,366 @@
+"""Pods, parsed from the API: pending pods, and the charges of bound ones."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import orjson
+
+from berth_api import injection, interning, model, names, nonzero_requested, request, resize, resources, share
+from berth_api.allocation import Grant
+from berth_api.caching import compact, sized_cache
+from berth_api.request import BUILT_IN, DeviceRequest, Kinds
+from berth_api.resources import PODS
+from berth_client import times
+from berth_client.objects import without_managed_fields
+from berth_operator.core.decision import messages
+from berth_operator.core.values import limits
+from berth_operator.core.values.charge import NOT_STARTED, Charge
+from berth_operator.core.values.owner import NO_OWNER, Owner
+from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
+from berth_operator.state.objects import (
+    affinity,
+    allocations,
+    endings,
+    features,
+    genius_priority,
+    groups,
+    images,
+    mounts,
+    pod_limits,
+    ports,
+    terms,
+)
+from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
+
+Object = Mapping[str, Any]
+
+_UNREAD: Final = (
+    "envFrom",
+    "command",
+    "args",
+    "volumeMounts",
+    "livenessProbe",
+    "readinessProbe",
+    "startupProbe",
+    "lifecycle",
+)
+"""Fields of a container that may be large and that scheduling does not read."""
+_UNREAD_OF_POD: Final = ("dnsConfig", "hostAliases", "imagePullSecrets", "securityContext")
+"""The same of a pod."""
+_VOLUMES: Final = mounts.RELEVANT | {"image"}
+_CONDITIONS: Final = frozenset({"PodScheduled", "PodResizePending"})
+_KEPT: Final = ("name", "resources", "allocatedResources")
+"""Fields of a container's status that are read during a resize."""
+TEMPLATES: Final = 2**24
+"""Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
+_ANNOTATIONS: Final = (
+    names.ALLOCATE_HINT,
+    names.JOINT_ALLOCATE,
+    names.PARTITION_SPEC,
+    names.MIN_GPU_MEMORY,
+    names.GPU_TOPOLOGY,
+    names.GPU_TOPOLOGY_POLICY,
+    names.GPU_SUBDEVICES,
+    names.MIXED_GPUS,
+    names.MODEL_EXACT,
+    names.MODEL_GLOBS,
+)
+"""The annotations that are read from a waiting pod."""
+_OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
+"""Fields of a spec that differ between the replicas of an application."""
+
+
+DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
+"""Prefix of resources that name a DeviceClass implicitly, without `extendedResourceName` in the class."""
+
+
+class PodError(ValueError):
+    """A pod's annotation or label is invalid; the text names it and what is allowed."""
+
+
+def transform(pod: dict[str, Any]) -> dict[str, Any]:
+    """Drop the fields of a pod that the operator does not read, so that pods of equal scheduling compare equal."""
+    without_managed_fields(pod)
+    spec = pod.get("spec", {})
+    for name in _UNREAD_OF_POD:
+        spec.pop(name, None)
+    for container in (*spec.get("containers", ()), *spec.get("initContainers", ())):
+        for name in _UNREAD:
+            container.pop(name, None)
+        if env := container.pop("env", None):
+            _keep_injected(container, env)
+    spec["volumes"] = [each for each in spec.get("volumes") or () if not _VOLUMES.isdisjoint(each)]
+    status = pod["status"] = dict(pod.get("status") or {})
+    status["conditions"] = [each for each in status.get("conditions") or () if each["type"] in _CONDITIONS]
+    for kind in ("containerStatuses", "initContainerStatuses"):
+        status[kind] = [_kept(each) for each in status.get(kind) or () if each.get("resources") is not None]
+    return pod
+
+
+def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
+    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    if variables:
+        container["env"] = variables
+
+
+def _kept(status: Object) -> Object:
+    return {name: status[name] for name in _KEPT if name in status}
+
+
+# --- pending pods -------------------------------------------------------------------------------------------
+
+
+def is_gated(pod: Object) -> bool:
+    """Return whether the pod must not be scheduled: it has scheduling gates, or is being deleted."""
+    return has_gates(pod) or bool(pod["metadata"].get("deletionTimestamp"))
+
+
+def has_gates(pod: Object) -> bool:
+    """Return whether the pod has scheduling gates."""
+    return bool(pod["spec"].get("schedulingGates"))
+
+
+def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = UNLIMITED) -> PendingPod:
+    """Read a pending pod; `error` explains why it is invalid."""
+    metadata, spec = pod["metadata"], pod["spec"]
+    last_reason, last_message, since = _last_condition(pod)
+    try:
+        request.mistakes.check_names(metadata.get("annotations") or {}, metadata.get("labels") or {})
+        weight = genius_priority.of_pod(metadata["namespace"], metadata.get("labels") or {}, priorities)
+        pod_request, gang, error = _request(pod, kinds), groups.of_pod(pod), ""
+        _check_gang(gang, pod_request, kinds)
+    except ValueError as wrong:
+        # Without its gang, so that the error is reported on this pod; the gang waits for a member.
+        pod_request, weight, gang, error = PodRequest(), 0, None, messages.cut(str(wrong))
+    return PendingPod(
+        uid=metadata["uid"],
+        namespace=metadata["namespace"],
+        name=metadata["name"],
+        request=pod_request,
+        scheduler=spec.get("schedulerName") or names.SCHEDULER,
+        error=error,
+        priority=spec.get("priority") or 0,
+        weight=weight,
+        created=metadata.get("creationTimestamp") or "",
+        annotation_bytes=sum(
+            len(key) + len(value.encode()) for key, value in (metadata.get("annotations") or {}).items()
+        ),
+        generation=metadata.get("generation") or 0,
+        last_message=last_message,
+        last_reason=last_reason,
+        unschedulable_since=since,
+        lifetime=endings.lifetime(pod),
+        ends=endings.expected(pod),
+        gang=gang,
+        preempts=spec.get("preemptionPolicy") != "Never",
+        nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
+        owner=_owner(metadata),
+    )
+
+
+def _owner(metadata: Object) -> Owner:
+    """Return a pod's controller."""
+    for owner in metadata.get("ownerReferences") or ():
+        if owner.get("controller"):
+            return interning.intern(Owner(kind=owner.get("kind") or "", name=owner.get("name") or ""))
+    return NO_OWNER
+
+
+def _check_gang(gang: Membership | None, pod_request: PodRequest, kinds: Kinds) -> None:
+    for kind in kinds.requested([name for name, _ in pod_request.plugin_requests]):
+        if gang is not None and not kind.gangs:
+            raise PodError(f"{gang.key}: its members cannot request devices of type {kind.name}")
+
+
+def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
+    """Read what a bound pod requested while it waited; an empty request if it is invalid."""
+    try:
+        return _request(pod, kinds)
+    except ValueError:
+        return PodRequest()
+
+
+def _request(pod: Object, kinds: Kinds) -> PodRequest:
+    metadata = pod["metadata"]
+    annotations = _annotations(pod)
+    pod_limits.check_parts(pod, annotations)
+    template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
+    pod_limits.check_template(template)
+    pod_request = _of_template(template, kinds)
+    return replace(pod_request, mounts=mounts.of_pod(pod)) if mounts.relevant(pod["spec"]) else pod_request
+
+
+def _annotations(pod: Object) -> Object:
+    annotations = pod["metadata"].get("annotations") or {}
+    return {name: annotations[name] for name in _ANNOTATIONS if name in annotations}
+
+
+def _template(pod: Object, *more: Object | str) -> bytes:
+    """Return what all replicas of an application have in common, as JSON, which is a fast cache key."""
+    spec = {name: value for name, value in pod["spec"].items() if name not in _OF_ONE_REPLICA}
+    spec["volumes"] = [each for each in pod["spec"].get("volumes") or () if "image" in each]
+    return compact(orjson.dumps((spec, pod["metadata"]["namespace"], *more), option=orjson.OPT_SORT_KEYS))
+
+
+@sized_cache(TEMPLATES)
+def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
+    spec, namespace, annotations, labels, controller = orjson.loads(template)
+    metadata = {"namespace": namespace, "labels": labels}
+    total = resources.total(spec)
+    request.mistakes.check_amounts(spec)
+    devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
+    return PodRequest(
+        resources=_counted_on_node(total),
+        nonzero_requested=nonzero_requested.of_pod(spec, {}),
+        devices=devices,
+        plugin_requests=_plugin_requests(total, kinds),
+        shares=share.of_pod(containers, devices),
+        model=interning.intern(model.of_pod(annotations, labels)),
+        node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
+        node_affinity=terms.required_nodes(spec.get("affinity") or {}),
+        preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
+        tolerations=tuple(_toleration(each) for each in spec.get("tolerations") or ()),
+        ports=ports.of_pod(spec),
+        features=features.of_pod(spec),
+        images=images.of_pod(spec),
+        identity=affinity.identity_of(namespace, labels, controller),
+        affinity=affinity.of_pod({"metadata": metadata, "spec": spec}),
+        unsupported=tuple(_unsupported(spec, total, devices)),
+        uninjected=injection.lacking(spec, labels),
+        limits=limits.of_pod(spec, containers, labelled=devices.labelled),
+    )
+
+
+def _counted_on_node(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    counted = {name: amount for name, amount in total.items() if request.is_counted_on_node(name)}
+    return tuple(sorted({**counted, PODS: 1}.items()))
+
+
+def _plugin_requests(total: Mapping[str, int], kinds: Kinds) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((name, amount) for name, amount in total.items() if request.is_device(name, kinds)))
+
+
+def _toleration(raw: Object) -> Toleration:
+    return Toleration(
+        key=raw.get("key") or "",
+        operator=raw.get("operator") or "Equal",
+        value=raw.get("value") or "",
+        effect=raw.get("effect") or "",
+    )
+
+
+def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
+    """Yield the fields and resources that Berth does not support yet."""
+    yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
+    yield from (f"{name} (dynamic resource allocation)" for name in total if name.startswith(DEVICE_CLASS_PREFIX))
+    if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
+        # The NPU's device plugin needs the name of a template, which Berth does not write.
+        yield f"a part of an NPU ({request.NPU_CORE} by a template)"
+    has_subdevices = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
+    if devices.joint is not None and devices.joint.same_pcie and has_subdevices:
+        yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"
+
+
+def _last_condition(pod: Object) -> tuple[str, str, str]:
+    """Return reason, message and time of PodScheduled=False; all are empty if scheduling gates caused it."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition["type"] == "PodScheduled" and condition["status"] == "False":
+            reason = str(condition.get("reason") or "")
+            if reason == "SchedulingGated":
+                break
+            since = str(condition.get("lastTransitionTime") or "")
+            return reason, str(condition.get("message") or ""), since
+    return "", "", ""
+
+
+# --- bound pods ---------------------------------------------------------------------------------------------
+
+
+def is_running(pod: Object) -> bool:
+    """Return whether the pod's containers have started."""
+    return (pod.get("status") or {}).get("phase") == "Running"
+
+
+ResolveGrants = Callable[[str, str, tuple[Grant, ...]], tuple[Grant, ...]]
+"""(UID, node, grants) -> the grants with the minors that their cards have now, like `Fleet.resolve_grants`."""
+
+
+def as_recorded(_uid: str, _node: str, grants: tuple[Grant, ...]) -> tuple[Grant, ...]:
+    """Return the grants unchanged, with the minors in the allocation."""
+    return grants
+
+
+def charge(
+    pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = (), resolve_grants: ResolveGrants = as_recorded
+) -> Charge:
+    """Return what a bound pod takes of its node.
+
+    Args:
+        pod: the pod from the API.
+        kinds: the device types.
+        trusted: other schedulers whose allocations are trusted.
+        resolve_grants: finds the current minors of the grants' cards.
+    """
+    metadata, node = pod["metadata"], pod["spec"]["nodeName"]
+    template = _template({**pod, "spec": pod_limits.trimmed(pod["spec"])}, _resizing(pod.get("status") or {}))
+    # Unlike a waiting pod's, it has no limit.
+    taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(template, kinds)
+    grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
+    gang = groups.of_placed(pod)
+    return Charge(
+        uid=metadata["uid"],
+        pod=f"{metadata['namespace']}/{metadata['name']}",
+        node=node,
+        resources=taken.resources,
+        nonzero_requested=taken.nonzero_requested,
+        plugin_requests=taken.plugin_requests,
+        ports=taken.ports,
+        grants=resolve_grants(metadata["uid"], node, grants),
+        unknown=unknown,
+        identity=affinity.identity(pod),
+        affinity=affinity.of_placed(pod),
+        mounts=mounts.of_pod(pod),
+        terminating=bool(metadata.get("deletionTimestamp")),
+        gang=gang,
+        alike_key=request_of(pod, kinds).alike_key if gang else None,
+        priority=pod["spec"].get("priority") or 0,
+        started=_started(pod.get("status") or {}),
+        ends=endings.of_placed(pod),
+        owner=_owner(metadata),
+        scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),
+    )
+
+
+def _started(status: Object) -> int:
+    at = status.get("startTime")
+    return int(times.parse(at).timestamp()) if at else NOT_STARTED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Taken:
+    """What each replica of an application takes of its node."""
+
+    resources: tuple[tuple[str, int], ...]
+    nonzero_requested: tuple[int, int]
+    plugin_requests: tuple[tuple[str, int], ...]
+    devices: allocations.Requested
+    ports: tuple[HostPort, ...]
+
+
+def _resizing(status: Object) -> Object:
+    """Return the fields of a status about an in-place resize."""
+    return {name: status[name] for name in resize.READS if status.get(name)}
+
+
+@sized_cache(TEMPLATES)
+def _taken(template: bytes, kinds: Kinds) -> _Taken:
+    spec, _, status = orjson.loads(template)
+    total = pod_limits.first_resources(resize.held(spec, status))
+    return _Taken(
+        resources=_counted_on_node(total),
+        nonzero_requested=nonzero_requested.of_pod(spec, status),
+        plugin_requests=_plugin_requests(total, kinds),
+        devices=allocations.requested(total, kinds, spec),
+        ports=ports.of_pod(spec)[: pod_limits.MAX_HOST_PORTS],
+    )

@@ -1,0 +1,175 @@
+"""Sinks of the reflectors: one table for each kind, with its key and its consumer."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from berth_api import keys
+from berth_client.reflector import EventType
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import affinity, budgets
+
+Object = dict[str, Any]
+
+
+class Table:
+    """Remembers which keys exist, so that a complete list also shows which objects were deleted."""
+
+    def __init__(
+        self,
+        *,
+        key: Callable[[Mapping[str, Any]], str],
+        put: Callable[[Object], None],
+        remove: Callable[[str], None],
+    ) -> None:
+        self._key, self._put, self._remove = key, put, remove
+        self._known: set[str] = set()
+
+    def listing(self, *, requested_at: float) -> "Listing":  # noqa: ARG002 - only pods need it
+        """Begin a complete list."""
+        return Listing(self.put, self.listed)
+
+    def put(self, obj: Object) -> str:
+        """Add or update an object; return its key."""
+        key = self._key(obj)
+        self._known.add(key)
+        self._put(obj)
+        return key
+
+    def listed(self, listed_keys: set[str]) -> None:
+        """Remove the objects that a complete list has not shown."""
+        for key in self._known - listed_keys:
+            self._remove(key)
+        self._known = listed_keys
+
+    def apply(self, event_type: EventType, obj: Object) -> None:
+        """Apply one change."""
+        if event_type == "DELETED":
+            key = self._key(obj)
+            self._known.discard(key)
+            self._remove(key)
+        else:
+            self.put(obj)
+
+
+class Listing:
+    """One list on its way into a table: its objects are put at once, and all others are removed at its end."""
+
+    def __init__(self, put: Callable[[Object], str], listed: Callable[[set[str]], None]) -> None:
+        self._put, self._listed = put, listed
+        self._listed_keys: set[str] = set()
+
+    def put(self, objects: list[Object]) -> None:
+        """Put the objects of a page."""
+        self._listed_keys.update(map(self._put, objects))
+
+    def end(self, _version: str, /) -> None:
+        """End the list: remove the objects that it has not shown."""
+        self._listed(self._listed_keys)
+
+
+class Once:
+    """Passes on the objects of a single list, for a reflector that does not watch."""
+
+    def __init__(self, put: Callable[[Object], None]) -> None:
+        self._put = put
+
+    def listing(self, *, requested_at: float) -> "Once":  # noqa: ARG002 - there is but one list
+        """Begin the list."""
+        return self
+
+    def put(self, objects: list[Object]) -> None:
+        """Put the objects of a page."""
+        for obj in objects:
+            self._put(obj)
+
+    def end(self, _version: str, /) -> None:
+        """Do nothing."""
+
+    def apply(self, event_type: EventType, obj: Object) -> None:
+        """Raise an error: there is no watch."""
+        raise AssertionError(f"nothing is watched: {event_type} {obj['metadata']['name']}")
+
+
+def _uid(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["uid"])
+
+
+def _name(obj: Mapping[str, Any]) -> str:
+    return str(obj["metadata"]["name"])
+
+
+def _key(obj: Mapping[str, Any]) -> str:
+    return keys.join(obj["metadata"]["namespace"], _name(obj))
+
+
+def ended_pods(cluster: Cluster) -> Table:
+    """Return the table for pods that have ended."""
+    return Table(key=_uid, put=cluster.put_ended, remove=cluster.remove_ended)
+
+
+def pod_groups(cluster: Cluster) -> Table:
+    """Return the table for PodGroups."""
+    return Table(
+        key=_key,
+        put=cluster.put_group,
+        remove=cluster.remove_group,
+    )
+
+
+def nodes(cluster: Cluster) -> Table:
+    """Return the table for Nodes."""
+    return Table(key=_name, put=cluster.put_node, remove=cluster.remove_node)
+
+
+def devices(cluster: Cluster) -> Table:
+    """Return the table for Devices."""
+    return Table(key=_name, put=cluster.put_device, remove=cluster.remove_device)
+
+
+def gpu_pods(cluster: Cluster) -> Table:
+    """Return the table for GpuPods."""
+    return Table(key=_key, put=cluster.put_gpu_pod, remove=cluster.remove_gpu_pod)
+
+
+def leases(cluster: Cluster) -> Table:
+    """Return the table for the agents' Leases."""
+    return Table(key=_name, put=cluster.put_lease, remove=cluster.remove_lease)
+
+
+def namespaces(cluster: Cluster) -> Table:
+    """Return the table for the labels of namespaces."""
+    return Table(
+        key=_name,
+        put=lambda obj: cluster.put_namespace(
+            _name(obj), obj["metadata"].get("labels") or {}, obj["metadata"].get("annotations") or {}
+        ),
+        remove=lambda name: cluster.put_namespace(name, {}),
+    )
+
+
+def device_classes(cluster: Cluster) -> Table:
+    """Return the table for DeviceClasses."""
+    return Table(
+        key=_name,
+        put=lambda obj: cluster.put_device_class(_name(obj), obj["spec"].get("extendedResourceName") or ""),
+        remove=lambda name: cluster.put_device_class(name, ""),
+    )
+
+
+def services(cluster: Cluster) -> Table:
+    """Return the table for the selectors of Services."""
+    known = cluster.fleet.affinity_index.services
+    return Table(
+        key=_key,
+        put=lambda obj: known.put(_key(obj), affinity.selected(obj)),
+        remove=lambda key: known.put(key, ()),
+    )
+
+
+def disruption_budgets(cluster: Cluster) -> Table:
+    """Return the table for PodDisruptionBudgets."""
+    return Table(
+        key=budgets.key,
+        put=lambda obj: cluster.budgets.put(budgets.key(obj), budgets.budget(obj)),
+        remove=cluster.budgets.remove,
+    )

@@ -1,0 +1,273 @@
+"""A snapshot of the cluster that can be saved, and loaded into the state by the same code as live objects.
+
+It contains only what scheduling reads: `KEPT` lists every field, so that a file has neither the commands of containers
+nor the parameters of storage classes. Of the environment only the variables that Berth injects are kept, and of the
+annotations only those for scheduling.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final
+
+from berth_api import injection, names
+from berth_api.request import BUILT_IN, Kinds
+from berth_client.reflector import GetPage, Source, list_once
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values import limits
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.tenants import Tenants
+from berth_operator.state.objects import groups, kubelet
+from berth_operator.state.watches import sinks, sources
+from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
+from berth_operator.state.watches.storage import Storage
+
+Object = dict[str, Any]
+Tree = Mapping[str, Any]
+"""Field -> tree of what is kept below it, or `...` for everything; applied to each element of a list.
+
+A function returns what is kept of the whole value.
+"""
+
+AT_ONCE: Final = 3
+"""Lists under way at the same time: the API server writes some while others are decoded."""
+TURN: Final = 50
+"""Objects, put in about 10 ms, after which the next page may be asked for."""
+PODS: Final = "pods"
+ENDED_PODS: Final = "ended pods"
+PRIORITY_CLASSES: Final = "priority classes"
+
+ANNOTATIONS: Final = (
+    "berth.dev/",
+    "scheduling.koordinator.sh/",
+    "nvidia-gpu-scheduler/",
+    "volume.kubernetes.io/",
+    "volume.beta.kubernetes.io/",
+    "pv.kubernetes.io/bind-completed",
+    "storageclass.kubernetes.io/",
+)
+"""Prefixes of the annotations that are kept, in addition to those from which containers read which cards they see."""
+
+
+def _injected(env: Sequence[Object]) -> list[Object]:
+    """Return the variables that decide which cards a container sees and how much it may use of them."""
+    variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
+    return [
+        _pruned(each, {"name": ..., "value": ..., "valueFrom": {"fieldRef": {"fieldPath": ...}}}) for each in variables
+    ]
+
+
+_METADATA: Final = {
+    **dict.fromkeys(("name", "namespace", "uid", "labels", "generation", "resourceVersion"), ...),
+    **dict.fromkeys(("creationTimestamp", "deletionTimestamp", "annotations"), ...),
+    "ownerReferences": dict.fromkeys(("apiVersion", "kind", "name", "uid", "controller"), ...),
+}
+_SEEING: Final = {"name": ..., "env": _injected, "securityContext": {"privileged": ...}}
+_CONTAINER: Final = {
+    **_SEEING,
+    **dict.fromkeys(("image", "resources", "restartPolicy"), ...),
+    "ports": dict.fromkeys(("hostPort", "hostIP", "protocol"), ...),
+    "restartPolicyRules": {"action": ...},
+}
+_DISKS: Final = {
+    "awsElasticBlockStore": {"volumeID": ...},
+    "azureDisk": {"diskURI": ...},
+    "cinder": {"volumeID": ...},
+    "gcePersistentDisk": {"pdName": ..., "readOnly": ...},
+    "portworxVolume": {"volumeID": ...},
+}
+_VOLUME: Final = {
+    **_DISKS,
+    "name": ...,
+    "persistentVolumeClaim": {"claimName": ...},
+    # Only its presence matters.
+    "ephemeral": {},
+    "image": {"reference": ...},
+    "iscsi": {"iqn": ..., "readOnly": ...},
+    "rbd": dict.fromkeys(("monitors", "pool", "image", "readOnly"), ...),
+}
+_RESIZED: Final = dict.fromkeys(("name", "resources", "allocatedResources"), ...)
+_STORAGE: Final = dict.fromkeys(("storageClassName", "accessModes", "volumeMode", "volumeAttributesClassName"), ...)
+
+KEPT: Final[Mapping[str, Tree]] = {
+    "nodes": {
+        "spec": {"taints": ..., "unschedulable": ...},
+        "status": {
+            **dict.fromkeys(("allocatable", "capacity", "declaredFeatures", "images"), ...),
+            "nodeInfo": {"bootID": ...},
+            "conditions": {"type": ..., "status": ...},
+        },
+    },
+    "devices": {"spec": ..., "status": dict.fromkeys(("conditions", *kubelet.FIELDS), ...)},
+    "gpu pods": {"spec": ...},
+    "leases": {"spec": {"renewTime": ..., "leaseDurationSeconds": ...}},
+    "namespaces": {},
+    "services": {"spec": {"selector": ...}},
+    "budgets": {"spec": {"selector": ...}, "status": {"disruptionsAllowed": ..., "disruptedPods": ...}},
+    "claims": {"spec": {**_STORAGE, "resources": ..., "selector": ..., "volumeName": ...}, "status": {"phase": ...}},
+    "volumes": {
+        "spec": {
+            **_STORAGE,
+            **_DISKS,
+            "capacity": ...,
+            "claimRef": dict.fromkeys(("namespace", "name", "uid"), ...),
+            "nodeAffinity": ...,
+            "csi": {"driver": ..., "volumeHandle": ...},
+        },
+        "status": {"phase": ...},
+    },
+    "storage classes": dict.fromkeys(("provisioner", "volumeBindingMode", "allowedTopologies"), ...),
+    "storage capacities": dict.fromkeys(("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"), ...),
+    "storage drivers": {"spec": {"storageCapacity": ...}},
+    "volume limits": {"spec": {"drivers": {"name": ..., "allocatable": ...}}},
+    "volume attachments": {
+        "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
+    },
+    "device classes": {"spec": {"extendedResourceName": ...}},
+    "pod groups": {"spec": {"minMember": ..., "scheduleTimeoutSeconds": ...}, "status": {"phase": ...}},
+    PODS: {
+        "spec": {
+            **dict.fromkeys(("nodeName", "schedulerName", "priority", "priorityClassName", "preemptionPolicy"), ...),
+            **dict.fromkeys(("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"), ...),
+            **dict.fromkeys(("schedulingGates", "schedulingGroup", "resourceClaims", "resources", "overhead"), ...),
+            **dict.fromkeys(("hostNetwork", "hostUsers"), ...),
+            "containers": _CONTAINER,
+            "initContainers": _CONTAINER,
+            "ephemeralContainers": _SEEING,
+            "volumes": _VOLUME,
+        },
+        "status": {
+            **dict.fromkeys(("phase", "nominatedNodeName", "startTime", "resources", "allocatedResources"), ...),
+            "conditions": dict.fromkeys(("type", "status", "reason", "message"), ...),
+            "containerStatuses": _RESIZED,
+            "initContainerStatuses": _RESIZED,
+        },
+    },
+    ENDED_PODS: {"spec": {"schedulerName": ...}, "status": {"phase": ...}},
+    PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
+}
+"""Name of a kind -> what is kept in addition to the metadata."""
+
+
+def kept(kind: str, obj: Object) -> Object:
+    """Return an object of a kind in `KEPT`, reduced to the fields that are kept."""
+    pruned = _pruned(obj, {"metadata": _METADATA, **KEPT[kind]})
+    annotations = pruned["metadata"].get("annotations") or {}
+    pruned["metadata"]["annotations"] = {
+        name: text
+        for name, text in annotations.items()
+        if name.startswith(ANNOTATIONS) or name.endswith(names.VISIBLE_SUFFIX)
+    }
+    return dict(pruned)
+
+
+def _pruned(value: Any, tree: Any) -> Any:
+    if tree is ... or value is None:
+        return value
+    if callable(tree):
+        return tree(value)
+    if isinstance(value, list):
+        return [_pruned(each, tree) for each in value]
+    return {name: _pruned(value[name], below) for name, below in tree.items() if name in value}
+
+
+async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) -> AsyncIterator[tuple[str, Object]]:
+    """Read the cluster and yield (name of the kind, object), one kind after the other; a file has what `kept` returns.
+
+    Raises:
+        ApiError: the API server refused a list.
+        Unreachable: the API server did not answer.
+    """
+    # Only the sources are used; this state stays empty.
+    nowhere = Storage(Cluster(grace=0.0))
+    others = sources.except_pods(nowhere, node_selector=node_selector, agent_namespace=agent_namespace)
+    by_kind = {
+        **{name: source for name, (source, _) in others.items()},
+        PRIORITY_CLASSES: Source(path="/apis/scheduling.k8s.io/v1/priorityclasses"),
+        PODS: pods_where(ALIVE),
+        ENDED_PODS: replace(pods_where(ENDED), transform=groups.transform_ended),
+    }
+    room = asyncio.Semaphore(AT_ONCE)
+    queues: dict[str, _Objects] = {name: asyncio.Queue() for name in by_kind}
+    lists = [asyncio.create_task(_read(get_page, source, room, queues[name])) for name, source in by_kind.items()]
+    try:
+        for (name, objects), reading in zip(queues.items(), lists, strict=True):
+            while (obj := await objects.get()) is not None:
+                if name != ENDED_PODS or groups.of_placed(obj) is not None:
+                    yield name, obj
+            await reading
+    finally:
+        for reading in lists:
+            reading.cancel()
+        await asyncio.gather(*lists, return_exceptions=True)
+
+
+_Objects = asyncio.Queue[Object | None]
+"""Of one kind, with None at the end: never more than a list, all of which stays in the snapshot anyway."""
+
+
+async def _read(get_page: GetPage, source: Source, room: asyncio.Semaphore, objects: _Objects) -> None:
+    try:
+        async with room:
+            await list_once(get_page, source, sinks.Once(objects.put_nowait))
+    finally:
+        objects.put_nowait(None)
+
+
+class Snapshot:
+    """A state that a snapshot is loaded into; its clock stands still."""
+
+    def __init__(
+        self,
+        *,
+        grace: float,
+        schedulers: Collection[str],
+        kinds: Kinds = BUILT_IN,
+        trusted_schedulers: Collection[str] = (),
+        min_age: float = 0.0,
+    ) -> None:
+        """Create an empty snapshot; pods younger than `min_age` seconds are not moved."""
+        self.cluster = Cluster(
+            grace=grace,
+            fleet=Fleet(kinds=kinds),
+            trusted_schedulers=trusted_schedulers,
+            tenants=Tenants(kinds=kinds, min_age=min_age),
+            clock=lambda: 0.0,
+        )
+        self.cluster.gangs.set_schedulers(schedulers)
+        self._schedulers = schedulers
+        self.placed: dict[str, Object] = {}
+        """UID -> pod, for pods that have a node."""
+        self.priority_classes: dict[str, Object] = {}
+        """Name -> PriorityClass."""
+        others = sources.except_pods(Storage(self.cluster), node_selector="", agent_namespace="")
+        self._put: dict[str, Callable[[Object], object]] = {
+            **{name: table.put for name, (_, table) in others.items()},
+            PODS: self._put_pod,
+            ENDED_PODS: sinks.ended_pods(self.cluster).put,
+            PRIORITY_CLASSES: self.put_priority_class,
+        }
+
+    def put(self, kind: str, obj: Object) -> None:
+        """Add an object of one of the kinds in `KEPT`."""
+        self._put[kind](obj)
+
+    async def put_all(self, objects: AsyncIterator[tuple[str, Object]]) -> None:
+        """Add objects as they are read."""
+        put = 0
+        async for kind, obj in objects:
+            self.put(kind, obj)
+            put += 1
+            if put % TURN == 0:
+                await asyncio.sleep(0)
+
+    def put_priority_class(self, obj: Object) -> None:
+        """Add a PriorityClass."""
+        self.priority_classes[obj["metadata"]["name"]] = obj
+
+    def _put_pod(self, pod: Object) -> None:
+        if pod["spec"].get("nodeName"):
+            self.placed[pod["metadata"]["uid"]] = pod
+            self.cluster.put_bound(pod)
+        elif pod["spec"].get("schedulerName") in self._schedulers:
+            self.cluster.put_pending(pod)

@@ -1,0 +1,30 @@
+"""What the operator reads from the cluster in addition to pods, and the tables that it goes into."""
+
+from berth_api import names
+from berth_client.reflector import Source
+from berth_operator.state.objects import nodes
+from berth_operator.state.watches import sinks, storage
+from berth_operator.state.watches.sinks import Table
+
+Sources = dict[str, tuple[Source, Table]]
+
+
+def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str) -> Sources:
+    """Return {name of the kind: (source, table)} for all that decisions read, except pods."""
+    cluster = to.cluster
+    selected = {"labelSelector": node_selector} if node_selector else {}
+    leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
+    groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
+    classes = Source(path="/apis/resource.k8s.io/v1/deviceclasses", optional=True)
+    return {
+        "nodes": (Source(path="/api/v1/nodes", params=selected, transform=nodes.transform), sinks.nodes(cluster)),
+        "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
+        "gpu pods": (Source(path=f"/apis/{names.API_VERSION}/{names.GPUPODS}"), sinks.gpu_pods(cluster)),
+        "leases": (Source(path=leases), sinks.leases(cluster)),
+        "namespaces": (Source(path="/api/v1/namespaces"), sinks.namespaces(cluster)),
+        "services": (Source(path="/api/v1/services"), sinks.services(cluster)),
+        "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
+        **storage.sources(to),
+        "pod groups": (groups, sinks.pod_groups(cluster)),
+        "device classes": (classes, sinks.device_classes(cluster)),
+    }
