@@ -1,7 +1,7 @@
 """The entry point of `berth-operator`, written for a fast start.
 
 Python's cycle collector would run many times while modules are loaded, find nothing, and take a fifth of the time.
-`process` enables it once the program is loaded.
+`operate` enables it once the program is loaded.
 """
 
 import gc
@@ -45,9 +45,9 @@ def main() -> None:
         sys.exit(crds.main(sys.argv[2:]))
     if command and not command.startswith("-"):
         _refuse(command)
-    from berth_operator.commands import operate as process  # noqa: PLC0415 - only now
+    from berth_operator.commands import operate  # noqa: PLC0415 - only now
 
-    process.main(sys.argv[1:])
+    operate.main(sys.argv[1:])
 
 
 def _refuse(command: str) -> None:

@@ -14,7 +14,7 @@ from typing import Final, TextIO
 
 import uvloop
 
-from berth_operator.commands import operate as process
+from berth_operator.commands import operate
 
 TICK: Final = 0.002
 NOTABLE: Final = 0.004
@@ -62,7 +62,7 @@ def main() -> None:
             return loop
 
         uvloop.new_event_loop = measured  # the library's: the operator asks it for its only loop
-        process.main(arguments)
+        operate.main(arguments)
 
 
 if __name__ == "__main__":

@@ -8,9 +8,9 @@ from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
 from berth_operator.core.decision.policy import Policy
+from berth_operator.process.reloading import PERIOD, ConfigurationFile
 from berth_operator.settings import configuration
 from berth_operator.settings.configuration import Configuration
-from berth_operator.settings.reloading import PERIOD, ConfigurationFile
 
 pytestmark = pytest.mark.looptime
 

@@ -1,4 +1,4 @@
-"""Set up the process and run the App."""
+"""The command without a name: run the operator."""
 
 import asyncio
 import contextlib
@@ -108,8 +108,8 @@ async def _work(
     operator = app.App(
         settings=settings, configuration=configuration, plugins=plugins, client=client, election=election
     )
-    after.push_async_callback(operator.stop)
-    await operator.run()
+    after.push_async_callback(operator.life.stop)
+    await operator.life.run()
 
 
 async def _until_the_end(work: Awaitable[None]) -> int:

@@ -1,4 +1,4 @@
-"""Write the JSON schema of the configuration file, for editors: `python -m berth_operator.settings.schema [--check] FILE`."""
+"""Write the JSON schema of the configuration file: `python -m berth_operator.settings.schema [--check] FILE`."""
 
 import argparse
 import json

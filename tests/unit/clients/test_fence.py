@@ -11,7 +11,7 @@ from berth_api import names
 from berth_client.client import Params
 from berth_client.errors import ApiError, Unreachable
 from berth_client.objects import Object
-from berth_operator.clients import fence
+from berth_operator.process import fence
 
 pytestmark = pytest.mark.looptime
 

@@ -1,4 +1,6 @@
-"""Write the Grafana dashboard and the PrometheusRule: `python -m berth_operator.metrics.monitoring.dashboard [--check] FOLDER`.
+"""Write the Grafana dashboard and the PrometheusRule.
+
+`python -m berth_operator.metrics.monitoring.dashboard [--check] FOLDER`
 
 FOLDER is `manifests/components`. The dashboard is a table of panels; the PrometheusRule has the rules file's groups.
 """

@@ -1,0 +1,195 @@
+"""The life of one operator process: stand by, lead for one term, exit.
+
+A replica that loses its term exits instead of repairing its state: the next start lists everything again, which is the
+only way in which state is built.
+"""
+
+import asyncio
+import contextlib
+import gc
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from berth_client.reflector import Reflector
+from berth_operator.apis.extender.service import ExtenderService
+from berth_operator.apis.visibility.service import VisibilityService
+from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.scheduler import Scheduler
+from berth_operator.clients.leader import LeaderElection, TermLostError
+from berth_operator.controllers.handlers.memo import Memo
+from berth_operator.controllers.handlers.thread import KopfThread
+from berth_operator.core.values.verdict import ANY
+from berth_operator.metrics import counters
+from berth_operator.process import heap
+from berth_operator.process.configured import Configured
+from berth_operator.process.fence import Fence
+from berth_operator.process.health import Watches
+from berth_operator.process.reloading import ConfigurationFile
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.pod_watches import PodWatches
+
+STANDBY_SECONDS: Final = 3.0
+"""Seconds until kopf, which serves probes, starts in a standby replica."""
+READING_SECONDS: Final = 240.0
+"""Seconds until kopf starts in a leader that still reads its first lists; below the startup probe's limit."""
+FENCE_SECONDS: Final = 0.5
+"""Seconds that lists wait for the first test of the fence, which takes milliseconds if the fence is loaded."""
+
+Loop = Callable[[], Coroutine[Any, Any, None]]
+"""What runs until it is cancelled."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a process is made of."""
+
+    cluster: Cluster
+    configured: Configured
+    file: ConfigurationFile | None
+    election: LeaderElection
+    fence: Fence
+    takeover_pause: float
+    """Seconds that a new leader waits for Bindings of the last one, if that did not end in order."""
+    reporter: Reporter
+    scheduler: Scheduler
+    reflectors: Mapping[str, Reflector]
+    """Of everything but pods."""
+    pods: PodWatches
+    watches: Watches
+    extender: ExtenderService
+    visibility: VisibilityService
+    memo: Memo
+    kopf: KopfThread
+    debug_api: Loop
+    lead: tuple[Loop, ...]
+    """What a leader alone runs."""
+
+
+class Life:
+    """One process, from its standby to the end of its term."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._tasks: asyncio.TaskGroup | None = None
+        """The tasks of the term; None until it has begun."""
+        self.read = asyncio.Event()
+        """Set once the first lists of a term are read."""
+        self.leads = False
+        """Whether it decides; some time after its term has begun."""
+
+    async def run(self) -> None:
+        """Stand by, then lead until the term ends.
+
+        Raises:
+            ExceptionGroup: with a TermLostError when the term has ended, or with another failure.
+        """
+        parts = self._parts
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                tasks.create_task(parts.reporter.run())
+                tasks.create_task(heap.run())
+                if parts.file is not None:
+                    tasks.create_task(parts.file.run())
+                await self._test_fence_first()
+                for reflector in parts.reflectors.values():
+                    tasks.create_task(reflector.run())
+                tasks.create_task(self._serve(tasks))
+                tasks.create_task(parts.extender.serve())
+                tasks.create_task(parts.visibility.serve())
+                term = await parts.election.acquired()
+                tasks.create_task(self._lose(term))
+                await self._fenced(term)
+                await self._lead(term, tasks)
+        finally:
+            counters.LEADING.set(0)
+            parts.election.drained = await parts.scheduler.drain()
+            await parts.memo.stop_writing()
+
+    async def stop(self) -> None:
+        """Stop kopf; last, because the next leader waits for the LeaderLease and kopf's clean-up takes a second."""
+        await self._parts.kopf.stop()
+
+    def configuration_changed(self) -> None:
+        """Follow the scheduler names of another configuration, and try all pods again: under it any may fit."""
+        if self._tasks is not None:
+            self._parts.pods.follow(self._parts.configured.scheduled, self._tasks)
+            self._parts.cluster.waker.changed(ANY)
+
+    async def _serve(self, tasks: asyncio.TaskGroup) -> None:
+        """Start kopf, and serve the debug API.
+
+        kopf lists all Devices once more. It starts after the lists that decisions need, because garbage collection is
+        off during those lists and kopf's garbage would never be freed. After a timeout it starts anyway.
+        """
+        await self._have_read(STANDBY_SECONDS)
+        if self._parts.election.term is not None:
+            await self._have_read(READING_SECONDS)
+        tasks.create_task(self._parts.kopf.run())
+        await self._parts.debug_api()
+
+    async def _have_read(self, seconds: float) -> None:
+        """Wait until the first lists are read, for `seconds` at most."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.read.wait()
+
+    async def _test_fence_first(self) -> None:
+        """Test the fence before the first lists if we lead: its answers would queue behind megabytes of lists."""
+        if (term := self._parts.election.term) is not None:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(FENCE_SECONDS):
+                    await self._parts.fence.loaded(term)
+
+    async def _fenced(self, term: int) -> None:
+        """Wait until our Bindings pass the fence, and those of the last leader no longer do."""
+        election = self._parts.election
+        waited = await self._parts.fence.loaded(term)
+        if not election.follows_drained:
+            # One API server was tested; others learn the term, or the fence, a moment later.
+            since = election.clock() if waited else election.won_at
+            await asyncio.sleep(since + self._parts.takeover_pause - election.clock())
+
+    async def _lead(self, term: int, tasks: asyncio.TaskGroup) -> None:
+        self._tasks = tasks
+        await self._read_first_lists(tasks)
+        for loop in self._parts.lead:
+            tasks.create_task(loop())
+        self._parts.memo.lead()
+        self.leads = True
+        self._parts.extender.lead(tasks)
+        self._parts.visibility.lead(term, tasks)
+        counters.LEADING.set(1)
+        log.info("leading", term=term)
+
+    async def _read_first_lists(self, tasks: asyncio.TaskGroup) -> None:
+        self._parts.pods.follow(self._parts.configured.scheduled, tasks)
+        self._parts.extender.follow(tasks)
+        with _without_collector():
+            await self._parts.watches.synced()
+        objects = {name: reflector.listed for name, reflector in self._parts.watches.all().items()}
+        log.info("first lists read", objects=objects)
+        self.read.set()
+
+    async def _lose(self, term: int) -> None:
+        await self._parts.election.lost(term)
+        raise TermLostError(f"term {term} has ended")
+
+
+@contextlib.contextmanager
+def _without_collector() -> Iterator[None]:
+    """Disable garbage collection, and at the end exempt all existing objects from it.
+
+    The first lists become state that stays. Scanning it repeatedly took longer than reading it, and would later delay
+    decisions.
+    """
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
