@@ -9,7 +9,7 @@ SOURCES := api base client operator agent kubectl devcluster demo images tests e
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test unit node-e2e chaos chaos-broken chaos-devices upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+test e2e node-e2e chaos chaos-broken chaos-devices upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -67,11 +67,16 @@ kind-e2e: node-binaries ## run `make trial`, whose steps are those of `make kind
 	@BERTH_KIND_STEPS=1 $(BIN)/pytest -q tests/node/test_trial.py
 
 .PHONY: test
-test: test-binaries ## run every test that needs no GPU: WORKERS=4
-	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder
+test: setup ## run the tests that need no cluster and no compiled program (3 minutes): WORKERS=3 ARGS=tests/unit/core
+	@$(BIN)/pytest $(or $(ARGS),tests/unit tests/component) -n $(or $(WORKERS),3) --dist loadfile
+
+.PHONY: e2e
+e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Prometheus, Helm, Chromium (14 minutes): WORKERS=4
+	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder \
+		$$(find tests -mindepth 1 -maxdepth 1 -type d ! -name unit ! -name component ! -name __pycache__)
 
 .PHONY: node-e2e
-node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of test): REPEAT=2
+node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of e2e): REPEAT=2
 	@BERTH_REPEAT=$(or $(REPEAT),2) $(BIN)/pytest tests/node -n 2 --dist loadfile
 
 .PHONY: defragment-e2e
@@ -107,10 +112,6 @@ test-versions: test-binaries ## the same on API servers of Kubernetes 1.30 and 1
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu
-
-.PHONY: unit
-unit: setup ## run the tests that need no cluster
-	@$(BIN)/pytest tests/unit
 
 .PHONY: fuzz
 fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS="allocation quantity"

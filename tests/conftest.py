@@ -5,7 +5,7 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import hypothesis
@@ -13,7 +13,7 @@ import pytest
 import structlog
 
 from devcluster import Arena, Cluster, audit, installation, programs, real_node
-from tests import chromium, rights, shared_cluster
+from tests import chromium, layers, rights, shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
 
@@ -34,6 +34,7 @@ PAGES = {"chromium_path"}
 WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
 """Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
 TESTS = Path(__file__).parent
+GUARD = layers.Guard()
 CRDS = TESTS.parent / "crds"
 
 
@@ -57,8 +58,18 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Let no test of the first layer start a compiled program."""
+    GUARD.watch(item)
+    try:
+        return (yield)
+    finally:
+        GUARD.watch(None)
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print requests that docs/rights.md does not list; in `make test` also the rights that nothing used."""
+    """Print requests that docs/rights.md does not list; in `make e2e` also the rights that nothing used."""
     comparison = rights.compared(Path(os.environ[audit.VARIABLE]))
     for line in comparison.lines(with_unused=bool(os.environ.get("BERTH_REQUIRE_RIGHTS"))):
         terminalreporter.write_line(line)
@@ -75,8 +86,11 @@ def _place(item: pytest.Item) -> int:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Build missing programs before the first test: it takes minutes, and no test's timeout allows for it."""
-    used = {name for item in session.items for name in _fixtures(item)}
+    """Build missing programs before the first test: it takes minutes, and no test's timeout allows for it.
+
+    Tests of the first layer have none, whatever they call their fixtures.
+    """
+    used = {name for item in session.items if not layers.is_first(item.path) for name in _fixtures(item)}
     needed = programs.CLUSTER if used & CLUSTERS else ()
     if used & REAL_NODES and not real_node.obstacle():
         needed = (*needed, *programs.REAL_NODE)

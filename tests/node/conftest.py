@@ -17,7 +17,7 @@ IMAGES = "BERTH_IMAGES"
 """Set where images are to be built, as in `make install-e2e`."""
 
 REPEAT = int(os.environ.get("BERTH_REPEAT", "1"))
-"""How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`, but `make test` once."""
+"""How often tests repeat what may go well by chance; `make node-e2e REPEAT=20`, but `make e2e` once."""
 repeats = pytest.mark.timeout(240 + 240 * REPEAT)
 """Marks a test that does so."""
 
