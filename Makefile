@@ -225,6 +225,10 @@ bench-agent: binaries ## measure what an agent takes while nothing changes: WARM
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
 
+.PHONY: bench-policies
+bench-policies: binaries ## measure what the admission policies cost the API server for pods at its limits: REPEAT=3
+	@REPEAT=$(or $(REPEAT),3) $(BIN)/python -m tests.bench.policies
+
 .PHONY: hostile-e2e
 hostile-e2e: binaries ## measure memory and binds under waves of hostile objects on a real control plane: NODES=100 PODS=300 HOSTILE=500
 	@NODES=$(or $(NODES),100) PODS=$(or $(PODS),300) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile_memory

@@ -141,6 +141,41 @@ def test_a_pod_is_not_created_with_an_allocation(arena: Arena, key: str, schedul
         create(arena, {key: GUARDED[key], "example.com/other": "1"}, scheduler_name=scheduler)
 
 
+MANY = {f"a{number}": "" for number in range(20_000)}
+"""Many annotations; searched one by one, they took the API server seconds."""
+NAMED_IN_VALUES = {"example.com/note": " ".join(f"a{number}.devices.berth.dev/visible" for number in range(990))}
+"""Nearly as many names in values as a pod may have in all."""
+
+
+@pytest.mark.parametrize("others", [MANY, NAMED_IN_VALUES], ids=["many", "named in values"])
+def test_others_neither_hide_an_allocation_nor_keep_a_pod_away(arena: Arena, others: dict[str, str]) -> None:
+    key = "main.devices.berth.dev/visible"
+    name = create(arena, others)
+    annotate(arena.cluster.api, pods(arena, name), {"example.com/other": "2"})
+
+    with pytest.raises(ApiError, match=rf"may not set, change or remove the annotation {key};"):
+        annotate(arena.cluster.api, pods(arena, name), {key: "0"})
+    with pytest.raises(ApiError, match=rf"may not set, change or remove the annotation {key};"):
+        create(arena, {**others, key: "0"})
+
+
+def test_more_names_in_values_than_can_be_compared_are_refused(arena: Arena) -> None:
+    value = NAMED_IN_VALUES["example.com/note"] + " x.devices.berth.dev/visible" * 10
+    with pytest.raises(
+        ApiError, match=r"more than 1,000 names that end in \.devices\.berth\.dev/.*; allowed are 1,000"
+    ):
+        create(arena, {"example.com/note": f"{value} one.devices.berth.dev/more"})
+
+
+def test_an_allocation_among_many_annotations_stays(arena: Arena, bound: str) -> None:
+    annotate(arena.cluster.api, pods(arena, bound), {**MANY, **NAMED_IN_VALUES, "example.com/other": "1"})
+
+    for key in GUARDED:
+        with pytest.raises(ApiError, match=rf"may not set, change or remove the annotation {key};"):
+            annotate(arena.cluster.api, pods(arena, bound), {key: None})
+    assert written(arena, bound) == GUARDED
+
+
 @SCHEDULERS
 def test_pods_without_are_created(arena: Arena, scheduler: str) -> None:
     assert create(arena, {"example.com/other": "1"}, scheduler_name=scheduler)

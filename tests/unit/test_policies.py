@@ -1,0 +1,43 @@
+"""The shipped admission policies as data."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+LOOP = re.compile(r"([\w.?\[\]]+(?:\(\{\}\))?)\.(?:all|exists|exists_one|filter|map)\(\w+,")
+OF_BERTH = {"berth-agents", "berth-operator-writes"}
+"""Policies whose first condition is that an account of Berth asks."""
+OF_A_TENANT = re.compile(r"annotations(\.orValue\(\{\}\))?$|variables\.(before|after|annotations)$|(pair|way)\[\d\]$")
+
+
+def expressions(value: object) -> Iterator[str]:
+    """Yield the expressions of a policy."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield from (
+                [each] if key in {"expression", "messageExpression"} and isinstance(each, str) else expressions(each)
+            )
+    elif isinstance(value, list):
+        for each in value:
+            yield from expressions(each)
+
+
+POLICIES = [
+    pytest.param(document["spec"], id=document["metadata"]["name"])
+    for file in sorted(MANIFESTS.glob("*/**/*.yaml"))
+    for document in yaml.safe_load_all(file.read_text())
+    if document
+    and document.get("kind") in {"ValidatingAdmissionPolicy", "MutatingAdmissionPolicy"}
+    and document["metadata"]["name"] not in OF_BERTH
+]
+
+
+@pytest.mark.parametrize("spec", POLICIES)
+def test_no_loop_runs_over_annotations(spec: object) -> None:
+    """The time of a loop grows with the square of its turns, and any editor can write 60,000 annotations."""
+    loops = [loop for expression in expressions(spec) for loop in LOOP.findall(expression)]
+    assert [loop for loop in loops if OF_A_TENANT.search(loop)] == []
