@@ -1,10 +1,11 @@
 """The environment variable by which a container sees only its own GPUs.
 
-Kubelet passes on the devices of containers that request `nvidia.com/*`: they keep what the device plugin sets. Every
-other container of a pod gets a variable that NVIDIA's container runtime reads. If the container requests GPUs, the
-downward API sets it to the annotation that the Binding writes; otherwise the container sees no GPU, whatever its image
-says. The variable is injected when a pod is created, by the API server (`manifests/base/injection.yaml` has the same
-rules in CEL) or by our webhook.
+Kubelet passes on the devices of containers that request resources of NVIDIA's device plugin: they keep what it sets.
+Other names that begin with `nvidia.com/`, such as those of NICs, are other plugins', which do not set the variable.
+Every other container of a pod gets a variable that NVIDIA's container runtime reads. If the container requests GPUs,
+the downward API sets it to the annotation that the Binding writes; otherwise the container sees no GPU, whatever its
+image says. The variable is injected when a pod is created, by the API server (`manifests/base/injection.yaml` has the
+same rules in CEL) or by our webhook.
 
 An ephemeral container sees what its target container sees by this variable, and nothing otherwise: kubelet gives an
 ephemeral container no device.
@@ -34,6 +35,8 @@ EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
 NOTHING: Final = (None, "0")
 """How the API server writes an amount of zero."""
+_GPUS: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?$|mig-)")
+"""Resources of NVIDIA's device plugin, by the names that it gives them itself."""
 _ANNOTATION: Final = re.compile(r"metadata\.annotations\['(.+)'\]")
 
 
@@ -68,13 +71,16 @@ def is_variable(entry: object) -> bool:
     return isinstance(entry, Mapping) and entry.get("name") == VARIABLE
 
 
-def places(spec: Object, labels: Mapping[str, str]) -> Iterator[Place]:
-    """Yield all containers of a pod, each with the entry that it must have."""
+def places(spec: Object, labels: Mapping[str, str], renamed: Collection[str] = ()) -> Iterator[Place]:
+    """Yield all containers of a pod, each with the entry that it must have.
+
+    `renamed` are resources to which NVIDIA's device plugin has given other names.
+    """
     seeing = _seeing(spec, labels)
     for kind in _KINDS:
         for number, container in enumerate(spec.get(kind) or ()):
             name = container.get("name", "")
-            entry = None if name not in seeing and requests_of_plugin(container) else _entry(name, seeing)
+            entry = None if name not in seeing and _is_given_gpus(container, renamed) else _entry(name, seeing)
             yield Place(kind=kind, number=number, container=container, entry=entry)
 
 
@@ -99,11 +105,16 @@ def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
 def lacking(spec: Object, labels: Mapping[str, str]) -> tuple[str, ...]:
     """Return the names of the containers that would not see exactly their own GPUs; none if no container requests any.
 
-    A pod that requests no GPU may have been created before all pods were injected.
+    A pod that requests no GPU may have been created before all pods were injected. Other names of NVIDIA's plugin are
+    known only where pods are injected, so a container that requests any `nvidia.com/*` may lack the variable.
     """
     if next(asking(spec, labels), None) is None:
         return ()
-    return tuple(place.container.get("name", "") for place in places(spec, labels) if not place.is_filled)
+    return tuple(
+        place.container.get("name", "")
+        for place in places(spec, labels)
+        if not place.is_filled and not (place.entry == _VOID and _is_left_to_a_plugin(place.container))
+    )
 
 
 def annotations_read(spec: Object) -> frozenset[str] | None:
@@ -116,9 +127,9 @@ def annotations_read(spec: Object) -> frozenset[str] | None:
     return None if None in keys else frozenset(key for key in keys if key)
 
 
-def injected(pod: Object) -> dict[str, Any]:
-    """Return a new pod with the variable injected."""
-    return _filled(pod, places(pod["spec"], labels_of(pod)))
+def injected(pod: Object, renamed: Collection[str] = ()) -> dict[str, Any]:
+    """Return a new pod with the variable injected; `renamed` as for `places`."""
+    return _filled(pod, places(pod["spec"], labels_of(pod), renamed))
 
 
 def joined(pod: Object, before: Object) -> dict[str, Any]:
@@ -153,8 +164,17 @@ def requests_any(container: Object, is_wanted: Callable[[str], bool]) -> bool:
 
 
 def requests_of_plugin(container: Object) -> bool:
-    """Return whether NVIDIA's device plugin serves a container; the plugin decides what it sees."""
+    """Return whether a container requests a resource of a device plugin of NVIDIA's, of GPUs or of others."""
     return requests_any(container, lambda name: name.startswith(names.NVIDIA_PREFIX))
+
+
+def _is_given_gpus(container: Object, renamed: Collection[str]) -> bool:
+    """Return whether NVIDIA's device plugin decides which GPUs a container sees."""
+    return requests_any(container, lambda name: bool(_GPUS.match(name)) or name in renamed)
+
+
+def _is_left_to_a_plugin(container: Object) -> bool:
+    return requests_of_plugin(container) and _last_entry(container) is None
 
 
 def _filled(pod: Object, all_places: Iterator[Place]) -> dict[str, Any]:

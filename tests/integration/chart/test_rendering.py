@@ -222,3 +222,15 @@ def test_a_wrong_value_is_refused(values: dict[str, Any], message: str) -> None:
     with pytest.raises(RenderError) as refused:
         chart.rendered(values)
     assert message in str(refused.value)
+
+
+def test_renamed_resources_reach_the_policy_and_the_webhook() -> None:
+    values = {"injection": {"nvidiaResources": ["nvidia.com/a100", "nvidia.com/h100"]}}
+
+    by_policies = chart.rendered({**values, "admission": {"by": "policies"}})
+    policy = by_policies["MutatingAdmissionPolicy/berth-injection"]["spec"]
+    assert {"name": "renamed", "expression": '["nvidia.com/a100","nvidia.com/h100"]'} in policy["variables"]
+
+    by_webhook = chart.rendered({**values, "admission": {"by": "webhook"}})
+    [webhook] = by_webhook["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
+    assert "--nvidia-resources=nvidia.com/a100,nvidia.com/h100" in webhook["args"]

@@ -75,6 +75,14 @@ def test_pods_that_request_devices_see_what_they_get(arena: Arena, requests: dic
     ("containers", "expected"),
     [
         pytest.param([container("main", {NVIDIA: "1"}, PLAIN)], {"main": [PLAIN]}, id="kubelet's"),
+        pytest.param([container("main", {"nvidia.com/mig-1g.10gb": "1"}, LITERAL)], {"main": []}, id="an instance"),
+        pytest.param(
+            [container("main", {"nvidia.com/hostdev": "1"}, LITERAL)], {"main": [VOID]}, id="another plugin's"
+        ),
+        pytest.param([container("main", {"nvidia.com/gpus": "1"})], {"main": [VOID]}, id="nearly the name"),
+        pytest.param(
+            [container("main", {"nvidia.com/hostdev": "1", NVIDIA: "1"}, LITERAL)], {"main": []}, id="both plugins'"
+        ),
         pytest.param([container("main", {NVIDIA: "1"})], {"main": []}, id="kubelet's, without variables"),
         pytest.param(
             [container("main", {NVIDIA: "1"}, LITERAL, PLAIN)], {"main": [PLAIN]}, id="kubelet's value counts"
@@ -197,7 +205,7 @@ def test_an_ephemeral_container_that_was_there_before_the_policy_stays(arena: Ar
 
 ENTRIES = st.sampled_from([PLAIN, LITERAL, VOID, MAKES, seen("c0"), seen("c1")])
 AMOUNTS = st.dictionaries(
-    st.sampled_from([*sorted(injection.RESOURCES), RDMA, "cpu", NVIDIA]),
+    st.sampled_from([*sorted(injection.RESOURCES), RDMA, "cpu", NVIDIA, "nvidia.com/nic", "nvidia.com/mig-1g.5gb"]),
     st.sampled_from(["0", "1", "50", "1Gi"]),
     max_size=2,
 )

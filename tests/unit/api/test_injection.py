@@ -59,6 +59,14 @@ def lacking(manifest: Raw) -> tuple[str, ...]:
         pytest.param(bare(container("a", {GPU: "0"})), (), id="no GPUs, in so many words"),
         pytest.param(bare(container("a", {RDMA: "100"})), (), id="NICs alone"),
         pytest.param(bare(container("a", {NVIDIA: "1"})), (), id="kubelet's"),
+        pytest.param(
+            bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/a100": "1"})), (), id="of a plugin"
+        ),
+        pytest.param(
+            bare(container("a", HALF, env=[seen("a")]), container("b", {"nvidia.com/nic": "1"}, env=[LITERAL])),
+            ("b",),
+            id="of a plugin, with all GPUs",
+        ),
         pytest.param(bare(container("a"), container("b"), labels={"genius/gpu-number": "1"}), ("a", "b"), id="labels"),
         pytest.param(bare(container("a"), labels={"genius/gpu-model": "A100"}), (), id="a model asks for nothing"),
     ],
@@ -94,6 +102,25 @@ def variables(manifest: Raw) -> dict[str, list[Raw] | None]:
 def test_a_container_that_was_given_no_device_sees_none(manifest: Raw, expected: dict[str, list[Raw] | None]) -> None:
     assert variables(manifest) == expected
     assert lacking(manifest) == ()
+
+
+@pytest.mark.parametrize(
+    ("requests", "expected"),
+    [
+        pytest.param({"nvidia.com/hostdev": "1"}, [VOID], id="another plugin's"),
+        pytest.param({"nvidia.com/gpus": "1"}, [VOID], id="nearly the name"),
+        pytest.param({"nvidia.com/a200": "1"}, [VOID], id="a name that is not listed"),
+        pytest.param({"nvidia.com/hostdev": "1", "nvidia.com/gpu": "0"}, [VOID], id="none of the GPUs"),
+        pytest.param({"nvidia.com/gpu": "1"}, [], id="GPUs"),
+        pytest.param({"nvidia.com/gpu.shared": "1"}, [], id="replicas"),
+        pytest.param({"nvidia.com/mig-1g.10gb.shared": "1"}, [], id="instances"),
+        pytest.param({"nvidia.com/a100": "1"}, [], id="a listed name"),
+        pytest.param({"nvidia.com/hostdev": "1", "nvidia.com/a100": "1"}, [], id="both plugins'"),
+    ],
+)
+def test_only_names_of_gpus_leave_the_variable_to_the_plugin(requests: dict[str, str], expected: list[Raw]) -> None:
+    pod = injection.injected(bare(container("a", requests, env=[LITERAL])), frozenset({"nvidia.com/a100"}))
+    assert pod["spec"]["containers"][0]["env"] == expected
 
 
 # --- which cards a bound pod sees -----------------------------------------------------------------------------------

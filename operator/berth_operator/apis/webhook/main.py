@@ -60,6 +60,9 @@ class WebhookSettings(ServerSettings):
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
 
+    nvidia_resources: str = ""
+    """Resources that NVIDIA's device plugin serves under other names than its own, joined by commas."""
+
     hami_core: bool = False
     """Whether to add HAMi-core, which limits containers to their share of a card, to pods whose label asks for it."""
 
@@ -101,7 +104,11 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
 
 
 async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
-    mutations = Mutations(hami_core=settings.hami_core, runtime_class=settings.runtime_class)
+    mutations = Mutations(
+        renamed=frozenset(settings.nvidia_resources.split(",")),
+        hami_core=settings.hami_core,
+        runtime_class=settings.runtime_class,
+    )
     routing = Routing(scheduler=validation.schedulers[0])
     certificate = ServedCertificate(source=source, period=settings.period)
     server = Server(certificate=certificate, responders=review.responders(mutations, routing, validation))

@@ -20,6 +20,8 @@ _GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidi
 class Mutations:
     """The mutations to apply; where the API server supports them, mutating admission policies do the same."""
 
+    renamed: frozenset[str] = frozenset()
+    """Resources that NVIDIA's device plugin serves under other names than its own."""
     hami_core: bool = False
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty to leave them as they are."""
@@ -33,7 +35,7 @@ class Mutations:
         return injection.joined(pod, before) if before else self._created(pod)
 
     def _created(self, pod: Object) -> Object:
-        mutated: Object = injection.injected(pod)
+        mutated: Object = injection.injected(pod, self.renamed)
         mutated = hami.limited(mutated) if self.hami_core else mutated
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 
