@@ -3,10 +3,11 @@
 import asyncio
 import contextlib
 import ssl
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlencode
 
 import aiohttp
 import orjson
@@ -14,6 +15,8 @@ import pytest
 from aiohttp import web
 
 from berth_client.errors import Unreachable
+from berth_client.lists import PAGE, pages
+from berth_client.objects import Object
 from berth_client.reviews import ACCESS_REVIEWS, Reviews
 from berth_operator.apis.aggregated import requests
 from berth_operator.apis.aggregated.access import Access, FrontProxy
@@ -93,14 +96,18 @@ class World:
         yield
         await runner.cleanup()
 
-    @contextlib.asynccontextmanager
-    async def client(self, authority: str | None = "trusted") -> AsyncIterator[Callable[..., Any]]:
-        """Yield a function that sends a request, with the certificate of a front proxy: (status, body)."""
+    def tls(self, authority: str | None) -> ssl.SSLContext:
+        """Return the TLS of a client, with the certificate of a front proxy."""
         tls = ssl.create_default_context(cadata=self.pair.certificate.decode())
         if authority is not None:
             folder = self.folder / authority
             tls.load_cert_chain(folder / front_proxy.CERTIFICATE, folder / front_proxy.KEY)
-        connector = aiohttp.TCPConnector(ssl=tls)
+        return tls
+
+    @contextlib.asynccontextmanager
+    async def client(self, authority: str | None = "trusted") -> AsyncIterator[Callable[..., Any]]:
+        """Yield a function that sends a request, with the certificate of a front proxy: (status, body)."""
+        connector = aiohttp.TCPConnector(ssl=self.tls(authority))
         async with aiohttp.ClientSession(connector=connector) as session:
 
             async def ask(path: str, method: str = "GET", **headers: str) -> tuple[int, Any]:
@@ -134,6 +141,8 @@ MISSING = "the server could not find the requested resource"
         ("DELETE", f"{API}/namespaces/ns/gpupods/a", (405, "MethodNotAllowed"), "does not allow DELETE"),
         ("GET", f"{API}/gpupods?resourceVersion=x", (400, "BadRequest"), "resourceVersion"),
         ("GET", f"{API}/gpupods?resourceVersion=9&resourceVersionMatch=Exact", (410, "Expired"), "too old"),
+        ("GET", f"{API}/gpupods?limit=many", (400, "BadRequest"), 'limit: "many" is not a number'),
+        ("GET", f"{API}/gpupods?continue=x", (400, "BadRequest"), "invalid continue token: continue key is not valid"),
         ("GET", f"{API}/gpupods?watch=true&resourceVersion=9", (410, "Expired"), "too old resource version: 9 (10)"),
         ("GET", f"{API}/gpupods?watch=1&resourceVersionMatch=Exact", (422, "Invalid"), "forbidden for watch"),
     ],
@@ -160,6 +169,59 @@ async def test_lists_objects_and_documents_are_served(world: World) -> None:
         assert kinds == {"/apis": "APIGroupList", "/apis/nvidia-gpu-scheduler": "APIGroup", API: "APIResourceList"}
         [version] = (await ask("/openapi/v3"))[1]["paths"].values()
         assert (await ask(version["serverRelativeURL"]))[0] == 200
+
+
+# --- lists in chunks --------------------------------------------------------------------------------------------
+
+
+async def test_a_list_comes_in_chunks_of_one_version(world: World) -> None:
+    for number, name in enumerate("bcde", 11):
+        world.caches[PODS].apply("ADDED", source(name, number))
+    path = f"{API}/namespaces/ns/gpupods?limit=2"
+    async with world.served(), world.client() as ask:
+        status, first = await ask(path)
+        token = first["metadata"].pop("continue")
+        assert (status, first["metadata"]) == (200, {"resourceVersion": "14", "remainingItemCount": 3})
+        world.caches[PODS].apply("DELETED", source("c", 15))
+        chunks = [first, (await ask(f"{path}&continue={token}"))[1]]
+        chunks.append((await ask(f"{path}&continue={chunks[-1]['metadata']['continue']}"))[1])
+        assert [[each["metadata"]["name"] for each in chunk["items"]] for chunk in chunks] == [
+            ["a", "b"],
+            ["c", "d"],
+            ["e"],
+        ]
+        assert chunks[2]["metadata"] == {"resourceVersion": "14"}
+        watch = f"{API}/gpupods?watch=true&timeoutSeconds=1&limit=1&continue=damaged"
+        async with aiohttp.ClientSession() as session:
+            tls = world.tls("trusted")
+            async with session.get(world.url + watch, headers=USER, ssl=tls) as answer:
+                frames = [orjson.loads(line) async for line in answer.content]
+        assert [frame["object"]["metadata"]["name"] for frame in frames] == ["a", "b", "d", "e"]
+
+
+async def test_a_token_of_a_version_that_is_gone_is_answered_with_another(world: World) -> None:
+    listed(world.caches[PODS], 20, *(source(name, 20) for name in "abc"))
+    async with world.served(), world.client() as ask:
+        old = (await ask(f"{API}/gpupods?limit=1"))[1]["metadata"]["continue"]
+        listed(world.caches[PODS], 30, *(source(name, 30) for name in "bcd"))
+        status, body = await ask(f"{API}/gpupods?limit=1&continue={old}")
+        assert (status, body["reason"]) == (410, "Expired")
+        status, body = await ask(f"{API}/gpupods?continue={body['metadata']['continue']}")
+        assert (status, [each["metadata"]["name"] for each in body["items"]]) == (200, ["b", "c", "d"])
+
+
+async def test_our_client_reads_all_pages(world: World) -> None:
+    names = sorted(f"pod-{number}" for number in range(2 * PAGE + 1))
+    listed(world.caches[PODS], 40, *(source(name, 40) for name in names))
+    async with world.served(), world.client() as ask:
+
+        async def fetch(params: Mapping[str, str]) -> Object:
+            page: Object = (await ask(f"{API}/gpupods?{urlencode(params)}"))[1]
+            return page
+
+        seen = [[each["metadata"]["name"] for each in page["items"]] async for page in pages(fetch, {})]
+    assert [len(page) for page in seen] == [PAGE, PAGE, 1]
+    assert [name for page in seen for name in page] == names
 
 
 # --- who is let in ----------------------------------------------------------------------------------------------
@@ -247,10 +309,7 @@ async def test_a_client_that_does_not_read_is_disconnected(world: World) -> None
     cache = world.caches[PODS]
     async with world.served():
         port = int(world.url.rpartition(":")[2])
-        tls = ssl.create_default_context(cadata=world.pair.certificate.decode())
-        folder = world.folder / "trusted"
-        tls.load_cert_chain(folder / front_proxy.CERTIFICATE, folder / front_proxy.KEY)
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, limit=1024)
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=world.tls("trusted"), limit=1024)
         writer.write(f"GET {WATCH} HTTP/1.1\r\nHost: x\r\nX-Remote-User: ann\r\n\r\n".encode())
         assert b"200 OK" in await reader.readline()
         for version in range(11, 2011):

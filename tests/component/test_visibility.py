@@ -26,9 +26,9 @@ from berth_operator.apis.serving.connections import SHARE
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import PERIODS, ReplicaCertificate
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
+from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, QUEUE, VERSION
 from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
-from berth_operator.apis.visibility.row_cache import RowCache
+from berth_operator.apis.visibility.row_cache import KEPT_SECONDS, RowCache
 from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, Server
 from berth_operator.apis.visibility.service import connections
 from berth_operator.apis.visibility.slices import LoopTurns
@@ -248,6 +248,30 @@ async def test_a_standby_answers_what_the_leader_answers_to_the_same_user(world:
             for query in ("watch=true&resourceVersion=1", f"watch=true&{future}", future):
                 status, body = await ask(f"{API}/fleet?{query}")
                 assert (status, body["reason"]) == (410, "Expired"), query
+
+
+async def test_a_queue_that_moves_on_is_listed_in_chunks_of_one_version(world: World) -> None:
+    for name in ("second", "third", "fourth"):
+        world.cluster.put_pending(pod(name, MANY))
+    async with world.pair() as (leader, standby), client(standby, world.tls(world.folder / "trusted")) as ask:
+        whole = (await ask(f"{API}/queue"))[1]
+        status, first = await ask(f"{API}/queue?limit=2")
+        assert (status, first["metadata"]["remainingItemCount"]) == (200, 2)
+        # A pod in front leaves, so that all others have other positions.
+        assert leader.leading is not None
+        cache = leader.leading.caches[QUEUE]
+        world.cluster.remove_pending(whole["items"][0]["metadata"]["uid"])
+        await asyncio.sleep(KEPT_SECONDS)
+        assert len((await ask(f"{API}/queue"))[1]["items"]) == 3
+        token, renders = first["metadata"]["continue"], cache.version
+        status, second = await ask(f"{API}/queue?limit=2&continue={token}")
+        assert (status, second["metadata"]) == (200, {"resourceVersion": whole["metadata"]["resourceVersion"]})
+        assert named(first) + named(second) == named(whole)
+        assert cache.version == renders
+
+
+def named(listed: Any) -> list[tuple[int, str]]:
+    return [(row["position"], row["metadata"]["name"]) for row in listed["items"]]
 
 
 async def test_discovery_and_probes_need_no_leader(world: World) -> None:

@@ -1,6 +1,7 @@
 """Parsers of the operator: objects of the API server, configuration, files of commands, requests to its servers."""
 
 import asyncio
+import base64
 from collections.abc import Sequence
 from http import HTTPStatus
 from pathlib import Path
@@ -17,6 +18,7 @@ from yarl import URL
 from berth_api import names
 from berth_api.request import BUILT_IN
 from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.continuation import Continuation
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.debug_api import server as debug_api
 from berth_operator.apis.debug_api.server import DebugApi
@@ -279,7 +281,8 @@ _QUERY: Final = {
     "allowWatchBookmarks": "1",
     "sendInitialEvents": "false",
     "timeoutSeconds": "5",
-    "continue": "",
+    "limit": "2",
+    "continue": "eyJ2IjoibWV0YS5rOHMuaW8vdjEiLCJydiI6Nywic3RhcnQiOiIwL25zL2EifQ",
 }
 _SERIES: Final = (
     "berth_gpu_reading_timestamp_seconds 1.5\n"
@@ -323,6 +326,11 @@ def _query(query: dict[str, Any]) -> None:
     read = options.read(kinds.PODS, "ns", given)
     read.selection.labels.matches({"a": "b"})
     assert 0 <= read.seconds <= options.MAX_SECONDS
+
+
+def _continue(body: bytes) -> None:
+    read = Continuation.decode(base64.urlsafe_b64encode(body).decode().rstrip("="))
+    assert Continuation.decode(read.encode()) == read
 
 
 class _Snapshots:
@@ -397,6 +405,12 @@ TARGETS: Final = (
         errors=(protocol.ProtocolError,),
     ),
     Target(name="list options", inputs=inputs.objects(_QUERY), parse=_query, errors=(StatusError,)),
+    Target(
+        name="continue token",
+        inputs=inputs.as_json(inputs.near({"v": "meta.k8s.io/v1", "rv": 7, "start": "0/ns/a"})),
+        parse=_continue,
+        errors=(StatusError,),
+    ),
     Target(name="debug API", inputs=inputs.texts, parse=_debug),
     Target(name="agent metrics", inputs=inputs.damaged(st.just(_SERIES.encode())), parse=_exposed),
     Target(

@@ -69,3 +69,8 @@ def test_no_file_names_a_registry_and_each_image_has_the_name_that_archives_have
         name for file, text in texts.items() if manifests.intersection(file.parents) for name in ours.findall(text)
     }
     assert named == {images.name(image) for image in images.IMAGES}
+
+
+def test_the_readme_begins_with_the_two_commands_that_show_and_check_everything() -> None:
+    commands = re.findall(r"^\$ (.+?)(?: +#.*)?$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert commands[:2] == ["make demo", "make test"]

@@ -4,6 +4,7 @@ import orjson
 import pytest
 
 from berth_operator.apis.aggregated import frames
+from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.kinds import Entry
 from berth_operator.apis.aggregated.openapi import V2
@@ -58,14 +59,18 @@ def test_what_a_table_includes_is_one_of_three() -> None:
 
 def test_a_list_has_its_version_and_the_objects() -> None:
     entries = [pod("a", 3), pod("b", 7)]
-    body = orjson.loads(Form(PODS).many(entries, 9))
+    body = orjson.loads(Form(PODS).many(Chunk(entries=entries, version=9)))
     assert body == {
         "kind": "GpuPodList",
         "apiVersion": "nvidia-gpu-scheduler/v1",
         "metadata": {"resourceVersion": "9"},
         "items": [orjson.loads(entry.body) for entry in entries],
     }
-    assert orjson.loads(Form(NODES).many([], 9))["items"] == []
+    chunk = Chunk(entries=entries, version=9, token="t", remaining=3)  # noqa: S106 - opaque
+    metadata = {"resourceVersion": "9", "continue": "t", "remainingItemCount": 3}
+    for form in (Form(PODS), Form(PODS, table=True)):
+        assert orjson.loads(form.many(chunk))["metadata"] == metadata
+    assert orjson.loads(Form(NODES).many(Chunk(entries=[], version=9)))["items"] == []
 
 
 def test_frames_are_lines_as_the_api_server_writes_them() -> None:
@@ -99,7 +104,7 @@ def test_frames_are_lines_as_the_api_server_writes_them() -> None:
 
 def test_a_table_has_columns_and_cells() -> None:
     entry = pod("a", 3)
-    table = orjson.loads(Form(PODS, table=True).many([entry], 9))
+    table = orjson.loads(Form(PODS, table=True).many(Chunk(entries=[entry], version=9)))
     assert [column["name"] for column in table["columnDefinitions"]] == [
         *("Name", "Node", "GPUs", "Update", "IDs", "Created At")
     ]

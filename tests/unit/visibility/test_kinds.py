@@ -8,6 +8,7 @@ import orjson
 import pytest
 
 from berth_operator.apis.aggregated import options
+from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.aggregated.statuses import StatusError
@@ -27,7 +28,7 @@ METADATA = {"apiVersion", "kind", "metadata"}
                      'fieldSelector: "spec.nodeName" is not a known field selector; queue have metadata.name, '
                      "metadata.namespace", id="field"),
         pytest.param({"labelSelector": "a=="*3}, 400, "labelSelector", id="label selector"),
-        pytest.param({"continue": "x"}, 400, "lists are not divided", id="continue"),
+        pytest.param({"continue": "x"}, 400, "invalid continue token", id="continue"),
         pytest.param({"watch": "perhaps"}, 400, '"perhaps" is neither true nor false', id="watch"),
         pytest.param({"resourceVersion": "1.2"}, 400, 'resourceVersion: "1.2" is not a number', id="version"),
         pytest.param({"timeoutSeconds": "-1", "watch": "1"}, 400, "timeoutSeconds", id="timeout"),
@@ -66,7 +67,8 @@ async def test_rows_are_selected_by_their_names_and_have_no_labels(
 
 
 def table(cache: Any) -> list[list[Any]]:
-    body = orjson.loads(Form(cache.kind, table=True).many(cache.select(options.Selection()), cache.version))
+    chunk = Chunk.of(cache, options.read(cache.kind, "", {}))
+    body = orjson.loads(Form(cache.kind, table=True).many(chunk))
     names = [column["name"] for column in body["columnDefinitions"]]
     assert all(len(row["cells"]) == len(names) for row in body["rows"])
     return [row["cells"] for row in body["rows"]]

@@ -4,7 +4,7 @@ Frames are composed of objects that are serialised already.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, Literal
@@ -13,6 +13,7 @@ import orjson
 
 from berth_client.objects import Object
 from berth_client.reflector import EventType
+from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.kinds import Entry, Kind
 from berth_operator.apis.aggregated.statuses import StatusError, bad_request
 
@@ -58,15 +59,16 @@ class Form:
 
     def one(self, entry: Entry) -> bytes:
         """Return one object."""
-        return self.many([entry], entry.version) if self.table else entry.body
+        return self.many(Chunk(entries=[entry], version=entry.version)) if self.table else entry.body
 
-    def many(self, entries: Sequence[Entry], version: int) -> bytes:
+    def many(self, chunk: Chunk) -> bytes:
         """Return a list."""
-        return b"".join(self.parts(entries, version))
+        return b"".join(self.parts(chunk))
 
-    def parts(self, entries: Sequence[Entry], version: int) -> Iterator[bytes]:
+    def parts(self, chunk: Chunk) -> Iterator[bytes]:
         """Yield a list in parts of `BATCH` objects, so that a caller can do other work in between."""
-        head, items = (self._head(version), b"rows") if self.table else (self._list_head(version), b"items")
+        entries, metadata = chunk.entries, _metadata(chunk)
+        head, items = (self._head(metadata), b"rows") if self.table else (self._list_head(metadata), b"items")
         before = orjson.dumps(head)[:-1] + b',"' + items + b'":['
         for first in range(0, len(entries), BATCH):
             yield before + b",".join(map(self._item, entries[first : first + BATCH]))
@@ -76,9 +78,8 @@ class Form:
     def _item(self, entry: Entry) -> bytes:
         return orjson.dumps(self._row(entry)) if self.table else entry.body
 
-    def _list_head(self, version: int) -> Object:
+    def _list_head(self, metadata: Object) -> Object:
         kind = self.kind
-        metadata = {"resourceVersion": str(version)}
         return {"kind": f"{kind.name}List", "apiVersion": kind.api_version, "metadata": metadata}
 
     def event(self, event_type: EventType, entry: Entry) -> bytes:
@@ -93,12 +94,11 @@ class Form:
         bare: Object = {"kind": self.kind.name, "apiVersion": self.kind.api_version, "metadata": metadata}
         if self.table:
             row = {"cells": [], "object": {**bare, "kind": "PartialObjectMetadata", "apiVersion": META}}
-            bare = {**self._head(version), "rows": [row]}
+            bare = {**self._head({"resourceVersion": str(version)}), "rows": [row]}
         return _frame("BOOKMARK", orjson.dumps(bare))
 
-    def _head(self, version: int) -> Object:
+    def _head(self, metadata: Object) -> Object:
         columns = [_NAME, *self.kind.columns]
-        metadata = {"resourceVersion": str(version)}
         return {"kind": "Table", "apiVersion": META, "metadata": metadata, "columnDefinitions": columns}
 
     def _row(self, entry: Entry) -> Object:
@@ -109,6 +109,15 @@ class Form:
         elif self.included == "Object":
             included = orjson.Fragment(entry.body)
         return {"cells": [metadata["name"], *entry.cells], "object": included}
+
+
+def _metadata(chunk: Chunk) -> Object:
+    """Return the metadata of a list."""
+    return {
+        "resourceVersion": str(chunk.version),
+        **({"continue": chunk.token} if chunk.token else {}),
+        **({} if chunk.remaining is None else {"remainingItemCount": chunk.remaining}),
+    }
 
 
 def form(kind: Kind, accept: str, include_object: str) -> Form:

@@ -12,6 +12,8 @@ VERBS: Final = ("get", "list", "watch")
 
 Key = tuple[str, str]
 """Namespace (empty for objects of the cluster) and name."""
+Place = tuple[int, str]
+"""Where lists have an object: by its rank, then by `<namespace>/<name>`, as the API server sorts."""
 Cells = list[Any]
 
 
@@ -29,6 +31,13 @@ class Entry:
     """Its row in a table, without the name."""
     body: bytes
     """The object as JSON."""
+    rank: int = 0
+    """Where lists have it, before its namespace and name decide."""
+
+    @property
+    def place(self) -> Place:
+        """Return where lists have it."""
+        return self.rank, "/".join(self.key)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

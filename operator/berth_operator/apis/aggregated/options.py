@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from berth_api.selectors import (
@@ -14,6 +14,7 @@ from berth_api.selectors import (
     LabelSelector,
     Requirement,
 )
+from berth_operator.apis.aggregated.continuation import NEWEST, Continuation
 from berth_operator.apis.aggregated.kinds import NAME_FIELD, Entry, Kind
 from berth_operator.apis.aggregated.statuses import bad_request, invalid
 
@@ -47,7 +48,12 @@ class Selection:
     @property
     def is_everything(self) -> bool:
         """Return whether all objects are selected."""
-        return not (self.namespace or self.labels.requirements or self.fields.requirements)
+        return not (self.namespace or self.has_selectors)
+
+    @property
+    def has_selectors(self) -> bool:
+        """Return whether objects are selected by labels or fields."""
+        return bool(self.labels.requirements or self.fields.requirements)
 
     def matches(self, entry: Entry) -> bool:
         """Return whether an object is selected."""
@@ -71,7 +77,11 @@ class Options:
     version: int = 0
     """The resourceVersion; 0 if any will do."""
     match: str = ""
-    """The resourceVersionMatch."""
+    """The resourceVersionMatch; `EXACT` also for a list that has to have the version for another reason."""
+    limit: int = 0
+    """Objects of a list at most; 0 for all."""
+    continuation: Continuation | None = None
+    """Where a list continues; None at its beginning."""
     bookmarks: bool = False
     initial_events: bool | None = None
     """Whether a watch begins with the state and marks its end; None if the version decides about the state."""
@@ -90,8 +100,6 @@ def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> Options:
     Raises:
         StatusError: the query cannot be read, or contradicts itself.
     """
-    if query.get("continue"):
-        raise bad_request("continue: lists are not divided here, so this token is not ours")
     selection = Selection(
         namespace=namespace,
         labels=label_selector(query.get("labelSelector", "")),
@@ -102,19 +110,35 @@ def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> Options:
         watch=_boolean(query, "watch") or False,
         version=_number(query, "resourceVersion"),
         match=query.get("resourceVersionMatch", ""),
+        limit=_limit(query),
         bookmarks=_boolean(query, "allowWatchBookmarks") or False,
         initial_events=_boolean(query, "sendInitialEvents"),
         seconds=min(_number(query, "timeoutSeconds"), MAX_SECONDS),
     )
     if problem := _contradiction(options, query):
         raise invalid(problem)
-    return options
+    return options if options.watch else _chunked(options, query.get("continue", ""))
+
+
+def _chunked(options: Options, token: str) -> Options:
+    """Return the options of a list with the version that its chunk has to have, as the API server understands them."""
+    if not token:
+        is_exact = options.limit and options.version and not options.match
+        return replace(options, match=EXACT) if is_exact else options
+    continuation = Continuation.decode(token)
+    if options.version:
+        raise bad_request("specifying resource version is not allowed when using continue")
+    if continuation.version == NEWEST:
+        return replace(options, continuation=continuation)
+    return replace(options, continuation=continuation, version=continuation.version, match=EXACT)
 
 
 def _contradiction(options: Options, query: Mapping[str, str]) -> str:
     """Return what the API server would refuse, too; empty if it would not."""
     if options.match not in ("", EXACT, NOT_OLDER):
         return f'resourceVersionMatch: "{options.match}"; allowed are {EXACT}, {NOT_OLDER}'
+    if options.match and query.get("continue"):
+        return "resourceVersionMatch: forbidden when continue is provided"
     return _contradiction_of_watch(options) if options.watch else _contradiction_of_list(options, query)
 
 
@@ -153,6 +177,14 @@ def _number(query: Mapping[str, str], name: str) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= len(str(2**63))):
         raise bad_request(f'{name}: "{text[:80]}" is not a number')
     return int(text)
+
+
+def _limit(query: Mapping[str, str]) -> int:
+    """Return the limit of a list; as in the API server, there is none below 1, nor for a list of any version."""
+    if re.fullmatch(r"-[0-9]{1,19}", query.get("limit", "")):
+        return 0
+    limit = _number(query, "limit")
+    return 0 if query.get("resourceVersion") == "0" else limit
 
 
 def label_selector(text: str) -> LabelSelector:

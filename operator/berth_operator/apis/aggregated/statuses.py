@@ -17,11 +17,21 @@ class StatusError(Exception):
         reason: Kubernetes' word for it, such as `Expired`.
         retry_after: seconds after which the client may try again; 0 if it need not wait.
         cause: a further word, for clients that look for it.
+        token: with which a list may continue; empty if it cannot.
     """
 
-    def __init__(self, code: HTTPStatus, reason: str, message: str, *, retry_after: int = 0, cause: str = "") -> None:
+    def __init__(
+        self,
+        code: HTTPStatus,
+        reason: str,
+        message: str,
+        *,
+        retry_after: int = 0,
+        cause: str = "",
+        token: str = "",
+    ) -> None:
         super().__init__(message)
-        self.code, self.reason, self.retry_after, self.cause = code, reason, retry_after, cause
+        self.code, self.reason, self.retry_after, self.cause, self.token = code, reason, retry_after, cause, token
 
     @property
     def status(self) -> Object:
@@ -33,7 +43,7 @@ class StatusError(Exception):
         return {
             "kind": "Status",
             "apiVersion": "v1",
-            "metadata": {},
+            "metadata": {"continue": self.token} if self.token else {},
             "status": "Failure",
             "message": str(self),
             "reason": self.reason,

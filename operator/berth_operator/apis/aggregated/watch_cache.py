@@ -112,9 +112,22 @@ class WatchCache:
         """Return an object; None if there is none."""
         return self._entries.get(key)
 
-    def select(self, selection: Selection) -> list[Entry]:
-        """Return the selected objects, sorted by namespace and name."""
-        return sorted(filter(selection.matches, self._entries.values()), key=lambda entry: entry.key)
+    def select(self, selection: Selection, version: int = 0) -> list[Entry]:
+        """Return the selected objects by their places, as of a version of the history; 0 for the newest."""
+        entries = self._entries if version in (0, self.version) else self._as_of(version)
+        return sorted(filter(selection.matches, entries.values()), key=lambda entry: entry.place)
+
+    def _as_of(self, version: int) -> dict[Key, Entry]:
+        """Return the objects as they were, by undoing the changes since."""
+        entries = self._entries.copy()
+        for change in reversed(self._history):
+            if change.entry.version <= version:
+                break
+            if change.previous is None:
+                entries.pop(change.entry.key, None)
+            else:
+                entries[change.entry.key] = change.previous
+        return entries
 
     async def wait_for(self, version: int) -> None:
         """Return once the cache has all changes up to a version.

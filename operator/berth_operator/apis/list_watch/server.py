@@ -16,10 +16,11 @@ from aiohttp import web
 from berth_client.reviews import User
 from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
+from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
-from berth_operator.apis.aggregated.options import EXACT, Options
+from berth_operator.apis.aggregated.options import Options
 from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
-from berth_operator.apis.aggregated.statuses import expired, not_found
+from berth_operator.apis.aggregated.statuses import not_found
 from berth_operator.apis.aggregated.watch import Watch
 from berth_operator.apis.aggregated.watch_cache import WatchCache
 from berth_operator.apis.list_watch import discovery, openapi
@@ -115,9 +116,7 @@ class Server:
 
 async def _list(cache: WatchCache, form: Form, wanted: Options) -> web.StreamResponse:
     await cache.wait_for(wanted.version)
-    if wanted.match == EXACT and wanted.version != cache.version:
-        raise expired(wanted.version, cache.version)
-    return as_json(form.many(cache.select(wanted.selection), cache.version))
+    return as_json(form.many(Chunk.of(cache, wanted)))
 
 
 def _form(kind: Kind, request: web.Request) -> Form:

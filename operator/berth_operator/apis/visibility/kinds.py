@@ -29,6 +29,8 @@ class Kind(kinds.Kind):
     verbs: tuple[str, ...] = ("list", "watch")
     cells: Callable[[Object], Cells]
     """Returns the cells of a row in its columns."""
+    rank: Callable[[Object], int] = lambda _: 0
+    """Returns where lists have a row, before its namespace and name decide."""
 
 
 def _fleet_cells(row: Object) -> Cells:
@@ -78,6 +80,7 @@ QUEUE: Final = Kind(
         column("Message", wide=True),
     ),
     cells=_queue_cells,
+    rank=lambda row: int(row["position"]),
 )
 HOLDERS: Final = Kind(
     name="Holder",

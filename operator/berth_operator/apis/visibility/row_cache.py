@@ -76,6 +76,7 @@ class _Rendered:
     stamp: object
     metadata: Object
     cells: Cells
+    rank: int
     tail: bytes
     """The object as JSON, without kind, version and metadata."""
 
@@ -91,7 +92,7 @@ class RowCache(WatchCache):
         super().__init__(source.kind, history_bytes=HISTORY_BYTES)
         self.version = self.oldest = term << COUNTER_BITS
         self.sending, self._turns = Sending(turns.writing), turns.rendering
-        self._source, self._clock, self._cells = source, clock, source.kind.cells
+        self._source, self._clock, self._kind = source, clock, source.kind
         self._rendered: dict[Key, _Rendered] = {}
         self._order: list[Key] = []
         self._has_rendered = self._has_failed = False
@@ -107,8 +108,10 @@ class RowCache(WatchCache):
 
     # --- readers ------------------------------------------------------------------------------------------------
 
-    def select(self, selection: Selection) -> list[Entry]:
-        """Return the selected rows, in the order of their source."""
+    def select(self, selection: Selection, version: int = 0) -> list[Entry]:
+        """Return the selected rows by their places, as of a version; those of the newest are in order already."""
+        if version not in (0, self.version):
+            return super().select(selection, version)
         entries = [self._entries[key] for key in self._order]
         return entries if selection.is_everything else [entry for entry in entries if selection.matches(entry)]
 
@@ -228,7 +231,8 @@ class RowCache(WatchCache):
             self._remove(row.key)
             known, is_same = None, False
         tail = orjson.dumps(body)[1:]
-        rendered = _Rendered(anchor=row.anchor, stamp=row.stamp, metadata=metadata, cells=self._cells(body), tail=tail)
+        cells, rank = self._kind.cells(body), self._kind.rank(body)
+        rendered = _Rendered(anchor=row.anchor, stamp=row.stamp, metadata=metadata, cells=cells, rank=rank, tail=tail)
         self._rendered[row.key] = rendered
         if is_first:
             self._entries[row.key] = self._entry(row.key, rendered, self.version + 1)
@@ -259,5 +263,6 @@ class RowCache(WatchCache):
             fields={NAME_FIELD: name, NAMESPACE_FIELD: namespace},
             metadata=metadata,
             cells=rendered.cells,
+            rank=rendered.rank,
             body=orjson.dumps(head)[:-1] + b"," + rendered.tail,
         )

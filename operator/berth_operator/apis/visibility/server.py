@@ -22,6 +22,7 @@ from aiohttp import web
 from berth_client.reviews import User
 from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
+from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.options import EXACT, Options
 from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
@@ -178,23 +179,25 @@ class Server:
 
     async def _list(self, cache: RowCache, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
         async with self._lists.turn():
-            await cache.refresh()
+            if wanted.match != EXACT:
+                # Each rendering takes room in the history, from which the rest of a list comes.
+                await cache.refresh()
             body = await self._rendered(cache, form, wanted)
         return await _compressed(body, request)
 
     async def _rendered(self, cache: RowCache, form: Form, wanted: Options) -> bytes:
-        """Return a list of rows that have just been refreshed.
+        """Return a list.
 
         Raises:
             StatusError: the client wants another version.
         """
-        if wanted.version > cache.version or (wanted.match == EXACT and wanted.version != cache.version):
+        if wanted.version > cache.version and wanted.match != EXACT:
             raise expired(wanted.version, cache.oldest)
         began, slices = time.thread_time(), Slices()
-        entries, version = cache.select(wanted.selection), cache.version
+        chunk = Chunk.of(cache, wanted)
         slices.spent += time.thread_time() - began
         try:
-            return b"".join([part async for part in slices.of(form.parts(entries, version))])
+            return b"".join([part async for part in slices.of(form.parts(chunk))])
         finally:
             # Also if the client has left meanwhile.
             self._lists.spend(slices.spent)

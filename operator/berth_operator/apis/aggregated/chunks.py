@@ -1,0 +1,51 @@
+"""One chunk of a list, or the whole list: `limit` and `continue`, as the API server has them; pure.
+
+Nothing is kept for a client between two chunks: the cache goes back to the version of the first one by its history.
+"""
+
+import bisect
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+from berth_operator.apis.aggregated.continuation import Continuation
+from berth_operator.apis.aggregated.kinds import Entry
+from berth_operator.apis.aggregated.options import EXACT, Options
+from berth_operator.apis.aggregated.statuses import expired
+from berth_operator.apis.aggregated.watch_cache import WatchCache
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Objects of a list, and how it continues."""
+
+    entries: Sequence[Entry]
+    version: int
+    """Of the whole list."""
+    token: str = ""
+    """With which the client gets the next chunk; empty for the last one."""
+    remaining: int | None = None
+    """Objects after this chunk; None for the last one and, as in the API server, for lists with selectors."""
+
+    @classmethod
+    def of(cls, cache: WatchCache, wanted: Options) -> Self:
+        """Return the chunk that a client wants.
+
+        Raises:
+            StatusError: the cache does not know the version, or no longer.
+        """
+        continuation, version = wanted.continuation, wanted.version if wanted.match == EXACT else cache.version
+        if not cache.oldest <= version <= cache.version:
+            raise continuation.expired() if continuation else expired(version, cache.oldest)
+        entries = cache.select(wanted.selection, version)
+        first = bisect.bisect_right(entries, continuation.after, key=_place) if continuation else 0
+        end = first + wanted.limit if wanted.limit else len(entries)
+        if end >= len(entries):
+            return cls(entries=entries[first:], version=version)
+        token = Continuation(version=version, after=entries[end - 1].place).encode()
+        remaining = None if wanted.selection.has_selectors else len(entries) - end
+        return cls(entries=entries[first:end], version=version, token=token, remaining=remaining)
+
+
+def _place(entry: Entry) -> tuple[int, str]:
+    return entry.place
