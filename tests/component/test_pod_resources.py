@@ -5,9 +5,11 @@ import contextlib
 import socket
 import threading
 from collections.abc import AsyncIterator, Iterator
+from concurrent import futures
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
+import grpc
 import pytest
 
 from berth_agent.kubelet.admission.admission import UnavailableError
@@ -57,6 +59,31 @@ async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResources
     with kubelet:
         kubelet.given = {("ns", f"pod-{number}", "main"): {GPU: ids} for number in range(100)}
         assert [len(each.by_resource[GPU]) for each in await client.list_containers()] == [1000] * 100
+
+
+@contextmanager
+def answering(path: Path, content: bytes) -> Iterator[None]:
+    """Serve a kubelet whose answers have this content, whatever is asked."""
+    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: content)
+    server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),))
+    server.add_insecure_port(f"unix:{path}")
+    server.start()
+    yield
+    server.stop(None).wait()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"\xff", b"\x0a\x05\x0a", b"\x0a\x03\x0a\x01\xff", b"\x0f"],
+    ids=["no field", "cut off", "no UTF-8", "no such wire type"],
+)
+async def test_an_answer_that_cannot_be_parsed_is_none(client: PodResources, path: Path, content: bytes) -> None:
+    with (
+        answering(path, content),
+        pytest.raises(UnavailableError, match=r"kubelet\.sock: the answer is no ListPodResourcesResponse"),
+    ):
+        await client.list_containers()
 
 
 async def test_a_kubelet_that_is_away_is_found_by_the_first_question_after_its_return(

@@ -29,7 +29,7 @@ class PodResources:
         """Return what kubelet reports that containers have.
 
         Raises:
-            Away: kubelet does not answer.
+            UnavailableError: kubelet does not answer, or with what cannot be parsed.
         """
         try:
             request = messages.ListPodResourcesRequest()
@@ -39,6 +39,11 @@ class PodResources:
             await self._channel.close()
             self._channel = open_channel(self._socket)
             raise UnavailableError(f"{self._socket}: {reason(error)}") from error
+        if answer is None:
+            # gRPC for Python returns None where an answer cannot be parsed, though its types say otherwise.
+            raise UnavailableError(
+                f"{self._socket}: the answer is no {messages.ListPodResourcesResponse.DESCRIPTOR.name}"
+            )
         return tuple(_reports(answer))
 
     async def close(self) -> None:
