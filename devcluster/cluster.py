@@ -200,7 +200,7 @@ class Cluster:
         self._wait_for_nodes(set(node_names), deadline)
         return node_names
 
-    def install_crds(self, folder: Path, *, deadline: float = 30.0) -> None:
+    def install_crds(self, folder: Path, *, deadline: float = waiting.PATIENCE) -> None:
         """Apply every YAML file of a folder and wait until the API server serves the new kinds."""
         crds = [document for file in sorted(folder.glob("*.yaml")) for document in _documents(file)]
         for crd in crds:
@@ -264,8 +264,9 @@ class Cluster:
     def _is_served(self, path: str) -> bool:
         try:
             self.api.get(path, limit="1")
-        except ApiError:
-            # Not found at first; then, for a moment after it is Established, too many requests.
+        except (ApiError, TimeoutError):
+            # Not found at first; then, for a moment after it is Established, too many requests. On a busy machine a
+            # request of that moment may get no answer at all, and the next one gets it at once.
             return False
         return True
 

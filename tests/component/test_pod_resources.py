@@ -64,7 +64,9 @@ async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResources
 @contextmanager
 def answering(path: Path, content: bytes) -> Iterator[None]:
     """Serve a kubelet whose answers have this content, whatever is asked."""
-    handler = grpc.unary_unary_rpc_method_handler(lambda _request, _context: content)
+    handler: grpc.RpcMethodHandler[bytes, bytes] = grpc.unary_unary_rpc_method_handler(
+        lambda _request, _context: content
+    )
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=1))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("v1.PodResourcesLister", {"List": handler}),))
     server.add_insecure_port(f"unix:{path}")

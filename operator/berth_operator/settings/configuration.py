@@ -38,7 +38,8 @@ SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes accepts as the reporting controller of an Event."""
 
 _LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
-_SWITCHES: Final = (ALL, *(each.NAME for each in filters.ORDER if each.NAME not in filters.NEEDED))
+_SWITCHES: Final = (ALL, *(each.NAME for each in filters.ORDER if not each.TRAITS.needed))
+_NEEDED: Final = {each.NAME: each.TRAITS.needed for each in filters.ORDER if each.TRAITS.needed}
 _SCORES: Final = tuple(each.NAME for each in scores.ALL)
 _DEFAULT: Final = Policy()
 _GENIUS: Final = DEFAULT_WEIGHTS
@@ -91,8 +92,8 @@ def _among(what: str, name: str, allowed: Iterable[str]) -> str:
 
 
 def _check_switch(name: str) -> str:
-    if name in filters.NEEDED:
-        raise ValueError(f'"{name}" cannot be switched off, nothing may be bound without it; {_allowed(_SWITCHES)}')
+    if name in _NEEDED:
+        raise ValueError(f'"{name}" cannot be switched off, because {_NEEDED[name]}; {_allowed(_SWITCHES)}')
     return _among("filter", name, _SWITCHES)
 
 

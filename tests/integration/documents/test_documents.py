@@ -47,7 +47,6 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     **dict.fromkeys(LOGS, "needs nodes that serve logs"),
     UP: "the fixture `site` runs it, once for all pages",
     DOWN: "the fixture `site` runs it after the last page",
-    "make setup": "these tests run in the environment that it made",
     "make test": "its tests do not need what these do, and run before them",
     "make e2e": "this is one of its tests",
     "make demo": "tests/integration/test_demo.py",

@@ -6,17 +6,18 @@ from berth_operator.core.allocators import shortage, subdevices
 from berth_operator.core.decision import cycle, gang, messages, preemption
 from berth_operator.core.decision.messages import CUT, MAX_MESSAGE, cut, fit_error
 from berth_operator.core.filters import (
-    OF_REQUEST,
     cordon,
     declared_features,
     existing_anti_affinity,
     host_ports,
+    injected,
     node_affinity,
     node_ready,
     node_selector,
     pod_affinity,
     pod_anti_affinity,
     resources,
+    supported,
     taints,
     topology_spread,
     volume_affinity,
@@ -86,8 +87,8 @@ OWN = [
     (messages.NODE_STARTING, "NodeStarting"),
     (messages.UNKNOWN_MODEL, "UnknownModel"),
     (messages.POD_GROUP_NOT_READY, "PodGroupNotReady"),
-    (OF_REQUEST["supported"], "NotSupported"),
-    (OF_REQUEST["injected"], "NotInjected"),
+    (supported.TRAITS.refusal, "NotSupported"),
+    (injected.TRAITS.refusal, "NotInjected"),
 ]
 """Constant reasons of Berth alone; those with values are pinned where they are tested."""
 

@@ -20,7 +20,7 @@ from berth_operator.core.decision import cycle, preemption
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import COUPLED, Filter, cordon, node_ready
+from berth_operator.core.filters import Filter, cordon, node_ready
 from berth_operator.core.filters.reasons import join_reasons
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -122,7 +122,7 @@ def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failur
     order = policy.filters_of(request)
     rejected = {each.NAME: fleet.present & ~each.passes(fleet, request) for each in order}
     when_empty = _fits_when_empty(fleet, request, order)
-    coupled = cycle.feasible(fleet, request, [each for each in order if each.NAME in COUPLED])
+    coupled = cycle.feasible(fleet, request, [each for each in order if each.TRAITS.coupled])
     return Explanation(
         result=result,
         groups=tuple(_groups(fleet, request, order)),
@@ -179,7 +179,7 @@ def _fits_when_empty(fleet: Fleet, request: PodRequest, order: Sequence[Filter])
     for filter_ in order:
         if (bounded := filters.as_bounded(filter_)) is not None:
             mask = mask & bounded.could_pass(fleet, request)
-        elif filter_.NAME not in COUPLED and filter_.NAME not in IN_SERVICE:
+        elif not filter_.TRAITS.coupled and filter_.NAME not in IN_SERVICE:
             mask = mask & filter_.passes(fleet, request)
     return mask & _of_vendor(fleet, request)
 

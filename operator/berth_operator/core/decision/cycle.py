@@ -27,7 +27,7 @@ from berth_operator.core.decision.messages import (
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
-from berth_operator.core.filters import OF_POD, OF_REQUEST, Filter, node_affinity, unresolvable
+from berth_operator.core.filters import Filter, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
@@ -226,7 +226,7 @@ def in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filte
     steps: list[tuple[Filter, Passes]] = [(each, each.passes) for each in filters]
     for filter_ in filters if request.node_affinity else ():
         if filter_.NAME == node_affinity.NAME:
-            steps.insert(sum(other.NAME in OF_POD for other in filters), (filter_, node_affinity.named))
+            steps.insert(sum(other.TRAITS.of_pod for other in filters), (filter_, node_affinity.named))
     return steps
 
 
@@ -247,10 +247,10 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         counts[others] += int(left.sum())
         wakes_on |= Change.POD_ASSIGNED | Change.CAPACITY_FREED
     reasons = tuple(sorted(counts.items(), key=lambda each: (-each[1], each[0])))
-    of_pod = reasons[0][0] if any(each.NAME in OF_POD for each in rejected_by) else ""
+    of_pod = reasons[0][0] if any(each.TRAITS.of_pod for each in rejected_by) else ""
     if (refusing_filter := refusing(fleet, request, filters)) is not None:
         [(of_pod, _)] = refusing_filter.reasons(fleet, request, fleet.present)
-        condition, note = OF_REQUEST[refusing_filter.NAME], ""
+        condition, note = refusing_filter.TRAITS.refusal, ""
     else:
         condition, note = autoscaling.condition(fleet, request, filters)
     return Failure(
@@ -266,7 +266,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
 
 def refusing(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Filter | None:
     """Return the first filter that a new node could not pass either, even if there is no node yet."""
-    of_request = (each for each in filters if each.NAME in OF_REQUEST)
+    of_request = (each for each in filters if each.TRAITS.refusal)
     return next((each for each in of_request if each.passes(fleet, request) is not fleet.present), None)
 
 

@@ -4,7 +4,7 @@ A filter is a module with the members of `Filter`, or an object if a policy conf
 `reasons` is called only if a pod fits nowhere, and gives the rejected nodes by reason.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Final, Protocol, cast
 
 import numpy as np
@@ -37,6 +37,7 @@ from berth_operator.core.filters import (
 )
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -53,6 +54,7 @@ class Filter(Protocol):
     """Whether evictions may resolve a rejection."""
     WAKES_ON: Change
     """The changes that may turn a rejection into a pass."""
+    TRAITS: Traits
 
     def passes(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return for each row whether it can take the pod; `fleet.present` itself if the filter does not apply."""
@@ -128,101 +130,36 @@ def unmounted(filters: Iterable[Filter]) -> tuple[Filter, ...]:
     return tuple(each for each in filters if not each.NAME.startswith("volume-"))
 
 
-def _names(*filters: object) -> frozenset[str]:
-    return frozenset(each.NAME for each in _filters(*filters))
-
-
-OF_POD: Final = _names(supported, injected, volume_claims)
-"""Names of the filters that reject all nodes or none, because of the pod alone (kube-scheduler's PreFilter)."""
-
-OF_REQUEST: Final[Mapping[str, str]] = {supported.NAME: "NotSupported", injected.NAME: "NotInjected"}
-"""Names of the filters that a new node cannot pass either, each with the reason of the condition PodScheduled=False.
-
-Not volume-claims, whose reason in kube-scheduler is `Unschedulable`: autoscalers check claims themselves.
-"""
-
-LOCAL: Final = _names(resources, DeviceFilter, measured_memory)
-"""Names of the filters that read only the free resources and devices of a node, so only its own pods matter."""
-
-SETTLED: Final = _names(
-    supported,
-    injected,
-    node_ready,
-    cordon,
-    taints,
-    node_selector,
-    node_affinity,
-    declared_features,
-    host_ports,
-    resources,
-    DeviceFilter,
-    measured_memory,
-)
-"""Names of the filters that read only the node, and no pods or volumes elsewhere."""
-
-COUPLED: Final = _names(
-    volume_in_use, volume_limits, topology_spread, pod_affinity, pod_anti_affinity, existing_anti_affinity
-)
-"""Names of the `Coupled` filters."""
-
-BOUNDED: Final = _names(resources, DeviceFilter, measured_memory, volume_in_use, topology_spread)
-"""Names of the `Bounded` filters."""
-
-PARTLY_UNRESOLVABLE: Final = _names(resources, topology_spread)
-"""Names of the filters some of whose rejections are UnschedulableAndUnresolvable in kube-scheduler, and some not."""
-
-NEEDED: Final = _names(
-    # Without these a pod would run without a feature that it requests.
-    supported,
-    dynamic_resources,
-    # Without these devices or ports could be allocated twice: kubelet rejects such a pod, and its controller creates
-    # replacements in an endless loop.
-    resources,
-    host_ports,
-    DeviceFilter,
-    # Two writers of one volume can destroy its data.
-    volume_in_use,
-    volume_conflicts,
-    # The volumes that a placement chooses for claims must exist.
-    volume_claims,
-    volume_binding,
-)
-"""Names of the filters that no policy can switch off."""
-
-HINTING: Final = COUPLED | _names(node_selector, node_affinity, host_ports)
-"""Names of the `Hinting` filters; for the others every change in WAKES_ON may help."""
-
-
 def local(filters: Iterable[Filter]) -> tuple[Filter, ...]:
-    """Return the filters that are `LOCAL`."""
-    return tuple(each for each in filters if each.NAME in LOCAL)
+    """Return the filters that read capacity alone."""
+    return tuple(each for each in filters if each.TRAITS.capacity)
 
 
 def as_bounded(filter_: Filter) -> Bounded | None:
     """Return the filter as `Bounded`; None if it is not."""
-    return cast("Bounded", filter_) if filter_.NAME in BOUNDED else None
+    return cast("Bounded", filter_) if filter_.TRAITS.bounded else None
 
 
 def unresolvable(filter_: Filter, fleet: Fleet, request: PodRequest, rejected: Mask) -> Mask:
     """Return the rejected rows that no eviction can help (kube-scheduler's UnschedulableAndUnresolvable)."""
     if filter_.VERDICT is Verdict.UNRESOLVABLE:
         return rejected
-    if filter_.NAME in PARTLY_UNRESOLVABLE and (bounded := as_bounded(filter_)) is not None:
+    if filter_.TRAITS.partly_unresolvable and (bounded := as_bounded(filter_)) is not None:
         return rejected & ~bounded.could_pass(fleet, request)
     return np.zeros_like(rejected)
 
 
 def may_help(filter_: Filter, fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     """Return whether an event of a kind in WAKES_ON may let a filter pass a node that it rejects."""
-    return filter_.NAME not in HINTING or cast("Hinting", filter_).may_help(fleet, request, event)
+    return not filter_.TRAITS.hinting or cast("Hinting", filter_).may_help(fleet, request, event)
 
 
 def has_capacity(pod_filters: Iterable[Filter], fleet: Fleet, request: PodRequest, row: int) -> bool:
-    """Return whether a row has enough free for a pod, by the `LOCAL` filters among `pod_filters`.
+    """Return whether a row has enough free for a pod, by those of `pod_filters` that read capacity alone.
 
     The result is True if a plug-in fails, so that the pod is decided and the error is reported.
     """
     try:
-        return all(bool(each.passes(fleet, request)[row]) for each in pod_filters if each.NAME in LOCAL)
+        return all(bool(each.passes(fleet, request)[row]) for each in local(pod_filters))
     except PluginFailedError:
         return True

@@ -7,6 +7,7 @@ moment apart; both have the same reason, so that a user sees one change instead 
 from typing import Final
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest, Taint
@@ -15,6 +16,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "cordon"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
+TRAITS: Final = Traits()
 REASON: Final = "node(s) were unschedulable"
 TAINT: Final = Taint(key="node.kubernetes.io/unschedulable")
 

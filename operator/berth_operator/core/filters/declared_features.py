@@ -3,6 +3,7 @@
 from typing import Final
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -11,6 +12,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "declared-features"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_FEATURES | Change.NODE_ADDED
+TRAITS: Final = Traits()
 REASON: Final = "node(s) didn't match Pod's required features"
 
 

@@ -7,6 +7,7 @@ from typing import Final
 from berth_operator.core import allocators
 from berth_operator.core.allocators import Allocators
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
@@ -23,6 +24,7 @@ class DeviceFilter:
     NAME: str = "devices"
     VERDICT: Verdict = Verdict.UNSCHEDULABLE
     WAKES_ON: Change = Change.DEVICE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
+    TRAITS: Traits = Traits(capacity=True, bounded=True, needed="devices could be allocated twice")
 
     def __init__(self, allocators: Allocators) -> None:
         self._allocators = allocators

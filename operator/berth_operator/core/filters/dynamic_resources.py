@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -16,6 +17,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "dynamic-resources"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.DEVICE_CLASS
+TRAITS: Final = Traits(one_node=False, needed="a pod would run without a feature that it requests")
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -3,6 +3,7 @@
 from typing import Final
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -12,6 +13,10 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "host-ports"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
+TRAITS: Final = Traits(
+    hinting=True,
+    needed="kubelet rejects a pod whose ports are in use, and its controller creates others without end",
+)
 REASON: Final = "node(s) didn't have free ports for the requested pod ports"
 
 

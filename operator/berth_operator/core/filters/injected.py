@@ -9,6 +9,7 @@ import numpy as np
 
 from berth_api.injection import VARIABLE
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -17,6 +18,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "injected"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change(0)
+TRAITS: Final = Traits(of_pod=True, refusal="NotInjected")
 ADVICE: Final = "apply manifests/base/injection.yaml or the webhook, then create the pod again"
 
 

@@ -14,6 +14,7 @@ from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import Part
 from berth_operator.core.allocators import gpu
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -22,6 +23,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "measured-memory"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.GPU_METRICS | Change.DEVICE | Change.NODE_ADDED | Change.CAPACITY_FREED
+TRAITS: Final = Traits(capacity=True, bounded=True)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

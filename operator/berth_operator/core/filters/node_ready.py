@@ -9,6 +9,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest, Taint
@@ -17,6 +18,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-ready"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
+TRAITS: Final = Traits()
 REASON: Final = "node(s) were not ready"
 NOT_READY: Final = Taint(key="node.kubernetes.io/not-ready")
 UNREACHABLE: Final = Taint(key="node.kubernetes.io/unreachable")

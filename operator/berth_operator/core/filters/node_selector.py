@@ -4,6 +4,7 @@ from typing import Final
 
 from berth_operator.core.filters import node_affinity
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -13,6 +14,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "node-selector"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED
+TRAITS: Final = Traits(hinting=True)
 REASON: Final = node_affinity.REASON
 """kube-scheduler has one plugin, and so one reason, for both."""
 

@@ -8,6 +8,7 @@ keys passes.
 from typing import Final
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -27,6 +28,7 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
+TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
 """Includes deleted pods: the last pod that counts may have been where the new pod cannot go."""
 REASON: Final = "node(s) didn't match pod affinity rules"
 

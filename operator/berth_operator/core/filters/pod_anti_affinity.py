@@ -3,6 +3,7 @@
 from typing import Final
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -21,6 +22,7 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
+TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
 REASON: Final = "node(s) didn't match pod anti-affinity rules"
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from berth_api.resources import PODS
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
@@ -23,6 +24,12 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "resources"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.CAPACITY_FREED | Change.DEVICE_CLASS
+TRAITS: Final = Traits(
+    capacity=True,
+    bounded=True,
+    partly_unresolvable=True,
+    needed="kubelet rejects a pod beyond the Node's resources, and its controller creates others without end",
+)
 TOO_MANY_PODS: Final = "Too many pods"
 
 

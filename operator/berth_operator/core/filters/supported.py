@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -13,6 +14,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "supported"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change(0)
+TRAITS: Final = Traits(of_pod=True, refusal="NotSupported", needed="a pod would run without a feature that it requests")
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:

@@ -5,6 +5,7 @@ from typing import Final
 
 from berth_operator.core.filters import cordon
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest, Taint
@@ -13,6 +14,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "taints"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.NODE_TAINTS | Change.NODE_ADDED
+TRAITS: Final = Traits()
 REASON: Final = "node(s) had untolerated taint(s)"
 
 

@@ -11,6 +11,7 @@ from typing import Final
 
 from berth_operator.core.filters import spreading
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
@@ -30,6 +31,7 @@ WAKES_ON: Final = (
     | Change.NODE_ADDED
     | Change.NODE_REMOVED
 )
+TRAITS: Final = Traits(one_node=False, coupled=True, bounded=True, hinting=True, partly_unresolvable=True)
 """Includes assigned pods: the other domains can take more once the emptiest domain is fuller, or is removed."""
 UNEVEN: Final = "node(s) didn't match pod topology spread constraints"
 UNLABELLED: Final = f"{UNEVEN} (missing required label)"

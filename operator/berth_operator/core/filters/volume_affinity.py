@@ -7,6 +7,7 @@ import numpy as np
 
 from berth_operator.core.filters import volume_binding
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -17,6 +18,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-affinity"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
+TRAITS: Final = Traits(one_node=False)
 MISMATCH: Final = "node(s) didn't match PersistentVolume's node affinity"
 GONE: Final = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
 

@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import volume_choice
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,6 +22,7 @@ WAKES_ON: Final = (
     | Change.NODE_LABELS
     | Change.NODE_ADDED
 )
+TRAITS: Final = Traits(one_node=False, needed="the volumes that a placement chooses for claims must exist")
 NO_VOLUME: Final = "node(s) didn't find available persistent volumes to bind"
 NO_SPACE: Final = "node(s) did not have enough free storage"
 

@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.mounts import Use
@@ -14,6 +15,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-claims"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.CLAIM | Change.STORAGE_CLASS
+TRAITS: Final = Traits(of_pod=True, one_node=False, needed="the volumes that a placement chooses for claims must exist")
 UNBOUND: Final = "pod has unbound immediate PersistentVolumeClaims"
 
 

@@ -8,6 +8,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
@@ -16,6 +17,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-conflicts"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
+TRAITS: Final = Traits(one_node=False, needed="two writers of one volume can destroy its data")
 REASON: Final = "node(s) had no available disk"
 
 

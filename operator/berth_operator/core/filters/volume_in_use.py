@@ -5,6 +5,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -16,6 +17,9 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-in-use"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.POD_DELETED | Change.CLAIM
+TRAITS: Final = Traits(
+    one_node=False, coupled=True, bounded=True, hinting=True, needed="two writers of one volume can destroy its data"
+)
 REASON: Final = (
     "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already in-use by another pod"
 )

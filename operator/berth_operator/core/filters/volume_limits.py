@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,6 +22,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-limits"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.POD_ASSIGNED | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.CLAIM | Change.NODE_ADDED
+TRAITS: Final = Traits(one_node=False, coupled=True, hinting=True)
 REASON: Final = "node(s) exceed max volume count"
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from berth_api.selectors import Requirement
 from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
@@ -21,6 +22,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-zones"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change.VOLUME | Change.CLAIM | Change.NODE_LABELS | Change.NODE_ADDED
+TRAITS: Final = Traits(one_node=False)
 REASON: Final = "node(s) had no available volume zone"
 
 ZONE: Final = "topology.kubernetes.io/zone"

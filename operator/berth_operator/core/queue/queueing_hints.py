@@ -51,7 +51,7 @@ class EventHint:
         if not parked.failure.filters or bits & ~_HINTED or self._is_nominated_to_node(parked.unit):
             return None
         helpful = [each for each in self._waiting_filters(parked, bits) if self._may_help(each, parked)]
-        if any(each.NAME in filters.COUPLED for each in helpful):
+        if any(each.TRAITS.coupled for each in helpful):
             return None
         concerned = bool(helpful or parked.other_bits & bits)
         if not (concerned and bits & _NODE_LOCAL_CHANGES and self._event.node in self._fleet.rows):
@@ -90,11 +90,11 @@ def _filters_for_node(parked: Parked[Unit], request: PodRequest) -> Iterator[Fil
 
     For a gang only the filters that do not depend on where the other members will be are run.
     """
-    local = (each for each in parked.failure.filters if each.NAME in filters.LOCAL)
+    local = (each for each in parked.failure.filters if each.TRAITS.capacity)
     ordered = chain(parked.rejected_by.values(), local, parked.failure.filters)
     if not isinstance(parked.unit, Gang):
         return ordered
-    return iter(()) if request.mounts else (each for each in ordered if each.NAME in filters.SETTLED)
+    return iter(()) if request.mounts else (each for each in ordered if each.TRAITS.one_node)
 
 
 def _rejecting(

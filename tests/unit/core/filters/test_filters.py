@@ -733,7 +733,12 @@ def test_a_card_of_an_accepted_model_that_comes_later_is_seen() -> None:
 def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
     # The first rejection gives the reason, and decides whether preemption may help. NodeDeclaredFeatures comes last:
     # its feature gate appends it (getDefaultPlugins of 1.36).
-    of_pods_or_our_own = {*filters.OF_POD, "dynamic-resources", "node-ready", "devices", "measured-memory"}
+    of_pods_or_our_own = {each.NAME for each in filters.ORDER if each.TRAITS.of_pod} | {
+        "dynamic-resources",
+        "node-ready",
+        "devices",
+        "measured-memory",
+    }
     assert [each.NAME for each in filters.ORDER if each.NAME not in of_pods_or_our_own] == [
         "cordon",
         "taints",
