@@ -3,7 +3,7 @@
 from collections import Counter
 
 from berth_api import quantity
-from devcluster.nodes import is_of_plugin
+from devcluster.control_plane.nodes import is_of_plugin
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 

@@ -17,8 +17,10 @@ import yaml
 
 from berth_api import injection
 from berth_operator.core.values import limits
-from devcluster import Cluster, DevclusterError, components, state, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster import Cluster, DevclusterError, waiting
+from devcluster.control_plane import components
+from devcluster.control_plane.api import ApiError, Manifest
+from devcluster.processes import state
 from tests import policies
 from tests.builders import GPU
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster import front_proxy
+from devcluster.control_plane import front_proxy
 
 LOOPBACK: Final = "127.0.0.1"
 STAGES: Final = Path(__file__).parent / "stages.yaml"

@@ -1,4 +1,4 @@
-"""The parent process of a cluster's programs: `python -m devcluster.supervisor <folder>`.
+"""The parent process of a cluster's programs: `python -m devcluster.control_plane.supervisor <folder>`.
 
 It speaks JSON lines with its owner: on stdin `{"start": …}` first, then `{"run": …}` for more programs and
 `{"detach": true}` to stay without an owner, `{"detach": true, "users": <file>}` to stay while a process has locked that
@@ -26,10 +26,10 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Final, NoReturn, TextIO
 
-from devcluster import children, components, front_proxy, state
-from devcluster.api import Api
+from devcluster.control_plane import components, front_proxy
+from devcluster.control_plane.api import Api
 from devcluster.errors import DevclusterError
-from devcluster.real_node import cgroups
+from devcluster.processes import cgroups, children, state
 
 LOG_LINES: Final = 15
 START_SECONDS: Final = 60.0

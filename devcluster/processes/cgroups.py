@@ -10,8 +10,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from devcluster import state, waiting
+from devcluster import waiting
 from devcluster.errors import DevclusterError
+from devcluster.processes import state
 
 MOUNTS: Final = Path("/proc/self/mounts")
 """The table of what is mounted where; a test has its own."""

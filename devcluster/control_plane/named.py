@@ -8,10 +8,10 @@ import signal
 from pathlib import Path
 from typing import Final
 
-from devcluster import state, waiting
-from devcluster.cluster import STOP_SECONDS
+from devcluster import waiting
+from devcluster.control_plane.cluster import STOP_SECONDS
 from devcluster.errors import DevclusterError
-from devcluster.real_node import cgroups
+from devcluster.processes import cgroups, state
 
 DEFAULT: Final = "berth"
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from devcluster.components import FAKE_NODE
+from devcluster.control_plane.components import FAKE_NODE
 
 Manifest = dict[str, Any]
 Strings = Mapping[str, str]

@@ -10,12 +10,13 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster import state, waiting
-from devcluster.api import ApiError
-from devcluster.cluster import Cluster
+from devcluster import waiting
+from devcluster.control_plane.api import ApiError
+from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
+from devcluster.processes import state
 
-ROOT: Final = Path(__file__).parent.parent
+ROOT: Final = Path(__file__).parents[2]
 BASE: Final = ROOT / "manifests" / "base"
 WORKLOADS: Final = {"Deployment", "DaemonSet"}
 """Kinds whose pods are processes here."""

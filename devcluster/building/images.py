@@ -16,11 +16,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
 
-from devcluster import cache, debian, steps
-from devcluster.commands import run
+from devcluster.building import cache, debian, steps
+from devcluster.building.commands import run
 from devcluster.errors import DevclusterError
 
-ROOT: Final = Path(__file__).parents[1]
+ROOT: Final = Path(__file__).parents[2]
 IMAGES: Final = {"berth-operator": "operator", "berth-agent": "agent"}
 """Each image, and the folder of what it alone contains; its Dockerfile and the extra of its packages have that name."""
 COMMON: Final = ("api", "base", "client")

@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from devcluster import cache
+from devcluster.building import cache
 from devcluster.errors import DevclusterError
 
 

@@ -7,13 +7,16 @@ from typing import Final
 
 import yaml
 
-from devcluster import installation, nodes, state, waiting
-from devcluster.cluster import Cluster
+from devcluster import waiting
+from devcluster.additions import installation
+from devcluster.control_plane import nodes
+from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
+from devcluster.processes import state
 
-CRDS: Final = Path(__file__).parent.parent / "crds"
+CRDS: Final = Path(__file__).parents[2] / "crds"
 AGENT: Final = "berth-agent"
-EXAMPLE: Final = Path(__file__).parent.parent / "manifests" / "configuration" / "fleet.yaml"
+EXAMPLE: Final = Path(__file__).parents[2] / "manifests" / "configuration" / "fleet.yaml"
 """A fleet on which every file of `manifests/examples` can be placed, except the pod that is to wait."""
 
 

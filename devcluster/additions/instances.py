@@ -16,9 +16,9 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster.api import Api, ApiError
-from devcluster.cluster import Cluster
-from devcluster.nodes import is_of_plugin
+from devcluster.control_plane.api import Api, ApiError
+from devcluster.control_plane.cluster import Cluster
+from devcluster.control_plane.nodes import is_of_plugin
 
 POLL_SECONDS: Final = 0.3
 INSTANCE_TYPE: Final = "node.kubernetes.io/instance-type"

@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from devcluster.api import Api, ApiError
-from devcluster.cluster import Cluster
-from devcluster.components import FAKE_NODE
-from devcluster.nodes import NO_PLUGIN, is_of_plugin
+from devcluster.control_plane.api import Api, ApiError
+from devcluster.control_plane.cluster import Cluster
+from devcluster.control_plane.components import FAKE_NODE
+from devcluster.control_plane.nodes import NO_PLUGIN, is_of_plugin
 
 DEVICES: Final = "/apis/berth.dev/v1alpha1/devices"
 VENDOR: Final = "node.koordinator.sh/gpu-vendor"

@@ -7,10 +7,10 @@ import subprocess
 from pathlib import Path
 from typing import Final
 
-from devcluster import compiler, versions, wheels
+from devcluster.building import compiler, versions, wheels
 from devcluster.errors import DevclusterError
 
-LOCK: Final = Path(__file__).parent / "binaries" / "requirements-go.lock"
+LOCK: Final = Path(__file__).parents[1] / "binaries" / "requirements-go.lock"
 LAST_LINES: Final = 20
 
 

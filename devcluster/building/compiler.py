@@ -4,9 +4,9 @@ import shutil
 from pathlib import Path
 from typing import Final
 
-from devcluster import wheels
+from devcluster.building import wheels
 
-LOCK: Final = Path(__file__).parent / "binaries" / "requirements-cc.lock"
+LOCK: Final = Path(__file__).parents[1] / "binaries" / "requirements-cc.lock"
 
 
 def command() -> list[str]:

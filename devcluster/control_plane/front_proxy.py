@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from devcluster import state
+from devcluster.processes import state
 
 NAME: Final = "front-proxy-client"
 """The certificate's common name, as kubeadm has it."""

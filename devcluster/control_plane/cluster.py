@@ -16,9 +16,12 @@ from typing import Any, Final, Self
 
 import yaml
 
-from devcluster import audit, components, nodes, programs, state, waiting
-from devcluster.api import Api, ApiError
+from devcluster import waiting
+from devcluster.building import programs
+from devcluster.control_plane import audit, components, nodes
+from devcluster.control_plane.api import Api, ApiError
 from devcluster.errors import DevclusterError
+from devcluster.processes import state
 
 STOP_SECONDS: Final = 30.0
 """More than the supervisor itself grants its three groups of programs."""
@@ -159,7 +162,7 @@ class Cluster:
 
     def play_device_plugins(self) -> None:
         """From now on have the nodes that kwok plays offer what their Devices have, as device plugins would."""
-        self.run("device-plugins", [sys.executable, "-m", "devcluster.device_plugins"])
+        self.run("device-plugins", [sys.executable, "-m", "devcluster.additions.device_plugins"])
 
     def kubectl(self, *args: str, input: str | None = None) -> str:  # noqa: A002 - as subprocess names it
         """Run kubectl as administrator and return its output."""
@@ -227,7 +230,7 @@ class Cluster:
     def _start_supervisor(self) -> subprocess.Popen[str]:
         with (self.folder / "supervisor.log").open("ab") as log:
             return subprocess.Popen(
-                [sys.executable, "-m", "devcluster.supervisor", str(self.folder)],
+                [sys.executable, "-m", "devcluster.control_plane.supervisor", str(self.folder)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

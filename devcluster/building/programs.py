@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from devcluster import cache, compiler, debian, golang, steps, versions
+from devcluster.building import cache, compiler, debian, golang, steps, versions
 from devcluster.errors import DevclusterError
 
-BINARIES: Final = Path(__file__).parent / "binaries"
+BINARIES: Final = Path(__file__).parents[1] / "binaries"
 STAMP: Final = "k8s.io/component-base/version"
 PROMETHEUS_STAMP: Final = "github.com/prometheus/common/version.Version"
 HELM: Final = "helm.sh/helm/v3"

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from devcluster.commands import run
+from devcluster.building.commands import run
 from devcluster.errors import DevclusterError
 
 RELEASE: Final = "bookworm"

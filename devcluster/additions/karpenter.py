@@ -9,9 +9,10 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from devcluster import installation, instances, programs
-from devcluster.cluster import Cluster
-from devcluster.instances import InstanceType
+from devcluster.additions import installation, instances
+from devcluster.additions.instances import InstanceType
+from devcluster.building import programs
+from devcluster.control_plane.cluster import Cluster
 
 NODE_CLASS: Final = {"apiVersion": "karpenter.kwok.sh/v1alpha1", "kind": "KWOKNodeClass", "metadata": {"name": "kwok"}}
 NODE_CLASS_REF: Final = {"group": "karpenter.kwok.sh", "kind": "KWOKNodeClass", "name": "kwok"}
@@ -33,7 +34,7 @@ def start(cluster: Cluster, *, types: Sequence[InstanceType], delay: float = DEL
     fleet = cluster.folder / "instances.yaml"
     fleet.write_text("nodes: []\n")
     python = [sys.executable, "-m"]
-    cluster.run("instances", [*python, "devcluster.instances", str(own), str(fleet), str(delay)])
+    cluster.run("instances", [*python, "devcluster.additions.instances", str(own), str(fleet), str(delay)])
     agent = ["--inventory=simulated", f"--fleet={fleet}", "--poll-interval=0.5", "--resync-interval=2"]
     cluster.run("berth-agent", [*python, "berth_agent", *agent])
     cluster.run(
