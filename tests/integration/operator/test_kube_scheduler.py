@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import pytest
 
-from berth_api import injection
+from berth_api.admission import injection
 from demo.audit import audit
 from devcluster import Arena, Cluster
 from devcluster.control_plane.api import ApiError

@@ -9,7 +9,7 @@ import jsonpatch
 import orjson
 import pytest
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations
 from berth_operator.core.values import limits

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.core.values import limits
 from devcluster import Cluster, DevclusterError, waiting
 from devcluster.control_plane import components

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.webhook import hami
 from devcluster import Arena, waiting

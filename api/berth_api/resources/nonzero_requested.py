@@ -6,8 +6,8 @@ Otherwise a node with a thousand such containers would look empty. Filters count
 from collections.abc import Mapping
 from typing import Any, Final
 
-from berth_api import resize, resources
-from berth_api.resources import CPU, MEMORY
+from berth_api import resources
+from berth_api.resources import CPU, MEMORY, resize
 
 Object = Mapping[str, Any]
 

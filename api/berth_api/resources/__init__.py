@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import quantity
+from berth_api.resources import quantity
 
 CPU: Final = "cpu"
 MEMORY: Final = "memory"

@@ -11,7 +11,7 @@ import re
 from typing import Any, Final
 
 from berth_api import request
-from berth_api.injection import Object, labels_of, requests_any, requests_of_plugin
+from berth_api.admission.injection import Object, labels_of, requests_any, requests_of_plugin
 
 DEFAULT: Final = "default-scheduler"
 """What the API server writes into a pod that names no scheduler."""

@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import interning, names, quantity
+from berth_api import names
 from berth_api.allocation import MAX_MINOR
-from berth_api.caching import sized_cache
+from berth_api.resources import quantity
+from berth_api.values import interning
+from berth_api.values.caching import sized_cache
 
 MAX_PARTITIONS: Final = 256
 """Of one size, in one table."""

@@ -16,8 +16,10 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import device_ids, mig, names, quantity
-from berth_api.caching import sized_cache
+from berth_api import names
+from berth_api.allocation import device_ids, mig
+from berth_api.resources import quantity
+from berth_api.values.caching import sized_cache
 
 TYPES: Final = ("gpu", "rdma", "fpga")
 """The built-in types of devices."""

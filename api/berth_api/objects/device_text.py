@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from berth_api import listing
 from berth_api.allocation import MAX_MINOR, REPLICA_MARK, Grant, text
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.values import listing
 
 CARD: Final = 100
 """A whole card, in hundredths."""

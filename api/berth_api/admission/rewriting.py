@@ -11,8 +11,9 @@ An extended resource has equal requests and limits. What the pod requested count
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from berth_api import names, routing
-from berth_api.injection import NOTHING, Object, Put, all_containers, with_containers
+from berth_api import names
+from berth_api.admission import routing
+from berth_api.admission.injection import NOTHING, Object, Put, all_containers, with_containers
 
 Resources = Mapping[str, str]
 

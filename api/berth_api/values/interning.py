@@ -4,7 +4,7 @@ from collections.abc import Hashable
 from dataclasses import fields
 from typing import Any, Final, TypeVar
 
-from berth_api.caching import sized_cache
+from berth_api.values.caching import sized_cache
 
 K = TypeVar("K", bound=Hashable)
 
