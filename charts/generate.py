@@ -18,7 +18,7 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster import programs
+from devcluster.building import programs
 
 ROOT: Final = Path(__file__).parent.parent
 MANIFESTS: Final = ROOT / "manifests"

@@ -12,8 +12,9 @@ from demo import show
 from demo.audit import audit
 from demo.audit.view import Grant, Pod, grants
 from demo.installation import EXAMPLES, NODES, NVML_AGENT, NVML_NODE, DemoError, Installation
-from devcluster import Cluster, DevclusterError, programs
-from devcluster.api import ApiError
+from devcluster import Cluster, DevclusterError
+from devcluster.building import programs
+from devcluster.control_plane.api import ApiError
 
 Manifest = dict[str, Any]
 

@@ -12,7 +12,9 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from demo import nvml
-from devcluster import Cluster, installation, state, waiting
+from devcluster import Cluster, waiting
+from devcluster.additions import installation
+from devcluster.processes import state
 
 T = TypeVar("T")
 Manifest = dict[str, Any]

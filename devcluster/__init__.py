@@ -6,7 +6,7 @@ the command line. Everything listens on loopback. Linux only: the tree relies on
 """
 
 from devcluster.arena import Arena
-from devcluster.cluster import Cluster
+from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
 
 __all__ = ["Arena", "Cluster", "DevclusterError"]

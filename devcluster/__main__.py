@@ -12,10 +12,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from devcluster import fleet, images, installation, named, oci, programs, real_node, state, steps
-from devcluster.api import ApiError
-from devcluster.cluster import Cluster
+from devcluster import real_node
+from devcluster.additions import fleet, installation
+from devcluster.building import images, oci, programs, steps
+from devcluster.control_plane import named
+from devcluster.control_plane.api import ApiError
+from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
+from devcluster.processes import state
 from devcluster.real_node import image, tools
 
 

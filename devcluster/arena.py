@@ -12,9 +12,9 @@ from typing import Any, Final, TypeVar
 import yaml
 
 from devcluster import waiting
-from devcluster.api import Manifest
-from devcluster.cluster import Cluster
-from devcluster.nodes import Strings
+from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.cluster import Cluster
+from devcluster.control_plane.nodes import Strings
 
 T = TypeVar("T")
 Manifests = list[Manifest]

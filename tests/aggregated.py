@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from devcluster import Arena, Cluster
-from devcluster.api import Api, ApiError
+from devcluster.control_plane.api import Api, ApiError
 from tests.integration.operator.world import World
 
 NAMESPACE: Final = "berth-system"

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import orjson
 
-from berth_api import injection, mig, names, request, resources, share
-from berth_api.allocation import REPLICAS, Function, Grant
-from berth_api.model import ANY_MODEL, ModelConstraint
-from berth_api.request import Part
-from berth_api.selectors import Requirement
+from berth_api import names, request, resources
+from berth_api.admission import injection
+from berth_api.allocation import REPLICAS, Function, Grant, mig
+from berth_api.request import Part, share
+from berth_api.request.model import ANY_MODEL, ModelConstraint
+from berth_api.values.selectors import Requirement
 from berth_client.reflector import Sink
 from berth_operator.controllers.reconcile.sums import OURS
 from berth_operator.core.decision.cycle import Placement, decide

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster import programs
-from devcluster.api import Manifest
+from devcluster.building import programs
+from devcluster.control_plane.api import Manifest
 
 CHART: Final = Path(__file__).parent.parent / "charts/berth"
 NAMESPACE: Final = "berth-system"

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from devcluster import cache, debian
+from devcluster.building import cache, debian
 
 VARIABLE: Final = "BERTH_CHROMIUM"
 NAMES: Final = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -12,7 +12,10 @@ import hypothesis
 import pytest
 import structlog
 
-from devcluster import Arena, Cluster, audit, installation, programs, real_node
+from devcluster import Arena, Cluster, real_node
+from devcluster.additions import installation
+from devcluster.building import programs
+from devcluster.control_plane import audit
 from tests import chromium, layers, rights, shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy

@@ -11,7 +11,8 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster import Arena, programs
+from devcluster import Arena
+from devcluster.building import programs
 from tests.background import Background
 from tests.processes import Process
 

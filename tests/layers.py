@@ -12,7 +12,7 @@ from typing import Final
 
 import pytest
 
-from devcluster import programs
+from devcluster.building import programs
 from tests import chromium
 
 FIRST: Final = ("unit", "component")

@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from demo.audit import audit
 from devcluster import Arena
-from devcluster.api import ApiError, Manifest
-from devcluster.nodes import Strings
+from devcluster.control_plane.api import ApiError, Manifest
+from devcluster.control_plane.nodes import Strings
 
 KINDS: Final[Sequence[Strings]] = (
     {"nvidia.com/gpu": "1"},

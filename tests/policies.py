@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from devcluster import Arena, programs
+from devcluster import Arena
+from devcluster.building import programs
 
 MANIFESTS = Path(__file__).parent.parent / "manifests"
 BASE = MANIFESTS / "base"

@@ -14,7 +14,7 @@ from typing import Final
 
 import pytest
 
-from devcluster import images
+from devcluster.building import images
 
 COMMIT: Final = "285308c65aa41302e65f5c77c4fad8932887cffe"
 """The last commit of the version before. With a new version, change it here and run `make upgrade-e2e RECORD=1`."""

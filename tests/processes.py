@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from devcluster import Arena, children, waiting
+from devcluster import Arena, waiting
+from devcluster.processes import children
 from tests.nvml.fixture import NvmlFixture
 
 LOG_LINES: Final = 25

@@ -21,7 +21,8 @@ from typing import Any, Final, Self
 import yaml
 
 from berth_operator.apis.serving import certificates
-from devcluster import programs, waiting
+from devcluster import waiting
+from devcluster.building import programs
 from tests.processes import Process
 
 INTERVAL: Final = 1.0

@@ -8,7 +8,8 @@ import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from devcluster import Cluster, state
+from devcluster import Cluster
+from devcluster.processes import state
 
 
 @contextlib.contextmanager

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from devcluster import waiting
-from devcluster.api import Api, ApiError
+from devcluster.control_plane.api import Api, ApiError
 from tests.certificates import Authority
 
 GROUP: Final = "visibility.berth.dev"

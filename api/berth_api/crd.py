@@ -14,9 +14,9 @@ import yaml
 
 from berth_api import names
 from berth_api.device import Device, Model
-from berth_api.gpupod import GpuPod
-from berth_api.leader_lease import LeaderLease
-from berth_api.podgroup import PodGroup
+from berth_api.objects.gpupod import GpuPod
+from berth_api.objects.leader_lease import LeaderLease
+from berth_api.objects.podgroup import PodGroup
 
 Schema = dict[str, Any]
 

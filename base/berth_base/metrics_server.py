@@ -2,6 +2,7 @@
 
 Every client that reaches the port may send anything: connections, the size of a request and the time of an answer are
 bounded, so that no client can take the memory that the heartbeat needs. Each answer closes its connection.
+docs/decisions/0030-metrics-server.md compares libraries.
 """
 
 import asyncio
@@ -79,8 +80,8 @@ class _Connections:
                 async with asyncio.timeout(self._seconds):
                     await self._answer(reader, writer)
         except (TimeoutError, asyncio.IncompleteReadError, ConnectionError):
-            # The client is too slow, or gone.
-            pass
+            # The client is too slow, or gone: to close would wait until it has read the answer.
+            writer.transport.abort()
         finally:
             self._open -= Counter((peer,))
             writer.close()

@@ -15,12 +15,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal, Self
 
-from devcluster import nodes, programs, state, waiting
-from devcluster.api import ApiError, Manifest
-from devcluster.cluster import Cluster
-from devcluster.commands import run
+from devcluster import waiting
+from devcluster.building import programs
+from devcluster.building.commands import run
+from devcluster.control_plane import nodes
+from devcluster.control_plane.api import ApiError, Manifest
+from devcluster.control_plane.cluster import Cluster
 from devcluster.errors import DevclusterError
-from devcluster.real_node import cgroups, config, image, namespaces, tools
+from devcluster.processes import cgroups, state
+from devcluster.real_node import config, image, namespaces, tools
 
 Daemon = Literal["kubelet", "containerd"]
 

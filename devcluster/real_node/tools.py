@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Final
 
-from devcluster import cache, golang, steps, versions
+from devcluster.building import cache, golang, steps, versions
 
 SOURCES: Final = Path(__file__).parent / "programs"
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster import Arena
-from devcluster.api import Api, ApiError, Manifest
+from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests import policies
 
 MANIFESTS: Final = Path(__file__).parents[2] / "manifests"

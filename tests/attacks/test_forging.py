@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple
 import pytest
 
 from devcluster import Arena
-from devcluster.api import Api, ApiError
+from devcluster.control_plane.api import Api, ApiError
 from tests.attacks.accounts import Accounts
 
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"

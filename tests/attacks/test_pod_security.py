@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devcluster import Arena
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.attacks.accounts import MANIFESTS
 from tests.policies import built
 

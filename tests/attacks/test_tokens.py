@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 import pytest
 
 from devcluster import Arena
-from devcluster.api import Api, ApiError, Manifest
+from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests.attacks.accounts import Accounts
 
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"

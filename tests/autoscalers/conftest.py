@@ -8,8 +8,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster, karpenter
-from devcluster.instances import InstanceType
+from devcluster import Arena, Cluster
+from devcluster.additions import karpenter
+from devcluster.additions.instances import InstanceType
 from tests.autoscalers.scaled import Scaled
 from tests.processes import Processes
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster import Arena, waiting
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 
 EXAMPLES: Final = Path(__file__).parents[2] / "manifests/examples/autoscalers"
 CLAIMS: Final = "/apis/karpenter.sh/v1/nodeclaims"

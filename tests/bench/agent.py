@@ -20,7 +20,8 @@ from typing import Final
 
 import yaml
 
-from devcluster import Arena, Cluster, fleet, installation, waiting
+from devcluster import Arena, Cluster, waiting
+from devcluster.additions import fleet, installation
 from tests.bench import figures, usage
 from tests.bench.contestants import BYTECODE
 from tests.kubelet import Kubelet

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.allocation import Grant
-from berth_api.model import ModelConstraint
 from berth_api.names import GPU, GPU_CORE
+from berth_api.request.model import ModelConstraint
 from berth_api.resources import CPU
 from berth_operator.core.allocators import grants
 from berth_operator.core.decision.policy import Policy

@@ -8,7 +8,8 @@ from typing import Any, Final
 
 import yaml
 
-from devcluster import Arena, programs
+from devcluster import Arena
+from devcluster.building import programs
 from tests import kube_scheduler as shipped
 from tests.processes import Process
 

@@ -17,7 +17,7 @@ from typing import Final
 
 import yaml
 
-from devcluster import programs
+from devcluster.building import programs
 from tests.bench import contestants, crowd, figures, serving, track
 from tests.bench.contestants import STOPPED
 from tests.bench.track import Opener, Track

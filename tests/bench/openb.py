@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 from tests import builders

@@ -14,8 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from devcluster import Cluster, installation, waiting
-from devcluster.api import ApiError
+from devcluster import Cluster, waiting
+from devcluster.additions import installation
+from devcluster.control_plane.api import ApiError
 from tests import policies
 from tests.bench import figures
 from tests.bench.usage import cpu_seconds

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from devcluster import Arena, Cluster, fleet, installation, nodes, state, waiting
+from devcluster import Arena, Cluster, waiting
+from devcluster.additions import fleet, installation
+from devcluster.control_plane import nodes
+from devcluster.processes import state
 from tests.bench import figures
 from tests.bench.audit import AuditLog
 from tests.bench.bulk import Bulk

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from devcluster import compiler
+from devcluster.building import compiler
 
 SOURCE: Final = Path(__file__).with_name("clock.c")
 OUTPUT: Final = Path(__file__).parents[2] / ".build" / "clock"

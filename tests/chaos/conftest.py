@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import Arena
-from devcluster.api import ApiError
+from devcluster.control_plane.api import ApiError
 from tests import fence
 from tests.integration.operator.world import World
 

@@ -9,9 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, Self
 
-from devcluster import Cluster, state, waiting
-from devcluster.api import ApiError
+from devcluster import Cluster, waiting
+from devcluster.control_plane.api import ApiError
 from devcluster.errors import DevclusterError
+from devcluster.processes import state
 
 API_SERVER: Final = "kube-apiserver"
 ETCD: Final = "etcd"

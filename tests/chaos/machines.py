@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from devcluster import nodes
+from devcluster.control_plane import nodes
 from tests.integration.operator.world import World
 from tests.nvml.fixture import NvmlFixture, a100, t4
 from tests.processes import Process

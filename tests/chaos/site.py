@@ -10,8 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from devcluster import Arena, Cluster, fleet, installation, waiting
-from devcluster.api import ApiError
+from devcluster import Arena, Cluster, waiting
+from devcluster.additions import fleet, installation
+from devcluster.control_plane.api import ApiError
 from tests import fence
 from tests.chaos import machines as machines_module
 from tests.chaos import workload as workload_module

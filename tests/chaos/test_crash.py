@@ -7,7 +7,7 @@ from typing import Final
 
 from berth_api import names
 from demo.audit import audit
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
 from tests.processes import Process
 

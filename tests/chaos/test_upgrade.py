@@ -22,8 +22,8 @@ import yaml
 
 from berth_client.objects import without_managed_fields
 from devcluster import Arena
-from devcluster.api import Manifest
-from devcluster.nodes import Strings
+from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.nodes import Strings
 from tests import previous
 from tests.integration.operator.world import EPOCH, World
 from tests.load import BOUND, Load, check

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, Self
 
 from devcluster import Arena
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.chaos.auditor import GANG, GANG_SIZE
 from tests.chaos.live import Live, LivePod
 from tests.chaos.machines import WORKLOAD_MODEL

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from berth_api.routing import DEFAULT
+from berth_api.admission.routing import DEFAULT
 from berth_operator.apis.extender.extender import Extender, Options
 from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs
 from berth_operator.apis.extender.waiting import WaitingPods

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from berth_api import selectors
+from berth_api.values import selectors
 from berth_client.errors import Unreachable
 from berth_operator.apis.extender.reservations import MAX_SECONDS, PERIOD, UNSEEN_SECONDS
 from berth_operator.binding.binder import MAX_PAUSE

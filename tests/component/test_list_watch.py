@@ -27,7 +27,7 @@ from berth_operator.apis.list_watch.server import Server
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.serving.certificates import Pair
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
-from devcluster import front_proxy
+from devcluster.control_plane import front_proxy
 from tests.unit.list_watch.test_cache import listed, source
 
 API = "/apis/nvidia-gpu-scheduler/v1"

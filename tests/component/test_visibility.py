@@ -36,7 +36,7 @@ from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueR
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
-from devcluster import front_proxy
+from devcluster.control_plane import front_proxy
 from tests.builders import device, entry, lease, node, pod
 
 API = f"/apis/{GROUP}/{VERSION}"

@@ -7,7 +7,8 @@ should just fit does not, or the other way round, and the verdicts differ.
 from random import Random
 from typing import Final
 
-from berth_api import resize, resources
+from berth_api import resources
+from berth_api.resources import resize
 from tests.differential.draft import Draft, Raw, container
 
 UNITS: Final = {"cpu": 1, "memory": 1, "ephemeral-storage": 1, "example.com/thing": 1, "hugepages-2Mi": 2 << 20}

@@ -6,11 +6,15 @@ import orjson
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from berth_api import allocation, device_ids, model, names, partitions, quantity, request, selectors
+from berth_api import allocation, names, request
+from berth_api.allocation import device_ids, partitions
 from berth_api.device import Device, Model
-from berth_api.gpupod import GpuPod
-from berth_api.leader_lease import LeaderLease
-from berth_api.podgroup import PodGroup
+from berth_api.objects.gpupod import GpuPod
+from berth_api.objects.leader_lease import LeaderLease
+from berth_api.objects.podgroup import PodGroup
+from berth_api.request import model
+from berth_api.resources import quantity
+from berth_api.values import selectors
 from tests.builders import condition, device, entry, gpu_pod, held, instance, pod_group, replica, whole, with_functions
 from tests.fuzz import inputs
 from tests.fuzz.target import Target

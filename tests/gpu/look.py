@@ -19,8 +19,9 @@ from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.kubelet.device_plugin.resources import indices
 from berth_agent.readings import CardSample, Reading
 from berth_agent.usage.processes import foreign
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.device import DeviceInfo, Link
+from berth_api.resources import quantity
 from tests.gpu import measured
 from tests.gpu.measured import Measured
 from tests.gpu.smi import MACHINE, Facts

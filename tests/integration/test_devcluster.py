@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import Arena, Cluster, DevclusterError, state, waiting
-from devcluster.api import ApiError
+from devcluster import Arena, Cluster, DevclusterError, waiting
+from devcluster.control_plane.api import ApiError
+from devcluster.processes import state
 from tests import shared_cluster
 
 COMPONENTS = {"etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kwok"}

@@ -10,7 +10,8 @@ import yaml
 
 from berth_kubectl import arguments
 from berth_kubectl.dashboard import files
-from devcluster import Cluster, programs
+from devcluster import Cluster
+from devcluster.building import programs
 from tests.conftest import CRDS
 
 FOLDER = os.environ.get("BERTH_KREW", "")

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from devcluster import Arena
-from devcluster.api import Manifest
-from devcluster.nodes import Strings
+from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import image
 
 START_SECONDS = 30.0

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import Arena, Cluster, images
+from devcluster import Arena, Cluster
+from devcluster.building import images
 from devcluster.real_node import RealNode, obstacle
 from tests.conftest import prepare
 

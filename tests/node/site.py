@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, Final, Self
 
 from devcluster import Arena
-from devcluster.api import ApiError, Manifest
-from devcluster.nodes import Strings
+from devcluster.control_plane.api import ApiError, Manifest
+from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import Container, RealNode
 from tests.integration.operator import world
 from tests.node.installed import Installation, Place

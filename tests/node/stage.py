@@ -22,8 +22,8 @@ from berth_agent.kubelet.api import podresources_pb2 as resources
 from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.allocation import REPLICA_MARK
 from devcluster import Arena, waiting
-from devcluster.api import Manifest
-from devcluster.nodes import Strings
+from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
 from tests.integration.operator import world
 from tests.node.boxes import box

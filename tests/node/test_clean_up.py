@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import Cluster, state, waiting
+from devcluster import Cluster, waiting
+from devcluster.processes import state
 from devcluster.real_node import RealNode, image
 from devcluster.real_node.namespaces import CONTAINERD, KUBELET, SYSCTLS
 from devcluster.real_node.node import NAME

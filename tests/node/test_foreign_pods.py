@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from devcluster import Arena
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
 from tests.integration.operator.world import ALLOCATED
 from tests.node.stage import GPU, SHARE, Stage

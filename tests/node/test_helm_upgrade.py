@@ -17,9 +17,10 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devcluster import Arena, Cluster, images
-from devcluster.api import Manifest
-from devcluster.nodes import Strings
+from devcluster import Arena, Cluster
+from devcluster.building import images
+from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
 from tests import previous
 from tests.chart import CHART, NAMESPACE, helm

@@ -12,8 +12,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import Arena, Cluster, oci
-from devcluster.components import AGGREGATOR_ROUTING
+from devcluster import Arena, Cluster
+from devcluster.building import oci
+from devcluster.control_plane.components import AGGREGATOR_ROUTING
 from devcluster.real_node import Container, RealNode
 from tests.node.installed import Installation, Kustomization, Place, Release
 from tests.node.site import PROGRAMS, Site

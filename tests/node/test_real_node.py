@@ -2,7 +2,8 @@
 
 import pytest
 
-from devcluster import Arena, Cluster, DevclusterError, nodes
+from devcluster import Arena, Cluster, DevclusterError
+from devcluster.control_plane import nodes
 from devcluster.real_node import RealNode
 from devcluster.real_node.node import Daemon
 from tests.node.boxes import box, running

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from devcluster import Arena, Cluster
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
 from tests.node.conftest import REPEAT, repeats
 from tests.node.stage import GPU, Stage

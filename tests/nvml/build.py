@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Final
 
-from devcluster import compiler
+from devcluster.building import compiler
 
 HERE: Final = Path(__file__).parent
 OUTPUT: Final = HERE.parents[1] / ".build" / "nvml"

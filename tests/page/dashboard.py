@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from devcluster import children, waiting
+from devcluster import waiting
+from devcluster.processes import children
 from tests.page.stand_in import StandIn
 
 KUBECTL: Final = Path(__file__).with_name("kubectl.py")

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser
 
-from devcluster import programs, waiting
+from devcluster import waiting
+from devcluster.building import programs
 from tests.aggregated import own_world
 from tests.bench import figures
 from tests.conftest import prepare

@@ -15,7 +15,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster import Cluster, waiting
-from devcluster.api import Api, ApiError, Manifest
+from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests import chart
 from tests.integration.operator.world import free_ports
 from tests.processes import LEADING, Process

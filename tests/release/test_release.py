@@ -8,7 +8,7 @@ from typing import Any, Final
 import pytest
 
 from devcluster import waiting
-from devcluster.api import Api, ApiError, Manifest
+from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests import chart
 from tests.integration.clients.test_cleanup import differences, dump
 from tests.release.site import NAMESPACE, PODS, Site

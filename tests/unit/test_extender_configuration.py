@@ -5,7 +5,8 @@ import re
 import pytest
 import yaml
 
-from berth_api import mig, names, request
+from berth_api import names, request
+from berth_api.allocation import mig
 from berth_api.request import amounts
 from berth_operator.apis.extender import server
 from berth_operator.settings.flags import Settings

@@ -10,7 +10,7 @@ from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.objects import devices
-from devcluster import device_plugins
+from devcluster.additions import device_plugins
 from tests.builders import add, node_info, waiting
 from tests.devices import GPU, options, spec
 

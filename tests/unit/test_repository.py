@@ -5,7 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from devcluster import images
+from devcluster.building import images
 
 ROOT = Path(__file__).parents[2]
 TEXT = {".md", ".py", ".sh", ".tpl", ".txt", ".yaml"}

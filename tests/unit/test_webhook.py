@@ -10,7 +10,8 @@ import orjson
 import pytest
 from cryptography import x509
 
-from berth_api import injection, names
+from berth_api import names
+from berth_api.admission import injection
 from berth_api.request import Kind, Kinds
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.webhook import review

@@ -16,11 +16,13 @@ from typing import Final, Protocol, TypeVar
 from berth_agent.conditions import Finding, unhealthy
 from berth_agent.inventory.interface import FaultListener, Inventory
 from berth_agent.readings import CardSample, Reading
-from berth_api import allocation, device_ids, names, quantity
+from berth_api import allocation, names
+from berth_api.allocation import device_ids
 from berth_api.device import MAX_DEVICES, DeviceInfo
 from berth_api.names import GPU
 from berth_api.plugins import Plugin, in_one_line
 from berth_api.plugins import load as load_all
+from berth_api.resources import quantity
 
 GROUP: Final = "berth.device_agents"
 MAX_MESSAGE: Final = 1024

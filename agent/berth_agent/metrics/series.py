@@ -13,10 +13,10 @@ from berth_agent.health import catalogue
 from berth_agent.metrics.sampler import Sample
 from berth_agent.readings import CardSample, MemoryUse
 from berth_agent.usage.holders import Holder, PodNames
-from berth_api import quantity
 from berth_api.allocation import short
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.names import GPU, GPU_MEMORY
+from berth_api.resources import quantity
 
 Labels = tuple[str, ...]
 Values = Iterable[tuple[Labels, float | None]]

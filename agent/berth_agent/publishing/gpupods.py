@@ -7,8 +7,9 @@ from typing import Any, Final
 import structlog
 
 from berth_agent.inventory.interface import label_value
-from berth_api import keys, names
-from berth_api.gpupod import GpuPodSpec
+from berth_api import names
+from berth_api.objects.gpupod import GpuPodSpec
+from berth_api.values import keys
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 

@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from berth_agent.readings import CardFacts, Facts
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
+from berth_api.resources import quantity
 
 PREFIX: Final = "nvidia.com/"
 GPU: Final = "nvidia.com/gpu"

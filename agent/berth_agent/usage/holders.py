@@ -6,10 +6,11 @@ from typing import Final
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
-from berth_api import device_text, quantity
 from berth_api.allocation import Grant, short, visible
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.objects import device_text
+from berth_api.resources import quantity
 
 WHOLE: Final = "whole"
 """The text of a whole card."""

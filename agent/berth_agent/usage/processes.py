@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Final
 
 from berth_agent.readings import Process
-from berth_api import quantity
 from berth_api.device import ForeignUse
+from berth_api.resources import quantity
 
 _POD: Final = re.compile(r"kubepods.*pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})")
 """In both of kubelet's spellings: `…/pod1f2e…-…/…` and `…-pod1f2e…_….slice/…`; static pods have 32 digits."""

@@ -25,8 +25,8 @@ from berth_agent.usage import holders, processes, use
 from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.summary import Summaries
 from berth_api.device import DeviceSpec
-from berth_api.gpupod import GpuPodSpec
 from berth_api.names import GPU
+from berth_api.objects.gpupod import GpuPodSpec
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 

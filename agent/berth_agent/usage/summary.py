@@ -4,11 +4,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Self, TypedDict
 
-from berth_api import device_text, listing, quantity
 from berth_api.allocation import Grant, short, visible
 from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec, HeldDevice, MigInstance
-from berth_api.gpupod import HeldCard
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.objects import device_text
+from berth_api.objects.gpupod import HeldCard
+from berth_api.resources import quantity
+from berth_api.values import listing
 
 MAX_TEXT: Final = 1024
 """Characters of a text, as the definition of the GpuPod allows."""

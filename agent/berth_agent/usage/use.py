@@ -10,7 +10,7 @@ from berth_agent.kubelet.admission.units import Units
 from berth_agent.usage.summary import Summaries
 from berth_api.allocation import Grant
 from berth_api.device import MAX_DEVICES, MAX_HELD, HeldByContainer, HeldDevice
-from berth_api.gpupod import ContainerDevices, GpuPodSpec
+from berth_api.objects.gpupod import ContainerDevices, GpuPodSpec
 
 GPU: Final = "gpu"
 MAX_ID: Final = 128

@@ -9,7 +9,6 @@ docs/protocol.md has examples.
 from collections.abc import Mapping
 from dataclasses import replace
 
-from berth_api import interning
 from berth_api.names import GPU
 from berth_api.request import genius, hints, mistakes, topology
 from berth_api.request.amounts import (
@@ -49,6 +48,7 @@ from berth_api.request.values import (
     SubdeviceRule,
     Unit,
 )
+from berth_api.values import interning
 
 __all__ = [
     "AMD_GPU",

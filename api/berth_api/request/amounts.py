@@ -4,7 +4,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
-from berth_api import allocation, mig, names
+from berth_api import allocation, names
+from berth_api.allocation import mig
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request.hints import NO_HINT, Hint
 from berth_api.request.kinds import BUILT_IN, Kinds, split

@@ -5,8 +5,8 @@ from typing import Any
 
 import orjson
 
-from berth_api import spelling
 from berth_api.request.values import RequestError
+from berth_api.values import spelling
 
 Annotations = Mapping[str, str]
 Body = dict[str, Any]

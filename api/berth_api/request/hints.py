@@ -4,11 +4,13 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
-from berth_api import allocation, names, quantity, selectors
+from berth_api import allocation, names
 from berth_api.names import GPU
 from berth_api.request.annotations import Annotations, Body, body, check_fields, choice
 from berth_api.request.values import Exclusive, Joint, Part, PartitionSpec, RequestError, Scope
-from berth_api.selectors import EVERYTHING, LabelSelector
+from berth_api.resources import quantity
+from berth_api.values import selectors
+from berth_api.values.selectors import EVERYTHING, LabelSelector
 
 APPLY_FOR_ALL: Final = "ApplyForAll"
 REQUESTS_AS_COUNT: Final = "RequestsAsCount"

@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_api import allocation, mig, plugins
+from berth_api import allocation, plugins
+from berth_api.allocation import mig
 from berth_api.request.hints import APPLY_FOR_ALL, NO_HINT, REQUESTS_AS_COUNT, Hint
 from berth_api.request.values import CARD, Part, RequestError
 

@@ -7,9 +7,11 @@ They are refused while a pod waits. What a bound pod holds is charged as it is, 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import allocation, names, quantity, spelling
+from berth_api import allocation, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request.values import CARD, RequestError
+from berth_api.resources import quantity
+from berth_api.values import spelling
 
 Strings = Mapping[str, str]
 

@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable
 from typing import Final
 
-from berth_api import listing, names, spelling
+from berth_api import names
 from berth_api.request.amounts import VENDORS
 from berth_api.request.kinds import Kinds
+from berth_api.values import listing, spelling
 
 ALIKE: Final = 0.92
 """The least similarity of whole names; of the part behind the slash less is enough, if Berth allocates such devices."""

@@ -2,9 +2,10 @@
 
 from typing import Final, cast, get_args
 
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.request.annotations import Annotations
 from berth_api.request.values import EQUAL, LAST, NEVER, ONLY, GpuTopology, Level, RequestError, SubdeviceRule
+from berth_api.resources import quantity
 
 LEVELS: Final = get_args(Level)
 REQUIRED: Final = "required"

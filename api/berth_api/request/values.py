@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-from berth_api import interning, names
+from berth_api import names
 from berth_api.names import GPU_MEMORY_RATIO
-from berth_api.selectors import EVERYTHING, LabelSelector
+from berth_api.values import interning
+from berth_api.values.selectors import EVERYTHING, LabelSelector
 
 CARD: Final = 100
 """A whole card, in hundredths."""

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_api import mig, names
-from berth_api.allocation import REPLICAS
+from berth_api import names
+from berth_api.allocation import REPLICAS, mig
 from berth_kubectl.arguments import forms, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts

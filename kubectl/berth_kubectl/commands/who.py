@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from berth_api import keys, mig, names
-from berth_api.allocation import REPLICAS
+from berth_api import names
+from berth_api.allocation import REPLICAS, mig
+from berth_api.values import keys
 from berth_kubectl.arguments import forms, namespaces, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts, colours

@@ -3,8 +3,9 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import names, quantity
-from berth_api.quantity import QuantityError
+from berth_api import names
+from berth_api.resources import quantity
+from berth_api.resources.quantity import QuantityError
 from berth_kubectl.doctor.facts import Facts, Finding
 from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.objects import condition, key_of, name_of

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from berth_api import names
-from berth_api.node_labels import has_devices
+from berth_api.objects.node_labels import has_devices
 from berth_kubectl.doctor.facts import Facts, Finding, expired_for, written
 from berth_kubectl.printing.amounts import age
 from berth_kubectl.reading.contract import Object

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.allocation import short
-from berth_api.resources import CPU, MEMORY
+from berth_api.resources import CPU, MEMORY, quantity
 
 UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 GI: Final = 2**30

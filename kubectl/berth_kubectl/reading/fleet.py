@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from berth_api import mig, names, quantity
-from berth_api.allocation import REPLICAS, short
+from berth_api import names
+from berth_api.allocation import REPLICAS, mig, short
+from berth_api.resources import quantity
 from berth_kubectl.reading.contract import Amounts, Card, FleetNode, Mig, Object
 from berth_kubectl.reading.objects import condition, name_of
 

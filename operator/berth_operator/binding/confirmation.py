@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_client.objects import Object
 from berth_operator.core.values.charge import Charge

@@ -19,7 +19,7 @@ from typing import Final, Protocol
 
 import structlog
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.preemptor import Preemptor

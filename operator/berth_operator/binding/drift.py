@@ -12,8 +12,9 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from berth_api import keys, names
+from berth_api import names
 from berth_api.allocation import Grant
+from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_client.objects import Object
 from berth_operator.binding.reporter import Reporter

@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_operator.binding import binder
 from berth_operator.binding.attempts import Attempts

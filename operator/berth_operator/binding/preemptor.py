@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.binding.moves import KeptCapacity, Moves

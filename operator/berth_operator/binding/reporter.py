@@ -10,7 +10,8 @@ from collections.abc import Callable, Sequence
 
 import structlog
 
-from berth_api import keys, names
+from berth_api import names
+from berth_api.values import keys
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods

@@ -14,7 +14,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from typing import Any, Final, Protocol
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import matching_mask

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from berth_api import names, quantity
+from berth_api import names
+from berth_api.resources import quantity
 from berth_operator.commands.reports import Report
 
 GI: Final = 2**30

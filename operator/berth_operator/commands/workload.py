@@ -12,7 +12,9 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
-from berth_api import injection, quantity, resources
+from berth_api import resources
+from berth_api.admission import injection
+from berth_api.resources import quantity
 from berth_base import documents
 from berth_base.documents import DocumentError
 from berth_operator.commands.errors import InputError

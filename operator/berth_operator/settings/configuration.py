@@ -17,8 +17,8 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
 
-from berth_api.model import NO_ALIASES, ModelAliases
 from berth_api.request import EQUAL, LAST, NEVER
+from berth_api.request.model import NO_ALIASES, ModelAliases
 from berth_base import documents
 from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, Field, IPvAnyAddress, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from berth_api import names
-from berth_api.routing import DEFAULT
+from berth_api.admission.routing import DEFAULT
 from berth_base.logs import Form, Level
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import injected

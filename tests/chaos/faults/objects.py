@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Final
 
 import yaml
 
-from devcluster import fleet, waiting
+from devcluster import waiting
+from devcluster.additions import fleet
 from tests.chaos.faults.base import Family, Healed
 from tests.chaos.site import DEVICES
 from tests.integration.operator.world import LEASES

@@ -12,7 +12,7 @@ from berth_api.device import DeviceInfo, DeviceSpec
 from berth_client import credentials
 from berth_client.client import ApiClient
 from devcluster import Arena
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 
 GPU = DeviceInfo(
     type="gpu", minor=0, id="GPU-0", health=True, model="NVIDIA A100", resources={"kubernetes.io/gpu": 100}

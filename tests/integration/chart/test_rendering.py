@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from charts import generate
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests import chart, policies
 from tests.chart import RenderError
 

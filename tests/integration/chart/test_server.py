@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from devcluster import Arena
-from devcluster.api import Api, Manifest
+from devcluster.control_plane.api import Api, Manifest
 from tests import chart
 
 pytestmark = pytest.mark.usefixtures("helm")

@@ -14,8 +14,9 @@ from typing import Any, Final
 import pytest
 import yaml
 
-from devcluster import Cluster, installation, waiting
-from devcluster.api import Api, ApiError, Manifest
+from devcluster import Cluster, waiting
+from devcluster.additions import installation
+from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests.processes import LEADING, Process
 
 ROOT: Final = Path(__file__).parents[3]

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from devcluster import Cluster, waiting
-from devcluster.api import ApiError
+from devcluster.control_plane.api import ApiError
 from tests.processes import Process
 
 ROOT = Path(__file__).parents[3]

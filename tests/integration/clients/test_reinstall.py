@@ -15,7 +15,7 @@ import pytest
 
 from berth_base.start import MISTAKE
 from devcluster import Cluster, waiting
-from devcluster.api import Api, ApiError
+from devcluster.control_plane.api import Api, ApiError
 from tests.integration.operator.world import condition
 from tests.processes import LEADING, QUICK_TERMS, Process
 from tests.proxy import FaultProxy

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from devcluster import Cluster, waiting
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 NAMESPACE: Final = "default"

@@ -13,8 +13,10 @@ from typing import Final
 
 import pytest
 
-from devcluster import Cluster, installation, programs, waiting
-from devcluster.api import Manifest
+from devcluster import Cluster, waiting
+from devcluster.additions import installation
+from devcluster.building import programs
+from devcluster.control_plane.api import Manifest
 from tests.integration.documents.console import SECONDS, Command, Shell, commands, missing
 from tests.integration.documents.examples import CHECKS, REFUSED
 from tests.integration.documents.site import Site

@@ -20,7 +20,9 @@ import pytest
 import yaml
 
 from berth_kubectl.transport import kubectl, proxy
-from devcluster import Cluster, installation, programs, waiting
+from devcluster import Cluster, waiting
+from devcluster.additions import installation
+from devcluster.building import programs
 from tests import visibility
 from tests.dashboard import Client
 from tests.kubectl_objects import card, fleet_node, holder, part

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from devcluster import waiting
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import CRDS
 from tests.integration.operator.world import World, free_ports

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import programs, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster import waiting
+from devcluster.building import programs
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.integration.list_watch.conftest import API, Installation
 
 PODS = f"{API}/gpupods"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
 
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"

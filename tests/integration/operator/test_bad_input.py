@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pytest
 
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 

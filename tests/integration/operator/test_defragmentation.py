@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from devcluster import Arena, Cluster
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator.world import World
 
 NODES: Final = int(os.environ.get("BERTH_NODES", "5"))

@@ -11,7 +11,7 @@ import pytest
 
 from demo.audit import audit
 from devcluster import waiting
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.certificates import Authority
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from devcluster import Cluster
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 from tests.proxy import FaultProxy

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 

@@ -15,10 +15,10 @@ from typing import Any, Final
 
 import pytest
 
-from berth_api import injection
+from berth_api.admission import injection
 from demo.audit import audit
 from devcluster import Arena, Cluster
-from devcluster.api import ApiError
+from devcluster.control_plane.api import ApiError
 from tests import kube_scheduler, policies
 from tests.differential import evictions
 from tests.integration.operator import world as words

@@ -14,7 +14,8 @@ import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from berth_operator.metrics.monitoring import dashboard
-from devcluster import Arena, Cluster, programs, waiting
+from devcluster import Arena, Cluster, waiting
+from devcluster.building import programs
 from tests import metric_names
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 

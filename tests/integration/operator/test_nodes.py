@@ -3,8 +3,8 @@
 import pytest
 
 from devcluster import Arena, Cluster
-from devcluster.api import ApiError
-from devcluster.nodes import is_of_plugin
+from devcluster.control_plane.api import ApiError
+from devcluster.control_plane.nodes import is_of_plugin
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 

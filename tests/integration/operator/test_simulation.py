@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests import policies
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World

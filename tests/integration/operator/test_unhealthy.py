@@ -2,8 +2,8 @@
 
 from collections import Counter
 
-from berth_api import quantity
-from devcluster.nodes import is_of_plugin
+from berth_api.resources import quantity
+from devcluster.control_plane.nodes import is_of_plugin
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 

@@ -18,8 +18,8 @@ import yaml
 
 from demo.audit import audit
 from devcluster import Arena, waiting
-from devcluster.api import Manifest
-from devcluster.nodes import is_of_plugin
+from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.nodes import is_of_plugin
 from tests.processes import Process, Processes
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from devcluster import Arena, Cluster, waiting
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests import policies
 
 ACTIVE_SECONDS = 30.0

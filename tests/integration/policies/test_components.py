@@ -9,12 +9,12 @@ import jsonpatch
 import orjson
 import pytest
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations
 from berth_operator.core.values import limits
 from devcluster import Arena, waiting
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, SHARED
 
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}

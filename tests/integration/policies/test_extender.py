@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth_api import injection, rewriting
+from berth_api.admission import injection, rewriting
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations, Rewriting
 from devcluster import Arena, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
 
 DEFAULT = "default-scheduler"

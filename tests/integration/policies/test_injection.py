@@ -7,10 +7,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.apis.webhook.mutations import patch
 from devcluster import Arena
-from devcluster.api import Manifest
+from devcluster.control_plane.api import Manifest
 from tests.builders import GPU, MEMORY, NVIDIA, RDMA, SHARED
 
 VARIABLE = "NVIDIA_VISIBLE_DEVICES"

@@ -15,8 +15,9 @@ import yaml
 from berth_base import start
 from berth_operator.apis.extender import endpoints
 from berth_operator.settings.flags import Settings
-from devcluster import Arena, Cluster, programs
-from devcluster.api import Manifest
+from devcluster import Arena, Cluster
+from devcluster.building import programs
+from devcluster.control_plane.api import Manifest
 from tests import kube_scheduler, policies
 
 ROOT = Path(__file__).parents[3]

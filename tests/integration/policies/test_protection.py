@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from devcluster import Arena
-from devcluster.api import Api, ApiError, Manifest
+from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests import policies
 
 ALLOCATED = "scheduling.koordinator.sh/device-allocated"

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from berth_api import injection, routing
+from berth_api.admission import injection, routing
 from devcluster import Arena, DevclusterError, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.builders import FPGA, GPU, MEMORY, NVIDIA, RDMA, SHARED
 
 HALF = {GPU: "50"}

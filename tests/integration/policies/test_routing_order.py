@@ -15,10 +15,12 @@ from pathlib import Path
 import pytest
 import yaml
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.core.values import limits
-from devcluster import Cluster, DevclusterError, components, state, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster import Cluster, DevclusterError, waiting
+from devcluster.control_plane import components
+from devcluster.control_plane.api import ApiError, Manifest
+from devcluster.processes import state
 from tests import policies
 from tests.builders import GPU
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from devcluster import Arena
-from devcluster.api import ApiError
+from devcluster.control_plane.api import ApiError
 from tests.builders import GPU
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World

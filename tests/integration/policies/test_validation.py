@@ -11,7 +11,7 @@ from berth_api import names
 from berth_operator.core.decision.messages import invalid_request
 from berth_operator.state.objects import pods
 from devcluster import Arena, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests import policies
 from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 from tests.integration.operator.world import free_ports

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_api import injection
+from berth_api.admission import injection
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.webhook import hami
 from devcluster import Arena, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.builders import GPU
 from tests.integration.operator.world import free_ports
 from tests.processes import Process, Processes

@@ -9,8 +9,9 @@ from contextlib import contextmanager
 
 import pytest
 
-from devcluster import programs, waiting
-from devcluster.api import ApiError, Manifest
+from devcluster import waiting
+from devcluster.building import programs
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.integration.visibility.conftest import API, GROUP, SERVED, Installation
 
 WHOLE = {"kubernetes.io/gpu": "100"}

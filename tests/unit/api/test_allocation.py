@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_api import allocation, quantity
+from berth_api import allocation
 from berth_api.allocation import AllocationError, Function, Grant, parse, render
+from berth_api.resources import quantity
 from tests.builders import A100_BYTES, GI, grant
 
 NAMES = st.sampled_from(["gpu-core", "gpu-memory", "gpu-memory-ratio", "rdma", "huawei.com/npu-core"])

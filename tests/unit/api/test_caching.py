@@ -5,7 +5,7 @@ import tracemalloc
 
 import orjson
 
-from berth_api.caching import SizedCache, compact, size_of, sized_cache
+from berth_api.values.caching import SizedCache, compact, size_of, sized_cache
 
 
 def test_a_compact_copy_takes_the_memory_that_its_size_says() -> None:

@@ -1,6 +1,6 @@
 """Keys of namespaced objects."""
 
-from berth_api import keys
+from berth_api.values import keys
 
 
 def test_a_key_has_namespace_and_name() -> None:

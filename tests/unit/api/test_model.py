@@ -2,8 +2,9 @@
 
 import pytest
 
-from berth_api import model, names
-from berth_api.model import ANY_MODEL, ModelConstraint, ModelError, of_pod
+from berth_api import names
+from berth_api.request import model
+from berth_api.request.model import ANY_MODEL, ModelConstraint, ModelError, of_pod
 from tests.builders import A100, T4
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_api import nonzero_requested
+from berth_api.resources import nonzero_requested
 from tests.builders import MI, container
 
 Raw = dict[str, Any]

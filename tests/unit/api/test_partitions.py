@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_api.partitions import NVSWITCH, Partition, PartitionError, Table, built_in, parse
+from berth_api.allocation.partitions import NVSWITCH, Partition, PartitionError, Table, built_in, parse
 from tests.builders import GI
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_api import quantity
+from berth_api.resources import quantity
 
 
 @pytest.mark.parametrize(

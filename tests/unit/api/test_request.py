@@ -6,9 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_api import names, quantity, request
+from berth_api import names, request
 from berth_api.request import DeviceRequest, GpuTopology, RequestError, of_pod, of_resources
 from berth_api.request.topology import LEVELS
+from berth_api.resources import quantity
 from tests.builders import CORE, FPGA, GI, GPU, MEMORY, MI, NVIDIA, RATIO, RDMA, SHARED, gpus
 
 AMD, DCU = "amd.com/gpu", "dcu.com/gpu"

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from berth_api import resize, resources
+from berth_api import resources
+from berth_api.resources import resize
 from tests.builders import container
 
 Raw = dict[str, Any]

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from berth_api import quantity, resources
+from berth_api import resources
+from berth_api.resources import quantity
 from tests.builders import GPU, NVIDIA, container
 
 Raw = dict[str, Any]

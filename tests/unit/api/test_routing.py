@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_api import routing
+from berth_api.admission import routing
 from tests.builders import FPGA, GPU, NVIDIA, RDMA, Raw, container
 
 NUMBER = "genius/gpu-number"

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from berth_api import request, resources, share
+from berth_api import request, resources
+from berth_api.request import share
 from berth_api.resources import Container
 from tests.builders import CORE, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED
 

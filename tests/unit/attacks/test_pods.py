@@ -5,7 +5,7 @@ import tracemalloc
 
 import pytest
 
-from berth_api.caching import size_of
+from berth_api.values.caching import size_of
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.messages import MAX_MESSAGE
 from berth_operator.core.decision.policy import Policy

@@ -104,6 +104,26 @@ async def test_a_client_that_sends_nothing_more_is_hung_up_on() -> None:
         assert await ask(port, b"GET /metrics HTTP/1.1\r\n") == b""
 
 
+async def test_a_client_that_does_not_read_is_hung_up_on() -> None:
+    async def render_much() -> bytes:
+        return TEXT * 10**6
+
+    async def send_forever(client: socket.socket) -> None:
+        while True:
+            await loop.sock_sendall(client, get())
+
+    loop = asyncio.get_running_loop()
+    with socket.socket() as client:
+        client.settimeout(0)
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        async with server.serving(render_much, address=ADDRESS, port=free_port(), seconds=0.1) as port:
+            await loop.sock_connect(client, (ADDRESS, port))
+            # Writes succeed until the server has reset the connection: nothing waits to be read any more.
+            async with asyncio.timeout(SOON):
+                with pytest.raises(ConnectionError):
+                    await send_forever(client)
+
+
 @pytest.mark.parametrize(
     ("address", "problem"),
     [

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.fleet.fleet import Fleet
 from tests import builders

@@ -11,7 +11,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.charge import Charge

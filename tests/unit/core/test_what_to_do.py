@@ -4,8 +4,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from berth_api import listing, names
-from berth_api.model import of_pod
+from berth_api import names
+from berth_api.request.model import of_pod
+from berth_api.values import listing
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet

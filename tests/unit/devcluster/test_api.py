@@ -2,7 +2,7 @@
 
 import pytest
 
-from devcluster.api import Api, Resource
+from devcluster.control_plane.api import Api, Resource
 
 
 @pytest.mark.parametrize("server", ["https://192.0.2.1:6443", "https://[2001:db8::1]:6443", "https://127.0.0.1"])

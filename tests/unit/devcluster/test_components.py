@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import yaml
 
-from devcluster import components
+from devcluster.control_plane import components
 
 CONTROL_PLANE = components.ControlPlane(
     programs={name: f"/programs/{name}" for name in components.CONTROL_PLANE},

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import images, oci
+from devcluster.building import images, oci
 from devcluster.real_node import image as box
 
 ROOT = Path(__file__).parents[3]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devcluster.instances import InstanceType, is_of_devices
+from devcluster.additions.instances import InstanceType, is_of_devices
 
 KIND = InstanceType(name="g6.12xlarge", profile="l4", gpus=4, cpu="48", memory="192Gi", price=4.6)
 

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import DevclusterError, named, state
+from devcluster import DevclusterError
+from devcluster.control_plane import named
+from devcluster.processes import state
 
 
 @pytest.fixture(autouse=True)

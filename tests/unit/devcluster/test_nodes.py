@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 import yaml
 
-from devcluster import DevclusterError, fleet, nodes
+from devcluster import DevclusterError
 from devcluster.__main__ import main
+from devcluster.additions import fleet
+from devcluster.control_plane import nodes
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from devcluster import cache, programs, versions
+from devcluster.building import cache, programs, versions
 
 PINNED = versions.text(programs.PROGRAMS["etcd"].version)
 

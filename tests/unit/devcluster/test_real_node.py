@@ -13,7 +13,8 @@ import yaml
 
 from devcluster import DevclusterError
 from devcluster.__main__ import main
-from devcluster.real_node import cgroups, config, image, obstacle
+from devcluster.processes import cgroups
+from devcluster.real_node import config, image, obstacle
 
 NEEDED = "cpu cpuset memory pids"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from devcluster import programs, versions
+from devcluster.building import programs, versions
 
 GO_MOD = """
 module example.com/thing

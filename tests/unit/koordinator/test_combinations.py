@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.request import Part, RequestError, of_resources
+from berth_api.resources import quantity
 from tests.builders import CORE, FPGA, GI, GPU, MEMORY, NVIDIA, RATIO, RDMA, SHARED, gpus
 
 AMD, DCU = "amd.com/gpu", "dcu.com/gpu"

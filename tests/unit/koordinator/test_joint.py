@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.partitions import Partition
+from berth_api.allocation.partitions import Partition
 from berth_operator.core.allocators import switches
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy

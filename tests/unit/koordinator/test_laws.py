@@ -13,8 +13,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api import model, names
+from berth_api import names
 from berth_api.allocation import Grant
+from berth_api.request import model
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
 from berth_operator.core.fleet.fleet import Fleet

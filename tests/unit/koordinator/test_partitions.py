@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.partitions import NVSWITCH, Partition, Table
+from berth_api.allocation.partitions import NVSWITCH, Partition, Table
 from berth_api.request import RequestError
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy

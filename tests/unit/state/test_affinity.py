@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core import filters
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy

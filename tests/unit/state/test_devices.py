@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from berth_api import allocation, names
+from berth_api.allocation.partitions import NVSWITCH, Partition, Table
 from berth_api.device import DeviceStatus
-from berth_api.partitions import NVSWITCH, Partition, Table
 from berth_operator.core.values.inventory import CardFacts, CardInfo
 from berth_operator.state.objects import devices
 from tests.builders import A100, A100_BYTES, CORE, MEMORY, RATIO, condition, device, entry

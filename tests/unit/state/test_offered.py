@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from berth_api import mig, names
-from berth_api.allocation import REPLICAS
+from berth_api import names
+from berth_api.allocation import REPLICAS, mig
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide

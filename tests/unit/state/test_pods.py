@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.injection import VARIABLE
+from berth_api.admission.injection import VARIABLE
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.state.objects import pods
 from tests.builders import (

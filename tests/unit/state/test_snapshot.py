@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_api import injection, names
+from berth_api import names
+from berth_api.admission import injection
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.state.objects import affinity, budgets, devices, groups, kubelet, nodes, pods, volumes

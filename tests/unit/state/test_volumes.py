@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.selectors import LabelSelector
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, Use

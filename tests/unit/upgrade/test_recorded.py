@@ -9,7 +9,7 @@ import yaml
 from pydantic import BaseModel
 
 from berth_api.device import Device
-from berth_api.leader_lease import LeaderLease
+from berth_api.objects.leader_lease import LeaderLease
 from berth_operator.commands import main as commands
 
 RECORDED = Path(__file__).parent / "recorded"

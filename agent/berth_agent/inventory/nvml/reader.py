@@ -21,8 +21,9 @@ from berth_agent.inventory.nvml import library
 from berth_agent.inventory.nvml.library import Handle, NvmlError
 from berth_agent.inventory.nvml.links import LinkEnd, links, wires
 from berth_agent.readings import CardFacts, Facts, Process, Reading
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
+from berth_api.resources import quantity
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

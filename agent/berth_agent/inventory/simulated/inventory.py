@@ -20,7 +20,8 @@ from berth_agent.inventory.simulated.fleet import FleetError, NodeGroup, Simulat
 from berth_agent.inventory.simulated.machine import SimulatedMachine
 from berth_agent.inventory.simulated.profiles import CardProfile
 from berth_agent.readings import Reading
-from berth_api import mig, names
+from berth_api import names
+from berth_api.allocation import mig
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance
 
 FINDINGS: Final = (

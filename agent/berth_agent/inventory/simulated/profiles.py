@@ -4,7 +4,7 @@ from typing import Annotated, Final
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from berth_api import quantity
+from berth_api.resources import quantity
 
 
 def _amount(text: str) -> str:

@@ -12,7 +12,7 @@ from typing import Final
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.snapshot import NONE, AdmissionSnapshot, ContainerKey, Ids
 from berth_agent.kubelet.admission.units import Units
-from berth_api import keys
+from berth_api.values import keys
 
 RECORDED_SECONDS: Final = 1.0
 """After this kubelet has recorded the allocation, or never will: admission failed elsewhere."""

@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_api import allocation, keys, mig, names, quantity
-from berth_api.allocation import Grant
+from berth_api import allocation, names
+from berth_api.allocation import Grant, mig
+from berth_api.resources import quantity
+from berth_api.values import keys
 
 Object = Mapping[str, Any]
 

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from berth_agent.configuration.options import VENDOR, Options
-from berth_api import device_ids, mig
-from berth_api.allocation import REPLICA_MARK
+from berth_api.allocation import REPLICA_MARK, device_ids, mig
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 
 GPU: Final = f"{VENDOR}/gpu"

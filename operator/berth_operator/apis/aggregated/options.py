@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from berth_api.selectors import (
+from berth_api.values.selectors import (
     DOES_NOT_EXIST,
     EVERYTHING,
     EXISTS,

@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.allocation import short, visible
-from berth_api.caching import compact
+from berth_api.resources import quantity
+from berth_api.values.caching import compact
 from berth_client.objects import Object
 from berth_operator.apis.aggregated import kinds
 from berth_operator.apis.aggregated.kinds import CREATED, NAME_FIELD, NAMESPACE_FIELD, Cells, Entry, column

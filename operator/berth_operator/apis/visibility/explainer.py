@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client.errors import ApiError
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.statuses import not_found, too_many, unavailable

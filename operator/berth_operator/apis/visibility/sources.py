@@ -7,9 +7,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api import keys
 from berth_api.names import GPU
 from berth_api.resources import PODS
+from berth_api.values import keys
 from berth_client import times
 from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE

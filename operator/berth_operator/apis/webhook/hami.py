@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any, Final
 
 from berth_api import names, request
-from berth_api.injection import Object, Put, asking, labels_of, with_containers
+from berth_api.admission.injection import Object, Put, asking, labels_of, with_containers
 
 PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
 """Label of pods that ask for a library, and of nodes that have it."""

@@ -5,8 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import injection, request, rewriting, routing
-from berth_api.injection import Object, labels_of
+from berth_api import request
+from berth_api.admission import injection, rewriting, routing
+from berth_api.admission.injection import Object, labels_of
 from berth_operator.apis.webhook import hami
 
 _OF_POD: Final = ("schedulerName", "volumes", "nodeSelector", "runtimeClassName")

@@ -8,7 +8,7 @@ from typing import Any, Final, Protocol
 
 import orjson
 
-from berth_api.injection import Object
+from berth_api.admission.injection import Object
 from berth_operator.apis.webhook.mutations import Mutations, Rewriting, Routing, patch
 from berth_operator.apis.webhook.validation import Validation, Verdict
 

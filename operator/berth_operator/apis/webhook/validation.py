@@ -9,8 +9,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import names, request, resources, routing, spelling
+from berth_api import names, request, resources
+from berth_api.admission import routing
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.values import spelling
 from berth_operator.core.decision.messages import invalid_request
 from berth_operator.core.filters import supported
 from berth_operator.core.values.request import PendingPod

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import names, quantity, resources
+from berth_api import names, resources
 from berth_api.allocation import text
+from berth_api.resources import quantity
 from berth_client.objects import Object
 from berth_operator.commands.cleanup import ownership
 from berth_operator.controllers.reconcile.sums import MANAGED, OURS

@@ -5,7 +5,8 @@ from typing import Final
 
 import kopf
 
-from berth_api import keys, names
+from berth_api import names
+from berth_api.values import keys
 from berth_client.tokens import RELOAD_SECONDS
 from berth_operator.clients.kube import KubeClient
 from berth_operator.controllers.handlers.memo import Memo

@@ -7,7 +7,8 @@ creating the right one.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from berth_api import keys, names
+from berth_api import names
+from berth_api.values import keys
 from berth_operator.state.cache.views import GpuPodView
 from berth_operator.state.objects.kubelet import UNREADABLE, Consistency
 

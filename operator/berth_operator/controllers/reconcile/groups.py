@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from berth_api import keys, names
+from berth_api import names
+from berth_api.values import keys
 from berth_operator.core.queue.gang_tracker import Counts
 from berth_operator.state.cache.views import GroupView
 

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
-from berth_api import allocation, keys, mig, names
-from berth_api.allocation import Grant
+from berth_api import allocation, names
+from berth_api.allocation import Grant, mig
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD
+from berth_api.values import keys
 from berth_operator.core.fleet.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.values.charge import Charge

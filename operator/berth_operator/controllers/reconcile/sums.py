@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import mig, names
-from berth_api.allocation import Grant, text
+from berth_api import names
+from berth_api.allocation import Grant, mig, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request import CARD, Kinds
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from berth_api import mig
-from berth_api.allocation import FUNCTIONS
+from berth_api.allocation import FUNCTIONS, mig
 from berth_operator.core.fleet.cards import Cards, Column
 from berth_operator.core.fleet.column_cache import ALL, Rows
 

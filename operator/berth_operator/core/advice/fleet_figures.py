@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api import mig
+from berth_api.allocation import mig
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_api.resources import CPU

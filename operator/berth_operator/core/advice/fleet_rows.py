@@ -4,11 +4,10 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import mig
-from berth_api.allocation import visible
-from berth_api.caching import sized_cache
+from berth_api.allocation import mig, visible
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.resources import CPU, MEMORY, PODS
+from berth_api.values.caching import sized_cache
 from berth_operator.core.advice import summary
 from berth_operator.core.advice.card_amounts import offers
 from berth_operator.core.fleet.card_columns import UNMEASURED

@@ -18,9 +18,9 @@ from typing import Final, cast
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_api.caching import sized_cache
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE, LAST, PLUGIN_UNIT, REPLICA, Part, SubdeviceRule, Unit
+from berth_api.values.caching import sized_cache
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
 from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick

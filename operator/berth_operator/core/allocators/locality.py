@@ -12,9 +12,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.caching import sized_cache
 from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
+from berth_api.values.caching import sized_cache
 from berth_operator.core.fleet.cards import NVLINK, Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.columns import sealed

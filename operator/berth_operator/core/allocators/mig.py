@@ -9,9 +9,9 @@ from itertools import islice
 
 import numpy as np
 
-from berth_api import listing
 from berth_api.allocation import Grant
 from berth_api.request import INSTANCE, Part
+from berth_api.values import listing
 from berth_operator.core.allocators import subdevices
 from berth_operator.core.fleet.cards import Cards, Column, Mask
 from berth_operator.core.fleet.column_cache import ALL, Rows

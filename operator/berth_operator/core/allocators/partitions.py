@@ -11,10 +11,10 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import text
-from berth_api.caching import sized_cache
+from berth_api.allocation.partitions import Partition, Table
 from berth_api.names import GPU, GPU_MEMORY
-from berth_api.partitions import Partition, Table
 from berth_api.request import Part, PartitionSpec
+from berth_api.values.caching import sized_cache
 from berth_operator.core.allocators import locality, topology
 from berth_operator.core.allocators.topology import Candidates
 from berth_operator.core.fleet.cards import Mask

@@ -5,10 +5,10 @@ from typing import Final
 
 import numpy as np
 
-from berth_api import listing
 from berth_api.allocation import text
 from berth_api.names import GPU, GPU_MEMORY, RDMA
 from berth_api.request import PLUGIN_UNIT, Part
+from berth_api.values import listing
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import ALL

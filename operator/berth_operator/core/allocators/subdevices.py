@@ -10,8 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api import mig
-from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, text
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig, text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import CARD, INSTANCE, Part
 from berth_operator.core.allocators import candidates, locality, shortage

@@ -10,7 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.caching import sized_cache
+from berth_api.values.caching import sized_cache
 from berth_operator.core.fleet.cards import Column, Mask
 
 Switch = tuple[int, ...]

@@ -30,8 +30,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.caching import sized_cache
 from berth_api.request import Part
+from berth_api.values.caching import sized_cache
 from berth_operator.core.allocators import locality
 from berth_operator.core.allocators.locality import ANYWHERE, LinkScores, Locality
 from berth_operator.core.fleet.cards import Column, Indices, Mask

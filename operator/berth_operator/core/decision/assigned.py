@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from berth_api import device_text, mig
-from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig
+from berth_api.objects import device_text
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.cards import Cards
 from berth_operator.core.fleet.fleet import Fleet

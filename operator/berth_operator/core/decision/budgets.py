@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_api.caching import SizedCache, size_of
-from berth_api.selectors import LabelSelector
+from berth_api.values.caching import SizedCache, size_of
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.charge import Charge

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
-from berth_api import keys, listing
+from berth_api.values import keys, listing
 from berth_operator.core.allocators import shortage
 from berth_operator.core.decision.reservation import NodeReservation
 from berth_operator.core.values import ending

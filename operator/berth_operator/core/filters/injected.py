@@ -7,7 +7,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.injection import VARIABLE
+from berth_api.admission.injection import VARIABLE
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.cards import Mask

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.filters import node_affinity, node_selector
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet

@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.selectors import Requirement
+from berth_api.values.selectors import Requirement
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import domains

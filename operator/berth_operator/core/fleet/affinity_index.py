@@ -13,8 +13,8 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from dataclasses import dataclass, field, replace
 from typing import Final, Generic, Self, TypeVar
 
-from berth_api.caching import SizedCache
-from berth_api.selectors import NOTHING
+from berth_api.values.caching import SizedCache
+from berth_api.values.selectors import NOTHING
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.fleet.replicas import Replicas
 from berth_operator.core.fleet.services import Services

@@ -15,11 +15,11 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_api import allocation, mig
-from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant
-from berth_api.caching import HashedTuple
+from berth_api import allocation
+from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Function, Grant, mig
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
+from berth_api.values.caching import HashedTuple
 from berth_operator.core.fleet import columns
 from berth_operator.core.fleet.card_columns import EMPTY, NEVER, UNMEASURED, CardColumns, card_columns, excerpt, grown
 from berth_operator.core.fleet.column_cache import ALL, Rows, pick

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.caching import size_of
+from berth_api.values.caching import size_of
 from berth_operator.core.fleet.columns import read_only
 
 Rows = slice | npt.NDArray[np.intp]

@@ -14,13 +14,12 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from berth_api import partitions
-from berth_api.allocation import Grant
-from berth_api.caching import SizedCache
-from berth_api.model import NO_ALIASES, ModelAliases, ModelConstraint
+from berth_api.allocation import Grant, partitions
 from berth_api.names import GPU
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
+from berth_api.values.caching import SizedCache
 from berth_operator.core.fleet import columns
 from berth_operator.core.fleet.affinity_index import AffinityIndex
 from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices, Mask

@@ -10,9 +10,9 @@ from typing import Final, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.partitions import Table
+from berth_api.allocation.partitions import Table
 from berth_api.request import WHOLE_CARD
-from berth_api.selectors import Labels, LabelSelector
+from berth_api.values.selectors import Labels, LabelSelector
 from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.inventory import Functions, Links

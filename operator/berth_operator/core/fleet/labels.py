@@ -14,8 +14,8 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.caching import SizedCache
-from berth_api.selectors import IN, Requirement
+from berth_api.values.caching import SizedCache
+from berth_api.values.selectors import IN, Requirement
 from berth_operator.core.fleet.columns import read_only
 from berth_operator.core.fleet.copies import with_own
 

@@ -5,7 +5,7 @@ from functools import reduce
 
 import numpy as np
 
-from berth_api.selectors import Requirement
+from berth_api.values.selectors import Requirement
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import NodeTerm

@@ -2,8 +2,8 @@
 
 from typing import Final
 
-from berth_api.caching import SizedCache
-from berth_api.selectors import NOTHING, Labels, LabelSelector, Requirement
+from berth_api.values.caching import SizedCache
+from berth_api.values.selectors import NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import Identity
 
 MAX_BYTES: Final = 2**23

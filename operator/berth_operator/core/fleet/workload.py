@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.model import ModelConstraint
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
+from berth_api.request.model import ModelConstraint
 from berth_api.resources import CPU
 from berth_operator.core.fleet.columns import sealed
 from berth_operator.core.values.request import PodRequest

@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.model import ModelConstraint
 from berth_api.names import GPU
+from berth_api.request.model import ModelConstraint
 from berth_api.resources import CPU
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.column_cache import Rows, pick

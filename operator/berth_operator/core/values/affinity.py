@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from berth_api.selectors import NOTHING, Labels, LabelSelector
+from berth_api.values.selectors import NOTHING, Labels, LabelSelector
 
 LabelsOf = Callable[[str], Mapping[str, str]]
 """Returns a namespace's labels, or no labels if the namespace is unknown."""

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
-from berth_api.partitions import Table
-from berth_api.selectors import Labels
+from berth_api.allocation.partitions import Table
+from berth_api.values.selectors import Labels
 from berth_operator.core.values.request import Taint
 
 ANY_VENDOR: Final = ""

@@ -5,11 +5,12 @@ Two pods with equal `PodRequest`s are of one class: a decision for one is valid 
 
 from dataclasses import dataclass, field
 
-from berth_api import interning, names
-from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api import names
 from berth_api.request import NOTHING, DeviceRequest
-from berth_api.selectors import Requirement
-from berth_api.share import Share
+from berth_api.request.model import ANY_MODEL, ModelConstraint
+from berth_api.request.share import Share
+from berth_api.values import interning
+from berth_api.values.selectors import Requirement
 from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.limits import Limit

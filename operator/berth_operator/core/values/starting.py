@@ -7,7 +7,7 @@ bought for must not have another node bought for them.
 from typing import Final
 
 from berth_api import names
-from berth_api.node_labels import has_devices
+from berth_api.objects.node_labels import has_devices
 from berth_api.request import BUILT_IN, Kinds, is_device
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint

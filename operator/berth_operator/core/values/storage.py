@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Final
 
-from berth_api.selectors import EVERYTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, LabelSelector
 from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import NodeTerm
 

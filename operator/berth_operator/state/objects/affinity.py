@@ -10,9 +10,10 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import names, selectors
-from berth_api.caching import compact, sized_cache
-from berth_api.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
+from berth_api import names
+from berth_api.values import selectors
+from berth_api.values.caching import compact, sized_cache
+from berth_api.values.selectors import IN, NOTHING, Labels, LabelSelector, Requirement
 from berth_operator.core.values.affinity import NO_AFFINITY, Affinity, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.state.objects import pod_limits
 from berth_operator.state.objects.pod_limits import PREFERRED, REQUIRED

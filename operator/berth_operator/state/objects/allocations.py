@@ -16,7 +16,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import allocation, injection, names, request
+from berth_api import allocation, names, request
+from berth_api.admission import injection
 from berth_api.allocation import Grant
 from berth_api.names import FPGA, GPU, RDMA
 from berth_api.request import INSTANCE, PLUGIN_UNIT, REPLICA, Kinds, Part, RequestError

@@ -7,11 +7,14 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from typing import Final
 
-from berth_api import allocation, device_ids, interning, mig, names, quantity
-from berth_api.caching import sized_cache
+from berth_api import allocation, names
+from berth_api.allocation import device_ids, mig
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance, MigStrategy, Topology
 from berth_api.request import NVIDIA_GPU
-from berth_api.selectors import Labels
+from berth_api.resources import quantity
+from berth_api.values import interning
+from berth_api.values.caching import sized_cache
+from berth_api.values.selectors import Labels
 from berth_operator.core.fleet.cards import LINKS, NVLINK
 from berth_operator.core.values.inventory import NO_FACTS, CardFacts, CardInfo, Functions, Links
 

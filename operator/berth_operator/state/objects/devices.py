@@ -7,9 +7,10 @@ from typing import Any, Final
 import orjson
 from pydantic import TypeAdapter, ValidationError
 
-from berth_api import names, partitions
-from berth_api.caching import compact
+from berth_api import names
+from berth_api.allocation import partitions
 from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api.values.caching import compact
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
 from berth_operator.state.objects import cards, kubelet
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from berth_api import names
-from berth_api.podgroup import MAX_MEMBERS
+from berth_api.objects.podgroup import MAX_MEMBERS
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.core.values.request import Membership
 

@@ -7,11 +7,11 @@ from typing import Any, Final
 import orjson
 from pydantic import ValidationError
 
-from berth_api import device_ids, keys
-from berth_api.allocation import REPLICA_MARK
-from berth_api.caching import compact
+from berth_api.allocation import REPLICA_MARK, device_ids
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
-from berth_api.gpupod import GpuPodSpec
+from berth_api.objects.gpupod import GpuPodSpec
+from berth_api.values import keys
+from berth_api.values.caching import compact
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 
 Object = Mapping[str, Any]

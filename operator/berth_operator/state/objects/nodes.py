@@ -4,8 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import partitions, quantity, request, resources
+from berth_api import request, resources
+from berth_api.allocation import partitions
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.resources import quantity
 from berth_client.objects import without_managed_fields
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import Taint

@@ -6,11 +6,13 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import injection, interning, model, names, nonzero_requested, request, resize, resources, share
+from berth_api import names, request, resources
+from berth_api.admission import injection
 from berth_api.allocation import Grant
-from berth_api.caching import compact, sized_cache
-from berth_api.request import BUILT_IN, DeviceRequest, Kinds
-from berth_api.resources import PODS
+from berth_api.request import BUILT_IN, DeviceRequest, Kinds, model, share
+from berth_api.resources import PODS, nonzero_requested, resize
+from berth_api.values import interning
+from berth_api.values.caching import compact, sized_cache
 from berth_client import times
 from berth_client.objects import without_managed_fields
 from berth_operator.core.decision import messages

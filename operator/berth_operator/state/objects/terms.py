@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from berth_api.selectors import GT, LT, OPERATORS, Requirement, integer
+from berth_api.values.selectors import GT, LT, OPERATORS, Requirement, integer
 from berth_operator.core.values.request import NodeTerm
 
 Object = Mapping[str, Any]

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
-from berth_api import quantity
-from berth_api.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requirement
+from berth_api.resources import quantity
+from berth_api.values.selectors import DOES_NOT_EXIST, IN, LabelSelector, Requirement
 from berth_operator.core.filters.volume_zones import LABELS
 from berth_operator.core.values.mounts import Attachable
 from berth_operator.core.values.request import NodeTerm

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from berth_api import keys
+from berth_api.values import keys
 from berth_client.reflector import EventType
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import affinity, budgets

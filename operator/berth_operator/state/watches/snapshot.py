@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequen
 from dataclasses import replace
 from typing import Any, Final
 
-from berth_api import injection, names
+from berth_api import names
+from berth_api.admission import injection
 from berth_api.request import BUILT_IN, Kinds
 from berth_client.reflector import GetPage, Source, list_once
 from berth_operator.core.fleet.fleet import Fleet

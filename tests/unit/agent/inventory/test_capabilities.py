@@ -1,7 +1,7 @@
 import pytest
 
 from berth_agent.inventory import capabilities
-from berth_api import quantity
+from berth_api.resources import quantity
 
 
 @pytest.mark.parametrize(

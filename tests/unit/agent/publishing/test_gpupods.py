@@ -5,7 +5,7 @@ from typing import Any, cast
 import pytest
 
 from berth_agent.publishing.gpupods import GpuPods
-from berth_api.gpupod import GpuPodSpec
+from berth_api.objects.gpupod import GpuPodSpec
 from berth_client.client import ApiClient
 from berth_client.errors import ApiError, CallError, Unreachable
 

@@ -11,7 +11,7 @@ from berth_agent.publishing.gpupods import body
 from berth_agent.usage import use
 from berth_agent.usage.summary import Summaries
 from berth_api.device import DeviceSpec
-from berth_api.gpupod import GpuPodSpec
+from berth_api.objects.gpupod import GpuPodSpec
 
 UNITS = Units(
     minors={"GPU-a": 3, "GPU-b": 4, "MIG-c": 4}, cards=frozenset({"GPU-a", "GPU-b"}), parents={"MIG-c": "GPU-b"}

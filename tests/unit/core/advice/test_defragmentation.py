@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.selectors import EVERYTHING, LabelSelector, Requirement
+from berth_api.values.selectors import EVERYTHING, LabelSelector, Requirement
 from berth_operator.core.advice import defragmentation
 from berth_operator.core.advice.defragmentation import Advice, Tenant, advise
 from berth_operator.core.decision.budgets import Budget, Budgets

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_api.allocation import Grant
-from berth_api.model import ModelConstraint
+from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice.explanation import Explanation, PreemptionAnswer, explain
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from berth_api.model import ModelConstraint
+from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice.explanation import MAX_NEAREST, Explanation, explain
 from berth_operator.core.advice.lacking import CardLack, Lack
 from berth_operator.core.decision.cycle import ONLY_NOMINATED, Failure, Placement, decide

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.model import of_pod
-from berth_api.selectors import LabelSelector, Requirement
+from berth_api.request.model import of_pod
+from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.advice.free_report import Left, by_model
 from berth_operator.core.advice.simulate import Simulation, simulate
 from berth_operator.core.decision.cycle import Failure, Placement, decide

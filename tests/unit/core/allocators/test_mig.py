@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.model import of_pod
+from berth_api.request.model import of_pod
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import decide_gang

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, Grant
-from berth_api.selectors import EVERYTHING
+from berth_api.values.selectors import EVERYTHING
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.policy import Policy

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api import mig, names
-from berth_api.allocation import REPLICAS, Grant
-from berth_api.partitions import Partition
+from berth_api import names
+from berth_api.allocation import REPLICAS, Grant, mig
+from berth_api.allocation.partitions import Partition
 from berth_operator.core.advice.simulate import simulate
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.model import of_pod
+from berth_api.request.model import of_pod
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.messages import MAX_MESSAGE
 from berth_operator.core.decision.policy import Policy

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.model import ModelConstraint
+from berth_api.request.model import ModelConstraint
 from berth_operator.core.decision import cycle, extender
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.selectors import LabelSelector
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.gang import Gang, decide_gang

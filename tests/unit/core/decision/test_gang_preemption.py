@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
-from berth_api.selectors import LabelSelector, Requirement
+from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
-from berth_api.model import of_pod
-from berth_api.selectors import LabelSelector, Requirement
+from berth_api.request.model import of_pod
+from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide

@@ -5,7 +5,7 @@ from dataclasses import replace
 import orjson
 import pytest
 
-from berth_api.share import Share
+from berth_api.request.share import Share
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.record import MAX_OWN, RecordError, annotations, binding
 from berth_operator.core.values.request import PodRequest

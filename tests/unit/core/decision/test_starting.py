@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.model import of_pod
+from berth_api.request.model import of_pod
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
 from berth_operator.core.decision.policy import Policy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.selectors import LabelSelector, Requirement
+from berth_api.values.selectors import LabelSelector, Requirement
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy

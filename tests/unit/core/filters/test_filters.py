@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from berth_api import names
-from berth_api.model import of_pod
-from berth_api.selectors import Requirement
+from berth_api.request.model import of_pod
+from berth_api.values.selectors import Requirement
 from berth_operator.core import filters
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import (

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.selectors import EVERYTHING, NOTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.filters import (
     existing_anti_affinity,
     pod_affinity,

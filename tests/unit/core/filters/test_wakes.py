@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from berth_api import names
-from berth_api.model import of_pod
+from berth_api.request.model import of_pod
 from berth_operator.core import filters
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy

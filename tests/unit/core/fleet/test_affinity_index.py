@@ -2,8 +2,8 @@
 
 import tracemalloc
 
-from berth_api.caching import size_of
-from berth_api.selectors import EVERYTHING
+from berth_api.values.caching import size_of
+from berth_api.values.selectors import EVERYTHING
 from berth_operator.core.fleet.affinity_index import LABEL_BYTES, MAX_CACHED, ExistingTerms
 from berth_operator.core.values.affinity import Identity, Peers, Term
 

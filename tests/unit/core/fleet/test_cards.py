@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from berth_api.allocation import FUNCTIONS, REPLICAS
+from berth_api.allocation.partitions import NVSWITCH
 from berth_api.names import PARTITION_POLICY_LABEL
-from berth_api.partitions import NVSWITCH
-from berth_api.selectors import LabelSelector
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.allocators import locality
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from berth_api.model import ModelConstraint
+from berth_api.request.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices

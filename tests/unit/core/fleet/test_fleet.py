@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.model import ModelAliases, ModelConstraint
+from berth_api.request.model import ModelAliases, ModelConstraint
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
 from berth_operator.core.fleet.fleet import SPARE_RESOURCES, Fleet

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from berth_api.model import ModelConstraint
-from berth_api.selectors import LabelSelector
+from berth_api.request.model import ModelConstraint
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.column_cache import ALL, only, pick

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.selectors import LabelSelector
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import volume_binding

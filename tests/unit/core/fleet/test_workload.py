@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from berth_api.model import ANY_MODEL, ModelConstraint
+from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_operator.core.fleet import workload
 from berth_operator.core.fleet.workload import Workload
 from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks

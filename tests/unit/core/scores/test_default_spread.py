@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from berth_api.selectors import EVERYTHING, NOTHING
+from berth_api.values.selectors import EVERYTHING, NOTHING
 from berth_operator.core.filters.spreading import HOSTNAME
 from berth_operator.core.fleet import replicas
 from berth_operator.core.fleet.fleet import Fleet

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from berth_api.allocation import Grant
-from berth_api.model import ModelConstraint
+from berth_api.request.model import ModelConstraint
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet

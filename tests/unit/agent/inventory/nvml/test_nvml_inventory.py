@@ -10,8 +10,9 @@ from berth_agent.conditions import Finding
 from berth_agent.configuration.settings import Settings
 from berth_agent.inventory.nvml.inventory import NvmlInventory
 from berth_agent.readings import Reading
-from berth_api import names, quantity
+from berth_api import names
 from berth_api.device import DeviceInfo, Mig, MigInstance, Topology
+from berth_api.resources import quantity
 from tests.nvml import build
 from tests.nvml.fixture import GPU_IS_LOST, MIB, NOT_SUPPORTED, Gpu, MigDevice, a100, h100, t4
 from tests.nvml.probe import Machine, Start

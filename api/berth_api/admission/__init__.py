@@ -1,0 +1,1 @@
+"""What admission changes in pods; the policies in `manifests` do the same."""

@@ -1,0 +1,60 @@
+"""The names by which kube-scheduler passes a pod's devices to our extender.
+
+The `managedResources` of an extender may only be extended resources, and no name of `kubernetes.io/` is one. So where
+kube-scheduler places pods with our extender, `kubernetes.io/gpu` becomes `koordinator.sh/gpu`, and so on: both mean the
+same to Berth. The API server rewrites them (`manifests/components/extender/admission.yaml` has the same rules in CEL)
+or our webhook.
+
+An extended resource has equal requests and limits. What the pod requested counts, as it does for Berth.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from berth_api import names
+from berth_api.admission import routing
+from berth_api.admission.injection import NOTHING, Object, Put, all_containers, with_containers
+
+Resources = Mapping[str, str]
+
+
+def rewritten(pod: Object) -> Object:
+    """Return a new pod of the default scheduler with the names that kube-scheduler passes to the extender."""
+    spec = pod["spec"]
+    if spec.get("schedulerName") != routing.DEFAULT or spec.get("nodeName"):
+        return pod
+    return {**pod, "spec": with_containers(spec, _changed(spec))}
+
+
+def _changed(spec: Object) -> Iterator[Put]:
+    for kind, number, container in all_containers(spec):
+        resources = container.get("resources") or {}
+        if new_names := _new_names(resources):
+            yield kind, number, {**container, "resources": _renamed(resources, new_names)}
+
+
+def _new_names(resources: Object) -> Mapping[str, str]:
+    """Return old name -> new name; a resource that is requested by both names keeps them, and the pod is refused."""
+    requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
+    return {
+        name: new
+        for name, amount in requests.items()
+        if amount not in NOTHING
+        and _is_rewritten(name)
+        and (new := names.OTHER_PREFIX + name.removeprefix(names.PREFIX)) not in {*requests, *limits}
+    }
+
+
+def _is_rewritten(name: str) -> bool:
+    return name.startswith(names.PREFIX) and routing.RESOURCES.fullmatch(name) is not None
+
+
+def _renamed(resources: Object, new_names: Mapping[str, str]) -> dict[str, Any]:
+    requests: Resources = resources["requests"]
+    limits: Resources = resources.get("limits") or {}
+    kept = {name: amount for name, amount in limits.items() if name not in new_names}
+    return {
+        **resources,
+        "requests": {new_names.get(name, name): amount for name, amount in requests.items()},
+        "limits": {**kept, **{new: requests[name] for name, new in new_names.items()}},
+    }

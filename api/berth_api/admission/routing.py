@@ -1,0 +1,42 @@
+"""Which pods are routed to Berth: those that request its devices and name no scheduler.
+
+No other scheduler allocates `kubernetes.io/gpu` and the like, and a pod that got a node without an allocation may use
+any card there. The API server sets `default-scheduler` before admission, so a pod with that name has not chosen. The
+API server routes it (`manifests/base/routing.yaml` has the same rules in CEL) or our webhook.
+
+Pods that request `nvidia.com/*` are not routed for that: the device plugin serves pods of all schedulers.
+"""
+
+import re
+from typing import Any, Final
+
+from berth_api import request
+from berth_api.admission.injection import Object, labels_of, requests_any, requests_of_plugin
+
+DEFAULT: Final = "default-scheduler"
+"""What the API server writes into a pod that names no scheduler."""
+RESOURCES: Final = re.compile(r"(kubernetes\.io|koordinator\.sh)/(gpu([.-].*)?|rdma|fpga)")
+"""Names of resources that only Berth allocates."""
+
+
+def is_routed(pod: Object) -> bool:
+    """Return whether a new pod is to be routed to Berth; one that names its node passes no scheduler at all."""
+    spec = pod["spec"]
+    return spec.get("schedulerName") == DEFAULT and not spec.get("nodeName") and _requests_devices(pod)
+
+
+def routed(pod: Object, scheduler: str) -> Object:
+    """Return a new pod with this scheduler if it is to be routed."""
+    return {**pod, "spec": {**pod["spec"], "schedulerName": scheduler}} if is_routed(pod) else pod
+
+
+def _requests_devices(pod: Object) -> bool:
+    containers = _containers(pod["spec"])
+    if any(requests_any(each, lambda name: RESOURCES.fullmatch(name) is not None) for each in containers):
+        return True
+    labels = labels_of(pod)
+    return any(label in labels for label in request.LABELS) and not any(map(requests_of_plugin, containers))
+
+
+def _containers(spec: Object) -> list[dict[str, Any]]:
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]

@@ -1,0 +1,1 @@
+"""Objects of the API server other than the Device, and what they show of devices."""

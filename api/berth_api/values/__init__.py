@@ -1,0 +1,1 @@
+"""Values and names of any kind: caches, keys, selectors, lists in messages."""

@@ -1,0 +1,1 @@
+"""What joins a running cluster: Berth's programs, fleets, device plug-ins, machines of Karpenter."""

@@ -1,0 +1,133 @@
+"""Berth in a cluster, with its programs as processes of this checkout in place of pods.
+
+The programs are started, never imported. Each has only the rights of its shipped ServiceAccount.
+"""
+
+import sys
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devcluster import waiting
+from devcluster.control_plane.api import ApiError
+from devcluster.control_plane.cluster import Cluster
+from devcluster.errors import DevclusterError
+from devcluster.processes import state
+
+ROOT: Final = Path(__file__).parents[2]
+BASE: Final = ROOT / "manifests" / "base"
+WORKLOADS: Final = {"Deployment", "DaemonSet"}
+"""Kinds whose pods are processes here."""
+NAMESPACE: Final = "berth-system"
+AGENTS: Final = "berth-agent-system"
+SCHEDULER: Final = "berth-scheduler"
+OPERATOR: Final = "operator"
+WITHOUT_SERVERS: Final = ("--health=", "--metrics-port=0", "--debug-port=0")
+"""Several clusters may run on one machine, so no operator takes a fixed port."""
+TOKEN_SECONDS: Final = 365 * 24 * 3600
+"""A process cannot renew its token as kubelet does for a pod."""
+LAST_LINES: Final = 15
+DEADLINE: Final = 120.0
+
+Manifest = dict[str, Any]
+
+PROBE: Final[Manifest] = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"name": "probe"},
+    "spec": {
+        "containers": [
+            {"name": "main", "image": "none", "resources": {"limits": {"kubernetes.io/gpu": "50"}}},
+        ]
+    },
+}
+"""A pod that has to be routed and injected; it is never created."""
+
+
+def apply(cluster: Cluster, *, without: Collection[str] = ()) -> None:
+    """Apply `crds/` and the files of `manifests/base`, except those named in `without`; no pods are created."""
+    cluster.install_crds(ROOT / "crds")
+    files = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
+    for file in (BASE / name for name in files if Path(name).stem not in without):
+        for document in documents(file):
+            if document["kind"] not in WORKLOADS:
+                cluster.api.apply(document)
+
+
+def create_namespaces(cluster: Cluster) -> None:
+    """Create the namespaces of `manifests/base`: an agent needs that of the heartbeats."""
+    for document in documents(BASE / "namespace.yaml"):
+        cluster.api.apply(document)
+
+
+def documents(file: Path) -> list[Manifest]:
+    """Return the objects of a YAML file."""
+    return [document for document in yaml.safe_load_all(file.read_text()) if document]
+
+
+def account(cluster: Cluster, name: str, *, namespace: str = NAMESPACE) -> Path:
+    """Write a kubeconfig with a new token of a ServiceAccount of Berth's."""
+    path = f"/api/v1/namespaces/{namespace}/serviceaccounts/{name}/token"
+    answer = cluster.api.post(path, {"spec": {"expirationSeconds": TOKEN_SECONDS}})
+    file = cluster.folder / f"{name}.kubeconfig"
+    state.write_private(file, cluster.kubeconfig_for(answer["status"]["token"]))
+    return file
+
+
+def operator(kubeconfig: Path, *flags: str) -> list[str]:
+    """Return the command of an operator that needs the fence, as the shipped one does."""
+    own = ("--require-fence", *WITHOUT_SERVERS, "--log-format=text", f"--kubeconfig={kubeconfig}")
+    return [sys.executable, "-m", "berth_operator", *own, *flags]
+
+
+def start(cluster: Cluster) -> int:
+    """Start the operator, and return its process id."""
+    return cluster.run(OPERATOR, operator(account(cluster, "berth-operator")))
+
+
+def wait(cluster: Cluster, pid: int, *, nodes: Iterable[str]) -> None:
+    """Return when the operator leads, its policies are in force, and the Devices of the nodes have its conditions.
+
+    Raises:
+        DevclusterError: the operator ended.
+    """
+    names = set(nodes)
+
+    def serves() -> bool:
+        if not state.is_alive(pid):
+            raise DevclusterError("\n".join([f"the {OPERATOR} ended; its last lines:", *last_lines(cluster, OPERATOR)]))
+        return _leads(cluster) and names <= _judged(cluster) and routes(cluster, PROBE)
+
+    waiting.until(serves, deadline=DEADLINE, what="the operator and its policies", poll=0.2)
+
+
+def last_lines(cluster: Cluster, program: str) -> list[str]:
+    """Return the end of a program's log."""
+    return (cluster.folder / f"{program}.log").read_text(errors="replace").splitlines()[-LAST_LINES:]
+
+
+def routes(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
+    """Return whether the API server would route a pod to Berth and inject a variable into it."""
+    path = cluster.api.resource("pods").path(namespace="default")
+    try:
+        spec = cluster.api.request("POST", path, body=pod, query={"dryRun": "All"})["spec"]
+    except ApiError:  # The policy that refuses pods is in force before the one that routes them.
+        return False
+    return spec["schedulerName"] == SCHEDULER and "env" in spec["containers"][0]
+
+
+def _leads(cluster: Cluster) -> bool:
+    path = cluster.api.resource("leaderleases").path(namespace=NAMESPACE)
+    return any(lease["spec"].get("holderIdentity") for lease in cluster.api.get(path)["items"])
+
+
+def _judged(cluster: Cluster) -> set[str]:
+    """Return the Devices to which a leader has given conditions."""
+    devices = cluster.api.get(cluster.api.resource("devices").path())["items"]
+    return {device["metadata"]["name"] for device in devices if _has_ready(device)}
+
+
+def _has_ready(device: Manifest) -> bool:
+    return any(condition["type"] == "Ready" for condition in device.get("status", {}).get("conditions", ()))

@@ -1,0 +1,1 @@
+"""Programs and images: found, fetched or built once, and kept in the cache of the user."""
