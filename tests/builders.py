@@ -41,7 +41,7 @@ from berth_operator.core.values.request import (
     Toleration,
 )
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches.pod_watches import PodTable, Selection
+from berth_operator.state.watches.pod_watches import PodTable, WatchedPods
 
 Raw = dict[str, Any]
 
@@ -451,9 +451,9 @@ def score_values(module: Any, fleet: Fleet, request: PodRequest, fits: Mask) -> 
     return np.zeros(len(fleet.names)) if values is None else values
 
 
-def every_pod(cluster: Cluster) -> Selection:
+def every_pod(cluster: Cluster) -> WatchedPods:
     """Return the sink of pods, as if one watch showed the pods of all scheduler names."""
-    return Selection(PodTable(cluster), lambda _name: True)
+    return WatchedPods(PodTable(cluster), lambda _name: True)
 
 
 def relist(sink: Sink, objects: list[Raw], *, requested_at: float = 0.0) -> None:

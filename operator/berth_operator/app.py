@@ -32,7 +32,7 @@ from berth_operator.process.configured import Configured
 from berth_operator.process.fence import Fence
 from berth_operator.process.health import Watches
 from berth_operator.process.keepers import Keepers
-from berth_operator.process.life import Life, Loop, Parts
+from berth_operator.process.life import Life, Loop, ProcessParts
 from berth_operator.process.reloading import ConfigurationFile
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
@@ -74,7 +74,7 @@ class App:
         self._watches = Watches(lambda: reflectors, lambda: pods.reflectors, lambda: self._extender.reflectors)
         memo = self._make_memo()
         self.life = Life(
-            Parts(
+            ProcessParts(
                 cluster=self._cluster,
                 configured=self._configured,
                 file=self._make_file(configuration),

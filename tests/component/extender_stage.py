@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from berth_api.admission.routing import DEFAULT
-from berth_operator.apis.extender.extender import Extender, Options
+from berth_operator.apis.extender.extender import Extender, ExtenderOptions
 from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs
-from berth_operator.apis.extender.waiting import WaitingPods
+from berth_operator.apis.extender.waiting import ForeignWaitingPods
 from berth_operator.core.decision.policy import Policy
 from tests.builders import pod
 from tests.component.world import World
@@ -30,7 +30,7 @@ class Stage:
     """A world with an extender whose watch is driven by the test."""
 
     def __init__(self, world: World, policy: Callable[[str], Policy] = lambda _: Policy(), **options: Any) -> None:
-        self.world, self.waiting = world, WaitingPods()
+        self.world, self.waiting = world, ForeignWaitingPods()
         self.extender = Extender(
             cluster=world.cluster,
             binds=world.scheduler,
@@ -39,7 +39,7 @@ class Stage:
             policy=policy,
             term=lambda: world.term,
             is_waiting=self.waiting.__contains__,
-            options=Options(**{"schedulers": frozenset({DEFAULT}), "lease": "berth", **options}),
+            options=ExtenderOptions(**{"schedulers": frozenset({DEFAULT}), "lease": "berth", **options}),
         )
         self.waiting.on_gone = self.extender.pod_gone
         [(_, self.watch)] = self.waiting.sources([DEFAULT]).values()

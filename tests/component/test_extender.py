@@ -13,7 +13,7 @@ from aiohttp.test_utils import TestServer
 from prometheus_client import REGISTRY
 
 from berth_operator.apis.extender.protocol import MAX_BYTES
-from berth_operator.apis.extender.server import PATH, VERBS, Server
+from berth_operator.apis.extender.server import PATH, VERBS, ExtenderServer
 from berth_operator.core.decision.extender import NOT_BEST, UNKNOWN
 from tests.builders import A100, NVIDIA, device, entry, half, node, pod, whole
 from tests.component.extender_stage import HALF, WHOLE, Raw, Stage, asking
@@ -32,7 +32,7 @@ class Served:
     """A stage, and its HTTP server."""
 
     stage: Stage
-    server: Server
+    server: ExtenderServer
     url: str
     session: aiohttp.ClientSession
 
@@ -61,7 +61,7 @@ def furnished() -> World:
 @contextlib.asynccontextmanager
 async def served(world: World | None = None, **options: Any) -> AsyncIterator[Served]:
     stage = Stage(world or furnished(), **options)
-    server = Server(leads=lambda: stage.world.term is not None)
+    server = ExtenderServer(leads=lambda: stage.world.term is not None)
     server.extender = stage.extender
     async with (
         stage.world.running(),

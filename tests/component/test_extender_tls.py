@@ -13,7 +13,7 @@ import orjson
 import pytest
 from structlog.testing import capture_logs
 
-from berth_operator.apis.extender.server import PATH, Server
+from berth_operator.apis.extender.server import PATH, ExtenderServer
 from berth_operator.apis.serving.certificates import Files
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from tests.certificates import Authority
@@ -27,7 +27,7 @@ async def serving(certificate: ServedCertificate, clients: frozenset[str] = froz
     await certificate.load()
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    server = Server(leads=lambda: True, clients=clients)
+    server = ExtenderServer(leads=lambda: True, clients=clients)
     world = World()
     world.add_node("a")
     server.extender = Stage(world).extender

@@ -23,7 +23,7 @@ from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import Limits
 from berth_operator.apis.list_watch.cache import ReflectedCache
 from berth_operator.apis.list_watch.kinds import GROUP, KINDS, NODES, PODS, VERSION
-from berth_operator.apis.list_watch.server import Server
+from berth_operator.apis.list_watch.server import ListWatchServer
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.serving.certificates import Pair
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
@@ -88,7 +88,9 @@ class World:
         await certificate.load()
         reviews = Reviews(api=self.api, clock=asyncio.get_running_loop().time)
         access = Access(front_proxy=proxy, reviews=reviews, group=GROUP, version=VERSION)
-        self.server = Server(caches=self.caches, access=access, is_ready=lambda: self.is_ready, limits=self.limits)
+        self.server = ListWatchServer(
+            caches=self.caches, access=access, is_ready=lambda: self.is_ready, limits=self.limits
+        )
         runner = web.AppRunner(self.server.application(), handler_cancellation=True, shutdown_timeout=0.1)
         await runner.setup()
         await web.TCPSite(runner, "127.0.0.1", 0, ssl_context=certificate.tls).start()

@@ -29,7 +29,7 @@ from berth_operator.apis.visibility.explainer import Explainer
 from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, QUEUE, VERSION
 from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.apis.visibility.row_cache import KEPT_SECONDS, RowCache
-from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, Server
+from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, VisibilityServer
 from berth_operator.apis.visibility.service import connections
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
@@ -134,7 +134,7 @@ class World:
         raise ApiError(404, "NotFound", f"{namespace}/{name}")
 
     @contextlib.asynccontextmanager
-    async def served(self, replica: Replica, period: float = PERIOD) -> AsyncIterator[Server]:
+    async def served(self, replica: Replica, period: float = PERIOD) -> AsyncIterator[VisibilityServer]:
         proxy = FrontProxy(
             authorities=(self.folder / "trusted" / front_proxy.AUTHORITY).read_text(),
             allowed_names=frozenset({front_proxy.NAME}),
@@ -145,7 +145,7 @@ class World:
         certificate = ServedCertificate(source=replica.certificate, period=period, clients=clients, settle=0.0)
         await certificate.load()
         reviews = Reviews(api=self.api, clock=asyncio.get_running_loop().time)
-        server = Server(
+        server = VisibilityServer(
             access=Access(front_proxy=proxy, reviews=reviews, group=GROUP, version=VERSION),
             certificate=replica.certificate,
             relay=Relay(

@@ -1,6 +1,8 @@
 """Berth is written in plain English: words and turns that readers have to decode stay out."""
 
+import ast
 import re
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -71,3 +73,27 @@ def test_a_banned_turn_is_found(text: str) -> None:
 @pytest.mark.parametrize("text", ["Who leads?", "Return whether the pod fits.", "`beside` is a name", "besides"])
 def test_other_words_pass(text: str) -> None:
     assert banned(text) == []
+
+
+PROGRAMS = {
+    "berth-operator": ("operator/berth_operator",),
+    "berth-agent": ("agent/berth_agent",),
+    "kubectl-berth": ("kubectl/berth_kubectl",),
+    "shared": ("api/berth_api", "base/berth_base", "client/berth_client"),
+}
+
+
+def public_classes(folder: Path) -> Iterator[str]:
+    """Yield the names of the public classes of a package, without the Protocols by which a consumer narrows another."""
+    for path in folder.rglob("*.py"):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                bases = {getattr(getattr(base, "value", base), "id", "") for base in node.bases}
+                if "Protocol" not in bases:
+                    yield node.name
+
+
+@pytest.mark.parametrize("folders", PROGRAMS.values(), ids=PROGRAMS)
+def test_a_class_name_stands_for_one_thing_within_a_program(folders: tuple[str, ...]) -> None:
+    names = Counter(name for folder in folders for name in public_classes(ROOT / folder))
+    assert [name for name, number in names.items() if number > 1] == []

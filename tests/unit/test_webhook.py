@@ -16,7 +16,7 @@ from berth_api.request import Kind, Kinds
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations, Routing, patch
-from berth_operator.apis.webhook.validation import Validation, Verdict
+from berth_operator.apis.webhook.validation import Admitted, Validation
 from tests.builders import GPU, Raw, container, pod
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -80,7 +80,7 @@ def test_what_is_no_review_is_not_validated(body: bytes, message: str) -> None:
         review.validated(body, Validation())
 
 
-def judged(manifest: Raw, **validation: Any) -> Verdict:
+def judged(manifest: Raw, **validation: Any) -> Admitted:
     return Validation(**validation).judge({"kind": {"kind": "Pod"}, "namespace": "ns", "object": manifest})
 
 
@@ -112,7 +112,7 @@ def test_a_denial_is_an_answer_of_the_review() -> None:
 def test_a_scheduler_name_that_is_nearly_ours_is_a_question(name: str, meant: str) -> None:
     verdict = judged(pod("a", {GPU: "50"}, schedulerName=name), schedulers=("berth-scheduler", "berth-training"))
     question = (f'spec.schedulerName: "{name}"; did you mean {meant}?',) if meant else ()
-    assert verdict == Verdict(warnings=question)
+    assert verdict == Admitted(warnings=question)
 
 
 @pytest.mark.parametrize(
@@ -127,18 +127,18 @@ def test_a_scheduler_name_that_is_nearly_ours_is_a_question(name: str, meant: st
     ],
 )
 def test_what_may_fit_later_is_a_warning(fields: Raw, warning: str) -> None:
-    assert judged(pod("a", **fields, schedulerName="berth-scheduler")) == Verdict(warnings=(warning,))
+    assert judged(pod("a", **fields, schedulerName="berth-scheduler")) == Admitted(warnings=(warning,))
 
 
 def test_a_pod_that_has_a_node_is_read_by_no_scheduler() -> None:
-    assert judged(pod("a", {GPU: "1"}, schedulerName="berth-scheduler", on="node")) == Verdict()
+    assert judged(pod("a", {GPU: "1"}, schedulerName="berth-scheduler", on="node")) == Admitted()
 
 
 def test_devices_of_plug_ins_are_known() -> None:
     kinds = Kinds((Kind(name="npu", resources={"example.com/npu": 1}),))
     fields = {"annotations": {names.ALLOCATE_HINT: '{"npu": {}}'}, "schedulerName": "berth-scheduler"}
     manifest = pod("a", {"example.com/npu": "1"}, **fields)
-    assert judged(manifest, kinds=kinds) == Verdict()
+    assert judged(manifest, kinds=kinds) == Admitted()
     assert 'device-allocate-hint: "npu"; allowed are' in judged(manifest).denial
 
 

@@ -146,7 +146,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def _serve(self, wanted: routes.Route) -> None:
         match wanted:
-            case routes.View():
+            case routes.PageView():
                 self._send_file(INDEX)
             case routes.PageFile(path=path):
                 self._send_file(path)

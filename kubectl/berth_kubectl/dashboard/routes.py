@@ -46,7 +46,7 @@ class RefusedError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class View:
+class PageView:
     """The page; its script chooses the view by the path."""
 
 
@@ -75,7 +75,7 @@ class Relayed:
     watch: bool = False
 
 
-Route = View | PageFile | Context | Doctor | Relayed
+Route = PageView | PageFile | Context | Doctor | Relayed
 
 
 def route(target: str) -> Route:
@@ -86,7 +86,7 @@ def route(target: str) -> Route:
     """
     path, _, query = target.partition("?")
     if VIEWS.fullmatch(path):
-        return View()
+        return PageView()
     if path.startswith(FILES):
         return PageFile(path=path.removeprefix(FILES))
     if LISTS.fullmatch(path):

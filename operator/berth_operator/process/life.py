@@ -45,7 +45,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class ProcessParts:
     """What a process is made of."""
 
     cluster: Cluster
@@ -73,7 +73,7 @@ class Parts:
 class Life:
     """One process, from its standby to the end of its term."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: ProcessParts) -> None:
         self._parts = parts
         self._tasks: asyncio.TaskGroup | None = None
         """The tasks of the term; None until it has begun."""

@@ -6,7 +6,7 @@ import pytest
 from multidict import CIMultiDict, CIMultiDictProxy
 
 from berth_client.reviews import ACCESS_REVIEWS, Reviews, User
-from berth_operator.apis.aggregated.access import Access, ConfigurationError, FrontProxy, Headers
+from berth_operator.apis.aggregated.access import Access, FrontProxy, FrontProxyError, Headers
 from berth_operator.apis.aggregated.statuses import StatusError
 
 DATA = {
@@ -93,7 +93,7 @@ def test_users_that_are_not_anonymous_are_authenticated(pairs: list[tuple[str, s
     ],
 )
 def test_a_configuration_that_cannot_be_read_says_where(data: dict[str, str], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message):
+    with pytest.raises(FrontProxyError, match=message):
         front_proxy(**data)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from berth_operator.core.values.gpu_metrics import CardSample, Quantity
 from berth_operator.metrics.gpu import answers, exposition, families, services
 from berth_operator.metrics.gpu.answers import AnswerError
-from berth_operator.metrics.gpu.families import AGENT, DCGM, FAMILIES, OBSERVER_WARD, Collector, Family
+from berth_operator.metrics.gpu.families import AGENT, DCGM, FAMILIES, OBSERVER_WARD, Collector, MetricFamily
 
 MIB = 2**20
 Labels = dict[str, str]
@@ -76,7 +76,9 @@ CARD: dict[str, Labels] = {
         ),
     ],
 )
-def test_each_family_is_read_in_base_units(family: Family, raw: dict[str, float], expected: dict[str, float]) -> None:
+def test_each_family_is_read_in_base_units(
+    family: MetricFamily, raw: dict[str, float], expected: dict[str, float]
+) -> None:
     by_name, labels = family.by_name(), CARD[family.name]
     assert raw.keys() == by_name.keys()
     collector = Collector(family, max_age=60.0)

@@ -5,7 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
-from berth_operator.apis.list_watch.kinds import NODES, PODS, Kind
+from berth_operator.apis.list_watch.kinds import NODES, PODS, SourcedKind
 
 WHOLE = {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory": "16Gi", "kubernetes.io/gpu-memory-ratio": "100"}
 NONE_FREE = dict.fromkeys(WHOLE, "0")
@@ -41,7 +41,7 @@ def device(cards: list[Any], uses: list[Any], *conditions: Any) -> dict[str, Any
     return {"metadata": metadata("n1"), "spec": {"devices": cards}, "status": status}
 
 
-def served(kind: Kind, source: dict[str, Any]) -> dict[str, Any]:
+def served(kind: SourcedKind, source: dict[str, Any]) -> dict[str, Any]:
     obj: dict[str, Any] = orjson.loads(kind.entry(source).body)
     return obj
 
@@ -220,6 +220,6 @@ def test_a_node_name_that_is_no_label_value_is_left_out_of_the_labels() -> None:
         ),
     ],
 )
-def test_kubectl_shows_as_many_cells_as_columns(kind: Kind, source: Any, cells: list[Any]) -> None:
+def test_kubectl_shows_as_many_cells_as_columns(kind: SourcedKind, source: Any, cells: list[Any]) -> None:
     assert kind.entry(source).cells == [*cells, SINCE]
     assert len(cells) + 1 == len(kind.columns)

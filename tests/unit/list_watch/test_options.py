@@ -7,7 +7,7 @@ import pytest
 from berth_operator.apis.aggregated import options
 from berth_operator.apis.aggregated.kinds import Entry
 from berth_operator.apis.aggregated.statuses import StatusError
-from berth_operator.apis.list_watch.kinds import NODES, PODS, Kind
+from berth_operator.apis.list_watch.kinds import NODES, PODS, SourcedKind
 
 
 def entry(name: str = "p", namespace: str = "ns", node: str = "n1", **labels: str) -> Entry:
@@ -112,7 +112,7 @@ def test_options_are_read_as_the_api_server_reads_them(query: dict[str, str], fi
         (PODS, {"watch": "1", "sendInitialEvents": "true"}, 422, "resourceVersionMatch must be NotOlderThan"),
     ],
 )  # fmt: skip
-def test_what_cannot_be_meant_is_refused(kind: Kind, query: dict[str, str], code: int, message: str) -> None:
+def test_what_cannot_be_meant_is_refused(kind: SourcedKind, query: dict[str, str], code: int, message: str) -> None:
     with pytest.raises(StatusError) as caught:
         options.read(kind, "", query)
     assert caught.value.code == code

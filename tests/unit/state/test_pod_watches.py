@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches.pod_watches import PodTable, PodWatches, Selection
+from berth_operator.state.watches.pod_watches import PodTable, PodWatches, WatchedPods
 from tests.builders import GPU, NVIDIA, device, entry, node, pod, relist, whole
 
 Raw = dict[str, Any]
@@ -28,7 +28,7 @@ def held(name: str, minor: int, scheduler: str) -> Raw:
 
 def test_a_list_removes_only_pods_that_it_could_show(cluster: Cluster) -> None:
     table = PodTable(cluster)
-    ours, others = Selection(table, "ours".__eq__), Selection(table, "ours".__ne__)
+    ours, others = WatchedPods(table, "ours".__eq__), WatchedPods(table, "ours".__ne__)
     relist(ours, [held("a", 0, "ours"), pod("w", {GPU: "50"}, schedulerName="ours")])
     relist(others, [held("b", 1, "other")])
     assert cluster.fleet.charges.keys() == {"uid-a", "uid-b"}
@@ -40,7 +40,7 @@ def test_a_list_removes_only_pods_that_it_could_show(cluster: Cluster) -> None:
 
 
 def test_a_bind_is_one_event(cluster: Cluster) -> None:
-    pods = Selection(PodTable(cluster), lambda _name: True)
+    pods = WatchedPods(PodTable(cluster), lambda _name: True)
     pods.apply("ADDED", pod("a", {NVIDIA: "1"}))
     assert list(cluster.pending) == ["uid-a"]
     pods.apply("MODIFIED", held("a", 2, "ours"))
@@ -52,14 +52,14 @@ def test_a_bind_is_one_event(cluster: Cluster) -> None:
 
 def test_pods_pass_from_one_watch_to_another(cluster: Cluster) -> None:
     table = PodTable(cluster)
-    relist(Selection(table, "ours".__eq__), [held("a", 0, "ours"), held("b", 1, "ours")])
-    relist(Selection(table, "ours".__eq__), [held("a", 0, "ours"), pod("w", schedulerName="ours")])
+    relist(WatchedPods(table, "ours".__eq__), [held("a", 0, "ours"), held("b", 1, "ours")])
+    relist(WatchedPods(table, "ours".__eq__), [held("a", 0, "ours"), pod("w", schedulerName="ours")])
     table.leave("ours")
     assert not cluster.pending
     assert cluster.fleet.charges.keys() == {"uid-a"}
-    relist(Selection(table, lambda _name: True), [held("a", 0, "ours")])
+    relist(WatchedPods(table, lambda _name: True), [held("a", 0, "ours")])
     assert cluster.fleet.charges.keys() == {"uid-a"}
-    relist(Selection(table, lambda _name: True), [])
+    relist(WatchedPods(table, lambda _name: True), [])
     assert not cluster.fleet.charges
 
 

@@ -13,7 +13,7 @@ from berth_operator.apis.aggregated.frames import Form
 from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.documents import DOCUMENTS
-from berth_operator.apis.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, Kind
+from berth_operator.apis.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, RowKind
 from tests.builders import A100, pod, whole
 from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, reserved
 from tests.unit.visibility.test_row_cache import State
@@ -55,7 +55,7 @@ def test_options_that_cannot_be_read(query: Mapping[str, str], code: int, messag
 )
 @pytest.mark.looptime
 async def test_rows_are_selected_by_their_names_and_have_no_labels(
-    kind: Kind, query: Mapping[str, str], selected: list[str]
+    kind: RowKind, query: Mapping[str, str], selected: list[str]
 ) -> None:
     state = State()
     state.add_node("n1")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from berth_operator.apis.aggregated.statuses import StatusError
-from berth_operator.apis.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Budget, Sending, Slices, Turns
+from berth_operator.apis.visibility.slices import CHUNK, MAX_WAITING, PAUSE, SLICE, Sending, Slices, TurnBudget, Turns
 from tests.unit.visibility.iterations import iterations
 
 pytestmark = pytest.mark.looptime
@@ -68,7 +68,7 @@ async def test_one_watch_writes_in_an_iteration_of_the_loop() -> None:
 
 async def test_a_pause_follows_each_piece_of_work() -> None:
     clock = asyncio.get_running_loop().time
-    budget, began = Budget(clock), list[float]()
+    budget, began = TurnBudget(clock), list[float]()
 
     async def work() -> None:
         async with budget.turn():
@@ -81,7 +81,7 @@ async def test_a_pause_follows_each_piece_of_work() -> None:
 
 
 async def test_few_wait_for_their_turn() -> None:
-    budget = Budget(asyncio.get_running_loop().time)
+    budget = TurnBudget(asyncio.get_running_loop().time)
 
     async def work() -> None:
         async with budget.turn():

@@ -28,7 +28,7 @@ PeerCertificate = Mapping[str, Any]
 """A certificate that TLS has verified, as `ssl.SSLSocket.getpeercert` returns it."""
 
 
-class ConfigurationError(Exception):
+class FrontProxyError(Exception):
     """The ConfigMap about the front proxy cannot be read."""
 
 
@@ -51,7 +51,7 @@ class FrontProxy:
         """Read the ConfigMap.
 
         Raises:
-            ConfigurationError: a value is not what the API server writes.
+            FrontProxyError: a value is not what the API server writes.
         """
         data = configuration.get("data") or {}
         return cls(
@@ -101,9 +101,9 @@ def _listed(data: Mapping[str, str], name: str) -> tuple[str, ...]:
     try:
         values = orjson.loads(data.get(name) or "[]")
     except orjson.JSONDecodeError as error:
-        raise ConfigurationError(f"{name}: not JSON") from error
+        raise FrontProxyError(f"{name}: not JSON") from error
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ConfigurationError(f"{name}: not a list of strings")
+        raise FrontProxyError(f"{name}: not a list of strings")
     return tuple(values)
 
 

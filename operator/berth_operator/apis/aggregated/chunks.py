@@ -10,7 +10,7 @@ from typing import Self
 
 from berth_operator.apis.aggregated.continuation import Continuation
 from berth_operator.apis.aggregated.kinds import Entry
-from berth_operator.apis.aggregated.options import EXACT, Options
+from berth_operator.apis.aggregated.options import EXACT, ListOptions
 from berth_operator.apis.aggregated.statuses import expired
 from berth_operator.apis.aggregated.watch_cache import WatchCache
 
@@ -28,7 +28,7 @@ class Chunk:
     """Objects after this chunk; None for the last one and, as in the API server, for lists with selectors."""
 
     @classmethod
-    def of(cls, cache: WatchCache, wanted: Options) -> Self:
+    def of(cls, cache: WatchCache, wanted: ListOptions) -> Self:
         """Return the chunk that a client wants.
 
         Raises:

@@ -8,7 +8,7 @@ import structlog
 
 from berth_client.errors import CallError
 from berth_client.objects import Object
-from berth_operator.apis.aggregated.access import CONFIGURATION, ConfigurationError, FrontProxy
+from berth_operator.apis.aggregated.access import CONFIGURATION, FrontProxy, FrontProxyError
 
 RETRY_SECONDS: Final = 5.0
 
@@ -29,7 +29,7 @@ async def another(api: Api, known: FrontProxy | None, period: float) -> FrontPro
             await asyncio.sleep(period)
         try:
             current = _checked(FrontProxy.of(await api.get(CONFIGURATION)))
-        except (CallError, ConfigurationError) as error:
+        except (CallError, FrontProxyError) as error:
             log.warning("front proxy's configuration not read", path=CONFIGURATION, error=str(error))
             await asyncio.sleep(min(RETRY_SECONDS, period))
             continue
@@ -43,11 +43,11 @@ def _checked(front_proxy: FrontProxy) -> FrontProxy:
     """Return a configuration whose authorities TLS accepts.
 
     Raises:
-        ConfigurationError: it does not.
+        FrontProxyError: it does not.
     """
     if front_proxy.authorities:
         try:
             ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_verify_locations(cadata=front_proxy.authorities)
         except (ssl.SSLError, ValueError) as error:
-            raise ConfigurationError(f"requestheader-client-ca-file: {error}") from error
+            raise FrontProxyError(f"requestheader-client-ca-file: {error}") from error
     return front_proxy

@@ -69,7 +69,7 @@ class Selection:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ListOptions:
     """What a client wants of a list or a watch."""
 
     selection: Selection
@@ -94,7 +94,7 @@ class Options:
         return self.version == 0 if self.initial_events is None else self.initial_events
 
 
-def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> Options:
+def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> ListOptions:
     """Parse the query of a list or a watch; unknown parameters are ignored, as the API server does.
 
     Raises:
@@ -105,7 +105,7 @@ def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> Options:
         labels=label_selector(query.get("labelSelector", "")),
         fields=field_selector(kind, query.get("fieldSelector", "")),
     )
-    options = Options(
+    options = ListOptions(
         selection=selection,
         watch=_boolean(query, "watch") or False,
         version=_number(query, "resourceVersion"),
@@ -120,7 +120,7 @@ def read(kind: Kind, namespace: str, query: Mapping[str, str]) -> Options:
     return options if options.watch else _chunked(options, query.get("continue", ""))
 
 
-def _chunked(options: Options, token: str) -> Options:
+def _chunked(options: ListOptions, token: str) -> ListOptions:
     """Return the options of a list with the version that its chunk has to have, as the API server understands them."""
     if not token:
         is_exact = options.limit and options.version and not options.match
@@ -133,7 +133,7 @@ def _chunked(options: Options, token: str) -> Options:
     return replace(options, continuation=continuation, version=continuation.version, match=EXACT)
 
 
-def _contradiction(options: Options, query: Mapping[str, str]) -> str:
+def _contradiction(options: ListOptions, query: Mapping[str, str]) -> str:
     """Return what the API server would refuse, too; empty if it would not."""
     if options.match not in ("", EXACT, NOT_OLDER):
         return f'resourceVersionMatch: "{options.match}"; allowed are {EXACT}, {NOT_OLDER}'
@@ -142,13 +142,13 @@ def _contradiction(options: Options, query: Mapping[str, str]) -> str:
     return _contradiction_of_watch(options) if options.watch else _contradiction_of_list(options, query)
 
 
-def _contradiction_of_watch(options: Options) -> str:
+def _contradiction_of_watch(options: ListOptions) -> str:
     if options.initial_events is None:
         return "resourceVersionMatch: forbidden for watch unless sendInitialEvents is set" if options.match else ""
     return "" if options.match == NOT_OLDER else f"sendInitialEvents: resourceVersionMatch must be {NOT_OLDER}"
 
 
-def _contradiction_of_list(options: Options, query: Mapping[str, str]) -> str:
+def _contradiction_of_list(options: ListOptions, query: Mapping[str, str]) -> str:
     if options.initial_events is not None:
         return "sendInitialEvents: forbidden for list"
     if options.match and not query.get("resourceVersion"):

@@ -9,9 +9,9 @@ from typing import Final
 
 from berth_operator.apis.aggregated import frames
 from berth_operator.apis.aggregated.frames import BATCH, Form
-from berth_operator.apis.aggregated.options import Options
+from berth_operator.apis.aggregated.options import ListOptions
 from berth_operator.apis.aggregated.statuses import StatusError
-from berth_operator.apis.aggregated.watch_cache import Change, WatchCache
+from berth_operator.apis.aggregated.watch_cache import CacheChange, WatchCache
 
 BOOKMARK_SECONDS: Final = 30.0
 
@@ -22,7 +22,7 @@ Write = Callable[[bytes], Awaitable[None]]
 class Watch:
     """One watch: its place in the history, and the version up to which the client knows everything."""
 
-    def __init__(self, cache: WatchCache, form: Form, wanted: Options, *, seconds: float) -> None:
+    def __init__(self, cache: WatchCache, form: Form, wanted: ListOptions, *, seconds: float) -> None:
         """Begin a watch of `seconds`.
 
         Raises:
@@ -79,13 +79,13 @@ class Watch:
         self._bookmark_at = self._clock() + BOOKMARK_SECONDS
         return events + self._bookmark()
 
-    def _events(self, changes: Sequence[Change]) -> bytes:
+    def _events(self, changes: Sequence[CacheChange]) -> bytes:
         """Return the frames of the changes at our place."""
         if not self._wanted.selection.is_everything or self._wanted.version >= changes[0].entry.version:
             return b"".join(map(self._event, changes))
         return self._cache.joined(self._place, len(changes), self._form, lambda: b"".join(map(self._event, changes)))
 
-    def _event(self, change: Change) -> bytes:
+    def _event(self, change: CacheChange) -> bytes:
         """Return the frame of a change; empty if it does not concern this watch."""
         # A client may know a version of another replica that is ahead of this one.
         if self._wanted.version >= change.entry.version:

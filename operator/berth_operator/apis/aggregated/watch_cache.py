@@ -29,7 +29,7 @@ WAIT_SECONDS: Final = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
+class CacheChange:
     """One change of an object."""
 
     type: EventType
@@ -58,7 +58,7 @@ class WatchCache:
         self.kind = kind
         self.version = self.oldest = 0
         self._entries: dict[Key, Entry] = {}
-        self._history: deque[Change] = deque()
+        self._history: deque[CacheChange] = deque()
         self._bytes, self._limit = 0, history_bytes
         self._first = 0
         """The place of the first change in the history; places only grow."""
@@ -93,7 +93,7 @@ class WatchCache:
         previous = self._entries.pop(entry.key, None)
         if event_type != "DELETED":
             self._entries[entry.key] = entry
-        self._history.append(Change(type=event_type, entry=entry, previous=previous))
+        self._history.append(CacheChange(type=event_type, entry=entry, previous=previous))
         self._bytes += len(entry.body)
         self._joined.clear()
         while self._bytes > self._limit:
@@ -158,7 +158,7 @@ class WatchCache:
             raise expired(version, self.oldest)
         return self._first + bisect.bisect_right(self._history, version, key=lambda change: change.entry.version)
 
-    def read(self, place: int, limit: int) -> Sequence[Change]:
+    def read(self, place: int, limit: int) -> Sequence[CacheChange]:
         """Return the changes from a place on, at most `limit`.
 
         Raises:

@@ -64,7 +64,7 @@ class Pods(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
+class ExtenderOptions:
     """The settings of the extender."""
 
     schedulers: frozenset[str]
@@ -97,7 +97,7 @@ class Extender:
         policy: Callable[[str], Policy],
         term: Callable[[], int | None],
         is_waiting: Callable[[str], bool],
-        options: Options,
+        options: ExtenderOptions,
     ) -> None:
         self._cluster, self._fleet, self._binds, self._pods = cluster, cluster.fleet, binds, pods
         self._reporter, self._policy_of, self._term, self._options = reporter, policy, term, options

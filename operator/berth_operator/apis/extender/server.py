@@ -28,7 +28,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Server:
+class ExtenderServer:
     """Answers calls while this replica leads; before that, `extender` is None."""
 
     def __init__(self, *, leads: Callable[[], bool], clients: frozenset[str] = frozenset()) -> None:

@@ -8,9 +8,9 @@ import structlog
 
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.extender import endpoints
-from berth_operator.apis.extender.extender import Binds, Extender, Options
-from berth_operator.apis.extender.server import Server
-from berth_operator.apis.extender.waiting import WaitingPods
+from berth_operator.apis.extender.extender import Binds, Extender, ExtenderOptions
+from berth_operator.apis.extender.server import ExtenderServer
+from berth_operator.apis.extender.waiting import ForeignWaitingPods
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import KubeClient
@@ -38,8 +38,10 @@ class ExtenderService:
 
     def __init__(self, *, settings: Settings, client: KubeClient, leader: Leader) -> None:
         self._settings, self._client, self._term = settings, client, leader.term
-        self._waiting = WaitingPods()
-        self._server = Server(leads=self._leads, clients=frozenset(filter(None, settings.extender_clients.split(","))))
+        self._waiting = ForeignWaitingPods()
+        self._server = ExtenderServer(
+            leads=self._leads, clients=frozenset(filter(None, settings.extender_clients.split(",")))
+        )
         self.reflectors: Mapping[str, Reflector] = {
             title: Reflector(api=client, source=source, sink=table, max_backoff=FEW_CLIENTS_BACKOFF)
             for title, (source, table) in self._waiting.sources(settings.extended).items()
@@ -88,7 +90,7 @@ class ExtenderService:
             )
 
 
-def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: WaitingPods) -> Extender:
+def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: ForeignWaitingPods) -> Extender:
     return Extender(
         cluster=leader.cluster,
         binds=leader.binds,
@@ -97,7 +99,7 @@ def _extender(settings: Settings, client: KubeClient, leader: Leader, waiting: W
         policy=leader.policy,
         term=leader.term,
         is_waiting=waiting.__contains__,
-        options=Options(
+        options=ExtenderOptions(
             schedulers=frozenset(settings.extender_schedulers.split(",")),
             nodes=settings.extender_nodes,
             score=settings.extender_score,

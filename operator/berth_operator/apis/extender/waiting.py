@@ -13,7 +13,7 @@ from berth_operator.state.watches.sinks import Table
 Object = dict[str, Any]
 
 
-class WaitingPods:
+class ForeignWaitingPods:
     """Remembers the UIDs of the pods that wait."""
 
     def __init__(self) -> None:

@@ -10,7 +10,7 @@ from berth_client.objects import Object
 from berth_client.reflector import EventType
 from berth_operator.apis.aggregated.kinds import Entry, Key
 from berth_operator.apis.aggregated.watch_cache import HISTORY_BYTES, WatchCache
-from berth_operator.apis.list_watch.kinds import Kind
+from berth_operator.apis.list_watch.kinds import SourcedKind
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -18,7 +18,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class ReflectedCache(WatchCache):
     """Objects and history of one kind; the sink of a reflector."""
 
-    def __init__(self, kind: Kind, *, history_bytes: int = HISTORY_BYTES) -> None:
+    def __init__(self, kind: SourcedKind, *, history_bytes: int = HISTORY_BYTES) -> None:
         super().__init__(kind, history_bytes=history_bytes)
         self._convert = kind.entry
 

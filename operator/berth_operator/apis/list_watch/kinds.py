@@ -29,7 +29,7 @@ NODE_FIELD: Final = "spec.node_name"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind(kinds.Kind):
+class SourcedKind(kinds.Kind):
     """One kind of object; there are exactly those in `KINDS`."""
 
     group: str = GROUP
@@ -203,7 +203,7 @@ def _pod_cells(obj: Object) -> Cells:
     return [spec["node_name"], len(ids), obj["status"]["last_changed_time"], ", ".join(ids)]
 
 
-NODES: Final = Kind(
+NODES: Final = SourcedKind(
     name="GpuNode",
     plural="gpunodes",
     namespaced=False,
@@ -220,7 +220,7 @@ NODES: Final = Kind(
     cells=_node_cells,
     convert=gpu_node,
 )
-PODS: Final = Kind(
+PODS: Final = SourcedKind(
     name="GpuPod",
     plural="gpupods",
     namespaced=True,

@@ -25,8 +25,8 @@ from berth_operator.apis.aggregated import front_proxies
 from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import Limits
 from berth_operator.apis.list_watch.cache import ReflectedCache
-from berth_operator.apis.list_watch.kinds import GROUP, KINDS, VERSION, Kind
-from berth_operator.apis.list_watch.server import Server
+from berth_operator.apis.list_watch.kinds import GROUP, KINDS, VERSION, SourcedKind
+from berth_operator.apis.list_watch.server import ListWatchServer
 from berth_operator.apis.serving import certificates, listening
 from berth_operator.apis.serving.certificates import ApiService, Files, Shared
 from berth_operator.apis.serving.settings import ServerSettings
@@ -127,7 +127,7 @@ class Api:
         granted = Access(front_proxy=front_proxy, reviews=self._reviews, group=GROUP, version=VERSION)
         most = self._settings.max_watches
         limits = Limits(watches=most, watches_of_user=most // 2)
-        server = Server(caches=self._caches, access=granted, is_ready=lambda: self.is_ready, limits=limits)
+        server = ListWatchServer(caches=self._caches, access=granted, is_ready=lambda: self.is_ready, limits=limits)
         runner = web.AppRunner(server.application(), access_log=None, shutdown_timeout=1.0, handler_cancellation=True)
         await runner.setup()
         try:
@@ -161,7 +161,7 @@ class Api:
         )
 
 
-def _reflector(client: KubeClient, kind: Kind, cache: ReflectedCache) -> Reflector:
+def _reflector(client: KubeClient, kind: SourcedKind, cache: ReflectedCache) -> Reflector:
     # Unchanged: the times of GpuPods and GpuNodes are in the managed fields.
     source = Source(path=kind.path, transform=lambda obj: obj)
     return Reflector(api=client, source=source, sink=cache, on_bookmark=lambda version: cache.advance(int(version)))

@@ -18,18 +18,18 @@ from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
 from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
-from berth_operator.apis.aggregated.options import Options
+from berth_operator.apis.aggregated.options import ListOptions
 from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
 from berth_operator.apis.aggregated.statuses import not_found
 from berth_operator.apis.aggregated.watch import Watch
 from berth_operator.apis.aggregated.watch_cache import WatchCache
 from berth_operator.apis.list_watch import discovery, openapi
-from berth_operator.apis.list_watch.kinds import API_VERSION, GROUP, Kind
+from berth_operator.apis.list_watch.kinds import API_VERSION, GROUP, SourcedKind
 
 DOCUMENTS: Final = {path: orjson.dumps(body) for path, body in {**discovery.DOCUMENTS, **openapi.DOCUMENTS}.items()}
 
 
-class Server:
+class ListWatchServer:
     """Answers requests from the caches.
 
     Attributes:
@@ -39,7 +39,7 @@ class Server:
     def __init__(
         self,
         *,
-        caches: Mapping[Kind, WatchCache],
+        caches: Mapping[SourcedKind, WatchCache],
         access: Access,
         is_ready: Callable[[], bool],
         limits: Limits,
@@ -81,7 +81,7 @@ class Server:
         await self._access.check_path(request[USER], request.path)
         return as_json(DOCUMENTS[request.path])
 
-    async def _one(self, kind: Kind, request: web.Request) -> web.StreamResponse:
+    async def _one(self, kind: SourcedKind, request: web.Request) -> web.StreamResponse:
         """Return one object."""
         namespace, name = request.match_info.get("namespace", ""), request.match_info["name"]
         await self._access.check_resource(request[USER], "get", kind.plural, namespace=namespace, name=name)
@@ -93,7 +93,7 @@ class Server:
             raise not_found(f'{kind.plural}.{GROUP} "{name}" not found')
         return as_json(form.one(entry))
 
-    async def _collection(self, kind: Kind, request: web.Request) -> web.StreamResponse:
+    async def _collection(self, kind: SourcedKind, request: web.Request) -> web.StreamResponse:
         """Return a list, or serve a watch."""
         namespace = request.match_info.get("namespace", "")
         wanted = options.read(kind, namespace, request.query)
@@ -105,7 +105,9 @@ class Server:
             return await self._watch(self._caches[kind], form, wanted, request)
         return await _list(self._caches[kind], form, wanted)
 
-    async def _watch(self, cache: WatchCache, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
+    async def _watch(
+        self, cache: WatchCache, form: Form, wanted: ListOptions, request: web.Request
+    ) -> web.StreamResponse:
         """Serve a watch, unless there are too many."""
         with self.watches.one_of(request[USER].name):
             # As in the API server, only a watch that begins with the state waits for its version.
@@ -114,10 +116,10 @@ class Server:
             return await requests.serve_watch(request, watch, self._limits.write_seconds)
 
 
-async def _list(cache: WatchCache, form: Form, wanted: Options) -> web.StreamResponse:
+async def _list(cache: WatchCache, form: Form, wanted: ListOptions) -> web.StreamResponse:
     await cache.wait_for(wanted.version)
     return as_json(form.many(Chunk.of(cache, wanted)))
 
 
-def _form(kind: Kind, request: web.Request) -> Form:
+def _form(kind: SourcedKind, request: web.Request) -> Form:
     return frames.form(kind, request.headers.get("Accept", ""), request.query.get("includeObject", ""))

@@ -17,7 +17,7 @@ from berth_client.objects import Object
 from berth_operator.apis.aggregated.statuses import not_found, too_many, unavailable
 from berth_operator.apis.visibility import explanation, sources
 from berth_operator.apis.visibility.explanation import PodId, bare_object
-from berth_operator.apis.visibility.slices import Budget, Slices
+from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
@@ -70,7 +70,7 @@ class Explainer:
         """(namespace, name) -> when it was explained, and the explanation."""
         self._buckets: dict[str, Bucket] = {}
         """User -> what is left of their rate."""
-        self._budget = Budget(cluster.clock)
+        self._budget = TurnBudget(cluster.clock)
         self._queue: tuple[float, dict[str, Place]] | None = None
         """When the order of the queue was computed, and the places by UID."""
 

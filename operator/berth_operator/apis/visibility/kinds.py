@@ -20,7 +20,7 @@ EXPLANATIONS: Final = "explanation"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Kind(kinds.Kind):
+class RowKind(kinds.Kind):
     """One kind of row; there are exactly those in `KINDS`."""
 
     group: str = GROUP
@@ -53,7 +53,7 @@ def _holder_cells(row: Object) -> Cells:
     return [row["node"], devices, owned_by, row["since"], row["endsBy"], row["scheduler"]]
 
 
-FLEET: Final = Kind(
+FLEET: Final = RowKind(
     name="FleetNode",
     plural="fleet",
     namespaced=False,
@@ -67,7 +67,7 @@ FLEET: Final = Kind(
     ),
     cells=_fleet_cells,
 )
-QUEUE: Final = Kind(
+QUEUE: Final = RowKind(
     name="QueuedPod",
     plural="queue",
     namespaced=True,
@@ -82,7 +82,7 @@ QUEUE: Final = Kind(
     cells=_queue_cells,
     rank=lambda row: int(row["position"]),
 )
-HOLDERS: Final = Kind(
+HOLDERS: Final = RowKind(
     name="Holder",
     plural="holders",
     namespaced=True,

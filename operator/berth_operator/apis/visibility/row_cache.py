@@ -20,7 +20,7 @@ from berth_operator.apis.aggregated.kinds import NAME_FIELD, NAMESPACE_FIELD, Ce
 from berth_operator.apis.aggregated.options import Selection
 from berth_operator.apis.aggregated.statuses import internal_error
 from berth_operator.apis.aggregated.watch_cache import WatchCache
-from berth_operator.apis.visibility.kinds import API_VERSION, Kind
+from berth_operator.apis.visibility.kinds import API_VERSION, RowKind
 from berth_operator.apis.visibility.slices import LoopTurns, Sending, Slices
 from berth_operator.metrics import counters
 
@@ -60,7 +60,7 @@ class Row(NamedTuple):
 class Source(Protocol):
     """Where the rows of a kind come from."""
 
-    kind: Kind
+    kind: RowKind
     is_volatile: bool
     """Whether rows have fields that change with time alone; these are updated for lists, and for new watches."""
 

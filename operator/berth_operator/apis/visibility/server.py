@@ -24,17 +24,17 @@ from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
 from berth_operator.apis.aggregated.chunks import Chunk
 from berth_operator.apis.aggregated.frames import Form
-from berth_operator.apis.aggregated.options import EXACT, Options
+from berth_operator.apis.aggregated.options import EXACT, ListOptions
 from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
 from berth_operator.apis.aggregated.statuses import expired, unavailable
 from berth_operator.apis.aggregated.watch import Watch
 from berth_operator.apis.visibility.certificate import ReplicaCertificate
 from berth_operator.apis.visibility.documents import DOCUMENTS
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, KINDS, PODS, Kind
+from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, KINDS, PODS, RowKind
 from berth_operator.apis.visibility.relay import REPLICA, Relay
 from berth_operator.apis.visibility.row_cache import RowCache
-from berth_operator.apis.visibility.slices import Budget, Slices
+from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.metrics import counters
 
 MIN_COMPRESSED: Final = 128 * 1024
@@ -48,11 +48,11 @@ IS_RELAYED: Final = web.RequestKey("is_relayed", bool)
 class Leading:
     """What a leader answers from."""
 
-    caches: Mapping[Kind, RowCache]
+    caches: Mapping[RowKind, RowCache]
     explainer: Explainer
 
 
-class Server:
+class VisibilityServer:
     """Answers requests.
 
     Attributes:
@@ -73,7 +73,7 @@ class Server:
         self._access, self._certificate, self._relay = access, certificate, relay
         self._leading, self._leads, self._limits = leading, leads, limits
         self.watches = OpenWatches(limits)
-        self._lists = Budget(time.monotonic)
+        self._lists = TurnBudget(time.monotonic)
 
     def application(self) -> web.Application:
         """Return the aiohttp application."""
@@ -121,7 +121,7 @@ class Server:
         await self._access.check_path(request[USER], request.path)
         return as_json(BODIES[request.path])
 
-    async def _collection(self, kind: Kind, request: web.Request) -> web.StreamResponse:
+    async def _collection(self, kind: RowKind, request: web.Request) -> web.StreamResponse:
         """Return a list, or serve a watch."""
         namespace = request.match_info.get("namespace", "")
         wanted = options.read(kind, namespace, request.query)
@@ -137,7 +137,9 @@ class Server:
                     counters.VISIBILITY_WATCHES.set(len(self.watches) - 1)
         return await self._collected(kind, form, wanted, request)
 
-    async def _collected(self, kind: Kind, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
+    async def _collected(
+        self, kind: RowKind, form: Form, wanted: ListOptions, request: web.Request
+    ) -> web.StreamResponse:
         if (leading := self._ours(request)) is None:
             return await self._relay.send(request)
         cache = leading.caches[kind]
@@ -168,7 +170,9 @@ class Server:
 
     # --- the leader ---------------------------------------------------------------------------------------------
 
-    async def _watch(self, cache: RowCache, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
+    async def _watch(
+        self, cache: RowCache, form: Form, wanted: ListOptions, request: web.Request
+    ) -> web.StreamResponse:
         with cache.watched():
             await cache.refresh()
             if wanted.version > cache.version:
@@ -177,7 +181,7 @@ class Server:
             watch = Watch(cache, form, wanted, seconds=requests.duration(wanted.seconds))
             return await requests.serve_watch(request, watch, self._limits.write_seconds, cache.sending.paced)
 
-    async def _list(self, cache: RowCache, form: Form, wanted: Options, request: web.Request) -> web.StreamResponse:
+    async def _list(self, cache: RowCache, form: Form, wanted: ListOptions, request: web.Request) -> web.StreamResponse:
         async with self._lists.turn():
             if wanted.match != EXACT:
                 # Each rendering takes room in the history, from which the rest of a list comes.
@@ -185,7 +189,7 @@ class Server:
             body = await self._rendered(cache, form, wanted)
         return await _compressed(body, request)
 
-    async def _rendered(self, cache: RowCache, form: Form, wanted: Options) -> bytes:
+    async def _rendered(self, cache: RowCache, form: Form, wanted: ListOptions) -> bytes:
         """Return a list.
 
         Raises:

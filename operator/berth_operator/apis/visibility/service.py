@@ -24,7 +24,7 @@ from berth_operator.apis.visibility.explainer import Explainer, Pods
 from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
 from berth_operator.apis.visibility.relay import Relay
 from berth_operator.apis.visibility.row_cache import RowCache, Source
-from berth_operator.apis.visibility.server import Leading, Server
+from berth_operator.apis.visibility.server import Leading, VisibilityServer
 from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.clients.kube import KubeClient
@@ -143,10 +143,10 @@ class VisibilityService:
             await runner.cleanup()
         return another
 
-    def _server(self, access: Access, shared: ReplicaCertificate) -> Server:
+    def _server(self, access: Access, shared: ReplicaCertificate) -> VisibilityServer:
         settings, election = self._settings, self._election
         most = settings.visibility_max_watches
-        return Server(
+        return VisibilityServer(
             access=access,
             certificate=shared,
             relay=Relay(

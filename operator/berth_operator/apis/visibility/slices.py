@@ -60,7 +60,7 @@ class Slices:
         self.spent += time.thread_time() - began
 
 
-class Budget:
+class TurnBudget:
     """Work that clients cause: one piece at a time, each followed by a pause that is a multiple of it."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

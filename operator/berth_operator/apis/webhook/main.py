@@ -21,7 +21,7 @@ from berth_operator.apis.serving.settings import ServerSettings
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations, Routing
-from berth_operator.apis.webhook.server import Server
+from berth_operator.apis.webhook.server import WebhookServer
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.plugins import kinds_of
@@ -111,7 +111,7 @@ async def _serve_by(source: Source, settings: WebhookSettings, validation: Valid
     )
     routing = Routing(scheduler=validation.schedulers[0])
     certificate = ServedCertificate(source=source, period=settings.period)
-    server = Server(certificate=certificate, responders=review.responders(mutations, routing, validation))
+    server = WebhookServer(certificate=certificate, responders=review.responders(mutations, routing, validation))
     await server.serve(str(settings.address), settings.port)
 
 

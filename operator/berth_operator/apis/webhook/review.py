@@ -10,7 +10,7 @@ import orjson
 
 from berth_api.admission.injection import Object
 from berth_operator.apis.webhook.mutations import Mutations, Rewriting, Routing, patch
-from berth_operator.apis.webhook.validation import Validation, Verdict
+from berth_operator.apis.webhook.validation import Admitted, Validation
 
 VERSION: Final = "admission.k8s.io/v1"
 
@@ -75,7 +75,7 @@ def validated(body: bytes, validation: Validation) -> dict[str, Any]:
     return {"apiVersion": VERSION, "kind": "AdmissionReview", "response": response}
 
 
-def _judged(verdict: Verdict) -> dict[str, Any]:
+def _judged(verdict: Admitted) -> dict[str, Any]:
     response: dict[str, Any] = {"allowed": not verdict.denial}
     if verdict.denial:
         code = HTTPStatus.UNPROCESSABLE_ENTITY

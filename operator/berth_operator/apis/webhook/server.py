@@ -17,7 +17,7 @@ MAX_BYTES: Final = 8 * 2**20
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Server:
+class WebhookServer:
     """Answers the API server."""
 
     def __init__(self, *, certificate: ServedCertificate, responders: Mapping[str, Responder]) -> None:

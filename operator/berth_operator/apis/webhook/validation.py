@@ -34,7 +34,7 @@ _OWN: Final = f"{names.GROUP}/"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Admitted:
     """What the API server answers to a user."""
 
     denial: str = ""
@@ -42,7 +42,7 @@ class Verdict:
     warnings: tuple[str, ...] = ()
 
 
-ACCEPTED: Final = Verdict()
+ACCEPTED: Final = Admitted()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +53,7 @@ class Validation:
     """The scheduler names of Berth's profiles."""
     kinds: Kinds = BUILT_IN
 
-    def judge(self, review: Object) -> Verdict:
+    def judge(self, review: Object) -> Admitted:
         """Return the verdict on the object of an AdmissionReview's request.
 
         Raises:
@@ -68,12 +68,12 @@ class Validation:
             return ACCEPTED  # no scheduler reads it
         pod = _pod(template, body["metadata"], review.get("namespace") or "default")
         if not self._is_ours(pod, is_template=kind != _POD):
-            return Verdict(warnings=tuple(self._of_others(pod)))
+            return Admitted(warnings=tuple(self._of_others(pod)))
         parsed = pods.pending(pods.transform(pod), self.kinds)
         if not parsed.error:
-            return Verdict(warnings=tuple(_doubts(pod, parsed)))
+            return Admitted(warnings=tuple(_doubts(pod, parsed)))
         problem = invalid_request(parsed.error)
-        return Verdict(denial=problem) if kind == _POD else Verdict(warnings=(problem,))
+        return Admitted(denial=problem) if kind == _POD else Admitted(warnings=(problem,))
 
     def _is_ours(self, pod: Object, *, is_template: bool) -> bool:
         """Return whether our scheduler reads the pod; pods of a template may be routed to it when they are created."""

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice, product
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import numpy as np
 
@@ -23,9 +23,6 @@ from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import AlikeKey, PendingPod, PodRequest
-
-if TYPE_CHECKING:
-    from berth_operator.core.decision.gang import Gang
 
 TRIES: Final = 16
 """Choices for one gang."""
@@ -71,8 +68,11 @@ class _Option:
     """The lowest is best: subdevices that come last, whether too few are free for all, the score, the label."""
 
 
-def choices(fleet: Fleet, gang: "Gang", pods: Sequence[PendingPod], policy: Policy) -> list[Choice]:
-    """Return the choices for a gang, the best first; `pods` are its members, the largest first."""
+def choices(fleet: Fleet, held: Sequence[str], pods: Sequence[PendingPod], policy: Policy) -> list[Choice]:
+    """Return the choices for a gang, the best first.
+
+    `held` are the UIDs of its members that have a node, `pods` the others, the largest first.
+    """
     counts = Counter(each.request.alike_key for each in pods)
     if len(fleet.intern_table.models) * len(fleet.intern_table.kinds) <= 1 or set(counts) == {None}:
         return [ANY]
@@ -84,7 +84,7 @@ def choices(fleet: Fleet, gang: "Gang", pods: Sequence[PendingPod], policy: Poli
     by_key = {
         key: options
         for key, count in counts.items()
-        if key is not None and (options := of_key(key, count).options(_held(fleet, gang, key)))
+        if key is not None and (options := of_key(key, count).options(_held(fleet, held, key)))
     }
     combined = [_combined(list(by_key), each) for each in islice(product(*by_key.values()), MAX_COMBINED)]
     return sorted(combined, key=lambda each: each.is_last)[:TRIES]
@@ -149,9 +149,9 @@ class _Members:
             yield divmod(number, len(kinds))
 
 
-def _held(fleet: Fleet, gang: "Gang", key: AlikeKey) -> list[Variant]:
+def _held(fleet: Fleet, uids: Sequence[str], key: AlikeKey) -> list[Variant]:
     """Return the models and kinds that members with a node hold, the most frequent first."""
-    charges = (fleet.charges[uid] for uid in gang.held if uid in fleet.charges)
+    charges = (fleet.charges[uid] for uid in uids if uid in fleet.charges)
     variants = Counter(
         fleet.cards[GPU].variant(fleet.rows[charge.node], grant)
         for charge in charges

@@ -45,7 +45,7 @@ REJECTED_BEFORE: Final = -1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reasons:
+class RejectedNodes:
     """Why nodes were not chosen, by their names."""
 
     failed: Mapping[str, str]
@@ -106,14 +106,14 @@ def further(fleet: Fleet, chosen: Placement, policy: Policy, bias: Floats, *, co
 
 def reasons(
     fleet: Fleet, pod: PendingPod, policy: Policy, names: Sequence[str], rows: Indices, *, others: str
-) -> Reasons:
+) -> RejectedNodes:
     """Return the first reason against each node; `others` is the reason for nodes that pass every filter."""
     texts, number, never = _first_reasons(fleet, pod.request, policy, rows, others)
     failed: dict[str, str] = {}
     unresolvable: dict[str, str] = {}
     for name, text, is_never in zip(names, number[rows].tolist(), (never[rows] | (rows < 0)).tolist(), strict=True):
         (unresolvable if is_never else failed)[name] = texts[text]
-    return Reasons(failed=failed, unresolvable={**unresolvable, **dict.fromkeys(_unknown(names, rows), UNKNOWN)})
+    return RejectedNodes(failed=failed, unresolvable={**unresolvable, **dict.fromkeys(_unknown(names, rows), UNKNOWN)})
 
 
 def _unknown(names: Sequence[str], rows: Indices) -> list[str]:

@@ -170,7 +170,7 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | 
     """Try the choices of GPUs: the first that holds all members, or else the one that holds most of them."""
     pods = sorted(gang.members, key=order)
     outcomes: list[_Outcome] = []
-    for choice in alike.choices(fleet, gang, pods, policy):
+    for choice in alike.choices(fleet, gang.held, pods, policy):
         best = max((each for each in outcomes if each.suffices(gang)), key=_Outcome.number, default=None)
         if best is not None and choice.is_last:
             # Whole cards suffice, so subdevices are not needed.

@@ -78,7 +78,7 @@ def preempt_gang(
         return None
     members = sorted((replace(each, nominated_node="") for each in gang.members), key=order)
     found: list[GangPreemption] = []
-    for choice in alike.choices(fleet, gang, members, policy):
+    for choice in alike.choices(fleet, gang.held, members, policy):
         stage = fleet.copy()
         for nominee in lower_priority_nominees(stage, gang):
             stage.withdraw(nominee.uid)

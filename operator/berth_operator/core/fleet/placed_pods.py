@@ -6,20 +6,30 @@ costs only one look at an attribute.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Protocol, Self
 
 import numpy as np
 
-from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.copies import with_own
 from berth_operator.core.values.charge import Charge
-
-if TYPE_CHECKING:
-    from berth_operator.core.fleet.fleet import Fleet
 
 Amounts = tuple[tuple[str, int], ...]
 Handles = tuple[str, ...]
 """The names of what a grant holds by name."""
+
+
+class Placing(Protocol):
+    """The members of a Fleet that say where pods are, and what they have."""
+
+    rows: dict[str, int]
+    resources: dict[str, int]
+    charges: dict[str, Charge]
+    requested: Column
+
+    @property
+    def cards(self) -> Mapping[str, Cards]:
+        """The cards by device type."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +85,7 @@ class PlacedPods:
     """By device type."""
 
     @classmethod
-    def of(cls, fleet: "Fleet", charges: Sequence[Charge]) -> "PlacedPods":
+    def of(cls, fleet: Placing, charges: Sequence[Charge]) -> "PlacedPods":
         """Return the columns of pods that are placed in a Fleet."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
         amount_columns, amounts = _amounts(fleet.resources, [each.resources for each in charges], len(fleet.requested))
@@ -124,7 +134,7 @@ class PlacedPodsCache:
         if self._all is not None:
             self._moved.add(uid)
 
-    def current(self, fleet: "Fleet") -> PlacedPods:
+    def current(self, fleet: Placing) -> PlacedPods:
         """Return the current columns; they may include pods that are gone, which `numbers` leaves out."""
         if self._all is None or len(self._all.charges) + len(self._moved) > 2 * len(fleet.charges):
             self._number = {}
@@ -156,7 +166,7 @@ class PlacedPodsCache:
         return placed
 
 
-def _parts(fleet: "Fleet", device_type: str, charges: Sequence[Charge], rows: Indices) -> Parts:
+def _parts(fleet: Placing, device_type: str, charges: Sequence[Charge], rows: Indices) -> Parts:
     cards = fleet.cards[device_type]
     # One flat list: a list per pod would be most of the cost, because there are many pods.
     held = [(pod, grant) for pod, each in enumerate(charges) for grant in each.grants if grant.type == device_type]

@@ -21,7 +21,7 @@ class Series:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class MetricFamily:
     """The series of one exporter."""
 
     name: str
@@ -37,7 +37,7 @@ class Family:
         return {each.name: each for each in self.series}
 
 
-AGENT: Final = Family(
+AGENT: Final = MetricFamily(
     name="berth-agent",
     uuid_label="UUID",
     node_label="node",
@@ -51,7 +51,7 @@ AGENT: Final = Family(
         Series(name="berth_gpu_power_limit_watts", quantity=Quantity.POWER_LIMIT),
     ),
 )
-DCGM: Final = Family(
+DCGM: Final = MetricFamily(
     name="dcgm-exporter",
     uuid_label="UUID",
     node_label="Hostname",
@@ -67,7 +67,7 @@ DCGM: Final = Family(
         Series(name="DCGM_FI_DEV_POWER_MGMT_LIMIT", quantity=Quantity.POWER_LIMIT),
     ),
 )
-OBSERVER_WARD: Final = Family(
+OBSERVER_WARD: Final = MetricFamily(
     name="observerward",
     uuid_label="uuid",
     node_label="kubernetes_node",
@@ -86,7 +86,7 @@ FAMILIES: Final = (AGENT, DCGM, OBSERVER_WARD)
 class Collector:
     """What one family measured of the cards, series by series."""
 
-    def __init__(self, family: Family, max_age: float) -> None:
+    def __init__(self, family: MetricFamily, max_age: float) -> None:
         """Create an empty collector; what was measured more than `max_age` seconds ago is left out."""
         self._family, self._max_age = family, max_age
         self._ages: dict[tuple[str, str], float] = {}
@@ -123,12 +123,12 @@ def of_values(values: Mapping[Quantity, float]) -> Values:
     return tuple(values.get(each, UNKNOWN) for each in Quantity)
 
 
-def ages(family: Family) -> str:
+def ages(family: MetricFamily) -> str:
     """Return the PromQL query for the seconds since each card was measured, by the clock of Prometheus."""
     return f"time() - max by {_labels(family)} (timestamp({family.series[0].name}{family.selector}))"
 
 
-def values(family: Family, series: Series, seconds: float) -> str:
+def values(family: MetricFamily, series: Series, seconds: float) -> str:
     """Return the PromQL query for each card's value, if it is not older than some seconds.
 
     Of a card that is scraped several times it is the worst value.
@@ -137,5 +137,5 @@ def values(family: Family, series: Series, seconds: float) -> str:
     return f"{worst} by {_labels(family)} (last_over_time({series.name}{family.selector}[{round(seconds)}s]))"
 
 
-def _labels(family: Family) -> str:
+def _labels(family: MetricFamily) -> str:
     return f"({family.uuid_label}, {family.node_label})"

@@ -17,7 +17,7 @@ from berth_client.errors import CallError
 from berth_operator.core.values.gpu_metrics import CardSample
 from berth_operator.metrics.gpu import exposition, families, services
 from berth_operator.metrics.gpu.answers import AnswerError, vector
-from berth_operator.metrics.gpu.families import FAMILIES, Collector, Family
+from berth_operator.metrics.gpu.families import FAMILIES, Collector, MetricFamily
 from berth_operator.metrics.gpu.fetching import Fetcher, FetchError
 
 Object = Mapping[str, Any]
@@ -92,7 +92,7 @@ class Prometheus:
         log.info("Prometheus found", url=self._found)
         return self._found
 
-    async def _samples(self, url: str, family: Family) -> Iterable[CardSample]:
+    async def _samples(self, url: str, family: MetricFamily) -> Iterable[CardSample]:
         collector = Collector(family, self._max_age)
         await self._ask(url, families.ages(family), collector.add_age)
         for series in family.series if collector.knows_cards else ():

@@ -67,7 +67,7 @@ class PodTable:
             self.cluster.remove_pending(uid)
 
 
-class Selection:
+class WatchedPods:
     """The pods of some scheduler names, as a reflector's sink."""
 
     def __init__(self, table: PodTable, includes: Callable[[str], bool]) -> None:
@@ -106,12 +106,12 @@ class PodWatches:
         for name in followed - self._ended.keys():
             self._join(name, tasks)
         self._stop(OTHERS)
-        self._start(tasks, OTHERS, _of_others(followed), Selection(self._table, lambda name: name not in followed))
+        self._start(tasks, OTHERS, _of_others(followed), WatchedPods(self._table, lambda name: name not in followed))
 
     def _join(self, name: str, tasks: asyncio.TaskGroup) -> None:
         alive, ended = (pods_where(f"spec.schedulerName={name},{phases}") for phases in (ALIVE, ENDED))
         self._ended[name] = sinks.ended_pods(self._table.cluster)
-        self._start(tasks, f"pods of {name}", alive, Selection(self._table, name.__eq__))
+        self._start(tasks, f"pods of {name}", alive, WatchedPods(self._table, name.__eq__))
         self._start(tasks, f"ended pods of {name}", replace(ended, transform=groups.transform_ended), self._ended[name])
 
     def _leave(self, name: str) -> None:

@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from berth_kubectl.dashboard import files, routes
-from berth_kubectl.dashboard.routes import Context, Doctor, PageFile, RefusedError, Relayed, Route, View
+from berth_kubectl.dashboard.routes import Context, Doctor, PageFile, PageView, RefusedError, Relayed, Route
 from berth_kubectl.transport.request import Request
 from tests.dashboard import BASE, FLEET, Desk
 
 LONGEST = ".".join(["a" * 63] * 3 + ["a" * 61])
 SERVED: dict[str, Route] = {
-    "/": View(),
-    "/?colour=use&group=zone&search=%3Cb%3E": View(),
-    "/queue": View(),
-    "/holders?namespace=ml": View(),
-    "/health": View(),
-    "/pods/ml/train-0.a": View(),
-    f"/pods/ml/{LONGEST}": View(),
+    "/": PageView(),
+    "/?colour=use&group=zone&search=%3Cb%3E": PageView(),
+    "/queue": PageView(),
+    "/holders?namespace=ml": PageView(),
+    "/health": PageView(),
+    "/pods/ml/train-0.a": PageView(),
+    f"/pods/ml/{LONGEST}": PageView(),
     "/page/script/main.js": PageFile(path="script/main.js"),
     "/api/context": Context(),
     "/api/doctor": Doctor(),
