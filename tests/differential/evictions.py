@@ -10,7 +10,8 @@ from random import Random
 from typing import Any, Final
 
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import Preemption, preempt
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache.cluster import Cluster as State
 from berth_operator.state.objects import nodes, pods

@@ -28,7 +28,6 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
     NEVER,
     TERMINATING,
-    Preemption,
     add_preemption,
     nominated_fit,
     nominated_pods,
@@ -36,6 +35,7 @@ from berth_operator.core.decision.preemption import (
     not_tried,
     preempt,
 )
+from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change

@@ -25,8 +25,9 @@ from berth_operator.core.decision import assigned, cycle, extender
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.messages import cut, invalid_request
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import more_victims, nominated_fit, released, violations
+from berth_operator.core.decision.preemption import more_victims, nominated_fit, violations
 from berth_operator.core.decision.record import RecordError, binding
+from berth_operator.core.decision.victims import released
 from berth_operator.core.fleet.cards import Indices
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge

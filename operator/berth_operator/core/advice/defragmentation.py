@@ -24,7 +24,8 @@ from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import candidate_rows, is_local, released
+from berth_operator.core.decision.preemption import candidate_rows
+from berth_operator.core.decision.victims import is_local, released
 from berth_operator.core.decision.what_if import WhatIf, sets
 from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet

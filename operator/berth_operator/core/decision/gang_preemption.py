@@ -28,15 +28,13 @@ from berth_operator.core.decision.gang import (
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
-    LOWEST_PRIORITY,
-    OFFSET,
-    Preemption,
     candidate_rows,
     has_lower,
     preempt,
     ranked_rows,
     without_lower_priority,
 )
+from berth_operator.core.decision.victims import LOWEST_PRIORITY, OFFSET, Preemption
 from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge

@@ -8,7 +8,8 @@ from berth_api.request.model import ModelConstraint
 from berth_operator.core.decision import cycle, extender
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import more_victims, released
+from berth_operator.core.decision.preemption import more_victims
+from berth_operator.core.decision.victims import released
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import add, card, cards, charge, fleet, gpus, grant, inventory, node_info, waiting

@@ -16,15 +16,8 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.preemption import (
-    MAX_COUPLED_NODES,
-    Preemption,
-    WithoutLowerPriority,
-    has_lower,
-    nominated_fit,
-    not_helpful,
-    preempt,
-)
+from berth_operator.core.decision.preemption import WithoutLowerPriority, has_lower, nominated_fit, not_helpful, preempt
+from berth_operator.core.decision.victims import MAX_COUPLED_NODES, Preemption
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
