@@ -25,8 +25,8 @@ from berth_operator.controllers.reconcile.sums import OURS
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo, DeviceInventory, NodeInfo

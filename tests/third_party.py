@@ -6,9 +6,9 @@ from typing import Any
 from berth_api.allocation import Grant
 from berth_api.request import Kind, Part
 from berth_operator.core.allocators import simple
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import AllocationPolicy, DevicePlugin
 from berth_operator.core.plugins.containment import contained
 from berth_operator.core.values.request import PodRequest

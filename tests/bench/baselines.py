@@ -18,8 +18,8 @@ from berth_api.request.model import ModelConstraint
 from berth_api.resources import CPU
 from berth_operator.core.allocators import grants
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 from tests.bench.openb import SHARES, Task
 

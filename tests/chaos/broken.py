@@ -55,7 +55,7 @@ EDITS: Final[Mapping[str, Edit]] = {
         shows_as=frozenset({FindingKind.OVERBOOKED, FindingKind.ENDED_TERM}),
     ),
     "charging by UUID off": Edit(
-        file=Path("operator/berth_operator/core/fleet/cards.py"),
+        file=Path("operator/berth_operator/core/fleet/nodes/cards.py"),
         before='self.places[row].get(grant.id) if grant.id else (grant.minor, "")',
         after='(grant.minor, "")',
         kinds=("minors_permuted", "minors_permuted_at_a_reboot"),

@@ -10,7 +10,7 @@ from berth_operator.core.advice.defragmentation import Advice, Move
 from berth_operator.core.advice.free_report import NOTHING_LEFT, Left, by_model
 from berth_operator.core.advice.simulate import Outcome
 from berth_operator.core.decision.cycle import Failure, Placement
-from berth_operator.core.fleet.cards import shown_minors
+from berth_operator.core.fleet.nodes.cards import shown_minors
 from berth_operator.core.values.request import PendingPod
 
 Report = dict[str, Any]

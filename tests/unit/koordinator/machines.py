@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 from typing import Any, Final
 
-from berth_operator.core.fleet.cards import LINKS, NVLINK
+from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
 from berth_operator.core.values.inventory import CardInfo
 from tests.builders import card
 

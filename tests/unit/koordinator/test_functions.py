@@ -16,7 +16,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import PlacedPods
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.inventory import Functions
 from berth_operator.core.values.request import PodRequest
 from tests.builders import asks, charge, fleet, hints, inventory, other_card, waiting, with_functions

@@ -13,7 +13,7 @@ from berth_operator.core import allocators
 from berth_operator.core.allocators import simple
 from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.column_cache import ALL as ALL_ROWS
+from berth_operator.core.fleet.arrays.column_cache import ALL as ALL_ROWS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest

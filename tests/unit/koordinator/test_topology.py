@@ -13,8 +13,8 @@ from berth_api import names
 from berth_operator.core.allocators import topology
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import CARD_STRATEGIES, Policy
-from berth_operator.core.fleet.cards import LINKS, NVLINK
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PodRequest
 from tests.builders import (

@@ -28,7 +28,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import more_victims, nominated_fit, violations
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.decision.victims import released
-from berth_operator.core.fleet.cards import Indices
+from berth_operator.core.fleet.nodes.cards import Indices
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod

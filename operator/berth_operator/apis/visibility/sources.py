@@ -16,7 +16,7 @@ from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
 from berth_operator.core.advice.holders import holder_row, holds_devices
-from berth_operator.core.fleet.column_cache import ColumnCache
+from berth_operator.core.fleet.arrays.column_cache import ColumnCache
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import CHUNK, Place, places, sorted_in_steps
 from berth_operator.core.values.charge import Charge

@@ -11,8 +11,8 @@ from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, 
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_api.values import keys
-from berth_operator.core.fleet.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
+from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.cache.views import NodeView

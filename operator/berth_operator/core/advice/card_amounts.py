@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from berth_api.allocation import FUNCTIONS, mig
-from berth_operator.core.fleet.cards import Cards, Column
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
+from berth_operator.core.fleet.nodes.cards import Cards, Column
 
 
 def offers(cards: Cards, rows: Rows = ALL) -> Iterator[tuple[str, Column, Column]]:

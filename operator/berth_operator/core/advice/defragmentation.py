@@ -27,9 +27,9 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import candidate_rows
 from berth_operator.core.decision.victims import is_local, released
 from berth_operator.core.decision.what_if import WhatIf, sets
-from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import PlacedPods
+from berth_operator.core.fleet.nodes.cards import Indices, Mask
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.charge import Charge

@@ -22,8 +22,8 @@ from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter, cordon, node_ready
 from berth_operator.core.filters.reasons import join_reasons
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_NEAREST: Final = 5

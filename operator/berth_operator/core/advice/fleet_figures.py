@@ -15,8 +15,8 @@ from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_api.resources import CPU
 from berth_operator.core.allocators import least_waste
-from berth_operator.core.fleet.cards import Cards, Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards, Mask
 
 SIZES: Final = (1, 2, 4, 8)
 """Numbers of whole GPUs for which fragmentation is computed."""

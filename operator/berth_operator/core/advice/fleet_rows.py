@@ -10,11 +10,11 @@ from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice import summary
 from berth_operator.core.advice.card_amounts import offers
-from berth_operator.core.fleet.card_columns import UNMEASURED
-from berth_operator.core.fleet.cards import Cards
-from berth_operator.core.fleet.column_cache import only
+from berth_operator.core.fleet.arrays.column_cache import only
+from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.intern_table import Wiring
+from berth_operator.core.fleet.nodes.card_columns import UNMEASURED
+from berth_operator.core.fleet.nodes.cards import Cards
 from berth_operator.core.values.gpu_metrics import Quantity
 
 Row = dict[str, Any]

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from berth_operator.core.advice.card_amounts import offers
-from berth_operator.core.fleet.cards import Cards, Column, Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
 
 Place = tuple[str, str, str]
 """Node, device type and model."""

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from berth_operator.core.fleet.cards import card_id, is_listed, shown_minors
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
+from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_minors
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 

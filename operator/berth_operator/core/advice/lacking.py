@@ -15,9 +15,9 @@ from berth_operator.core.allocators import candidates, subdevices
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import missing_devices
-from berth_operator.core.fleet.cards import Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL
+from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.values.request import PodRequest
 
 MAX_CARDS: Final = 64

@@ -12,9 +12,9 @@ import numpy as np
 
 from berth_api import allocation, names
 from berth_operator.core.advice.card_amounts import offers
-from berth_operator.core.fleet.cards import LINKS, NVLINK, Cards, card_id, is_listed, shown_minors
+from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.intern_table import Wiring
+from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK, Cards, card_id, is_listed, shown_minors
 
 Resources = dict[str, str]
 Amounts = Mapping[str, int]

@@ -22,9 +22,9 @@ from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE, LAST, PLUGIN_UNIT, REPLICA, Part, SubdeviceRule, Unit
 from berth_api.values.caching import sized_cache
 from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
-from berth_operator.core.fleet.cards import Column, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.plugins import AllocationPolicy, Allocator
 from berth_operator.core.values.request import PodRequest
 

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from berth_operator.core.fleet.cards import Cards, Column, Indices
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices
 
 
 def cost(cards: Cards, row: int, slots: Indices, *, spread: bool) -> Column:

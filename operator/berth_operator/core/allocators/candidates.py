@@ -8,9 +8,9 @@ import numpy as np
 from berth_api.allocation import EXCLUSIVES, PCIE_LEVEL, REPLICAS
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import AMOUNTS, CARD, INSTANCE, ONLY, PLUGIN_UNIT, Part
-from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, only, pick
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, only, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
 from berth_operator.core.values.request import PodRequest
 
 _CAP: Final = 2**56

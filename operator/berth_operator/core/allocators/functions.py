@@ -4,9 +4,9 @@ import numpy as np
 
 from berth_api.allocation import Function
 from berth_api.request import Part
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 
 
 def free(fleet: Fleet, part: Part, rows: Rows = ALL) -> Mask:

@@ -24,9 +24,9 @@ from berth_operator.core.allocators import (
     topology,
 )
 from berth_operator.core.allocators.topology import Candidates, Companions
-from berth_operator.core.fleet.cards import Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, only
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, only
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from berth_api.allocation import Grant
 from berth_api.request import Part
-from berth_operator.core.fleet.cards import Cards, Column, Indices
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices
 
 
 def cheapest(

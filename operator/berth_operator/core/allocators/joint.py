@@ -24,9 +24,9 @@ from berth_operator.core.allocators import best_fit, candidates, gpu, grants, re
 from berth_operator.core.allocators.regions import ANY_NUMBER
 from berth_operator.core.allocators.switches import UNKNOWN_SWITCH
 from berth_operator.core.allocators.topology import Companions
-from berth_operator.core.fleet.cards import Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 

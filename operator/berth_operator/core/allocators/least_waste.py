@@ -14,9 +14,9 @@ import numpy as np
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
 from berth_operator.core.allocators import candidates
-from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices
-from berth_operator.core.fleet.column_cache import ALL, Rows, only, pick
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, only, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices
 from berth_operator.core.values.request import PodRequest
 
 _HUNDREDTHS: Final = tuple(RESOURCES[GPU].index(name) for name in (GPU_CORE, GPU_MEMORY_RATIO))

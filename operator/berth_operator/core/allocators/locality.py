@@ -15,11 +15,11 @@ import numpy.typing as npt
 from berth_api.names import GPU
 from berth_api.request import GpuTopology, Part
 from berth_api.values.caching import sized_cache
-from berth_operator.core.fleet.cards import NVLINK, Column, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, pick
-from berth_operator.core.fleet.columns import sealed
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.arrays.columns import sealed
+from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.intern_table import Wiring
+from berth_operator.core.fleet.nodes.cards import NVLINK, Column, Mask
 from berth_operator.core.values.request import PodRequest
 
 LinkScores = npt.NDArray[np.float64]

@@ -13,9 +13,9 @@ from berth_api.allocation import Grant
 from berth_api.request import INSTANCE, Part
 from berth_api.values import listing
 from berth_operator.core.allocators import subdevices
-from berth_operator.core.fleet.cards import Cards, Column, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 

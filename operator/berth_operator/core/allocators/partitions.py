@@ -17,9 +17,9 @@ from berth_api.request import Part, PartitionSpec
 from berth_api.values.caching import sized_cache
 from berth_operator.core.allocators import locality, topology
 from berth_operator.core.allocators.topology import Candidates
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 
 _WORTH: Final = {8: 10_000, 4: 100, 2: 1}

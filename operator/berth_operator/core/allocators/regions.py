@@ -14,9 +14,9 @@ from berth_api.names import GPU
 from berth_api.request import Part
 from berth_operator.core.allocators import locality, partitions
 from berth_operator.core.allocators.locality import UNKNOWN_PLACE, Locality
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 
 ANY_NUMBER: Final = 256

@@ -10,9 +10,9 @@ from berth_api.names import GPU, GPU_MEMORY, RDMA
 from berth_api.request import PLUGIN_UNIT, Part
 from berth_api.values import listing
 from berth_operator.core.allocators import candidates
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import ALL
+from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 
 WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"

@@ -11,9 +11,9 @@ from berth_api.request import Part
 from berth_operator.core.allocators import best_fit, candidates, functions, grants, locality, shortage
 from berth_operator.core.allocators.locality import UNKNOWN_PLACE, Locality
 from berth_operator.core.allocators.switches import Numbers
-from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 

@@ -16,9 +16,9 @@ from berth_api.allocation import REPLICAS, Grant
 from berth_api.names import GPU
 from berth_api.request import EQUAL, NEVER, NVIDIA_GPU, NVIDIA_SHARED, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates, gpu, grants, partitions, shortage, subdevices
-from berth_operator.core.fleet.cards import REPLICA_NAMES, Cards, Column, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import REPLICA_NAMES, Cards, Column, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 

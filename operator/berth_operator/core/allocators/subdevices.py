@@ -15,9 +15,9 @@ from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import CARD, INSTANCE, Part
 from berth_operator.core.allocators import candidates, locality, shortage
 from berth_operator.core.allocators.locality import Locality
-from berth_operator.core.fleet.cards import SHARED, Cards, Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import SHARED, Cards, Column, Indices, Mask
 from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 

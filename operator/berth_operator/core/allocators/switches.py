@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.values.caching import sized_cache
-from berth_operator.core.fleet.cards import Column, Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 
 Switch = tuple[int, ...]
 """For each part, how many cards under the switch can serve it; at most the number that the part requests."""

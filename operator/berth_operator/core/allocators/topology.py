@@ -34,9 +34,9 @@ from berth_api.request import Part
 from berth_api.values.caching import sized_cache
 from berth_operator.core.allocators import locality
 from berth_operator.core.allocators.locality import ANYWHERE, LinkScores, Locality
-from berth_operator.core.fleet.cards import Column, Indices, Mask
+from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.intern_table import Wiring
+from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 
 MAX_SETS: Final = 20_000
 SEEDS: Final = 32

@@ -20,8 +20,8 @@ from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import feasible, totals
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import AlikeKey, PendingPod, PodRequest
 
 TRIES: Final = 16

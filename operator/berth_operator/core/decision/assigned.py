@@ -5,8 +5,8 @@ import numpy as np
 from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig
 from berth_api.objects import device_text
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.fleet.cards import Cards
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards
 
 
 def devices(fleet: Fleet, placement: Placement) -> str:

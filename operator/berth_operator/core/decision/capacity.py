@@ -11,9 +11,9 @@ import numpy as np
 from berth_api.request import Part
 from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
-from berth_operator.core.fleet.cards import Column, Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "capacity"

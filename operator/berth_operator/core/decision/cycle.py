@@ -30,8 +30,8 @@ from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
 from berth_operator.core.filters import Filter, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import volume_choice
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes

@@ -25,8 +25,8 @@ from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.filters import Filter, host_ports, injected, node_ready, resources, supported
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.filters.reasons import join_reasons
-from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.values.mounts import NO_MOUNTS
 from berth_operator.core.values.request import PendingPod, PodRequest
 

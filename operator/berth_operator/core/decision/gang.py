@@ -26,9 +26,9 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide, failu
 from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
-from berth_operator.core.fleet.cards import Column, Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.labels import ABSENT, Numbers
+from berth_operator.core.fleet.nodes.cards import Column, Mask
+from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
 from berth_operator.core.values.affinity import NO_AFFINITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import PodVolumes

@@ -35,8 +35,8 @@ from berth_operator.core.decision.preemption import (
     without_lower_priority,
 )
 from berth_operator.core.decision.victims import LOWEST_PRIORITY, OFFSET, Preemption
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 

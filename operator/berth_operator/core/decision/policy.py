@@ -10,8 +10,8 @@ from berth_operator.core import filters, scores
 from berth_operator.core.allocators import BUILT_IN, Allocators
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.devices import DeviceFilter
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import NO_PLUGINS, Chooser, DevicePlugin, Score
 from berth_operator.core.scores import genius
 from berth_operator.core.scores.genius import Genius, GeniusWeights

@@ -31,8 +31,8 @@ from berth_operator.core.decision.victims import Preemption, VictimSearch, excer
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import count_reasons
-from berth_operator.core.fleet.cards import Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest

@@ -7,8 +7,8 @@ from typing import Any, Final
 from berth_api import allocation, names
 from berth_api.allocation import Grant
 from berth_operator.core.decision.cycle import Placement
-from berth_operator.core.fleet.cards import is_listed
 from berth_operator.core.fleet.kubelet_allocation import Mismatch
+from berth_operator.core.fleet.nodes.cards import is_listed
 from berth_operator.core.values import limits
 
 MAX_OWN: Final = 200 * 1024

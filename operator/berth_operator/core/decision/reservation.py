@@ -22,11 +22,11 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
-from berth_operator.core.fleet.cards import Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL
+from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
-from berth_operator.core.fleet.placed_pods import PlacedPods
+from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest

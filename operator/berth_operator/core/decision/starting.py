@@ -13,8 +13,8 @@ from berth_api.names import GPU
 from berth_api.request import is_device
 from berth_operator.core.filters import Filter, measured_memory, node_ready, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.starting import is_startup_taint
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import Handles, PlacedPods
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
+from berth_operator.core.fleet.pods.placed_pods import Handles, PlacedPods
 from berth_operator.core.values.request import PodRequest
 
 

@@ -8,9 +8,9 @@ from berth_operator.core import allocators
 from berth_operator.core.allocators import Allocators
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 

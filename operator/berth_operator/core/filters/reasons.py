@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.nodes.cards import Mask
 
 Reasons = Iterator[tuple[str, Mask]]
 

@@ -7,9 +7,9 @@ import numpy.typing as npt
 
 from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.filters import node_affinity, node_selector
-from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.arrays.tally import Counts
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.tally import Counts
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.affinity import Peers, PodSelection, TopologySpreadConstraint
 from berth_operator.core.values.request import PodRequest
 

@@ -9,8 +9,8 @@ from berth_operator.core.filters import volume_binding
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import volume_choice
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.storage import Volume
 from berth_operator.core.values.verdict import Change, Verdict

@@ -6,9 +6,9 @@ import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.mounts import Use
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.storage import READ_WRITE_ONCE_POD

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.labels import ABSENT
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.nodes.labels import ABSENT
 
 Counts = npt.NDArray[Any]
 Amounts = npt.NDArray[np.float64]

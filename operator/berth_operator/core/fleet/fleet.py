@@ -20,22 +20,22 @@ from berth_api.request import BUILT_IN, Kinds
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import SizedCache
-from berth_operator.core.fleet import columns
-from berth_operator.core.fleet.affinity_index import AffinityIndex
-from berth_operator.core.fleet.cards import RESOURCES, Cards, Column, Indices, Mask
-from berth_operator.core.fleet.column_cache import ALL, ColumnCache, Rows, pick
-from berth_operator.core.fleet.columns import sealed
-from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.images import Images
-from berth_operator.core.fleet.intern_table import InternTable
-from berth_operator.core.fleet.keyed_masks import KeyedMasks
-from berth_operator.core.fleet.labels import Labels
-from berth_operator.core.fleet.node_columns import NodeColumns, node_columns
-from berth_operator.core.fleet.placed_pods import PlacedPodsCache
-from berth_operator.core.fleet.ports import Ports
-from berth_operator.core.fleet.prepared import Prepared
-from berth_operator.core.fleet.volumes import Volumes
-from berth_operator.core.fleet.workload import Workload
+from berth_operator.core.fleet.arrays import columns
+from berth_operator.core.fleet.arrays.column_cache import ALL, ColumnCache, Rows, pick
+from berth_operator.core.fleet.arrays.columns import sealed
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.intern_table import InternTable
+from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
+from berth_operator.core.fleet.arrays.prepared import Prepared
+from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices, Mask
+from berth_operator.core.fleet.nodes.images import Images
+from berth_operator.core.fleet.nodes.labels import Labels
+from berth_operator.core.fleet.nodes.node_columns import NodeColumns, node_columns
+from berth_operator.core.fleet.pods.affinity_index import AffinityIndex
+from berth_operator.core.fleet.pods.placed_pods import PlacedPodsCache
+from berth_operator.core.fleet.pods.ports import Ports
+from berth_operator.core.fleet.pods.workload import Workload
+from berth_operator.core.fleet.storage.volumes import Volumes
 from berth_operator.core.values.affinity import NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values

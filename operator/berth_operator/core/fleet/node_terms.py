@@ -6,8 +6,8 @@ from functools import reduce
 import numpy as np
 
 from berth_api.values.selectors import Requirement
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import NodeTerm
 
 

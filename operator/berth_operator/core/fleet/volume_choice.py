@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_operator.core.fleet import node_terms
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.columns import sealed
+from berth_operator.core.fleet.arrays.columns import sealed
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.volumes import Rows
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.storage.volumes import Rows
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, Mounts, PodVolumes
 from berth_operator.core.values.storage import NO_PROVISIONER, Claim, StorageClass, Terms
 

@@ -16,9 +16,9 @@ import numpy.typing as npt
 from berth_api.allocation import Grant
 from berth_api.plugins import in_one_line
 from berth_api.request import Part
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import ALL, Rows
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import AllocationPolicy, Allocator, DevicePlugin, PluginFailedError, Score
 from berth_operator.core.values.request import PodRequest
 

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.resources import CPU, MEMORY
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.scores import utilization
 from berth_operator.core.values.request import PodRequest
 

@@ -5,9 +5,9 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.scores import utilization
 from berth_operator.core.values.request import PodRequest
 

@@ -11,10 +11,10 @@ import numpy as np
 
 from berth_operator.core.filters import node_affinity, node_selector, spreading
 from berth_operator.core.filters.spreading import HOSTNAME, Amounts
-from berth_operator.core.fleet.cards import Mask
+from berth_operator.core.fleet.arrays.tally import Counts
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.labels import ABSENT
-from berth_operator.core.fleet.tally import Counts
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.nodes.labels import ABSENT
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "default-spread"

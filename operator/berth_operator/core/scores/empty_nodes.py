@@ -17,9 +17,9 @@ import numpy.typing as npt
 from berth_api.names import GPU
 from berth_api.request.model import ModelConstraint
 from berth_api.resources import CPU
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 
 PRICE: Final = 5.0
 """Hundredths of a card that an empty node is worth for each card of the pods that it is kept for."""

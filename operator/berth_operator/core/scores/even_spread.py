@@ -12,8 +12,8 @@ import numpy as np
 from berth_operator.core.filters import spreading
 from berth_operator.core.filters.spreading import HOSTNAME, Amounts
 from berth_operator.core.fleet import domains
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.affinity import TopologySpreadConstraint
 from berth_operator.core.values.request import PodRequest
 

@@ -23,10 +23,10 @@ from berth_api.request import CARD, INSTANCE, PLUGIN_UNIT, REPLICA, Part
 from berth_api.resources import CPU
 from berth_operator.core import allocators
 from berth_operator.core.allocators import gpu, least_waste
-from berth_operator.core.fleet.cards import Cards, Column, Mask
-from berth_operator.core.fleet.column_cache import Rows, pick
+from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.workload import Typical
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
+from berth_operator.core.fleet.pods.workload import Typical
 from berth_operator.core.scores import empty_nodes
 from berth_operator.core.values.request import PodRequest
 

@@ -21,10 +21,10 @@ import numpy.typing as npt
 
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY
 from berth_api.request import CARD
-from berth_operator.core.fleet.card_columns import UNMEASURED
-from berth_operator.core.fleet.cards import Cards, Mask
-from berth_operator.core.fleet.columns import read_only
+from berth_operator.core.fleet.arrays.columns import read_only
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.card_columns import UNMEASURED
+from berth_operator.core.fleet.nodes.cards import Cards, Mask
 from berth_operator.core.values.gpu_metrics import Quantity
 from berth_operator.core.values.inventory import CardFacts
 from berth_operator.core.values.request import PodRequest

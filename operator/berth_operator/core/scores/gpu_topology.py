@@ -8,9 +8,9 @@ import numpy.typing as npt
 from berth_api.names import GPU
 from berth_api.request import Part
 from berth_operator.core.allocators import candidates, locality
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "gpu-topology"

@@ -6,8 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_operator.core.fleet import node_terms
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "node-affinity"

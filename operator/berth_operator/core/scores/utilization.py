@@ -9,9 +9,9 @@ from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.request import CARD, PLUGIN_UNIT, Part
 from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates, gpu
-from berth_operator.core.fleet.cards import Column
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Column
 from berth_operator.core.values.request import PodRequest
 
 BOTH: Final = slice(0, 2)

@@ -12,8 +12,8 @@ from typing import Final
 import numpy as np
 
 from berth_api.names import GPU
-from berth_operator.core.fleet.card_columns import NEVER
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.card_columns import NEVER
 from berth_operator.core.values.gpu_metrics import CardSample
 from berth_operator.state.cache.waker import Waker
 

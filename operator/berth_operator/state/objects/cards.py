@@ -15,7 +15,7 @@ from berth_api.resources import quantity
 from berth_api.values import interning
 from berth_api.values.caching import sized_cache
 from berth_api.values.selectors import Labels
-from berth_operator.core.fleet.cards import LINKS, NVLINK
+from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
 from berth_operator.core.values.inventory import NO_FACTS, CardFacts, CardInfo, Functions, Links
 
 Resources = tuple[tuple[str, str | int], ...]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from berth_operator.core.fleet.ports import ALL_ADDRESSES
+from berth_operator.core.fleet.pods.ports import ALL_ADDRESSES
 from berth_operator.core.values.request import HostPort
 
 Object = Mapping[str, Any]

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from berth_operator.core.advice.fleet_rows import fleet_row, nodes
-from berth_operator.core.fleet.cards import NVLINK
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100,

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from berth_operator.core.advice.summary import nodes, summary
-from berth_operator.core.fleet.cards import LINKS, NVLINK
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import LINKS, NVLINK
 from berth_operator.core.values.charge import Charge
 from tests.builders import (
     A100,

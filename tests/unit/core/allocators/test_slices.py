@@ -17,8 +17,8 @@ from berth_api.values.selectors import EVERYTHING
 from berth_operator.core.decision import capacity
 from berth_operator.core.decision.cycle import Failure, Placement, decide, feasible
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import REPLICA_NAMES
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import REPLICA_NAMES
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest
 from tests.builders import (

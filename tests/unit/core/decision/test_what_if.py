@@ -14,7 +14,7 @@ from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.placed_pods import PlacedPods
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use

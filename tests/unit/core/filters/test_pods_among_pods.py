@@ -17,8 +17,8 @@ from berth_operator.core.filters import (
     topology_spread,
 )
 from berth_operator.core.filters.reasons import count_reasons
-from berth_operator.core.fleet import affinity_index
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.pods import affinity_index
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, PodSelection, Term, TopologySpreadConstraint
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint, Toleration

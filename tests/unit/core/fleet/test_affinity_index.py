@@ -4,7 +4,7 @@ import tracemalloc
 
 from berth_api.values.caching import size_of
 from berth_api.values.selectors import EVERYTHING
-from berth_operator.core.fleet.affinity_index import LABEL_BYTES, MAX_CACHED, ExistingTerms
+from berth_operator.core.fleet.pods.affinity_index import LABEL_BYTES, MAX_CACHED, ExistingTerms
 from berth_operator.core.values.affinity import Identity, Peers, Term
 
 LARGEST_KEY, LARGEST_VALUE = 317, 63

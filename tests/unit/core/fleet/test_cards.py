@@ -13,8 +13,8 @@ from berth_api.values.selectors import LabelSelector
 from berth_operator.core.allocators import locality
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.cards import Cards
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Cards
 from tests.builders import (
     CORE,
     GPU,

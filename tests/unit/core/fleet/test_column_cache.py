@@ -12,7 +12,7 @@ from berth_api.request.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import devices
-from berth_operator.core.fleet.column_cache import (
+from berth_operator.core.fleet.arrays.column_cache import (
     ALL,
     MAX_BYTES,
     MAX_OF_NODES,

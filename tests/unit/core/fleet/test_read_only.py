@@ -10,7 +10,7 @@ from berth_api.request.model import ModelConstraint
 from berth_api.values.selectors import LabelSelector
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.filters import Filter
-from berth_operator.core.fleet.column_cache import ALL, only, pick
+from berth_operator.core.fleet.arrays.column_cache import ALL, only, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.affinity import Identity, Peers, PodSelection
 from berth_operator.core.values.request import Taint

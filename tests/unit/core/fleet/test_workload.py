@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from berth_api.request.model import ANY_MODEL, ModelConstraint
-from berth_operator.core.fleet import workload
-from berth_operator.core.fleet.workload import Workload
+from berth_operator.core.fleet.pods import workload
+from berth_operator.core.fleet.pods.workload import Workload
 from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
 
 T4 = ModelConstraint(globs=("t4",))

@@ -19,8 +19,8 @@ from berth_operator.core.decision.gang import decide_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import nominated_fit, preempt
 from berth_operator.core.filters import has_capacity
-from berth_operator.core.fleet.cards import Mask
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import DevicePlugin, PluginFailedError
 from berth_operator.core.plugins.containment import contained
 from berth_operator.core.values.inventory import CardInfo

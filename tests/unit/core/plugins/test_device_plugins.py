@@ -16,9 +16,9 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
-from berth_operator.core.fleet.cards import Mask
-from berth_operator.core.fleet.column_cache import Rows
+from berth_operator.core.fleet.arrays.column_cache import Rows
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import AllocationPolicy, DevicePlugin
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import PendingPod, PodRequest

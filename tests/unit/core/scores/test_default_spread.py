@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from berth_api.values.selectors import EVERYTHING, NOTHING
 from berth_operator.core.filters.spreading import HOSTNAME
-from berth_operator.core.fleet import replicas
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.services import Services
+from berth_operator.core.fleet.pods import replicas
+from berth_operator.core.fleet.pods.services import Services
 from berth_operator.core.scores import default_spread
 from berth_operator.core.scores.default_spread import ZONE
 from berth_operator.core.values.affinity import Affinity, Identity, TopologySpreadConstraint

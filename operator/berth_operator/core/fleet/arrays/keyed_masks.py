@@ -6,8 +6,8 @@ from typing import Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.columns import all_read_only, read_only
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.columns import all_read_only, read_only
+from berth_operator.core.fleet.arrays.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
 K = TypeVar("K", bound=Hashable)

@@ -15,10 +15,10 @@ from typing import Final, Generic, Self, TypeVar
 
 from berth_api.values.caching import SizedCache
 from berth_api.values.selectors import NOTHING
-from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.replicas import Replicas
-from berth_operator.core.fleet.services import Services
-from berth_operator.core.fleet.tally import Counts, Tally
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.tally import Counts, Tally
+from berth_operator.core.fleet.pods.replicas import Replicas
+from berth_operator.core.fleet.pods.services import Services
 from berth_operator.core.values.affinity import Affinity, Identity, PodSelection, Term
 
 MAX_SELECTIONS: Final = 1024

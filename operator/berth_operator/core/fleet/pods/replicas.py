@@ -7,8 +7,8 @@ kept current by every charge and release, and dropped when it is the least recen
 from collections import Counter
 from typing import Final, Self
 
-from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.tally import Counts, Tally
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.tally import Counts, Tally
 
 MAX_CONTROLLERS: Final = 1024
 """Maximum number of controllers with a line of counts: 20 MB at 5,000 nodes."""

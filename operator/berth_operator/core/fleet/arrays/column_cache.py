@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from berth_api.values.caching import size_of
-from berth_operator.core.fleet.columns import read_only
+from berth_operator.core.fleet.arrays.columns import read_only
 
 Rows = slice | npt.NDArray[np.intp]
 """The rows to compute."""

@@ -11,7 +11,7 @@ from typing import Final, Self
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.copies import with_own
 from berth_operator.core.values.request import HostPort
 
 Mask = npt.NDArray[np.bool_]

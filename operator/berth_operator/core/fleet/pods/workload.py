@@ -15,7 +15,7 @@ from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.request import CARD, Part
 from berth_api.request.model import ModelConstraint
 from berth_api.resources import CPU
-from berth_operator.core.fleet.columns import sealed
+from berth_operator.core.fleet.arrays.columns import sealed
 from berth_operator.core.values.request import PodRequest
 
 T = TypeVar("T", bound=Hashable)

@@ -9,8 +9,8 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.keyed_masks import KeyedMasks
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 
 Mask = npt.NDArray[np.bool_]
 

@@ -10,8 +10,8 @@ from typing import Any, Protocol, Self
 
 import numpy as np
 
-from berth_operator.core.fleet.cards import Cards, Column, Indices, Mask
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
 from berth_operator.core.values.charge import Charge
 
 Amounts = tuple[tuple[str, int], ...]

@@ -16,9 +16,9 @@ from typing import Final, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.attached_volumes import Attached
-from berth_operator.core.fleet.columns import all_read_only, read_only
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.columns import all_read_only, read_only
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.storage.attached_volumes import Attached
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
 

@@ -6,8 +6,8 @@ from typing import Any, Generic, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.columns import read_only
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.columns import read_only
+from berth_operator.core.fleet.arrays.copies import with_own
 
 Counts = npt.NDArray[Any]
 K = TypeVar("K", bound=Hashable)

@@ -13,8 +13,8 @@ import numpy.typing as npt
 from berth_api.allocation.partitions import Table
 from berth_api.request import WHOLE_CARD
 from berth_api.values.selectors import Labels, LabelSelector
-from berth_operator.core.fleet.columns import sealed
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.columns import sealed
+from berth_operator.core.fleet.arrays.copies import with_own
 from berth_operator.core.values.inventory import Functions, Links
 
 K = TypeVar("K", bound=Hashable)

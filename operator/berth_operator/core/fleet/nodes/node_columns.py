@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.cards import Column, Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 
 
 class NodeColumns:

@@ -6,8 +6,8 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet import columns
-from berth_operator.core.fleet.columns import Array
+from berth_operator.core.fleet.arrays import columns
+from berth_operator.core.fleet.arrays.columns import Array
 from berth_operator.core.values.gpu_metrics import Quantity
 from berth_operator.core.values.inventory import CardFacts
 

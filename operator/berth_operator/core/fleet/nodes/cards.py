@@ -20,11 +20,19 @@ from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Fun
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
 from berth_api.values.caching import HashedTuple
-from berth_operator.core.fleet import columns
-from berth_operator.core.fleet.card_columns import EMPTY, NEVER, UNMEASURED, CardColumns, card_columns, excerpt, grown
-from berth_operator.core.fleet.column_cache import ALL, Rows, pick
-from berth_operator.core.fleet.copies import with_own
-from berth_operator.core.fleet.intern_table import InternTable
+from berth_operator.core.fleet.arrays import columns
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.intern_table import InternTable
+from berth_operator.core.fleet.nodes.card_columns import (
+    EMPTY,
+    NEVER,
+    UNMEASURED,
+    CardColumns,
+    card_columns,
+    excerpt,
+    grown,
+)
 from berth_operator.core.values.gpu_metrics import Quantity, Values, bounded
 from berth_operator.core.values.inventory import CardInfo, Links
 

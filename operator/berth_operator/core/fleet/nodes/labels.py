@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from berth_api.values.caching import SizedCache
 from berth_api.values.selectors import IN, Requirement
-from berth_operator.core.fleet.columns import read_only
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.columns import read_only
+from berth_operator.core.fleet.arrays.copies import with_own
 
 Mask = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[np.intp]

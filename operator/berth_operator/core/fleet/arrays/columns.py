@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from berth_operator.core.fleet.copies import with_own
+from berth_operator.core.fleet.arrays.copies import with_own
 
 Array = npt.NDArray[Any]
 A = TypeVar("A", bound=np.generic)

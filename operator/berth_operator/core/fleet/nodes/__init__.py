@@ -1,0 +1,1 @@
+"""The columns of nodes and of their cards."""

@@ -1,0 +1,1 @@
+"""Claims and volumes, and how many of them each node has attached."""
