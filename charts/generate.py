@@ -36,7 +36,6 @@ _SERVERS: Final = (
     "validation",
     "debug-api",
     "list-watch-api",
-    "visibility",
     "monitoring",
     "monitoring-prometheus-operator",
 )
@@ -78,9 +77,8 @@ PARTS: Final = {
     "debug-api": Part(_SERVERS, r"ClusterRole(Binding)?/berth-(operator-debug-api|debug-reader)"),
     "list-watch-api": Part(_SERVERS, r"(?!Deployment)\w+/(berth-api.*|v1\.nvidia-gpu-scheduler)"),
     "visibility": Part(
-        _SERVERS,
-        r"\w+/(berth-visibility|berth-operator-(visibility|authentication-reader)|v1alpha1\.visibility\.berth\.dev)"
-        r"|ClusterRole/berth-visibility-.*",
+        (),
+        r"\w+/(berth-visibility|berth-operator-(visibility|authentication-reader))|ClusterRole/berth-visibility-.*",
     ),
     "monitoring": Part(_SERVERS, r"ConfigMap/berth-(dashboard|rules)"),
     "pod-monitors": Part(_SERVERS, r"(PodMonitor/.*|\w+/berth-metrics)"),

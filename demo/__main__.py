@@ -13,6 +13,7 @@ from demo.audit import audit
 from demo.audit.view import Grant, Pod, grants
 from demo.installation import EXAMPLES, NODES, NVML_AGENT, NVML_NODE, DemoError, Installation
 from devcluster import Cluster, DevclusterError
+from devcluster.additions import installation
 from devcluster.building import programs
 from devcluster.control_plane.api import ApiError
 
@@ -67,11 +68,12 @@ def _story(berth: Installation) -> str:
     with show.step("the pods of manifests/examples"):
         expected = _apply_examples(berth)
         berth.until(lambda: _bound(berth) == expected, what=f"exactly these pods to be bound: {sorted(expected)}")
-        reason = berth.until(lambda: _why_it_waits(berth), what=f"the reason why {WAITING} waits")
+        berth.until(lambda: _why_it_waits(berth), what=f"the reason why {WAITING} waits")
         berth.until(lambda: _shown_use(berth) == _held(berth), what="the Devices to show what is held")
     show.command("kubectl get devices", berth.cluster.kubectl("get", "devices"))
     show.pods(berth.list(PODS))
-    show.reason(WAITING, reason)
+    berth.until(lambda: installation.answers(berth.cluster), what="the visibility API to answer")
+    show.command(f"kubectl berth explain {WAITING}", berth.explain(WAITING))
     _check(berth, expected)
     _lose_an_agent(berth)
     return _check(berth, expected, quiet=True)

@@ -3,6 +3,7 @@
 import functools
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ import yaml
 from demo import nvml
 from devcluster import Cluster, waiting
 from devcluster.additions import installation
+from devcluster.building import programs
 from devcluster.processes import state
 
 T = TypeVar("T")
@@ -132,6 +134,21 @@ class Installation:
         for name, pid in self.pids.items():
             if not state.is_alive(pid):
                 raise DemoError(f"{name} has ended by itself\n{self._end_of_log(name)}")
+
+    def explain(self, pod: str) -> str:
+        """Return what `kubectl berth explain` prints for a pod.
+
+        Raises:
+            DemoError: it failed, or did not use the visibility API, which it reports.
+        """
+        command = [sys.executable, "-m", "berth_kubectl", "explain", pod, f"--kubeconfig={self.cluster.kubeconfig}"]
+        own = {"BERTH_KUBECTL": str(programs.ensure(["kubectl"])["kubectl"])}
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=DEADLINE, check=False, env=os.environ | own
+        )
+        if done.returncode or done.stderr:
+            raise DemoError(f"kubectl berth explain {pod}: {done.stderr or done.stdout}")
+        return done.stdout
 
     def list(self, path: str) -> list[Manifest]:
         """List objects."""

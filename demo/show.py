@@ -52,11 +52,6 @@ def pods(manifests: Sequence[Manifest]) -> None:
     console.print(table)
 
 
-def reason(pod: str, message: str) -> None:
-    """Show why a pod waits."""
-    console.print(f"\n[bold]Pod {escape(pod)} is not bound:[/] {escape(message)}")
-
-
 def audit(faults: Sequence[Fault], *, pods: int, devices: int) -> None:
     """Show the audit's result."""
     console.print(f"\n[bold]Audit[/] of {pods} pods and {devices} Devices: {len(faults) or 'no'} faults")

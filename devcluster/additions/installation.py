@@ -3,6 +3,7 @@
 The programs are started, never imported. Each has only the rights of its shipped ServiceAccount.
 """
 
+import socket
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
@@ -26,6 +27,10 @@ SCHEDULER: Final = "berth-scheduler"
 OPERATOR: Final = "operator"
 WITHOUT_SERVERS: Final = ("--health=", "--metrics-port=0", "--debug-port=0")
 """Several clusters may run on one machine, so no operator takes a fixed port."""
+LOOPBACK: Final = "127.0.0.1"
+OF_THIS_MACHINE: Final = {"type": "ExternalName", "externalName": LOOPBACK}
+"""The spec of a Service whose pods are processes here."""
+VISIBILITY: Final = "/apis/visibility.berth.dev/v1alpha1"
 TOKEN_SECONDS: Final = 365 * 24 * 3600
 """A process cannot renew its token as kubelet does for a pod."""
 LAST_LINES: Final = 15
@@ -52,6 +57,8 @@ def apply(cluster: Cluster, *, without: Collection[str] = ()) -> None:
     files = yaml.safe_load((BASE / "kustomization.yaml").read_text())["resources"]
     for file in (BASE / name for name in files if Path(name).stem not in without):
         for document in documents(file):
+            if document["kind"] == "Service":
+                document["spec"] = OF_THIS_MACHINE
             if document["kind"] not in WORKLOADS:
                 cluster.api.apply(document)
 
@@ -77,18 +84,28 @@ def account(cluster: Cluster, name: str, *, namespace: str = NAMESPACE) -> Path:
 
 
 def operator(kubeconfig: Path, *flags: str) -> list[str]:
-    """Return the command of an operator that needs the fence, as the shipped one does."""
-    own = ("--require-fence", *WITHOUT_SERVERS, "--log-format=text", f"--kubeconfig={kubeconfig}")
+    """Return the command of an operator that needs the fence and serves the visibility API, as the shipped one does."""
+    own = ("--require-fence", *WITHOUT_SERVERS, *_visible(), "--log-format=text", f"--kubeconfig={kubeconfig}")
     return [sys.executable, "-m", "berth_operator", *own, *flags]
 
 
-def start(cluster: Cluster) -> int:
+def _visible() -> tuple[str, ...]:
+    """Return the flags by which the API server reaches the visibility API of a process."""
+    with socket.create_server((LOOPBACK, 0)) as listener:
+        port = listener.getsockname()[1]
+    ports = (f"--visibility-port={port}", f"--visibility-service-port={port}")
+    return (*ports, f"--visibility-address={LOOPBACK}", f"--pod-ip={LOOPBACK}")
+
+
+def start(cluster: Cluster, *flags: str) -> int:
     """Start the operator, and return its process id."""
-    return cluster.run(OPERATOR, operator(account(cluster, "berth-operator")))
+    return cluster.run(OPERATOR, operator(account(cluster, "berth-operator"), *flags))
 
 
-def wait(cluster: Cluster, pid: int, *, nodes: Iterable[str]) -> None:
+def wait(cluster: Cluster, pid: int, *, nodes: Iterable[str], is_visible: bool = True) -> None:
     """Return when the operator leads, its policies are in force, and the Devices of the nodes have its conditions.
+
+    With `is_visible` the visibility API answers, too.
 
     Raises:
         DevclusterError: the operator ended.
@@ -98,7 +115,8 @@ def wait(cluster: Cluster, pid: int, *, nodes: Iterable[str]) -> None:
     def serves() -> bool:
         if not state.is_alive(pid):
             raise DevclusterError("\n".join([f"the {OPERATOR} ended; its last lines:", *last_lines(cluster, OPERATOR)]))
-        return _leads(cluster) and names <= _judged(cluster) and routes(cluster, PROBE)
+        decides = _leads(cluster) and names <= _judged(cluster) and routes(cluster, PROBE)
+        return decides and (answers(cluster) or not is_visible)
 
     waiting.until(serves, deadline=DEADLINE, what="the operator and its policies", poll=0.2)
 
@@ -116,6 +134,15 @@ def routes(cluster: Cluster, pod: Mapping[str, Any]) -> bool:
     except ApiError:  # The policy that refuses pods is in force before the one that routes them.
         return False
     return spec["schedulerName"] == SCHEDULER and "env" in spec["containers"][0]
+
+
+def answers(cluster: Cluster) -> bool:
+    """Return whether the visibility API answers with the state of a leader."""
+    try:
+        cluster.api.get(f"{VISIBILITY}/fleet")
+    except ApiError:
+        return False
+    return True
 
 
 def _leads(cluster: Cluster) -> bool:

@@ -174,7 +174,7 @@ class App:
             ranking=self._scheduler.recent_binds.of,
         )
         return VisibilityService(
-            settings=self._settings, election=self._election, pods=self._client, decisions=decisions
+            settings=self._settings, election=self._election, api=self._client, decisions=decisions
         )
 
     def _make_debug_api(self, reflectors: Mapping[str, Reflector]) -> Loop:

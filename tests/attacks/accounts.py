@@ -16,11 +16,11 @@ ROLES: Final = (
     "base/agent-rbac.yaml",
     "components/validation/rbac.yaml",
     "components/list-watch-api/rbac.yaml",
-    "components/visibility/rbac.yaml",
+    "base/visibility.yaml",
     "base/user-rbac.yaml",
     "components/monitoring-prometheus-operator/pod-monitors.yaml",
 )
-SKIPPED: Final = {"PodMonitor", "Secret"}
+SKIPPED: Final = {"PodMonitor", "Secret", "Service"}
 POLICIES: Final = ("protection.yaml", "limits.yaml")
 RBAC: Final = {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
 OF_THE_CLUSTER: Final = {"ClusterRole", "ClusterRoleBinding"}
@@ -115,7 +115,7 @@ class Accounts:
         for subject in document.get("subjects", ()):
             subject["namespace"] = own
         for rule in document.get("rules", ()):
-            if CALLING & set(rule.get("apiGroups", ())):
+            if CALLING & set(rule.get("apiGroups", ())) and "resourceNames" in rule:
                 rule["resourceNames"] = [f"{name}-{self._arena.id}" for name in rule["resourceNames"]]
         role = document.get("roleRef", {"name": ""})
         if role["name"].startswith("berth-"):

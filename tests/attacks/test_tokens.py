@@ -138,7 +138,6 @@ EVERYBODY: Final = {
     "change another webhook": ("PATCH", f"{ADMISSION}/mutatingwebhookconfigurations/another"),
     "create a webhook": ("POST", f"{ADMISSION}/validatingwebhookconfigurations"),
     "change a definition": ("PATCH", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/devices.berth.dev"),
-    "create an APIService": ("POST", API_SERVICES),
     "create a Deployment": ("POST", "/apis/apps/v1/namespaces/{ns}/deployments"),
     "change a DaemonSet": ("PATCH", "/apis/apps/v1/namespaces/{ns}/daemonsets/any"),
     "approve a certificate": ("POST", "/apis/certificates.k8s.io/v1/certificatesigningrequests"),
@@ -533,6 +532,15 @@ SERVED: Final[Mapping[Account, str]] = {
     "api": "v1.nvidia-gpu-scheduler-{id}",
 }
 """Account -> name of the APIService of the API that it serves."""
+VISIBILITY: Final = "v1alpha1.visibility.berth.dev"
+SERVICE: Final = {"namespace": "berth-system", "name": "berth-visibility", "port": 443}
+OWNER: Final = {
+    "apiVersion": "rbac.authorization.k8s.io/v1",
+    "kind": "ClusterRole",
+    "name": "berth-operator-visibility",
+    "uid": "u",
+}
+ACCOUNTS: Final[tuple[Account, ...]] = ("operator", "agent", "stray agent", "webhook", "api")
 
 
 def hook(**changes: object) -> Manifest:
@@ -568,6 +576,32 @@ def called() -> Iterator[Attempt]:
                 "label its APIService": metadata(labels=STOLEN),
             },
         )
+    for account in ACCOUNTS:
+        yield from creates(account, API_SERVICES, {"create an APIService": api_service("v1.stolen.example.com")})
+    yield from creates(
+        "operator",
+        API_SERVICES,
+        {
+            "have another server answer": api_service(service={"namespace": "default", "name": "stolen"}),
+            "have the API server answer itself": api_service(service=None),
+            "label what it creates": api_service(labels=STOLEN),
+            "give it another owner": api_service(ownerReferences=[{**OWNER, "name": "cluster-admin"}]),
+            "keep its owner from deletion": api_service(ownerReferences=[{**OWNER, "blockOwnerDeletion": True}]),
+        },
+    )
+    yield from creates("operator", API_SERVICES, {"create its APIService": api_service()}, is_allowed=True)
+
+
+def api_service(name: str = VISIBILITY, service: object = SERVICE, **fields: object) -> Manifest:
+    """Return the APIService that the operator creates, with changes."""
+    spec = {**_api_service(name), "service": service, "caBundle": "{ca}" if service else None}
+    return {"metadata": {"name": name, "ownerReferences": [OWNER], **fields}, "spec": spec}
+
+
+def _api_service(name: str) -> Manifest:
+    """Return the spec of an APIService for which the API server answers itself."""
+    version, _, group = name.partition(".")
+    return {"version": version, "group": group, "groupPriorityMinimum": 1, "versionPriority": 1}
 
 
 def servers() -> Iterator[Attempt]:
@@ -639,12 +673,6 @@ def _create_called(arena: Arena) -> Iterator[str]:
         text = json.dumps({"metadata": {"name": name}, **document}).replace("{id}", arena.id)
         arena.cluster.api.post(collection, json.loads(text))
         yield f"{collection}/{name}"
-
-
-def _api_service(name: str) -> Manifest:
-    """Return the spec of an APIService for which the API server answers itself."""
-    version, _, group = name.partition(".")
-    return {"version": version, "group": group, "groupPriorityMinimum": 1, "versionPriority": 1}
 
 
 def _volumes(arena: Arena) -> Iterator[Manifest]:

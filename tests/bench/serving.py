@@ -11,7 +11,7 @@ from tests.bench.contestants import STOPPED
 from tests.bench.track import Track
 from tests.integration.operator.world import free_ports
 
-API_SERVICE: Final = Path(__file__).parents[2] / "manifests/components/visibility/api.yaml"
+MANIFEST: Final = Path(__file__).parents[2] / "manifests/base/visibility.yaml"
 PATH: Final = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.visibility.berth.dev"
 
 
@@ -22,11 +22,12 @@ def registered(track: Track) -> Iterator[dict[str, object]]:
     [port] = free_ports(1)
     service = {"metadata": {"name": "berth-visibility"}, "spec": {"type": "ExternalName", "externalName": "127.0.0.1"}}
     api.post(f"/api/v1/namespaces/{place}/services", service)
-    document = yaml.safe_load(API_SERVICE.read_text())
-    document["spec"]["service"] |= {"namespace": place, "port": port}
-    api.apply(document)
+    for document in yaml.safe_load_all(MANIFEST.read_text()):
+        if document["kind"] == "ClusterRole":  # one of them is the owner of the APIService
+            api.apply(document)
+    flags = {"visibility_port": port, "visibility_service_port": port}
     try:
-        yield {**STOPPED, "visibility_port": port, "visibility_address": "127.0.0.1", "pod_ip": "127.0.0.1"}
+        yield {**STOPPED, **flags, "visibility_address": "127.0.0.1", "pod_ip": "127.0.0.1"}
     finally:  # an APIService without a server would keep every namespace of the cluster
         api.delete(PATH)
         api.delete(f"/api/v1/namespaces/{place}/services/berth-visibility")

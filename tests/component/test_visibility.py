@@ -21,12 +21,12 @@ from berth_client.reviews import ACCESS_REVIEWS, TOKEN_REVIEWS, Reviews
 from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import PROBES, Limits
 from berth_operator.apis.serving import certificates
-from berth_operator.apis.serving.certificates import ApiService, Pair, Shared
+from berth_operator.apis.serving.certificates import Pair, Shared
 from berth_operator.apis.serving.connections import SHARE
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import PERIODS, ReplicaCertificate
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, QUEUE, VERSION
+from berth_operator.apis.visibility.kinds import GROUP, QUEUE, VERSION
 from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.apis.visibility.row_cache import KEPT_SECONDS, RowCache
 from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, VisibilityServer
@@ -51,10 +51,10 @@ REFUSED = (aiohttp.ClientConnectionError, ConnectionError, ssl.SSLError)
 
 
 class ApiServer:
-    """The Secret, the APIService, and reviews, which are recorded; one namespace is forbidden."""
+    """The Secret, and reviews, which are recorded; one namespace is forbidden."""
 
     def __init__(self) -> None:
-        self.objects: dict[str, Any] = {f"/apis/apiregistration.k8s.io/v1/apiservices/{API_SERVICE}": {"spec": {}}}
+        self.objects: dict[str, Any] = {}
         self.reviewed: list[dict[str, Any]] = []
 
     async def get(self, path: str) -> Any:
@@ -99,8 +99,6 @@ class World:
             api=self.api,  # type: ignore[arg-type]
             namespace="ns",
             secret="s",  # noqa: S106 - a name
-            trusting=(ApiService(API_SERVICE),),
-            component="visibility",
             host=HOST,
             lifetime=timedelta(days=1),
             of_client=True,

@@ -26,6 +26,8 @@ AGENTS: Final = "berth-agent-system"
 NODES: Final = ("node-0", "node-1")
 PODS: Final = "/api/v1/namespaces/default/pods"
 DEPLOYMENTS: Final = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
+OF_POD: Final = ("--pod=", "--config=", "--visibility-port=")
+"""Arguments of the Deployment that fit only its pods."""
 ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 
 
@@ -65,11 +67,15 @@ class Site:
 
     def start_operator(self) -> Process:
         """Start what the Deployment berth-operator runs, and wait until it leads."""
-        arguments = [each for each in self._arguments("berth-operator") if not each.startswith(("--pod=", "--config="))]
+        arguments = [each for each in self._arguments("berth-operator") if not each.startswith(OF_POD)]
         configuration = self.api.get(f"/api/v1/namespaces/{NAMESPACE}/configmaps/berth-operator")["data"]["berth.yaml"]
         file = self.folder / "berth.yaml"
         file.write_text(configuration)
+        [port] = free_ports(1)
         own = [f"--config={file}", "--health=", "--metrics-port=0", "--debug-port=0"]
+        own += [f"--visibility-port={port}", f"--visibility-service-port={port}", "--pod-ip=127.0.0.1"]
+        service = {"type": "ExternalName", "externalName": "127.0.0.1", "selector": None, "clusterIP": None}
+        self.api.merge(f"/api/v1/namespaces/{NAMESPACE}/services/berth-visibility", {"spec": service})
         login = f"--kubeconfig={self.account('berth-operator')}"
         process = self._start("operator", "berth_operator", *arguments, *own, login)
         process.logged(LEADING)

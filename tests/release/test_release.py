@@ -15,8 +15,12 @@ from tests.release.site import NAMESPACE, PODS, Site
 
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
-OPTIONAL: Final = ("v1.nvidia-gpu-scheduler", "v1alpha1.visibility.berth.dev")
-"""APIServices of what is off by default."""
+VISIBILITY: Final = "/apis/visibility.berth.dev/v1alpha1"
+SWITCHED: Final = {
+    f"{API_SERVICES}/v1.nvidia-gpu-scheduler": False,
+    "/apis/rbac.authorization.k8s.io/v1/clusterroles/berth-operator-visibility": True,
+}
+"""Objects of APIs that a value switches, and whether they are there by default."""
 POD_GROUP: Final = "podgroups.scheduling.x-k8s.io"
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 VISIBLE: Final = "metadata.annotations['main.devices.berth.dev/visible']"
@@ -57,11 +61,20 @@ def install_and_bind(site: Site, version: str) -> None:
     waiting.until(lambda: is_admitted(site), what="the pod to be routed and injected")
     pod = site.running("half")
     bound = time.monotonic()
+    waiting.until(lambda: holders(site) == ["half"], what="the visibility API to answer")
     sys.stdout.write(f"\nKubernetes {version}: {bound - begin:.1f} s from helm, {bound - leading:.1f} s from leading\n")
     assert pod["metadata"]["annotations"][ALLOCATED]
     assert pod["spec"]["nodeName"] in {"node-0", "node-1"}
     site.api.delete(f"{PODS}/half", grace_seconds=0)
     assert [site.may_label_device(node, agent_of="node-0") for node in ("node-0", "node-1")] == [True, False]
+
+
+def holders(site: Site) -> list[str]:
+    """Return the pods that hold devices, as the visibility API shows them; none while it does not answer."""
+    try:
+        return [row["metadata"]["name"] for row in site.api.get(f"{VISIBILITY}/holders")["items"]]
+    except ApiError:
+        return []
 
 
 def is_admitted(site: Site) -> bool:
@@ -86,17 +99,22 @@ def test_upgrade_and_rollback(site: Site) -> None:
     site.install({}, "--wait", "--timeout=120s")
     assert hooks(site.api) == []
     first = site.spec("berth-operator")
-    apis = {"listWatchApi": {"enabled": True}, "visibility": {"enabled": True}}
+    apis = {"listWatchApi": {"enabled": True}, "visibility": {"enabled": False}}
     values = {"operator": {"replicas": 1}, "routing": {"enabled": False}, **apis}
     site.helm("upgrade", "berth", chart.CHART, "--wait", "--timeout=120s", values=values)
     assert '"replicas": 1' in site.spec("berth-operator")
-    assert [site.api.exists(f"{API_SERVICES}/{each}") for each in OPTIONAL] == [True] * len(OPTIONAL)
+    assert served(site.api) == {path: not by_default for path, by_default in SWITCHED.items()}
     site.helm("rollback", "berth", "1", "--wait", "--timeout=120s")
     assert site.spec("berth-operator") == first
-    assert [site.api.exists(f"{API_SERVICES}/{each}") for each in OPTIONAL] == [False] * len(OPTIONAL)
+    assert served(site.api) == SWITCHED
     site.helm("uninstall", "berth", "--wait", "--timeout=120s")
     site.api.delete(f"/api/v1/namespaces/{NAMESPACE}")
     waiting.until(lambda: not differences(before, dump(site.api)), what="the cluster as it was before")
+
+
+def served(api: Api) -> dict[str, bool]:
+    """Return which of the switched objects are there."""
+    return {path: api.exists(path) for path in SWITCHED}
 
 
 def hooks(api: Api) -> list[str]:

@@ -23,7 +23,11 @@ DENYING: Final = (
 FENCE: Final = "berth-fence-epoch"
 INJECTION: Final = "berth-injection"
 WEBHOOKS: Final = (INJECTION, "berth-validation")
-API_GROUPS: Final = ("nvidia-gpu-scheduler", "visibility.berth.dev")
+API_GROUPS: Final = {
+    "nvidia-gpu-scheduler": "kubectl describe apiservice {name}",
+    "visibility.berth.dev": "kubectl delete apiservice {name}   # a replica that answers creates it again",
+}
+"""Group of an aggregated API -> what to do when no server answers."""
 PLUGINS: Final = {
     "k8s-device-plugin": "NVIDIA's device plugin",
     "hami": "HAMi's device plugin",
@@ -156,13 +160,14 @@ def unreachable_api(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each aggregated API of Berth's that the API server cannot reach."""
     for service in facts.all_of("apiservices"):
         available = condition(service, "Available")
-        if service["spec"].get("group") in API_GROUPS and available.get("status") != "True":
+        group = str(service["spec"].get("group"))
+        if group in API_GROUPS and available.get("status") != "True":
             why = available.get("message") or available.get("reason") or "its availability is not known"
             yield Finding(
                 check="UnreachableApi",
                 object=f"apiservice/{name_of(service)}",
                 message=f"the API server cannot reach it ({why}): no namespace can be deleted meanwhile",
-                fix=f"kubectl describe apiservice {name_of(service)}",
+                fix=API_GROUPS[group].format(name=name_of(service)),
             )
 
 

@@ -113,6 +113,7 @@ class Life:
     async def stop(self) -> None:
         """Stop kopf; last, because the next leader waits for the LeaderLease and kopf's clean-up takes a second."""
         await self._parts.kopf.stop()
+        await self._parts.visibility.leave()
 
     def configuration_changed(self) -> None:
         """Follow the scheduler names of another configuration, and try all pods again: under it any may fit."""

@@ -280,6 +280,12 @@ class Settings(BaseSettings):
     """Host name by which the API server calls the visibility API, for its certificate; by default that of the Service
     `berth-visibility` in `namespace`."""
 
+    visibility_service: str = "berth-visibility"
+    """Name of the Service in `namespace` by which the API server reaches the visibility API."""
+
+    visibility_service_port: Annotated[int, Field(ge=1, le=65535)] = 443
+    """Port of that Service."""
+
     visibility_secret: str = "berth-visibility"  # noqa: S105 - a name
     """Name of the Secret through which replicas share the certificate of the visibility API."""
 
@@ -287,7 +293,8 @@ class Settings(BaseSettings):
     """Seconds for which that certificate is valid; it is renewed when a third is left."""
 
     visibility_period: Annotated[float, Field(gt=0)] = 60.0
-    """Seconds between two checks for another certificate, or for other authorities of the API server."""
+    """Seconds between two checks for another certificate, for other authorities of the API server, and, of ten seconds
+    at most, that the APIService is there."""
 
     visibility_max_watches: Annotated[int, Field(ge=4)] = 400
     """Watches of the visibility API that a replica serves at once; one user gets at most a quarter of them."""
@@ -377,6 +384,11 @@ class Settings(BaseSettings):
     def extended(self) -> frozenset[str]:
         """Return the scheduler names whose pods the extender takes; empty if there is no extender."""
         return frozenset(self.extender_schedulers.split(",")) if self.extender_port else frozenset()
+
+    @property
+    def own_pod_name(self) -> str:
+        """Return the name of the operator's own pod; empty if it does not know it."""
+        return self.pod.split("/")[1] if self.pod else ""
 
     @property
     def visibility_endpoint(self) -> str:

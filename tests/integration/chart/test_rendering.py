@@ -26,15 +26,15 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         {"injection": INJECTION, "agent": {"devicePlugin": True}},
     ),
     "servers": (
-        ("debug-api", "list-watch-api", "visibility", "validation", "monitoring", "monitoring-prometheus-operator"),
+        ("debug-api", "list-watch-api", "validation", "monitoring", "monitoring-prometheus-operator"),
         {
             "debugApi": ON,
             "listWatchApi": ON,
-            "visibility": ON,
             "validation": WEBHOOK,
             "metrics": dict.fromkeys(("podMonitors", "prometheusRule", "dashboard", "rules"), ON),
         },
     ),
+    "without the visibility API": (("no-visibility",), {"visibility": {"enabled": False}}),
     "webhook": (
         ("webhook", "webhook-hami-core", "webhook-runtime-class", "webhook-cert-manager"),
         {"admission": WEBHOOK, "injection": INJECTION, "webhook": {"certManager": True}},

@@ -129,10 +129,7 @@ async def may(admin: kube.KubeClient, arena: Arena, rule: tuple[str, str, str, s
     return bool(answer["status"]["allowed"])
 
 
-@pytest.mark.parametrize(
-    ("name", "file"),
-    [("debug-api", "operator.yaml"), ("visibility", "operator.yaml"), ("device-plugin", "agent.yaml")],
-)
+@pytest.mark.parametrize(("name", "file"), [("debug-api", "operator.yaml"), ("device-plugin", "agent.yaml")])
 def test_what_a_component_patches_is_there(name: str, file: str) -> None:
     component = yaml.safe_load((BASE / f"../components/{name}/kustomization.yaml").read_text())
     [patch] = component["patches"]

@@ -134,8 +134,8 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
         ("hami-core", "runtime-class", "extender"),
         ("webhook", "extender", "webhook-extender"),
         ("list-watch-api",),
-        ("visibility",),
-        ("debug-api", "visibility"),
+        ("no-visibility",),
+        ("debug-api", "no-visibility"),
         ("evictions", "defragmentation"),
     ],
 )

@@ -12,17 +12,16 @@ import pytest
 import yaml
 
 from devcluster import waiting
-from tests.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
+from tests.aggregated import SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import prepare
 from tests.integration.operator.world import World, free_ports
 from tests.processes import LEADING, QUICK_TERMS, Process
 
-COMPONENT = Path(__file__).parents[3] / "manifests/components/visibility"
+MANIFEST = Path(__file__).parents[3] / "manifests/base/visibility.yaml"
 GROUP = "visibility.berth.dev"
 API = f"/apis/{GROUP}/v1alpha1"
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1alpha1.visibility.berth.dev"
 RBAC = "rbac.authorization.k8s.io"
-HOST = f"berth-visibility.{NAMESPACE}.svc"
 SERVED = "visibility API served"
 
 Answer = tuple[int, Any]
@@ -36,7 +35,7 @@ class Replica:
 
 
 class Installation:
-    """The component, its replicas, and the world that they schedule."""
+    """The API, its replicas, and the world that they schedule."""
 
     def __init__(self, world: World) -> None:
         self.world, self.arena, self.api = world, world.arena, world.arena.cluster.api
@@ -44,14 +43,8 @@ class Installation:
 
     def apply(self) -> None:
         """Apply what is shipped, start the operators, and wait until the API server passes requests on."""
-        for document in yaml.safe_load_all((COMPONENT / "rbac.yaml").read_text()):
-            self.api.apply(document)
-        service = {"metadata": {"name": "berth-visibility"}, "spec": SERVICE}
-        self.api.post(f"/api/v1/namespaces/{NAMESPACE}/services", service)
+        self.install()
         leading, standing_by = free_ports(2)
-        api_service = yaml.safe_load((COMPONENT / "api.yaml").read_text())
-        api_service["spec"]["service"]["port"] = leading
-        self.api.apply(api_service)
         self.leader = self.start(leading)
         self.leader.process.logged(LEADING)
         self.standby = self.start(standing_by)
@@ -59,13 +52,22 @@ class Installation:
             replica.process.logged(SERVED)
         waiting.until(self.is_available, what="the APIService to be available")
 
+    def install(self) -> None:
+        """Apply what is shipped, with a Service that leads to processes of this machine."""
+        for document in yaml.safe_load_all(MANIFEST.read_text()):
+            if document["kind"] == "Service":
+                document["metadata"]["namespace"] = self.arena.namespace
+                document["spec"] = SERVICE
+            self.api.apply(document)
+
     def start(self, port: int) -> Replica:
         """Start an operator."""
         process = self.world.operator(
             wait=False,
             visibility_port=port,
+            visibility_service_port=port,
             visibility_address="127.0.0.1",
-            visibility_host=HOST,
+            visibility_period=1,
             pod_ip="127.0.0.1",
             **QUICK_TERMS,
         )
@@ -77,9 +79,15 @@ class Installation:
 
     def pass_on_to(self, replica: Replica, *, is_answered: bool = True) -> None:
         """Have the API server pass requests on to a replica; `is_answered` if there is a leader."""
+        waiting.until(self.service, what="a replica to register itself")
         self.api.merge(API_SERVICE, {"spec": {"service": {"port": replica.port}}})
         resource = "/fleet" if is_answered else ""
         waiting.until(lambda: self.is_available(resource), what="the replica to be used")
+
+    def service(self) -> dict[str, Any]:
+        """Return the Service of the APIService; empty if it has none."""
+        service: dict[str, Any] = self.api.get(API_SERVICE)["spec"].get("service") or {}
+        return service
 
     def names(self, resource: str) -> list[str]:
         """Return the names of a resource's rows."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from devcluster import waiting
+from devcluster import DevclusterError, waiting
 from devcluster.building import programs
 from devcluster.control_plane.api import ApiError, Manifest
 from tests.integration.visibility.conftest import API, GROUP, SERVED, Installation
@@ -72,7 +72,14 @@ def test_kubectl_reads_every_resource(installation: Installation, scene: str) ->
         assert "too few healthy GPUs" in explained["message"]
         bound = json.loads(kubectl("get", "--raw", f"{API}/namespaces/{namespace}/pods/holds/explanation"))
         assert (bound["state"], bound["message"]) == ("Bound", f"bound to node {scene}")
-    assert "waitingSeconds" in kubectl("explain", "queue", f"--api-version={GROUP}/v1alpha1")
+
+    def is_explained() -> bool:
+        try:
+            return "waitingSeconds" in kubectl("explain", "queue", f"--api-version={GROUP}/v1alpha1")
+        except DevclusterError:
+            return False
+
+    waiting.until(is_explained, what="the API server to read the schemas, which it does in the background")
 
 
 def test_kubectl_berth_reads_it(installation: Installation, scene: str) -> None:

@@ -11,6 +11,7 @@ from berth_base import start
 from berth_operator.apis.visibility.service import PAUSE_SECONDS, VisibilityService
 from berth_operator.metrics import counters
 from berth_operator.settings.flags import Settings
+from tests.unit.visibility.test_registration import ApiServer
 
 pytestmark = pytest.mark.looptime
 
@@ -23,7 +24,7 @@ def failures() -> float:
 
 async def test_a_server_that_fails_is_started_again(tmp_path: Path) -> None:
     settings = start.read(Settings, [f"--kubeconfig={tmp_path}/none", "--visibility-port=9445", "--pod-ip=10.0.0.1"])
-    service, before = VisibilityService(settings=settings, election=UNUSED, pods=UNUSED, decisions=UNUSED), failures()
+    service, before = VisibilityService(settings=settings, election=UNUSED, api=UNUSED, decisions=UNUSED), failures()
     with capture_logs() as logs:
         serving = asyncio.create_task(service.serve())
         await asyncio.sleep(2.5 * PAUSE_SECONDS)
@@ -34,5 +35,9 @@ async def test_a_server_that_fails_is_started_again(tmp_path: Path) -> None:
 
 
 async def test_without_a_port_nothing_is_served() -> None:
-    service = VisibilityService(settings=start.read(Settings, []), election=UNUSED, pods=UNUSED, decisions=UNUSED)
-    await asyncio.wait_for(service.serve(), 1)
+    api: Any = ApiServer(None)
+    service = VisibilityService(settings=start.read(Settings, []), election=UNUSED, api=api, decisions=UNUSED)
+    serving = asyncio.create_task(service.serve())
+    await asyncio.sleep(1)
+    assert (serving.done(), api.writes) == (False, 0)
+    serving.cancel()

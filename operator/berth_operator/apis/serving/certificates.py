@@ -173,9 +173,9 @@ class Shared:
     api: KubeClient
     namespace: str
     secret: str
-    trusting: Sequence[Trusting]
-    """The objects that get the bundle. At least one exists."""
-    component: str
+    trusting: Sequence[Trusting] = ()
+    """The objects that get the bundle. At least one exists, if any are named."""
+    component: str = ""
     """The folder in `manifests/components` that has them."""
     host: str
     """Host name or address by which the API server calls us."""
@@ -250,7 +250,7 @@ class Shared:
 
     async def _trust(self, bundle: str) -> None:
         """Write the bundle to the objects that are installed."""
-        if not any([await self._write(bundle, each) for each in self.trusting]):
+        if self.trusting and not any([await self._write(bundle, each) for each in self.trusting]):
             paths = ", ".join(each.path for each in self.trusting)
             raise CertificateError(f"there is none of {paths}; apply manifests/components/{self.component}")
 

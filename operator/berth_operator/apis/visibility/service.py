@@ -16,12 +16,13 @@ from berth_operator.apis.aggregated import front_proxies
 from berth_operator.apis.aggregated.access import Access, FrontProxy
 from berth_operator.apis.aggregated.requests import Limits, raw_refusal
 from berth_operator.apis.aggregated.statuses import too_many
-from berth_operator.apis.serving.certificates import ApiService, Shared
+from berth_operator.apis.serving.certificates import Shared
 from berth_operator.apis.serving.connections import Connections
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import ReplicaCertificate
-from berth_operator.apis.visibility.explainer import Explainer, Pods
-from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
+from berth_operator.apis.visibility.explainer import Explainer
+from berth_operator.apis.visibility.kinds import GROUP, VERSION
+from berth_operator.apis.visibility.registration import Registration
 from berth_operator.apis.visibility.relay import Relay
 from berth_operator.apis.visibility.row_cache import RowCache, Source
 from berth_operator.apis.visibility.server import Leading, VisibilityServer
@@ -43,7 +44,6 @@ SHUTDOWN_SECONDS: Final = 0.05
 """For which watches delay the end of a leader, whose LeaderLease the next one waits for."""
 PAUSE_SECONDS: Final = 5.0
 """After a failure, before the API is served again."""
-COMPONENT: Final = "visibility"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -64,11 +64,18 @@ class Decisions:
 
 
 class VisibilityService:
-    """Serves the visibility API by the settings; without a port it does nothing."""
+    """Serves the visibility API by the settings; without a port it only deletes an APIService that is left."""
 
-    def __init__(self, *, settings: Settings, election: LeaderElection, pods: Pods, decisions: Decisions) -> None:
-        self._settings, self._election, self._pods, self._decisions = settings, election, pods, decisions
+    def __init__(self, *, settings: Settings, election: LeaderElection, api: KubeClient, decisions: Decisions) -> None:
+        self._settings, self._election, self._api, self._decisions = settings, election, api, decisions
         self._leading: Leading | None = None
+        self._registration = Registration(
+            namespace=settings.namespace,
+            service=settings.visibility_service,
+            port=settings.visibility_service_port,
+            pod=settings.own_pod_name,
+            period=settings.visibility_period,
+        )
 
     async def serve(self) -> None:
         """Serve until cancelled; a failure does not end the process: the API is served again after a pause."""
@@ -79,6 +86,12 @@ class VisibilityService:
                 counters.VISIBILITY_FAILURES.labels("server").inc()
                 log.exception("visibility API not served", again_in=PAUSE_SECONDS)
             await asyncio.sleep(PAUSE_SECONDS)
+        await self._registration.keep_away(self._api)
+
+    async def leave(self) -> None:
+        """Delete the APIService if no replica stays; after all else, because the next leader must not wait for it."""
+        if self._settings.visibility_port:
+            await self._registration.leave(self._api)
 
     async def _serve(self) -> None:
         """Serve until cancelled; if the front proxy has other authorities, end all connections and begin again."""
@@ -109,7 +122,7 @@ class VisibilityService:
             tasks.create_task(cache.run())
         explainer = Explainer(
             cluster=cluster,
-            pods=self._pods,
+            pods=self._api,
             policy=decisions.policy,
             managed=decisions.managed,
             ranking=decisions.ranking,
@@ -136,9 +149,13 @@ class VisibilityService:
             async with connections(certificate.tls, limit, runner).listening(address, port):
                 log.info("visibility API served", address=address, port=port)
                 async with asyncio.TaskGroup() as tasks:
-                    renewals = tasks.create_task(certificate.keep())
+                    others = (
+                        tasks.create_task(certificate.keep()),
+                        tasks.create_task(self._registration.keep(client, lambda: shared.bundle)),
+                    )
                     another = await front_proxies.another(client, front_proxy, settings.visibility_period)
-                    renewals.cancel()
+                    for task in others:
+                        task.cancel()
         finally:
             await runner.cleanup()
         return another
@@ -166,8 +183,6 @@ class VisibilityService:
             api=client,
             namespace=settings.namespace,
             secret=settings.visibility_secret,
-            trusting=(ApiService(API_SERVICE),),
-            component=COMPONENT,
             host=settings.visibility_host,
             lifetime=timedelta(seconds=settings.visibility_lifetime),
             of_client=True,

@@ -40,12 +40,15 @@ class Item:
 
 def callers() -> tuple[Item, ...]:
     """Return what makes the API server call Berth: without its servers, such requests would wait or fail."""
-    services = "/apis/apiregistration.k8s.io/v1/apiservices"
     return (
-        *(Item(kind="APIService", name=name, collection=services) for name in _API_SERVICES),
+        *map(_api_service, ("v1.nvidia-gpu-scheduler", _VISIBILITY)),
         *_admission("MutatingWebhookConfiguration", ["berth-injection"]),
         *_admission("ValidatingWebhookConfiguration", ["berth-validation"]),
     )
+
+
+def _api_service(name: str) -> Item:
+    return Item(kind="APIService", name=name, collection="/apis/apiregistration.k8s.io/v1/apiservices")
 
 
 def programs(namespace: str, agent_namespace: str) -> tuple[Item, ...]:
@@ -84,16 +87,17 @@ def policies() -> tuple[Item, ...]:
 
 
 def written(namespace: str) -> tuple[Item, ...]:
-    """Return what the programs created and no manifest contains: their certificates and the extender's address."""
+    """Return what the programs created and no manifest contains; an APIService only if its operator was killed."""
     secrets = f"/api/v1/namespaces/{namespace}/secrets"
     slices = f"/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices"
     return (
+        _api_service(_VISIBILITY),
         *(Item(kind="Secret", name=name, collection=secrets, namespace=namespace) for name in _CERTIFICATES),
         Item(kind="EndpointSlice", name="berth-extender", collection=slices, namespace=namespace),
     )
 
 
-_API_SERVICES: Final = ("v1.nvidia-gpu-scheduler", "v1alpha1.visibility.berth.dev")
+_VISIBILITY: Final = "v1alpha1.visibility.berth.dev"
 _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")
 
 

@@ -1,0 +1,185 @@
+"""The APIService of the visibility API: it exists while a replica answers, and not otherwise.
+
+An APIService without a server makes discovery incomplete, and keeps every deleted namespace `Terminating`. Therefore no
+manifest has it: a replica that answers creates it, and the last one that ends in order deletes it. To write and remove
+only its Service would not do: aggregated discovery keeps what it once knew of an APIService until that is deleted
+(`discoveryManager.AddAPIService` in k8s.io/kube-aggregator).
+
+Its owner is the ClusterRole that grants the right to create it: once that is deleted, the garbage collector deletes the
+APIService, and no replica can create another one.
+"""
+
+import asyncio
+import base64
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_client.errors import ApiError, CallError
+from berth_client.objects import Object
+from berth_operator.apis.visibility.kinds import API_SERVICE, GROUP, VERSION
+
+PERIOD: Final = 10.0
+"""Longest time in seconds between two checks: a user may delete it, or apply an older manifest that has it."""
+AWAY_PERIOD: Final = 60.0
+"""The same while the API is switched off: replicas of before the change may create it once more before they end."""
+LEAVE_SECONDS: Final = 2.0
+"""Seconds for which the end of the process waits until it is deleted."""
+OWNER: Final = "berth-operator-visibility"
+"""Name of the ClusterRole in `manifests/base/visibility.yaml`."""
+PRIORITY: Final = 100
+"""Below that of CustomResourceDefinitions."""
+_API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
+_PATH: Final = f"{_API_SERVICES}/{API_SERVICE}"
+_RBAC: Final = "rbac.authorization.k8s.io/v1"
+_OWNER_PATH: Final = f"/apis/{_RBAC}/clusterroles/{OWNER}"
+_GONE: Final = {HTTPStatus.NOT_FOUND, HTTPStatus.FORBIDDEN}
+"""There is no such object, or not for us."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class NotOursError(Exception):
+    """The APIService names the Service of somebody else."""
+
+
+class Api(Protocol):
+    """The subset of `KubeClient` that this uses."""
+
+    async def get(self, path: str, params: Any = None) -> Any:
+        """Return an object or a list."""
+
+    async def create(self, path: str, body: Object) -> Object:
+        """Create an object."""
+
+    async def merge_patch(self, path: str, body: Object) -> Object:
+        """Patch an object that exists."""
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object, unless it has another UID."""
+
+
+class Registration:
+    """What one replica does to the APIService."""
+
+    def __init__(self, *, namespace: str, service: str, port: int, pod: str, period: float = PERIOD) -> None:
+        """Create it for a Service and its port; `pod` is the name of our own pod, empty if it is not known."""
+        self._own = {"namespace": namespace, "name": service}
+        self._port, self._pod, self._period = port, pod, min(period, PERIOD)
+        self._core = f"/api/v1/namespaces/{namespace}"
+        self._problem = ""
+
+    async def keep(self, api: Api, bundle: Callable[[], str]) -> None:
+        """Register until cancelled; `bundle` returns the certificates (PEM) by which the API server trusts us."""
+        while True:
+            await self._try(self._register(api, base64.b64encode(bundle().encode()).decode()))
+            await asyncio.sleep(self._period)
+
+    async def keep_away(self, api: Api) -> None:
+        """Delete what replicas that served have left, until cancelled."""
+        while True:
+            await self._try(self._withdraw(api))
+            await asyncio.sleep(AWAY_PERIOD)
+
+    async def leave(self, api: Api) -> None:
+        """Delete it at the end of this replica, unless another one is ready."""
+        try:
+            async with asyncio.timeout(LEAVE_SECONDS):
+                if not await self._others(api):
+                    await self._withdraw(api)
+        except (CallError, TimeoutError) as error:
+            log.warning("APIService not deleted", error=str(error) or "no answer", path=_PATH)
+
+    async def _try(self, attempt: Awaitable[None]) -> None:
+        """Report a failure once, not at each attempt."""
+        try:
+            await attempt
+        except (CallError, NotOursError) as error:
+            if self._problem != (problem := str(error)):
+                log.warning("APIService not written, will try again", error=problem)
+            self._problem = problem
+        else:
+            self._problem = ""
+
+    async def _register(self, api: Api, bundle: str) -> None:
+        """Create the APIService, or update its bundle.
+
+        Raises:
+            NotOursError: it names the Service of somebody else.
+        """
+        current = await _read(api, _PATH)
+        if current is None:
+            await self._create(api, bundle)
+        elif not self._is_ours(current):
+            raise NotOursError(f"{_PATH} names another Service than ours: {current['spec'].get('service')}")
+        elif current["spec"].get("caBundle") != bundle:
+            await api.merge_patch(_PATH, {"spec": {"caBundle": bundle}})
+
+    async def _create(self, api: Api, bundle: str) -> None:
+        """Create the APIService, unless its owner is not installed: then neither is the API."""
+        if (owner := await _read(api, _OWNER_PATH)) is not None:
+            await api.create(_API_SERVICES, _api_service(self._own | {"port": self._port}, bundle, owner))
+            log.info("APIService created", path=_PATH)
+
+    async def _withdraw(self, api: Api) -> None:
+        """Delete the APIService if it is ours."""
+        current = await _read(api, _PATH)
+        if current is not None and self._is_ours(current):
+            await api.delete(_PATH, uid=current["metadata"]["uid"])
+            log.info("APIService deleted", path=_PATH)
+
+    def _is_ours(self, api_service: Object) -> bool:
+        service = api_service["spec"].get("service") or {}
+        return all(service.get(key) == value for key, value in self._own.items())
+
+    async def _others(self, api: Api) -> bool:
+        """Return whether another pod of the Service is ready and stays; without a selector none is known."""
+        service = await _read(api, f"{self._core}/services/{self._own['name']}")
+        selector = (service or {"spec": {}})["spec"].get("selector")
+        if not selector:
+            return False
+        labels = ",".join(f"{key}={value}" for key, value in selector.items())
+        pods = await api.get(f"{self._core}/pods", {"labelSelector": labels})
+        return any(pod["metadata"]["name"] != self._pod and _stays(pod) for pod in pods["items"])
+
+
+async def _read(api: Api, path: str) -> Object | None:
+    """Return an object; None if there is none, or not for us."""
+    try:
+        obj: Object = await api.get(path)
+    except ApiError as error:
+        if error.status not in _GONE:
+            raise
+        return None
+    return obj
+
+
+def _api_service(service: Object, bundle: str, owner: Object) -> Object:
+    metadata = owner["metadata"]
+    return {
+        "apiVersion": "apiregistration.k8s.io/v1",
+        "kind": "APIService",
+        "metadata": {
+            "name": API_SERVICE,
+            "ownerReferences": [
+                {"apiVersion": _RBAC, "kind": "ClusterRole", "name": metadata["name"], "uid": metadata["uid"]}
+            ],
+        },
+        "spec": {
+            "group": GROUP,
+            "version": VERSION,
+            "groupPriorityMinimum": PRIORITY,
+            "versionPriority": PRIORITY,
+            "service": service,
+            "caBundle": bundle,
+        },
+    }
+
+
+def _stays(pod: Object) -> bool:
+    """Return whether a pod is ready, and is not being deleted."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    is_ready = any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
+    return is_ready and "deletionTimestamp" not in pod["metadata"]

@@ -1,0 +1,173 @@
+"""The APIService as users install, upgrade, roll back and remove it: no state of the operator harms the cluster."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from devcluster import waiting
+from devcluster.building import programs
+from tests import chart
+from tests.aggregated import own_world
+from tests.conftest import prepare
+from tests.integration.operator.world import free_ports
+from tests.integration.visibility.conftest import API, API_SERVICE, GROUP, MANIFEST, SERVED, Installation, Replica
+
+NAME = f"v1alpha1.{GROUP}"
+ONLY = {
+    "crds": {"install": False},
+    "agent": {"enabled": False},
+}
+"""Values of a release that is only looked at; its pods run nowhere."""
+
+
+class Installed(Installation):
+    """One replica, which tests start and end."""
+
+    replica: Replica
+
+    def serve(self) -> None:
+        """Start the replica, and wait until users get answers."""
+        [port] = free_ports(1)
+        self.replica = self.start(port)
+        self.replica.process.logged(SERVED)
+        self.answers()
+
+    def answers(self) -> None:
+        """Wait until users get answers."""
+        waiting.until(self.is_available, what="the API server to pass requests on")
+
+    def kubectl(self, *arguments: str, manifest: Any = None) -> str:
+        """Run kubectl, and return what it prints."""
+        text = None if manifest is None else yaml.safe_dump(manifest)
+        return self.arena.cluster.kubectl(*arguments, input=text)
+
+    def of_before(self) -> dict[str, Any]:
+        """Return the APIService as manifests of an earlier version had it."""
+        place = {"namespace": self.arena.namespace, "name": "berth-visibility", "port": self.replica.port}
+        return {
+            "apiVersion": "apiregistration.k8s.io/v1",
+            "kind": "APIService",
+            "metadata": {"name": NAME},
+            "spec": {
+                "group": GROUP,
+                "version": "v1alpha1",
+                "groupPriorityMinimum": 100,
+                "versionPriority": 100,
+                "service": place,
+            },
+        }
+
+    def delete_a_namespace(self) -> None:
+        """Create a namespace, delete it, and wait until it is gone."""
+        path = "/api/v1/namespaces/doomed"
+        self.api.post("/api/v1/namespaces", {"metadata": {"name": "doomed"}})
+        self.api.delete(path)
+        waiting.until(lambda: not self.api.exists(path), what="the namespace to be gone")
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installed]:
+    with own_world(tmp_path_factory.mktemp("registration"), prepare) as world:
+        installation = Installed(world)
+        installation.install()
+        yield installation
+
+
+def test_no_manifest_has_it_and_a_replica_creates_it(installed: Installed) -> None:
+    assert not installed.api.exists(API_SERVICE)
+    installed.serve()
+    assert GROUP in installed.kubectl("api-resources", "--cached=false")
+
+
+def test_upgrade_from_a_manifest_that_has_it_and_rollback(installed: Installed) -> None:
+    installed.api.delete(API_SERVICE)
+    installed.kubectl("apply", "-f-", manifest=installed.of_before())
+    installed.answers()
+    installed.install()  # of this version
+    assert installed.is_available()
+    installed.api.delete(API_SERVICE)
+    installed.answers()
+    for how in ("--server-side=false", "--server-side=true"):
+        installed.kubectl("apply", "-f-", how, manifest=installed.of_before())
+        assert installed.is_available(), how
+
+
+@pytest.mark.usefixtures("helm")
+def test_releases_of_helm(installed: Installed, tmp_path: Path) -> None:
+    place = f"--namespace={installed.arena.namespace}"
+
+    def helm(*arguments: str | Path, values: Any = None) -> None:
+        """Run Helm, and wait until the replica has registered itself."""
+        chart.helm(*arguments, place, values=values, kubeconfig=installed.arena.cluster.kubeconfig)
+        waiting.until(lambda: installed.api.exists(API_SERVICE), what="the replica to register itself")
+
+    _uninstall(installed)
+    helm("install", "berth", _chart_of_before(installed, tmp_path), "--no-hooks", values=ONLY)
+    helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
+    helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
+    helm("rollback", "berth", "2", "--no-hooks")
+    with pytest.raises(chart.RenderError, match="APIService"):
+        helm("rollback", "berth", "1", "--no-hooks")
+    installed.kubectl("delete", "apiservice", NAME)  # as docs/upgrade.md says
+    helm("rollback", "berth", "1", "--no-hooks")
+    helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
+    chart.helm("uninstall", "berth", "--no-hooks", place, kubeconfig=installed.arena.cluster.kubeconfig)
+    waiting.until(lambda: not installed.api.exists(API_SERVICE), what="it to be deleted with its owner")
+    installed.install()
+    installed.answers()
+
+
+def _uninstall(installed: Installed) -> None:
+    """Delete what `install` applied."""
+    for document in yaml.safe_load_all(MANIFEST.read_text()):
+        place = installed.arena.namespace if document["kind"] == "Service" else document["metadata"].get("namespace")
+        name = document["metadata"]["name"]
+        installed.kubectl("delete", document["kind"], name, *([f"--namespace={place}"] if place else ()))
+    waiting.until(lambda: not installed.api.exists(API_SERVICE), what="it to be deleted with its owner")
+
+
+def _chart_of_before(installed: Installed, folder: Path) -> Path:
+    before = folder / "before"
+    shutil.copytree(chart.CHART, before)
+    file = before / "files/visibility.yaml"
+    file.write_text(file.read_text() + yaml.safe_dump([installed.of_before()]))
+    return before
+
+
+def test_after_all_replicas_were_killed_doctor_has_the_command(installed: Installed) -> None:
+    installed.replica.process.kill()
+    waiting.until(lambda: not installed.is_available(""), what="the API server to miss the replica")
+    waiting.until(lambda: _fix(installed), what="doctor to find it")
+    subprocess.run(["/bin/sh", "-c", _fix(installed)], env=_environment(installed), check=True, timeout=60)
+    assert not installed.api.exists(API_SERVICE)
+    installed.delete_a_namespace()
+
+
+def _fix(installed: Installed) -> str:
+    """Return what `kubectl berth doctor` says of the APIService; empty if it finds nothing."""
+    command = [sys.executable, "-m", "berth_kubectl", "doctor", "-o", "json"]
+    done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=_environment(installed))
+    findings = json.loads(done.stdout)["findings"]
+    return next((str(each["fix"]) for each in findings if each["object"] == f"apiservice/{NAME}"), "")
+
+
+def _environment(installed: Installed) -> dict[str, str]:
+    kubectl = programs.ensure(["kubectl"])["kubectl"]
+    own = {"BERTH_KUBECTL": str(kubectl), "KUBECONFIG": str(installed.arena.cluster.kubeconfig)}
+    return {**os.environ, **own, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
+
+
+def test_the_last_replica_takes_its_service_back(installed: Installed) -> None:
+    installed.serve()
+    assert installed.api.get(f"{API}/queue")["items"] == []
+    installed.replica.process.stop()
+    assert not installed.api.exists(API_SERVICE)
+    installed.delete_a_namespace()
