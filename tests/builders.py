@@ -17,6 +17,7 @@ import orjson
 from berth_api import names, request, resources
 from berth_api.admission import injection
 from berth_api.allocation import REPLICAS, Function, Grant, mig
+from berth_api.objects import gpupod
 from berth_api.request import Part, share
 from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_api.values.selectors import Requirement
@@ -390,10 +391,14 @@ def _text(allocation: Any) -> str:
 
 
 def gpu_pod(name: str = "pod", *ids: str, node: str = "node", **fields: Any) -> Raw:
-    """Return a GpuPod whose pod holds these GPUs in one container, or in `containers`; `uid`, `of`, `conditions`."""
+    """Return the GpuPod of a pod that holds these GPUs in one container, or in `containers`.
+
+    `uid`, `of` (UID of the pod), `conditions`, `own` (the GpuPod's own name).
+    """
     containers = fields.get("containers", {"main": ids})
+    own = fields.get("own", gpupod.name_of(name, node))
     return {
-        "metadata": {"name": name, "namespace": "ns", "uid": fields.get("uid", f"uid-gpupod-{name}")},
+        "metadata": {"name": own, "namespace": "ns", "uid": fields.get("uid", f"uid-gpupod-{name}")},
         "spec": {
             "nodeName": node,
             "podUID": fields.get("of", f"uid-{name}"),

@@ -351,14 +351,29 @@ OPERATOR: Final = [
 ]
 
 
-def gpu_pod(name: str, node: str, *, uid: str = "u", **more: object) -> Manifest:
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": uid}
+def gpu_pod(pod: str, node: str, *, uid: str = "u", **more: object) -> Manifest:
     return {
         "apiVersion": "berth.dev/v1alpha1",
         "kind": "GpuPod",
-        "metadata": {"name": name, "ownerReferences": [owner], **more},
+        "metadata": {"name": f"{pod}.{node}", "ownerReferences": [pod_owner(pod, uid)], **more},
         "spec": {"nodeName": node, "podUID": uid},
     }
+
+
+def pod_owner(pod: str, uid: str = "u", **more: object) -> Manifest:
+    return {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": uid, **more}
+
+
+NODE_OWNER: Final = {"apiVersion": "v1", "kind": "Node", "name": "{mine}", "uid": "u"}
+FALSE_OWNERS: Final[Mapping[str, list[Manifest]]] = {
+    "no owner": [],
+    "its Node as owner": [NODE_OWNER],
+    "its Node as second owner": [pod_owner("new"), NODE_OWNER],
+    "another pod as owner": [pod_owner("another")],
+    "a pod of its whole name as owner": [pod_owner("new.{mine}")],
+    "another UID as owner": [pod_owner("new", uid="another")],
+    "an owner that it keeps": [pod_owner("new", blockOwnerDeletion=True)],
+}
 
 
 def device(node: str, **more: object) -> Manifest:
@@ -448,12 +463,46 @@ AGENT: Final = [
         {
             "report a pod of another node": gpu_pod("new", "{other}"),
             "keep a GpuPod from deletion": gpu_pod("new", "{mine}", **STUCK),
-            "give a GpuPod to another pod": gpu_pod("new", "{mine}", ownerReferences=[POD_OWNER]),
+            "take the name of a GpuPod of another node": gpu_pod("new", "{mine}", name="new.{other}"),
+            "name a GpuPod as a pod": gpu_pod("new", "{mine}", name="new"),
+            "name a GpuPod as its node": gpu_pod("new", "{mine}", name="{mine}"),
+            **{
+                f"create a GpuPod with {what}": gpu_pod("new", "{mine}", ownerReferences=owners)
+                for what, owners in FALSE_OWNERS.items()
+            },
         },
     ),
     *creates("agent", GPU_PODS, {"report a pod": gpu_pod("new", "{mine}")}, is_allowed=True),
     *patches("agent", f"{GPU_PODS}/of-other", {"take a GpuPod over": {"spec": {"nodeName": "{mine}"}}}),
     *patches("agent", f"{GPU_PODS}/of-mine", {"give a GpuPod away": {"spec": {"nodeName": "{other}"}}}),
+    *patches(
+        "agent",
+        f"{GPU_PODS}/of-mine",
+        {
+            "take the owner from an older agent's GpuPod": metadata(ownerReferences=None),
+            "give an older agent's GpuPod to a Node": metadata(ownerReferences=[NODE_OWNER]),
+            "give an older agent's GpuPod to another pod": metadata(ownerReferences=[pod_owner("of", "u")]),
+            "give an older agent's GpuPod another UID": {"spec": {"podUID": "another"}},
+        },
+    ),
+    *patches(
+        "agent",
+        f"{GPU_PODS}/of-mine",
+        {
+            "update an older agent's GpuPod": {
+                "metadata": {"ownerReferences": [pod_owner("of-mine", "of-its-successor")]},
+                "spec": {"podUID": "of-its-successor"},
+            }
+        },
+        is_allowed=True,
+    ),
+    Attempt(
+        account="agent",
+        what="delete an older agent's GpuPod",
+        method="DELETE",
+        path=f"{GPU_PODS}/of-mine",
+        is_allowed=True,
+    ),
     *patches("agent", f"{GPU_PODS}/of-mine/status", {"call a GpuPod consistent": {"status": {"conditions": []}}}),
     *others("agent", {"delete a GpuPod of another node": ("DELETE", f"{GPU_PODS}/of-other")}),
     *creates(
@@ -648,8 +697,10 @@ def tokens(arena: Arena, nodes: list[str], accounts: Accounts) -> Iterator[Mappi
         api.apply(document, namespace=arena.namespace)
     for node in nodes:
         api.post(DEVICES, device(node))
-    # Without an owner: the garbage collector would delete them, because there is no such pod.
-    arena.create([gpu_pod("of-mine", mine, ownerReferences=[]), gpu_pod("of-other", other, ownerReferences=[])])
+    # As older agents named them. Their pods exist, or the garbage collector would delete them.
+    for node, name in ((mine, "of-mine"), (other, "of-other")):
+        uid = arena.create([arena.pod(name, nodeName=node)])[0]["metadata"]["uid"]
+        arena.create([gpu_pod(name, node, uid=uid, name=name)])
     arena.create([lease(node) for node in nodes])
     paths = list(_create_called(arena))
     labelled = {"metadata": {"labels": {"example.com/a": "b"}}}

@@ -21,6 +21,7 @@ import grpc.aio
 from berth_agent.kubelet.api import podresources_pb2 as resources
 from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.allocation import REPLICA_MARK
+from berth_api.objects import gpupod
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.nodes import Strings
@@ -272,7 +273,8 @@ class Stage:
         return problems
 
     def _of_gpu_pod(self, name: str, allocated: Sequence[str]) -> list[str]:
-        reported = next((gpupod for gpupod in self.arena.list("gpupods") if gpupod["metadata"]["name"] == name), None)
+        own = gpupod.name_of(name, self.node.name)
+        reported = next((each for each in self.arena.list("gpupods") if each["metadata"]["name"] == own), None)
         if reported is None:
             return ["it has no GpuPod"]
         ids = [device["id"] for one in reported["spec"]["containers"] for device in one["devices"]]

@@ -8,6 +8,7 @@ import structlog
 
 from berth_agent.inventory.interface import label_value
 from berth_api import names
+from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
 from berth_client.client import ApiClient
@@ -15,7 +16,7 @@ from berth_client.errors import CallError
 
 ALL: Final = f"/apis/{names.API_VERSION}/{names.GPUPODS}"
 Key = tuple[str, str]
-"""Namespace and name."""
+"""Namespace and name, of a pod or of its GpuPod."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -29,6 +30,8 @@ class GpuPods:
         self._node = node
         self._known: dict[Key, tuple[GpuPodSpec, str]] = {}
         """What stands on the server as far as we know, and its UID."""
+        self._too_long: frozenset[Key] = frozenset()
+        """GpuPods whose names the API server would refuse."""
 
     async def resync(self) -> None:
         """List what the API server has; the next call of `apply` repairs it.
@@ -41,12 +44,13 @@ class GpuPods:
         mine = [obj for obj in objects if obj["spec"].get("nodeName") == self._node]
         self._known = {_key(each): (GpuPodSpec.model_validate(each["spec"]), each["metadata"]["uid"]) for each in mine}
 
-    async def apply(self, wanted: Mapping[Key, GpuPodSpec]) -> None:
-        """Write the GpuPods that differ from these, and delete the others.
+    async def apply(self, pods: Mapping[Key, GpuPodSpec]) -> None:
+        """Write the GpuPods of these pods that differ, and delete the others.
 
         Raises:
             CallError: not all of it is done; the next call does the rest.
         """
+        wanted = self._named(pods)
         refused: CallError | None = None
         for key, spec in wanted.items():
             if key not in self._known or self._known[key][0] != spec:
@@ -63,6 +67,16 @@ class GpuPods:
         if refused is not None:
             raise refused
 
+    def _named(self, pods: Mapping[Key, GpuPodSpec]) -> dict[Key, GpuPodSpec]:
+        """Return the GpuPods of pods by their own names, without those whose names are too long."""
+        wanted = {(space, gpupod.name_of(pod, self._node)): spec for (space, pod), spec in pods.items()}
+        too_long = frozenset(key for key in wanted if len(key[1]) > gpupod.MAX_NAME)
+        for key in sorted(too_long - self._too_long):
+            # `held` of the Device has the devices of the pod in any case.
+            _log.warning("pod has no GpuPod: its name would be too long", gpu_pod=keys.join(*key), most=gpupod.MAX_NAME)
+        self._too_long = too_long
+        return {key: spec for key, spec in wanted.items() if key not in too_long}
+
     async def _delete(self, key: Key) -> None:
         """Delete a GpuPod; one that is gone, or has another UID, is not ours any more."""
         try:
@@ -74,13 +88,14 @@ class GpuPods:
     async def _apply(self, key: Key, spec: GpuPodSpec) -> None:
         applied = await self._client.apply(_path(key), body(key, spec), names.AGENT)
         self._known[key] = (spec, applied["metadata"]["uid"])
-        _log.info("GpuPod published", pod=keys.join(*key), containers=len(spec.containers))
+        _log.info("GpuPod published", gpu_pod=keys.join(*key), containers=len(spec.containers))
 
 
 def body(key: Key, spec: GpuPodSpec) -> dict[str, Any]:
     """Compose what we apply: it goes with its Pod."""
     namespace, name = key
-    owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": spec.pod_uid}
+    pod = gpupod.pod_of(name, spec.node_name)
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod, "uid": spec.pod_uid}
     return {
         "apiVersion": names.API_VERSION,
         "kind": "GpuPod",

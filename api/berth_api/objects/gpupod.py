@@ -1,13 +1,37 @@
 """The GpuPod object: the GPUs of a pod, as kubelet reports them, or as Berth allocated them where kubelet knows none.
 
-Namespaced, with the name of its Pod and owned by it. The agent of the node writes the spec, the operator the status.
+Namespaced and owned by its Pod. The agent of the node writes the spec, the operator the status. Its name is that of the
+pod and the node, `half-1.node-0`: admission lets the agent of a node create only names that end in its node, so that no
+agent can take the names that another one needs.
 """
 
-from typing import Annotated
+from typing import Annotated, Final
 
 from pydantic import Field
 
 from berth_api.device import Condition, HeldDevice, LongText, Model, Name, Text
+
+MAX_NAME: Final = 253
+"""Characters of the name of an object."""
+
+
+def name_of(pod: str, node: str) -> str:
+    """Return the name of the GpuPod of a pod on a node; the API server refuses one longer than `MAX_NAME`."""
+    return pod + _suffix(node)
+
+
+def pod_of(name: str, node: str) -> str:
+    """Return the pod of a GpuPod; agents of the version before gave it the pod's name as it is."""
+    return name.removesuffix(_suffix(node))
+
+
+def _suffix(node: str) -> str:
+    """Return the node as the last label of a name: `.ip-10-0-0-1--ec2--internal`.
+
+    It has no dot, so that no name ends in two nodes. Dots become two dashes; two dashes of the node become three,
+    because the nodes `a.b` and `a--b` would share a label. The policy `berth-agents` computes the same.
+    """
+    return "." + node.replace("--", "---").replace(".", "--")
 
 
 class ContainerDevices(Model):
@@ -65,7 +89,7 @@ class GpuPodStatus(Model):
 
 
 class GpuPod(Model):
-    """The devices that one pod holds."""
+    """The devices that one pod holds; its name is `<pod>.<node>`, with `--` for each dot of the node's name."""
 
     spec: GpuPodSpec
     status: GpuPodStatus = GpuPodStatus()

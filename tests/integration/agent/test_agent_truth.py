@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from berth_api import names
+from berth_api.objects import gpupod
 from devcluster import Arena
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, Process, a100
@@ -77,10 +78,13 @@ def held(arena: Arena, node: str) -> list[tuple[str, str, list[int]]]:
 
 
 def gpu_pods(arena: Arena) -> dict[str, list[str]]:
+    """Return what each pod holds; each GpuPod has the name of its pod and node."""
     gpu_pods = arena.list("gpupods")
+    pods = [gpupod.pod_of(each["metadata"]["name"], each["spec"]["nodeName"]) for each in gpu_pods]
+    assert not {each["metadata"]["name"] for each in gpu_pods} & {*pods}
     return {
-        each["metadata"]["name"]: [unit["id"] for at in each["spec"]["containers"] for unit in at["devices"]]
-        for each in gpu_pods
+        pod: [unit["id"] for at in each["spec"]["containers"] for unit in at["devices"]]
+        for pod, each in zip(pods, gpu_pods, strict=True)
     }
 
 
@@ -97,7 +101,7 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
     resources.given = {(arena.namespace, "a", "main"): {GPU: [IDS[2], IDS[0]]}}
     arena.wait(lambda: gpu_pods(arena) == {"a": [IDS[0], IDS[2]]}, deadline=SOON, what="the GpuPod")
     arena.wait(lambda: held(arena, node) == [("a", uid, [0, 2])], deadline=SOON, what="what the pod holds")
-    gpu_pod = arena.get("gpupods", "a")
+    gpu_pod = arena.get("gpupods", f"a.{node}")
     assert gpu_pod["spec"]["nodeName"] == node
     assert gpu_pod["spec"]["podUID"] == uid
     assert [(each["kind"], each["uid"]) for each in gpu_pod["metadata"]["ownerReferences"]] == [("Pod", uid)]
@@ -167,16 +171,17 @@ def test_kubectl_shows_who_holds_which_card_shares_included(
     arena.wait(lambda: len(rows()) == 4, deadline=START, what="three GpuPods")
     assert rows()[0] == ["NAME", "NODE", "DEVICES", "MEMORY", "CORE", "CONSISTENT", "IDS", "AGE"]
     assert [row[:-1] for row in rows()[1:]] == [
-        ["half", node, "GPU", "1", "20Gi", "50", IDS[1]],
-        ["other", node, "GPU", "1", "20Gi", "50", IDS[1]],
-        ["whole", node, "GPU", "2", "80Gi", "100", IDS[2]],
+        [f"half.{node}", node, "GPU", "1", "20Gi", "50", IDS[1]],
+        [f"other.{node}", node, "GPU", "1", "20Gi", "50", IDS[1]],
+        [f"whole.{node}", node, "GPU", "2", "80Gi", "100", IDS[2]],
     ]
-    assert arena.get("gpupods", "half")["spec"]["containers"] == []
+    assert arena.get("gpupods", f"half.{node}")["spec"]["containers"] == []
 
     # A share ends with its pod, even if the Pod stays.
     arena.merge("pods", "half", {"status": {"phase": "Succeeded"}}, subresource="status")
     arena.delete("pods", "other", grace_seconds=0)
-    arena.wait(lambda: [row[0] for row in rows()[1:]] == ["whole"], deadline=SOON, what="the end of both shares")
+    left = [f"whole.{node}"]
+    arena.wait(lambda: [row[0] for row in rows()[1:]] == left, deadline=SOON, what="the end of both shares")
 
 
 def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: Arena, begin: Start, proc: Path) -> None:

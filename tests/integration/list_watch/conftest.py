@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api.objects import gpupod
 from devcluster import waiting
 from devcluster.control_plane.api import Manifest
 from tests.aggregated import NAMESPACE, SERVICE, ask, is_served, own_world, tls_of
@@ -20,6 +21,8 @@ from tests.processes import Process
 
 COMPONENT = Path(__file__).parents[3] / "manifests/components/list-watch-api"
 API = "/apis/nvidia-gpu-scheduler/v1"
+NODE = "n1.example"
+"""Of GpuPods that tests write; no operator has it."""
 API_SERVICE = "/apis/apiregistration.k8s.io/v1/apiservices/v1.nvidia-gpu-scheduler"
 
 
@@ -84,14 +87,14 @@ class Installation:
             {
                 "apiVersion": "berth.dev/v1alpha1",
                 "kind": "GpuPod",
-                "metadata": {"name": name, "namespace": self.arena.namespace},
-                "spec": {"nodeName": "n1", "podUID": name, "containers": containers, "cards": cards},
+                "metadata": {"name": gpupod.name_of(name, NODE), "namespace": self.arena.namespace},
+                "spec": {"nodeName": NODE, "podUID": name, "containers": containers, "cards": cards},
             }
         )
 
     def delete_gpu_pod(self, name: str) -> None:
         """Delete the GpuPod of a pod."""
-        self.api.delete(f"/apis/berth.dev/v1alpha1/namespaces/{self.arena.namespace}/gpupods/{name}")
+        self.arena.delete("gpupods", gpupod.name_of(name, NODE))
 
     def _account(self) -> Path:
         path = self.arena.folder / "berth-api.kubeconfig"

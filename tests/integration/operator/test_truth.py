@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from devcluster.control_plane.api import ApiError, Manifest
+from berth_api.objects import gpupod
+from devcluster.control_plane.api import Manifest
 from tests.integration.operator import world as words
 from tests.integration.operator.world import World
 
@@ -44,11 +45,12 @@ def give(world: World, name: str, *minors: int) -> None:
     pod = world.arena.get("pods", name)
     owner = {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod["metadata"]["uid"]}
     container = pod["spec"]["containers"][0]["name"]
+    own = gpupod.name_of(name, pod["spec"]["nodeName"])
     world.api.apply(
         {
             "apiVersion": "berth.dev/v1alpha1",
             "kind": "GpuPod",
-            "metadata": {"name": name, "namespace": world.arena.namespace, "ownerReferences": [owner]},
+            "metadata": {"name": own, "namespace": world.arena.namespace, "ownerReferences": [owner]},
             "spec": {
                 "nodeName": pod["spec"]["nodeName"],
                 "podUID": pod["metadata"]["uid"],
@@ -58,9 +60,15 @@ def give(world: World, name: str, *minors: int) -> None:
     )
 
 
+def gpu_pods(world: World) -> dict[str, Manifest]:
+    """Return all GpuPods by name; those of the pods of a test before may still be there."""
+    return {each["metadata"]["name"]: each for each in world.arena.list("gpupods")}
+
+
 def consistent(world: World, name: str) -> dict[str, Any]:
-    path = f"/apis/berth.dev/v1alpha1/namespaces/{world.arena.namespace}/gpupods/{name}"
-    return words.condition(world.api.request("GET", path), "Consistent")
+    """Return the condition of a pod's GpuPod; empty if there is none."""
+    own = gpu_pods(world).get(gpupod.name_of(name, world.arena.get("pods", name)["spec"]["nodeName"]))
+    return {} if own is None else words.condition(own, "Consistent")
 
 
 def wait_consistent(world: World, name: str, status: str) -> dict[str, Any]:
@@ -92,27 +100,36 @@ def free_cards(world: World, node: str) -> list[int]:
     return [each["minor"] for each in uses if each["free"]["kubernetes.io/gpu-core"] == "100"]
 
 
-def test_the_gpu_pod_that_another_node_created_makes_room_for_the_right_one(shared: World) -> None:
+def forged(pod: Manifest, name: str, node: str) -> Manifest:
+    """Return a GpuPod without an owner, which the garbage collector leaves alone."""
+    devices = [{"name": "main", "devices": held(1)}]
+    return {
+        "apiVersion": "berth.dev/v1alpha1",
+        "kind": "GpuPod",
+        "metadata": {"name": name},
+        "spec": {"nodeName": node, "podUID": pod["metadata"]["uid"], "containers": devices},
+    }
+
+
+@pytest.mark.parametrize("name", ["robbed", "robbed.another"], ids=["as older agents", "today"])
+def test_a_gpu_pod_of_another_node_counts_for_nothing_and_goes(shared: World, name: str) -> None:
     node = node_of(shared, 2)
     shared.pod("robbed", NVIDIA)
     pod = shared.bound("robbed")
-    path = f"/apis/berth.dev/v1alpha1/namespaces/{shared.arena.namespace}/gpupods"
-    forged = {
-        "apiVersion": "berth.dev/v1alpha1",
-        "kind": "GpuPod",
-        "metadata": {"name": "robbed"},
-        "spec": {
-            "nodeName": "another",
-            "podUID": pod["metadata"]["uid"],
-            "containers": [{"name": "main", "devices": held(1)}],
-        },
-    }
-    shared.api.post(path, forged)
-    shared.wait(lambda: not shared.api.exists(f"{path}/robbed"), what="the forged GpuPod to be deleted")
+    shared.arena.create([forged(pod, name, "another")])
     give(shared, "robbed", *words.minors(pod))
+    shared.wait(lambda: name not in gpu_pods(shared), what="the forged GpuPod to be deleted")
     assert wait_consistent(shared, "robbed", "True")["reason"] == "AsAllocated"
     # The status of the Device and of the GpuPod are written independently.
     shared.wait(lambda: free_cards(shared, node) == [1], what="the Device to show the card as used")
+
+
+def test_gpu_pods_of_pods_that_do_not_exist_go(shared: World) -> None:
+    node = node_of(shared, 1)
+    absent = {"metadata": {"uid": "absent"}}
+    names = {"absent", f"absent.{node}", "absent.another"}
+    shared.arena.create([forged(absent, name, node) for name in sorted(names)])
+    shared.wait(lambda: not names & gpu_pods(shared).keys(), what="the GpuPods of no pod to be deleted")
 
 
 def test_a_gpu_pod_says_whether_its_pod_holds_what_it_was_allocated(shared: World) -> None:
@@ -299,21 +316,13 @@ def test_drift_is_counted_and_outlives_the_operator(world: World) -> None:
 
 
 def test_a_gpu_pod_goes_with_its_pod(shared: World) -> None:
-    node_of(shared, 1)
+    node = node_of(shared, 1)
     shared.pod("p", NVIDIA)
     shared.bound("p")
     give(shared, "p", 0)
     wait_consistent(shared, "p", "True")
     shared.remove("p")
-
-    def gone() -> bool:
-        try:
-            consistent(shared, "p")
-        except ApiError:
-            return True
-        return False
-
-    shared.wait(gone, what="the garbage collector")
+    shared.wait(lambda: f"p.{node}" not in gpu_pods(shared), what="the garbage collector or the operator")
 
 
 def test_foreign_use_may_be_left_to_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

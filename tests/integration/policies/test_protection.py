@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api.objects import gpupod
 from devcluster import Arena
 from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests import policies
@@ -442,8 +443,12 @@ def lease(arena: Arena, node: str) -> tuple[str, Manifest]:
 
 
 def gpu_pod(arena: Arena, node: str) -> tuple[str, Manifest]:
+    """Return the GpuPod of a new pod: without one, the garbage collector would delete it."""
     path = f"/apis/berth.dev/v1alpha1/namespaces/{arena.namespace}/gpupods"
-    return path, {"metadata": {"name": f"of-{node}"}, "spec": {"nodeName": node, "podUID": "u"}}
+    pod = arena.get("pods", create(arena, nodeName=node))["metadata"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]}
+    metadata = {"name": gpupod.name_of(pod["name"], node), "ownerReferences": [owner]}
+    return path, {"metadata": metadata, "spec": {"nodeName": node, "podUID": pod["uid"]}}
 
 
 KINDS = ("devices", "leases", "gpupods")
@@ -497,6 +502,19 @@ def test_a_gpupod_is_not_taken_over(arena: Arena, nodes: list[str], agent: Api) 
     arena.cluster.api.post(path, foreign)
     change = {"spec": {"nodeName": nodes[0]}}
     assert status(lambda: agent.merge(f"{path}/{foreign['metadata']['name']}", change)) == REFUSED
+
+
+@pytest.mark.parametrize("form", ["{}.a", "{}.a-b.c", "{}--a", "{}---a", "{}----a.b--c"])
+def test_the_policy_names_gpupods_as_the_agent_does(arena: Arena, form: str) -> None:
+    node = form.format(arena.id)
+    agent = at(arena, node)
+    path, body = thing(arena, "gpupods", node)
+    agent.request("POST", path, body=body, query={"dryRun": "All"})
+    pod = body["metadata"]["ownerReferences"][0]["name"]
+    plain = f"{pod}.{node.replace('.', '--')}" if "--" in node else f"{pod}.{node}"
+    with pytest.raises(ApiError, match=f"may not create the GpuPod {plain}: its name has to be the name of a pod and "):
+        agent.request("POST", path, body={**body, "metadata": {**body["metadata"], "name": plain}})
+    agent.close()
 
 
 def test_a_token_of_no_node_writes_nothing(arena: Arena, nodes: list[str]) -> None:

@@ -3,9 +3,11 @@
 import asyncio
 from typing import Any
 
+import orjson
 import pytest
 from structlog.testing import capture_logs
 
+from berth_api.objects import gpupod
 from berth_client.reflector import EventType
 from berth_operator.apis.aggregated.options import Selection, field_selector
 from berth_operator.apis.aggregated.statuses import StatusError
@@ -16,9 +18,16 @@ from berth_operator.apis.list_watch.kinds import NODES, PODS
 EVERYTHING = Selection()
 
 
-def source(name: str, version: int, node: str = "n1") -> dict[str, Any]:
-    metadata = {"name": name, "namespace": "ns", "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"}
-    return {"metadata": {**metadata, "resourceVersion": str(version)}, "spec": {"nodeName": node}}
+def source(pod: str, version: int, node: str = "n1", **metadata: str) -> dict[str, Any]:
+    """Return the GpuPod of a pod; `metadata` are other fields of it than those of the right one."""
+    name = gpupod.name_of(pod, node)
+    own = {"name": name, "namespace": "ns", "uid": pod, "creationTimestamp": "2026-01-01T00:00:00Z", **metadata}
+    return {"metadata": {**own, "resourceVersion": str(version)}, "spec": {"nodeName": node}}
+
+
+def second(pod: str, version: int, node: str = "n2", **metadata: str) -> dict[str, Any]:
+    """Return a GpuPod that names the same pod, and was created after that of `source`."""
+    return source(pod, version, node, **{"uid": "second", "creationTimestamp": "2026-01-01T00:00:01Z", **metadata})
 
 
 CARD = {"type": "gpu", "minor": 0, "id": "GPU-0"}
@@ -200,3 +209,58 @@ async def test_a_version_that_does_not_come_is_too_large(cache: ReflectedCache, 
     with pytest.raises(StatusError, match="gpupods are not known yet") as caught:
         await ReflectedCache(PODS).wait_for(0)
     assert caught.value.code == 503
+
+
+# --- two GpuPods of one pod -------------------------------------------------------------------------------------
+
+
+def nodes(cache: ReflectedCache) -> list[tuple[str, str, int]]:
+    """Return the name, the node and the version of all objects, which their bodies have, too."""
+    entries = cache.select(EVERYTHING)
+    bodies = [orjson.loads(entry.body) for entry in entries]
+    assert [int(body["metadata"]["resourceVersion"]) for body in bodies] == [entry.version for entry in entries]
+    return [(entry.key[1], entry.fields["spec.node_name"], entry.version) for entry in entries]
+
+
+SECONDS = [
+    pytest.param(second("a", 12), id="of another node"),
+    pytest.param(second("a", 12, node="n1"), id="after that of an older agent"),
+]
+
+
+@pytest.mark.parametrize("other", SECONDS)
+def test_a_second_gpu_pod_of_a_pod_is_not_served_before_the_first_is_gone(other: dict[str, Any]) -> None:
+    node = other["spec"]["nodeName"]
+    cache = listed(ReflectedCache(PODS), 10, source("a", 3, name="a"))
+    cache.apply("ADDED", other)
+    assert (nodes(cache), since(cache, 10), cache.version) == ([("a", "n1", 3)], [], 12)
+    cache.apply("MODIFIED", source("a", 13, name="a"))
+    cache.apply("DELETED", source("a", 14, name="a"))
+    assert nodes(cache) == [("a", node, 14)]
+    cache.apply("MODIFIED", {**other, "metadata": {**other["metadata"], "resourceVersion": "15"}})
+    cache.apply("DELETED", {**other, "metadata": {**other["metadata"], "resourceVersion": "16"}})
+    assert nodes(cache) == []
+    assert since(cache, 12) == [
+        ("MODIFIED", "a", 13),
+        ("MODIFIED", "a", 14),
+        ("MODIFIED", "a", 15),
+        ("DELETED", "a", 16),
+    ]
+
+
+@pytest.mark.parametrize("order", [1, -1])
+def test_of_two_gpu_pods_in_a_list_the_first_that_was_created_is_served(order: int) -> None:
+    both = [source("a", 3), second("a", 4)]
+    cache = listed(ReflectedCache(PODS), 10, *both[::order])
+    assert nodes(cache) == [("a", "n1", 3)]
+    cache.apply("DELETED", second("a", 11))
+    assert (nodes(cache), since(cache, 10)) == ([("a", "n1", 3)], [])
+    cache.apply("DELETED", source("a", 12))
+    assert (nodes(cache), since(cache, 10)) == ([], [("DELETED", "a", 12)])
+
+
+def test_what_two_gpu_pods_leave_is_forgotten_with_a_new_list() -> None:
+    cache = listed(ReflectedCache(PODS), 10, source("a", 3), second("a", 4))
+    listed(cache, 20, source("a", 3))
+    cache.apply("DELETED", source("a", 21))
+    assert nodes(cache) == []

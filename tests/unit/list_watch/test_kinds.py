@@ -5,6 +5,7 @@ from typing import Any
 import orjson
 import pytest
 
+from berth_api.objects import gpupod
 from berth_operator.apis.list_watch.kinds import NODES, PODS, SourcedKind
 
 WHOLE = {"kubernetes.io/gpu-core": "100", "kubernetes.io/gpu-memory": "16Gi", "kubernetes.io/gpu-memory-ratio": "100"}
@@ -132,7 +133,7 @@ CARDS = [
 
 def gpu_pod(name: str = "p", namespace: str = "ns", node: str = "n1", **spec: Any) -> dict[str, Any]:
     return {
-        "metadata": metadata(name, namespace=namespace, labels={"berth.dev/node": "x"}),
+        "metadata": metadata(gpupod.name_of(name, node), namespace=namespace, labels={"berth.dev/node": "x"}),
         "spec": {"nodeName": node, "podUID": "u", "cards": CARDS, **spec},
     }
 
@@ -153,7 +154,7 @@ def test_a_gpu_pod_has_the_fields_of_the_original() -> None:
         "metadata": {
             "name": "p",
             "namespace": "ns",
-            "uid": "uid-p",
+            "uid": "uid-p.n1",
             "resourceVersion": "7",
             "creationTimestamp": SINCE,
             "labels": {"nvidia-gpu-scheduler.node": "n1"},
@@ -192,6 +193,14 @@ def test_shares_are_of_no_container() -> None:
 def test_an_agent_that_is_older_reports_no_cards() -> None:
     spec = served(PODS, gpu_pod(cards=[], allocated=[held(0, "GPU-0")]))["spec"]
     assert spec["containers_device"] == [{"device_info": [info("GPU-0")]}]
+
+
+@pytest.mark.parametrize("own", ["p.n1", pytest.param("p", id="of an older agent")])
+def test_it_has_its_pod_s_name(own: str) -> None:
+    source = gpu_pod()
+    source["metadata"]["name"] = own
+    body = served(PODS, source)
+    assert {PODS.entry(source).key[1], body["metadata"]["name"], body["spec"]["pod_name"]} == {"p"}
 
 
 def test_names_that_the_original_joined_do_not_collide() -> None:

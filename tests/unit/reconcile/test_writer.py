@@ -74,7 +74,7 @@ class Api:
         record = self.cluster.allocations.gpu_pod(f"ns/{name}")
         await self.call(f"delete {name}")
         assert record is not None
-        assert (uid, version) == (f"uid-gpupod-{name}", record.version)
+        assert (uid, version) == (record.uid, record.version)
         if record != self.cluster.allocations.gpu_pod(f"ns/{name}"):
             raise ApiError(409, "Conflict", "the resourceVersion in the precondition does not match")
         self.cluster.remove_gpu_pod(f"ns/{name}")
@@ -83,8 +83,8 @@ class Api:
         _, _, _, name, last = path.rsplit("/", 4)
         assert last == "status"
         await self.call(f"gpu pod {name}")
-        assert body["metadata"] == {"uid": f"uid-gpupod-{name}"}
-        self.cluster.put_gpu_pod(gpu_pod(name, "GPU-0", node="a", conditions=body["status"]["conditions"]))
+        assert body["metadata"] == {"uid": "uid-gpupod-p"}
+        self.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", conditions=body["status"]["conditions"]))
         return {}
 
     async def _patch_group(self, path: str, body: Raw) -> Raw:
@@ -524,15 +524,15 @@ async def test_a_gpu_pod_shows_whether_its_pod_holds_what_it_was_allocated() -> 
     world.api.add("a", entry(0))
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(1)))
     world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
-    world.writer.mark(GPU_POD, "ns/p")
+    world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
         await asyncio.sleep(1)
-        assert api.order() == ["gpu pod p"]
-        record = world.cluster.allocations.gpu_pod("ns/p")
+        assert api.order() == ["gpu pod p.a"]
+        record = world.cluster.allocations.gpu_pod("ns/p.a")
         assert record is not None
         [condition] = record.conditions
         assert (condition["type"], condition["status"], condition["reason"]) == ("Consistent", "False", "Drifted")
-        world.writer.mark(GPU_POD, "ns/p")
+        world.writer.mark(GPU_POD, "ns/p.a")
         world.writer.mark(GPU_POD, "ns/unknown")
         await asyncio.sleep(1)
         assert len(api.calls) == 1
@@ -543,42 +543,70 @@ async def test_a_gpu_pod_that_could_not_be_written_is_written_later() -> None:
     world.api.add("a", entry(0))
     world.cluster.put_bound(pod("p", {NVIDIA: "1"}, on="a", allocated=whole(0)))
     world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
-    world.api.faults["gpu pod p"] = [Unreachable("away")]
-    world.writer.mark(GPU_POD, "ns/p")
+    world.api.faults["gpu pod p.a"] = [Unreachable("away")]
+    world.writer.mark(GPU_POD, "ns/p.a")
     async with running(world) as api:
         await asyncio.sleep(RETRY + 1)
-    assert len(api.times("gpu pod p")) == 2
+    assert len(api.times("gpu pod p.a")) == 2
 
 
 @pytest.mark.parametrize(
     ("current", "calls"),
     [
-        pytest.param(pod("p", on="b"), ["pod p", "delete p"], id="on another node"),
-        pytest.param(pod("p", on="a", uid="another"), ["pod p", "delete p"], id="of another UID"),
-        pytest.param(pod("p"), ["pod p", "delete p"], id="not bound"),
+        pytest.param(pod("p", on="b"), ["pod p", "delete"], id="on another node"),
+        pytest.param(pod("p", on="a", uid="another"), ["pod p", "delete"], id="of another UID"),
+        pytest.param(pod("p"), ["pod p", "delete"], id="not bound"),
         pytest.param(pod("p", on="a"), ["pod p"], id="not seen yet"),
-        pytest.param(None, ["pod p"], id="gone"),
+        pytest.param(None, ["pod p", "delete"], id="there is none"),
     ],
 )
-async def test_a_gpu_pod_of_another_node_or_uid_than_its_pod_is_deleted(current: Raw | None, calls: list[str]) -> None:
+@pytest.mark.parametrize("own", [pytest.param("p.a", id="today"), pytest.param("p", id="of an older agent")])
+async def test_a_gpu_pod_without_a_pod_of_its_name_node_and_uid_is_deleted(
+    current: Raw | None, calls: list[str], own: str
+) -> None:
     world = World()
     world.api.add("a", entry(0))
     if current is not None:
         world.api.pods["p"] = current
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
-    world.writer.mark(GPU_POD, "ns/p")
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", own=own))
+    world.writer.mark(GPU_POD, f"ns/{own}")
     async with running(world) as api:
         await asyncio.sleep(RETRY + 1)
-    assert api.order() == calls
+    assert api.order() == [call.replace("delete", f"delete {own}") for call in calls]
 
 
-async def test_a_gpu_pod_that_its_agent_corrects_in_the_same_moment_stays() -> None:
+async def test_a_gpu_pod_stays_while_its_pod_cannot_be_read() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.api.faults["pod p"] = [ApiError(403, "Forbidden", "no"), Unreachable("no answer")]
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.writer.mark(GPU_POD, "ns/p.a")
+    async with running(world) as api:
+        await asyncio.sleep(2 * RETRY - 1)
+        assert api.order() == ["pod p", "pod p"]
+        await asyncio.sleep(RETRY)
+    assert api.order() == ["pod p", "pod p", "pod p", "delete p.a"]
+
+
+async def test_a_gpu_pod_that_cannot_be_read_stays() -> None:
+    """Another version wrote it, and which pod it names is not known."""
+    world = World()
+    world.api.add("a", entry(0))
+    world.cluster.put_gpu_pod({**gpu_pod("p", node="a"), "spec": {"nodeName": "a"}})
+    world.writer.mark(GPU_POD, "ns/p.a")
+    async with running(world) as api:
+        await asyncio.sleep(RETRY + 1)
+    assert api.order() == []
+
+
+async def test_a_gpu_pod_that_an_older_agent_corrects_in_the_same_moment_stays() -> None:
+    """Theirs had the pod's name, so that one object could name different nodes."""
     world = World()
     world.api.add("a", entry(0))
     world.api.pods["p"] = pod("p", on="b")
-    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a"))
+    world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="a", own="p"))
     world.api.during = lambda what: (
-        world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="b")) if what == "delete p" else None
+        world.cluster.put_gpu_pod(gpu_pod("p", "GPU-0", node="b", own="p")) if what == "delete p" else None
     )
     world.writer.mark(GPU_POD, "ns/p")
     async with running(world) as api:

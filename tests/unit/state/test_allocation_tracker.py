@@ -85,7 +85,7 @@ class World:
 
     def consistency(self, name: str) -> tuple[str, str]:
         """Return the status and reason of a GpuPod's condition."""
-        view = self.cluster.view(StatusKind.GPU_POD, f"ns/{name}")
+        view = self.cluster.view(StatusKind.GPU_POD, f"ns/{name}.node")
         assert isinstance(view, GpuPodView)
         return view.consistency[:2] if view.consistency else ("", "")
 
@@ -153,6 +153,27 @@ def test_until_kubelet_is_heard_a_pod_that_says_itself_what_it_has_may_have_any_
         pytest.param([add(bound("p", 0)), hold(held("p", "GPU-2"))], [0, 0, 100, 0], id="given another, by the Device"),
         pytest.param(
             [add(bound("p", 0)), hold(held("p", "GPU-1")), give("p", "GPU-2")], [0, 0, 100, 0], id="its GpuPod counts"
+        ),
+        pytest.param(
+            [add(bound("p", 0)), give("p", "GPU-2", own="p")], [0, 0, 100, 0], id="given another, by an old agent"
+        ),
+        pytest.param(
+            [add(bound("p", 0)), give("p", "GPU-1", own="p"), give("p", "GPU-2")],
+            [0, 0, 100, 0],
+            id="its GpuPod of a new agent counts, not that of an old one",
+        ),
+        pytest.param(
+            [add(bound("p", 0)), give("p", "GPU-1", own="p", of="uid-old"), give("p", "GPU-2")],
+            [0, 0, 100, 0],
+            id="an old agent had written that of its predecessor",
+        ),
+        pytest.param(
+            [add(bound("p", 0)), give("p", "GPU-2", own="p"), give("p", "GPU-1", of="uid-old")],
+            [0, 0, 100, 0],
+            id="an old agent's, next to a new one of another UID",
+        ),
+        pytest.param(
+            [add(bound("p.node", 0)), give("p", "GPU-2", of="uid-p.node")], [100, 0, 0, 0], id="of another pod"
         ),
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", of="uid-old")], [100, 0, 0, 0], id="of its predecessor"),
         pytest.param([add(bound("p", 0)), give("p", "GPU-2", node="other")], [100, 0, 0, 0], id="of another node"),
@@ -445,7 +466,7 @@ def test_a_gpu_pod_says_whether_it_is_consistent(events: list[Event], expected: 
         for event in order:
             event(world)
         assert world.consistency("p") == expected
-        assert "ns/p" in world.recorder.names(StatusKind.GPU_POD)
+        assert "ns/p.node" in world.recorder.names(StatusKind.GPU_POD)
 
 
 def test_a_gpu_pod_that_shows_an_allocation_is_no_report_of_kubelet() -> None:
@@ -469,7 +490,7 @@ def test_a_drift_begins_and_ends() -> None:
     world.recorder.changed.clear()
     world.pods.apply("MODIFIED", bound("p", 1))
     assert (world.recorder.drifts, world.cluster.allocations.drifted) == (2, {})
-    assert world.recorder.names(StatusKind.GPU_POD) == ["ns/p"]
+    assert world.recorder.names(StatusKind.GPU_POD) == ["ns/p.node"]
     assert world.used() == [0, 100, 0, 0]
 
 
@@ -483,8 +504,9 @@ def test_a_pod_that_goes_drifts_no_more() -> None:
 def test_a_gpu_pod_on_a_node_of_another_instance_is_left_to_it() -> None:
     confined = Cluster(grace=20.0, confined=True, clock=lambda: 0.0)
     confined.put_gpu_pod(gpu_pod("p", "GPU-0"))
-    assert confined.view(StatusKind.GPU_POD, "ns/p") is None
-    assert confined.view(StatusKind.GPU_POD, "ns/q") is None
+    assert confined.names(StatusKind.GPU_POD) == ["ns/p.node"]
+    assert confined.view(StatusKind.GPU_POD, "ns/p.node") is None
+    assert confined.view(StatusKind.GPU_POD, "ns/q.node") is None
 
 
 def test_a_gpu_pod_that_cannot_be_parsed_reports_nothing() -> None:

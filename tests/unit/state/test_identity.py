@@ -479,7 +479,7 @@ def test_what_kubelet_gave_is_found_by_its_id() -> None:
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
     world.admit("uid-p1")
     assert fits(world, {NVIDIA: "1"}) == ["GPU-b"]
-    view = world.cluster.view(StatusKind.GPU_POD, "ns/p1")
+    view = world.cluster.view(StatusKind.GPU_POD, "ns/p1.node")
     assert isinstance(view, GpuPodView)
     assert view.consistency is not None
     assert view.consistency[0] == "True"

@@ -2,10 +2,20 @@
 
 After a new list of the custom resources (rare: the API server no longer had our version) the changes in between are not
 known.
+
+Two GpuPods may name one pod: that of an older agent until the new one deletes it, and a false one of another node until
+the operator deletes it. The one that was created first is served: another node cannot replace what is served already,
+and all replicas choose alike.
 """
 
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+
+import orjson
 import structlog
 
+from berth_api.values.caching import compact
 from berth_client.objects import Object
 from berth_client.reflector import EventType
 from berth_operator.apis.aggregated.kinds import Entry, Key
@@ -21,6 +31,8 @@ class ReflectedCache(WatchCache):
     def __init__(self, kind: SourcedKind, *, history_bytes: int = HISTORY_BYTES) -> None:
         super().__init__(kind, history_bytes=history_bytes)
         self._convert = kind.entry
+        self._hidden: dict[Key, list[Entry]] = {}
+        """Objects of further custom resources under a key, which are not served."""
 
     def listing(self, *, requested_at: float) -> "_Listing":  # noqa: ARG002 - of a sink
         """Begin a list of all custom resources."""
@@ -29,7 +41,34 @@ class ReflectedCache(WatchCache):
     def apply(self, event_type: EventType, obj: Object) -> None:
         """Take a change of a custom resource."""
         if (entry := self.read_object(obj)) is not None:
+            self._apply(event_type, entry)
+
+    def _apply(self, event_type: EventType, entry: Entry) -> None:
+        served = self.get(entry.key)
+        known = [*self._hidden.pop(entry.key, ()), *([served] if served else ())]
+        others = [other for other in known if _uid(other) != _uid(entry)]
+        if not others:
             self.put(event_type, entry)
+            return
+        first = self._first_of(entry.key, others if event_type == "DELETED" else [*others, entry])
+        if first is entry:
+            self.put(event_type, entry)
+        elif first is served:
+            self.advance(entry.version)
+        else:
+            self.put("MODIFIED", _as_of(first, entry.version))
+
+    def take(self, listed: dict[Key, list[Entry]], version: int) -> None:
+        """Take the objects of all custom resources as of a version."""
+        self._hidden.clear()
+        self.replace({key: self._first_of(key, entries) for key, entries in listed.items()}, version)
+
+    def _first_of(self, key: Key, entries: Sequence[Entry]) -> Entry:
+        """Return the entry whose resource was created first, and hide the others."""
+        first, *hidden = sorted(entries, key=lambda entry: (entry.metadata["creationTimestamp"], _uid(entry)))
+        if hidden:
+            self._hidden[key] = hidden
+        return first
 
     def read_object(self, obj: Object) -> Entry | None:
         """Return the object of a custom resource; None, and a log line, if it is not one by its definition."""
@@ -48,12 +87,24 @@ class _Listing:
 
     def __init__(self, cache: ReflectedCache) -> None:
         self._cache = cache
-        self._entries: dict[Key, Entry] = {}
+        self._entries: defaultdict[Key, list[Entry]] = defaultdict(list)
 
     def put(self, objects: list[Object]) -> None:
         for obj in objects:
             if (entry := self._cache.read_object(obj)) is not None:
-                self._entries[entry.key] = entry
+                self._entries[entry.key].append(entry)
 
     def end(self, version: str, /) -> None:
-        self._cache.replace(self._entries, int(version))
+        self._cache.take(self._entries, int(version))
+
+
+def _uid(entry: Entry) -> str:
+    """Return the UID of the custom resource behind an object."""
+    return str(entry.metadata["uid"])
+
+
+def _as_of(entry: Entry, version: int) -> Entry:
+    """Return an object that is served from a version on, as if it had changed then."""
+    metadata = {**entry.metadata, "resourceVersion": str(version)}
+    body = {**orjson.loads(entry.body), "metadata": metadata}
+    return replace(entry, version=version, metadata=metadata, body=compact(orjson.dumps(body)))

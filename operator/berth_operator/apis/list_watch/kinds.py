@@ -12,6 +12,7 @@ import orjson
 
 from berth_api import names
 from berth_api.allocation import short, visible
+from berth_api.objects import gpupod
 from berth_api.resources import quantity
 from berth_api.values.caching import compact
 from berth_client.objects import Object
@@ -39,7 +40,7 @@ class SourcedKind(kinds.Kind):
     cells: Callable[[Object], Cells]
     """Returns an object's cells in its columns."""
     convert: Callable[[Object], Object]
-    """Returns the object's labels, spec and status."""
+    """Returns the object's name if it has not that of the resource, its labels, spec and status."""
 
     @property
     def path(self) -> str:
@@ -51,7 +52,7 @@ class SourcedKind(kinds.Kind):
         metadata = source["metadata"]
         converted = self.convert(source)
         labels = converted.pop("labels", {})
-        namespace, name = metadata.get("namespace", ""), metadata["name"]
+        namespace, name = metadata.get("namespace", ""), converted.pop("name", metadata["name"])
         own = {
             "name": name,
             **({"namespace": namespace} if namespace else {}),
@@ -140,9 +141,10 @@ def _health(node: str, conditions: Iterable[Mapping[str, Any]]) -> dict[str, str
 
 
 def gpu_pod(source: Object) -> Object:
-    """Return labels, spec and status of the GpuPod of a custom resource of the same name."""
+    """Return name, labels, spec and status of the GpuPod of a custom resource: its name is that of the pod."""
     metadata, spec = source["metadata"], source["spec"]
     node = spec["nodeName"]
+    pod = gpupod.pod_of(metadata["name"], node)
     cards = spec.get("cards") or ()
     containers = [
         {"container_name": container["name"], "device_info": _infos(container.get("devices") or (), cards, node)}
@@ -151,9 +153,10 @@ def gpu_pod(source: Object) -> Object:
     # Kubelet gives shares to no container: they are the pod's.
     shares = _infos(spec.get("allocated") or (), cards, node)
     return {
+        "name": pod,
         "labels": {NODE_LABEL: node} if len(node) <= MAX_LABEL else {},
         "spec": {
-            "pod_name": metadata["name"],
+            "pod_name": pod,
             "pod_namespace": metadata["namespace"],
             "node_name": node,
             "containers_device": [*containers, *([{"device_info": shares}] if shares else [])],

@@ -1,7 +1,6 @@
 """The status of a GpuPod: whether its pod holds what it was allocated; and which GpuPods are of no pod.
 
-An agent can create a GpuPod with the name of a pod that runs on another node, which keeps the agent of that node from
-creating the right one.
+A stolen token of an agent can create GpuPods of pods that run on other nodes, and of pods that do not exist.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,18 +18,21 @@ def path(name: str) -> str:
     return f"/apis/{names.API_VERSION}/namespaces/{namespace}/{names.GPUPODS}/{own}"
 
 
-def pod_path(name: str) -> str:
-    """Return the path of the pod with a GpuPod's name."""
-    namespace, own = keys.split(name)
+def pod_path(view: GpuPodView) -> str:
+    """Return the path of the pod of a GpuPod's name."""
+    namespace, own = keys.split(view.record.actual.pod)
     return f"/api/v1/namespaces/{namespace}/pods/{own}"
 
 
-def is_misplaced(view: GpuPodView, pod: Mapping[str, Any]) -> bool:
-    """Return whether a GpuPod names another UID or node than the pod of its name, read at quorum."""
+def may_be_orphan(view: GpuPodView) -> bool:
+    """Return whether its pod has to be read. Which pod an unreadable one names, of a later version, is not known."""
+    return not view.is_of_known_pod and view.record.actual.node != UNREADABLE
+
+
+def is_orphan(view: GpuPodView, pod: Mapping[str, Any] | None) -> bool:
+    """Return whether the pod of a GpuPod's name, read at quorum, does not exist or has another UID or node."""
     actual = view.record.actual
-    if actual.node == UNREADABLE:
-        return False  # a later version of its agent wrote it
-    return (actual.uid, actual.node) != (pod["metadata"]["uid"], pod["spec"].get("nodeName"))
+    return pod is None or (actual.uid, actual.node) != (pod["metadata"]["uid"], pod["spec"].get("nodeName"))
 
 
 def patch(view: GpuPodView, now: Callable[[], str]) -> dict[str, Any] | None:

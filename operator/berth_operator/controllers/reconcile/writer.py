@@ -209,20 +209,25 @@ class Writer:
 
     async def _write_gpu_pod(self, view: GpuPodView) -> None:
         path = gpupods.path(view.record.key)
-        if not view.is_of_known_pod and await self._is_misplaced(view):
+        if gpupods.may_be_orphan(view) and gpupods.is_orphan(view, await self._pod_of(view)):
             # If its agent has corrected it meanwhile, it stays.
             delete = functools.partial(self._api.delete, path, uid=view.record.uid, version=view.record.version)
             await self._send("gpupod", delete)
             log.warning(
-                "GpuPod deleted: its pod has another UID or node", of=view.record.key, node=view.record.actual.node
+                "GpuPod deleted: no pod has its name, UID and node", of=view.record.key, node=view.record.actual.node
             )
         elif (patch := gpupods.patch(view, _now)) is not None:
             await self._send("gpupod", functools.partial(self._api.merge_patch, f"{path}/status", patch))
 
-    async def _is_misplaced(self, view: GpuPodView) -> bool:
-        """Read the pod of a GpuPod's name: the watch may be behind. Without one, the garbage collector deletes it."""
+    async def _pod_of(self, view: GpuPodView) -> dict[str, Any] | None:
+        """Read the pod of a GpuPod's name, because the watch may be behind; None if it does not exist."""
         await asyncio.sleep(self._bucket.delay())
-        return gpupods.is_misplaced(view, await self._api.get(gpupods.pod_path(view.record.key)))
+        try:
+            return await self._api.get(gpupods.pod_path(view))
+        except CallError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            return None
 
     async def _send(self, kind: str, request: Callable[[], Awaitable[object]]) -> None:
         bucket = self._node_bucket if kind == "node" else self._bucket

@@ -113,8 +113,7 @@ class AllocationTracker:
         """Correct the other charges of a node after a pod was charged there."""
         self._set_charge(kubelet_allocation.leftover_uid(charge.node, charge.uid), None)
         self._update_drifted(charge.node)
-        if self._reports.gpu_pod(charge.pod) is not None:
-            self._listener.status_changed(StatusKind.GPU_POD, charge.pod)
+        self._gpu_pod_changed(charge)
 
     def release(self, charge: Charge) -> None:
         """Release the charge of a deleted pod; what its containers still hold stays charged."""
@@ -253,5 +252,9 @@ class AllocationTracker:
         self._drift_changed(promised)
 
     def _drift_changed(self, promised: Charge) -> None:
-        self._listener.status_changed(StatusKind.GPU_POD, promised.pod)
+        self._gpu_pod_changed(promised)
         self._listener.drift_changed()
+
+    def _gpu_pod_changed(self, charge: Charge) -> None:
+        for record in self._reports.gpu_pods_named(charge):
+            self._listener.status_changed(StatusKind.GPU_POD, record.key)

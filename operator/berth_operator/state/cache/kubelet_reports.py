@@ -7,6 +7,8 @@ before or after the pod itself.
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 
+from berth_api.objects import gpupod
+from berth_api.values import keys
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.objects.kubelet import NO_REPORT, AgentReport, GpuPodRecord
@@ -44,9 +46,13 @@ class KubeletReports:
 
     def gpu_pod_of(self, charge: Charge) -> GpuPodRecord | None:
         """Return the GpuPod of a pod; one with its name that names another UID or node is not of this pod."""
-        record = self._gpu_pods.get(charge.pod)
-        is_same = record is not None and (record.actual.uid, record.actual.node) == (charge.uid, charge.node)
-        return record if is_same else None
+        return next((record for record in self.gpu_pods_named(charge) if _is_of(record, charge)), None)
+
+    def gpu_pods_named(self, charge: Charge) -> list[GpuPodRecord]:
+        """Return the GpuPods with the name of a pod's, then with the one that an older agent gave it."""
+        namespace, pod = keys.split(charge.pod)
+        candidates = keys.join(namespace, gpupod.name_of(pod, charge.node)), charge.pod
+        return [self._gpu_pods[key] for key in candidates if key in self._gpu_pods]
 
     def put_report(self, node: str, report: AgentReport) -> None:
         """Set what a node's agent reports in the status of its Device."""
@@ -82,3 +88,8 @@ class KubeletReports:
         if actual is None:
             actual = self.held(promised.node).get(promised.uid)
         return actual if actual is not None and (actual.pod, actual.node) == (promised.pod, promised.node) else None
+
+
+def _is_of(record: GpuPodRecord, charge: Charge) -> bool:
+    actual = record.actual
+    return (actual.pod, actual.uid, actual.node) == (charge.pod, charge.uid, charge.node)

@@ -9,6 +9,7 @@ from pydantic import ValidationError
 
 from berth_api.allocation import REPLICA_MARK, device_ids
 from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
+from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
 from berth_api.values.caching import compact
@@ -48,7 +49,7 @@ class GpuPodRecord:
     """A GpuPod as the operator read it."""
 
     key: str
-    """namespace/name, of the GpuPod and of its pod."""
+    """namespace/name of the GpuPod itself."""
     uid: str
     """UID of the GpuPod itself."""
     version: str = field(default="", compare=False)
@@ -60,17 +61,18 @@ class GpuPodRecord:
 def gpu_pod(obj: Object) -> GpuPodRecord:
     """Read a GpuPod; a spec that cannot be read, accepted by another version of the CRD, counts as empty."""
     metadata = obj["metadata"]
-    key = f"{metadata['namespace']}/{metadata['name']}"
+    namespace, name = metadata["namespace"], metadata["name"]
     try:
         spec = GpuPodSpec.model_validate(obj.get("spec") or {})
     except ValidationError:
         spec = GpuPodSpec(node_name=UNREADABLE, pod_uid="")
     containers = tuple((each.name, _devices(each.devices)) for each in spec.containers)
+    pod = keys.join(namespace, gpupod.pod_of(name, spec.node_name))
     return GpuPodRecord(
-        key=key,
+        key=keys.join(namespace, name),
         uid=metadata["uid"],
         version=metadata.get("resourceVersion", ""),
-        actual=ActualAllocation(uid=spec.pod_uid, pod=key, node=spec.node_name, containers=containers),
+        actual=ActualAllocation(uid=spec.pod_uid, pod=pod, node=spec.node_name, containers=containers),
         conditions=tuple((obj.get("status") or {}).get("conditions") or ()),
     )
 

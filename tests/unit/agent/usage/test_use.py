@@ -58,13 +58,13 @@ def test_a_gpu_pod_has_all_containers_of_a_pod_that_is_there() -> None:
     listed = [holding("a", "x", "GPU-a"), holding("a", "w", "GPU-b"), holding("gone", "x", "MIG-c")]
     specs = use.gpu_pods(listed, UNITS, Summaries(), node="n", uids=["uid-a"])
     assert list(specs) == [("ns", "a")]
-    gpupod = body(("ns", "a"), specs["ns", "a"])
+    gpupod = body(("ns", "a.n"), specs["ns", "a"])
     assert gpupod == {
         "apiVersion": "berth.dev/v1alpha1",
         "kind": "GpuPod",
         "metadata": {
             "namespace": "ns",
-            "name": "a",
+            "name": "a.n",
             "labels": {"berth.dev/node": "n"},
             "ownerReferences": [{"apiVersion": "v1", "kind": "Pod", "name": "a", "uid": "uid-a"}],
         },
@@ -162,7 +162,7 @@ BY_MEMORY, BY_RATIO = HALF % 'gpu-memory": "20Gi', HALF % 'gpu-memory-ratio": "2
 @pytest.mark.parametrize("allocated", [BY_MEMORY, BY_RATIO])
 def test_a_pod_with_a_share_has_a_gpu_pod_that_is_no_report_of_kubelet(allocated: str) -> None:
     specs = use.allocated_pods([shared(allocated)], NODE, Summaries.of(SPEC), node="n")
-    assert body(("ns", "a"), specs["ns", "a"])["spec"] == {
+    assert body(("ns", "a.n"), specs["ns", "a"])["spec"] == {
         "nodeName": "n",
         "podUID": "uid-a",
         "containers": [],
