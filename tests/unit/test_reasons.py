@@ -98,5 +98,3 @@ def test_a_new_reason_is_found(code: str) -> None:
 def test_each_reason_of_the_condition_has_a_row() -> None:
     rows = set(re.findall(r"^\| `(\w+)` \|", PAGE.partition("## Reasons of the condition")[2], re.MULTILINE))
     assert {each.TRAITS.refusal for each in filters.ORDER} - {""} <= rows
-    listed = (ROOT / "docs/allocations.md").read_text().partition("| reason of the condition |")[2]
-    assert rows == set(re.findall(r"^\| `(\w+)` \|", listed, re.MULTILINE))

@@ -20,9 +20,9 @@ from tests.nvml.probe import NODE, Machine, Probe, Start
 
 ROOT: Final = Path(__file__).parents[4]
 DOCUMENT: Final = ROOT / "docs/agent-metrics.md"
-ROW: Final = re.compile(r"^\| `(berth_gpu_\w+)` \| (.*?) \|", re.MULTILINE)
-LABEL: Final = re.compile(r"`(\w+)`(?:: ((?:`\w+`(?:, )?)*))?")
-CARD: Final = {"node", "UUID", "minor", "model"}
+REFERENCE: Final = ROOT / "docs/reference/metrics.md"
+LABELS: Final = re.compile(r"^\| `(berth_\w+)` \| \w+ \| (.*?) \|", re.MULTILINE)
+VALUES: Final = re.compile(r"^\| `(berth_gpu_\w+)` \| `(\w+)`: ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
 UID: Final = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 CONTAINER: Final = "c0ffee" * 10 + "abcd"
 PROMPT: Final = 20.0
@@ -121,15 +121,14 @@ async def scraped(machine: Machine, agent: Start, tmp_path: Path) -> Scraped:
 
 
 def documented() -> dict[str, tuple[frozenset[str], dict[str, set[str]]]]:
-    """Return the labels of each series of the document, and the values of those that have a fixed set of them."""
-    rows = {name: (cell, dict(LABEL.findall(cell))) for name, cell in ROW.findall(DOCUMENT.read_text())}
-    return {
-        name: (
-            frozenset((set() if cell.startswith("only") else CARD) | labels.keys()),
-            {label: set(re.findall(r"`(\w+)`", values)) for label, values in labels.items() if values},
-        )
-        for name, (cell, labels) in rows.items()
+    """Return the labels of each series in the reference, and the values that the document has for some of them."""
+    values = {
+        name: {label: set(re.findall(r"`(\w+)`", listed))}
+        for name, label, listed in VALUES.findall(DOCUMENT.read_text())
     }
+    assert values
+    rows = LABELS.findall(REFERENCE.read_text().partition("\n## The agent\n")[2])
+    return {name: (frozenset(re.findall(r"`(\w+)`", cell)), values.get(name, {})) for name, cell in rows}
 
 
 async def test_the_document_lists_every_series_with_its_labels(scraped: Scraped) -> None:
