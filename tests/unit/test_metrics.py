@@ -20,7 +20,9 @@ ROW = re.compile(r"^\| `(?P<label>[a-z_]+)` \| (?P<names>`[^|]*`) \|", re.MULTIL
 
 def test_the_page_explains_labels_that_its_series_have() -> None:
     labels = {name: series.labels for name, series in metric_names.of_operator().items()}
-    rows = [(row["label"], name) for row in ROW.finditer(PAGE.read_text()) for name in re.findall(r"`(\w+)`", row["names"])]
+    rows = [
+        (row["label"], name) for row in ROW.finditer(PAGE.read_text()) for name in re.findall(r"`(\w+)`", row["names"])
+    ]
     assert rows
     assert [row for row in rows if row[0] not in labels.get(row[1], ())] == []
 
@@ -47,9 +49,15 @@ def test_a_replica_that_does_not_lead_has_no_gauges_over_the_state() -> None:
 
 def test_the_runbooks_have_every_alert_with_its_severity() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
-    alerts = {rule["alert"]: rule["labels"]["severity"] for group in groups for rule in group["rules"] if "alert" in rule}
-    sentence = re.search(r"(?P<critical>.*?) are critical, (?P<info>.*?) have the\s+severity info", RUNBOOKS.read_text(), re.DOTALL)
+    alerts = {
+        rule["alert"]: rule["labels"]["severity"] for group in groups for rule in group["rules"] if "alert" in rule
+    }
+    sentence = re.search(
+        r"(?P<critical>.*?)\sare\scritical,(?P<info>.*?)\shave\sthe\sseverity\sinfo", RUNBOOKS.read_text(), re.DOTALL
+    )
     assert sentence is not None
-    named = {name: severity for severity, text in sentence.groupdict().items() for name in re.findall(r"`(Berth\w+)`", text)}
+    named = {
+        name: severity for severity, text in sentence.groupdict().items() for name in re.findall(r"`(Berth\w+)`", text)
+    }
     assert {name: named.get(name, "warning") for name in alerts} == alerts
     assert named.keys() <= alerts.keys()
