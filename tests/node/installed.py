@@ -98,7 +98,7 @@ class Kustomization:
         self._file.write_text(yaml.safe_dump_all(objects))
 
     def install(self) -> None:
-        """Apply the definitions and the manifests, as docs/operations.md has it."""
+        """Apply the definitions and the manifests, as docs/install.md has it."""
         self._cluster.kubectl("apply", "--server-side", "-f", str(self._crds))
         self._cluster.kubectl("apply", "--server-side", "-f", str(self._file))
 

@@ -10,22 +10,21 @@ from prometheus_client import generate_latest
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import FAMILIES, GAUGES
 from tests import metric_names
-from tests.metric_names import Series
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "metrics.md"
 RULES = ROOT / "manifests" / "components" / "monitoring" / "rules.yaml"
-ROW = re.compile(r"^\| `(?P<name>[a-z_]+)` \| (?P<type>\w+) \|(?P<labels>[^|]*)\|", re.MULTILINE)
+RUNBOOKS = ROOT / "docs" / "runbooks.md"
+ROW = re.compile(r"^\| `(?P<label>[a-z_]+)` \| (?P<names>`[^|]*`) \|", re.MULTILINE)
 
 
-def documented() -> dict[str, Series]:
-    own = PAGE.read_text().partition("## The operator's series")[2].partition("\n## ")[0]
-    rows = (Series(row["name"], row["type"], tuple(re.findall(r"`(\w+)`", row["labels"]))) for row in ROW.finditer(own))
-    return {row.name: row for row in rows}
-
-
-def test_the_page_has_every_series_of_the_operator_with_its_type_and_labels() -> None:
-    assert documented() == metric_names.of_operator()
+def test_the_page_explains_labels_that_its_series_have() -> None:
+    labels = {name: series.labels for name, series in metric_names.of_operator().items()}
+    rows = [
+        (row["label"], name) for row in ROW.finditer(PAGE.read_text()) for name in re.findall(r"`(\w+)`", row["names"])
+    ]
+    assert rows
+    assert [row for row in rows if row[0] not in labels.get(row[1], ())] == []
 
 
 @pytest.fixture
@@ -48,8 +47,17 @@ def test_a_replica_that_does_not_lead_has_no_gauges_over_the_state() -> None:
     assert gauges.QUEUED.name
 
 
-def test_the_page_has_every_alert_with_its_severity() -> None:
+def test_the_runbooks_have_every_alert_with_its_severity() -> None:
     groups = yaml.safe_load(RULES.read_text())["groups"]
-    alerts = [rule for group in groups for rule in group["rules"] if "alert" in rule]
-    rows = re.findall(r"^\| `(Berth\w+)` \| (\w+) \|", PAGE.read_text(), re.MULTILINE)
-    assert rows == [(rule["alert"], rule["labels"]["severity"]) for rule in alerts]
+    alerts = {
+        rule["alert"]: rule["labels"]["severity"] for group in groups for rule in group["rules"] if "alert" in rule
+    }
+    sentence = re.search(
+        r"(?P<critical>.*?)\sare\scritical,(?P<info>.*?)\shave\sthe\sseverity\sinfo", RUNBOOKS.read_text(), re.DOTALL
+    )
+    assert sentence is not None
+    named = {
+        name: severity for severity, text in sentence.groupdict().items() for name in re.findall(r"`(Berth\w+)`", text)
+    }
+    assert {name: named.get(name, "warning") for name in alerts} == alerts
+    assert named.keys() <= alerts.keys()
