@@ -1,7 +1,7 @@
 """Return free pages of the heap to the system once a minute.
 
 glibc itself returns only the end of its heap. Free pages between blocks in use stay resident, and while pods arrive
-and leave their number grows for hours, though the bytes in use do not (docs/performance-waking.md has figures).
+and leave their number grows for hours, though the bytes in use do not (docs/performance-resources.md has figures).
 """
 
 import asyncio
