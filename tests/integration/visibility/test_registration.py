@@ -152,7 +152,7 @@ def test_after_all_replicas_were_killed_doctor_has_the_command(installed: Instal
 
 
 def _fix(installed: Installed) -> str:
-    """Return what `kubectl berth doctor` says of the APIService; empty if it finds nothing."""
+    """Return the command that `kubectl berth doctor` shows for the APIService; empty if it finds nothing."""
     command = [sys.executable, "-m", "berth_kubectl", "doctor", "-o", "json"]
     done = subprocess.run(command, capture_output=True, check=False, timeout=60, env=_environment(installed))
     findings = json.loads(done.stdout)["findings"]

@@ -43,7 +43,7 @@ class ApiServer:
 
     @property
     def spec(self) -> Object | None:
-        """What tells two APIServices apart: nothing without one."""
+        """The spec of the APIService; None without one."""
         return self.objects[PATH]["spec"] if PATH in self.objects else None
 
     @property
