@@ -159,16 +159,22 @@ def _is_served(service: tuple[str, str], facts: Facts) -> bool:
 def unreachable_api(facts: Facts) -> Iterator[Finding]:
     """Yield a finding for each aggregated API of Berth's that the API server cannot reach."""
     for service in facts.all_of("apiservices"):
-        available = condition(service, "Available")
-        group = str(service["spec"].get("group"))
-        if group in API_GROUPS and available.get("status") != "True":
-            why = available.get("message") or available.get("reason") or "its availability is not known"
+        group, name = str(service["spec"].get("group")), name_of(service)
+        if group in API_GROUPS and (why := facts.unanswered.get(name) or _unavailable(service)):
             yield Finding(
                 check="UnreachableApi",
-                object=f"apiservice/{name_of(service)}",
+                object=f"apiservice/{name}",
                 message=f"the API server cannot reach it ({why}): no namespace can be deleted meanwhile",
-                fix=API_GROUPS[group].format(name=name_of(service)),
+                fix=API_GROUPS[group].format(name=name),
             )
+
+
+def _unavailable(service: Object) -> str:
+    """Return why an APIService is not available; empty if it is."""
+    available = condition(service, "Available")
+    if available.get("status") == "True":
+        return ""
+    return str(available.get("message") or available.get("reason") or "its availability is not known")
 
 
 def other_device_plugin(facts: Facts) -> Iterator[Finding]:

@@ -34,6 +34,8 @@ class Facts:
     """Name of a list that may not be read -> why."""
     unserved: frozenset[str] = frozenset()
     """Names of the lists whose kind the API server does not serve."""
+    unanswered: Mapping[str, str] = field(default_factory=dict)
+    """Name of an APIService of Berth's -> why the API server could not pass on a request."""
     definitions: Sequence[Object] = ()
     """The definitions as this version has them."""
     version: str = ""

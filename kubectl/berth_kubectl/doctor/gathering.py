@@ -4,10 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_kubectl.doctor.cluster import plugin_of
+from berth_kubectl.doctor.cluster import API_GROUPS, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading.contract import Object
+from berth_kubectl.reading.objects import name_of
 from berth_kubectl.reading.resources import (
     ADMISSION,
     API_SERVICES,
@@ -87,11 +88,20 @@ def gather(api: Api, place: Installation, *, definitions: Sequence[Object], vers
         lists=lists.read,
         unread=lists.unread,
         unserved=frozenset(lists.unserved),
+        unanswered=_unanswered(api, lists.read.get("apiservices", ())),
         definitions=definitions,
         version=version,
         server_version={} if isinstance(served, ReadError) else served,
         installation=place,
     )
+
+
+def _unanswered(api: Api, services: Sequence[Object]) -> dict[str, str]:
+    """Ask each aggregated API of Berth's: the conditions of an APIService may be half a minute old."""
+    own = [each for each in services if each["spec"].get("group") in API_GROUPS]
+    requests = [Request(path=f"/apis/{each['spec']['group']}/{each['spec']['version']}") for each in own]
+    answers = zip(own, api.get_all(requests), strict=True)
+    return {name_of(each): str(why) for each, why in answers if isinstance(why, ReadError) and why.is_unavailable}
 
 
 def _take_plugins(api: Api, lists: _Lists) -> None:

@@ -47,6 +47,12 @@ class Shelf:
             "persistentVolumeReclaimPolicy": "Retain",
         }
         self.world.api.post(VOLUMES, {"metadata": self._metadata(name), "spec": {**base, **spec}})
+        path = f"{VOLUMES}/{self.named(name)}"
+        self.world.wait(lambda: self._phase(path) not in ("", "Pending"), what=f"the volume {name} to be available")
+
+    def _phase(self, path: str) -> str:
+        phase: str = self.world.api.get(path).get("status", {}).get("phase", "")
+        return phase
 
     def claim(self, name: str, *, storage_class: str = "local", mode: str = "ReadWriteOnce", size: str = "5Gi") -> None:
         self.world.api.post(

@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from devcluster import waiting
+from devcluster.control_plane.api import Manifest
 from tests.aggregated import SERVICE, ask, is_served, own_world, tls_of
 from tests.conftest import prepare
 from tests.integration.operator.world import World, free_ports
@@ -55,10 +56,14 @@ class Installation:
     def install(self) -> None:
         """Apply what is shipped, with a Service that leads to processes of this machine."""
         for document in yaml.safe_load_all(MANIFEST.read_text()):
-            if document["kind"] == "Service":
-                document["metadata"]["namespace"] = self.arena.namespace
-                document["spec"] = SERVICE
-            self.api.apply(document)
+            self.api.apply(self.placed(document))
+
+    def placed(self, document: Manifest) -> Manifest:
+        """Return an object as this installation has it."""
+        if document["kind"] == "Service":
+            document["metadata"]["namespace"] = self.arena.namespace
+            document["spec"] = SERVICE
+        return document
 
     def start(self, port: int) -> Replica:
         """Start an operator."""

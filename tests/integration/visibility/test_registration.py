@@ -33,11 +33,19 @@ class Installed(Installation):
 
     replica: Replica
 
-    def serve(self) -> None:
-        """Start the replica, and wait until users get answers."""
+    def begin(self) -> None:
+        """Start the replica."""
         [port] = free_ports(1)
         self.replica = self.start(port)
         self.replica.process.logged(SERVED)
+
+    def end(self) -> None:
+        """Stop the replica in order."""
+        assert self.replica.process.stop() == 0
+
+    def serve(self) -> None:
+        """Start the replica, and wait until users get answers."""
+        self.begin()
         self.answers()
 
     def answers(self) -> None:
@@ -105,33 +113,37 @@ def test_releases_of_helm(installed: Installed, tmp_path: Path) -> None:
     place = f"--namespace={installed.arena.namespace}"
 
     def helm(*arguments: str | Path, values: Any = None) -> None:
-        """Run Helm, and wait until the replica has registered itself."""
         chart.helm(*arguments, place, values=values, kubeconfig=installed.arena.cluster.kubeconfig)
-        waiting.until(lambda: installed.api.exists(API_SERVICE), what="the replica to register itself")
 
-    _uninstall(installed)
+    def is_owned() -> bool:
+        """Return whether the replica has created it: then it goes with its owner."""
+        exists = installed.api.exists(API_SERVICE)
+        return exists and "ownerReferences" in installed.api.get(API_SERVICE)["metadata"]
+
+    installed.end()
+    for document in yaml.safe_load_all(MANIFEST.read_text()):
+        installed.api.delete(installed.api.path_of(installed.placed(document)))
     helm("install", "berth", _chart_of_before(installed, tmp_path), "--no-hooks", values=ONLY)
+    installed.begin()
+    waiting.until(lambda: "caBundle" in installed.api.get(API_SERVICE)["spec"], what="the replica to be trusted")
+
     helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
+    waiting.until(is_owned, what="the replica to create it in the place of the release's")
     helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
     helm("rollback", "berth", "2", "--no-hooks")
+    assert is_owned()
     with pytest.raises(chart.RenderError, match="APIService"):
         helm("rollback", "berth", "1", "--no-hooks")
-    installed.kubectl("delete", "apiservice", NAME)  # as docs/upgrade.md says
+    installed.end()  # as docs/upgrade.md says
     helm("rollback", "berth", "1", "--no-hooks")
+
     helm("upgrade", "berth", chart.CHART, "--no-hooks", values=ONLY)
-    chart.helm("uninstall", "berth", "--no-hooks", place, kubeconfig=installed.arena.cluster.kubeconfig)
+    installed.begin()
+    waiting.until(is_owned, what="the replica to create it again")
+    helm("uninstall", "berth", "--no-hooks")
     waiting.until(lambda: not installed.api.exists(API_SERVICE), what="it to be deleted with its owner")
     installed.install()
     installed.answers()
-
-
-def _uninstall(installed: Installed) -> None:
-    """Delete what `install` applied."""
-    for document in yaml.safe_load_all(MANIFEST.read_text()):
-        place = installed.arena.namespace if document["kind"] == "Service" else document["metadata"].get("namespace")
-        name = document["metadata"]["name"]
-        installed.kubectl("delete", document["kind"], name, *([f"--namespace={place}"] if place else ()))
-    waiting.until(lambda: not installed.api.exists(API_SERVICE), what="it to be deleted with its owner")
 
 
 def _chart_of_before(installed: Installed, folder: Path) -> Path:
@@ -142,7 +154,15 @@ def _chart_of_before(installed: Installed, folder: Path) -> Path:
     return before
 
 
+def test_the_last_replica_takes_its_service_back(installed: Installed) -> None:
+    assert installed.is_available()
+    installed.end()
+    assert not installed.api.exists(API_SERVICE)
+    installed.delete_a_namespace()
+
+
 def test_after_all_replicas_were_killed_doctor_has_the_command(installed: Installed) -> None:
+    installed.serve()
     installed.replica.process.kill()
     waiting.until(lambda: not installed.is_available(""), what="the API server to miss the replica")
     waiting.until(lambda: _fix(installed), what="doctor to find it")
@@ -163,11 +183,3 @@ def _environment(installed: Installed) -> dict[str, str]:
     kubectl = programs.ensure(["kubectl"])["kubectl"]
     own = {"BERTH_KUBECTL": str(kubectl), "KUBECONFIG": str(installed.arena.cluster.kubeconfig)}
     return {**os.environ, **own, "PATH": f"{kubectl.parent}:{os.environ['PATH']}"}
-
-
-def test_the_last_replica_takes_its_service_back(installed: Installed) -> None:
-    installed.serve()
-    assert installed.api.get(f"{API}/queue")["items"] == []
-    installed.replica.process.stop()
-    assert not installed.api.exists(API_SERVICE)
-    installed.delete_a_namespace()

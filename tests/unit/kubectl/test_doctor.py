@@ -13,7 +13,7 @@ import pytest
 from berth_kubectl.commands import doctor
 from berth_kubectl.doctor import cluster
 from berth_kubectl.doctor.checks import CHECKS, Diagnosis, diagnose
-from berth_kubectl.doctor.facts import Facts, Installation
+from berth_kubectl.doctor.facts import Facts, Finding, Installation
 from berth_kubectl.doctor.gathering import gather
 from berth_kubectl.errors import ReadError
 from berth_kubectl.heavy import definitions
@@ -376,6 +376,33 @@ def test_an_error_leaves_out_one_list() -> None:
     assert (set(facts.unserved), facts.now, dict(facts.server_version)) == ({"leaderleases"}, NOW, {"major": "1"})
     with pytest.raises(ReadError, match="no answer"):
         gathered(devices=ReadError("no answer"))
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_an_api_without_a_server_is_found_before_its_conditions_show_it(status: int) -> None:
+    name = "v1alpha1.visibility.berth.dev"
+    service = {
+        "metadata": {"name": name},
+        "spec": {"group": "visibility.berth.dev", "version": "v1alpha1"},
+        "status": {"conditions": [condition("Available")]},
+    }
+
+    class WithService(Api):
+        def get_all(self, requests: Sequence[Request]) -> list[Any]:
+            answers = zip(requests, super().get_all(requests), strict=True)
+            return [{"items": [service]} if each.path.endswith("/apiservices") else answer for each, answer in answers]
+
+    def found(**errors: ReadError) -> list[Finding]:
+        facts = gather(WithService(errors), Installation(), definitions=[], version="")
+        return [each for each in diagnose(facts).findings if each.check == "UnreachableApi"]
+
+    [finding] = found(v1alpha1=ReadError("no endpoints", status=status))
+    assert (finding.object, finding.fix.partition("   ")[0]) == (
+        f"apiservice/{name}",
+        f"kubectl delete apiservice {name}",
+    )
+    assert "no endpoints" in finding.message
+    assert found() == found(v1alpha1=ReadError("no", status=403)) == []
 
 
 def test_pods_are_read_of_daemon_sets_that_run_device_plugins() -> None:
