@@ -18,7 +18,7 @@ from tests import chart
 from tests.aggregated import own_world
 from tests.conftest import prepare
 from tests.integration.operator.world import free_ports
-from tests.integration.visibility.conftest import API, API_SERVICE, GROUP, MANIFEST, SERVED, Installation, Replica
+from tests.integration.visibility.conftest import API_SERVICE, GROUP, MANIFEST, SERVED, Installation, Replica
 
 NAME = f"v1alpha1.{GROUP}"
 ONLY = {
