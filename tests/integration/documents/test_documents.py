@@ -174,6 +174,23 @@ def test_each_command_of_a_page_works_as_written(page: str, site: Site, environm
         site.clear()
 
 
+@pytest.mark.parametrize(
+    ("command", "note"), [("explain waits", ""), ("queue", ""), ("top", "no fresh metrics: the operator reads them")]
+)
+def test_commands_answer_from_the_visibility_api(
+    command: str, note: str, site: Site, environment: dict[str, str]
+) -> None:
+    [waits] = installation.documents(EXAMPLES / "waits.yaml")
+    site.api.apply(waits)
+    site.message("waits")
+    own = {**os.environ, **environment, "KUBECONFIG": str(site.cluster.kubeconfig)}
+    line = ["kubectl", "berth", *command.split()]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=SECONDS, check=False, env=own)
+    # Without the API a note would say that it is not served.
+    assert (done.returncode, done.stderr[: len(note)], bool(note)) == (0, note, bool(done.stderr))
+    site.clear()
+
+
 def test_commands_that_run_elsewhere_are_still_there() -> None:
     written = {command.text for page in PAGES for command in _commands(page)}
     assert sorted(ELSEWHERE.keys() - written) == []
