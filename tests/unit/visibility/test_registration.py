@@ -30,7 +30,7 @@ class ApiServer:
     def __init__(self, spec: Object | None, *pods: Object, selector: Object | None = None) -> None:
         self.objects: dict[str, Any] = {
             PODS: {"items": list(pods)},
-            SERVICE: {"spec": {"selector": selector}},
+            SERVICE: {"spec": {"selector": selector, "ports": [{"port": 443, "targetPort": "visibility"}]}},
             ROLE: {"metadata": {"name": "berth-operator-visibility", "uid": "role"}},
         }
         if spec is not None:
@@ -72,9 +72,11 @@ class ApiServer:
         del self.objects[path]
 
 
-def pod(name: str, *, ready: bool = True, leaving: bool = False) -> Object:
+def pod(name: str, *, ready: bool = True, leaving: bool = False, port: str = "visibility") -> Object:
     metadata = {"name": name, **({"deletionTimestamp": "2026-01-01T00:00:00Z"} if leaving else {})}
-    return {"metadata": metadata, "status": {"conditions": [{"type": "Ready", "status": str(ready)}]}}
+    containers = [{"name": "operator", "ports": [{"name": port, "containerPort": 9445}]}, {"name": "side"}]
+    status = {"conditions": [{"type": "Ready", "status": str(ready)}]}
+    return {"metadata": metadata, "spec": {"containers": containers}, "status": status}
 
 
 def registration() -> Registration:
@@ -154,6 +156,7 @@ async def test_that_of_somebody_else_stays_and_is_reported_once() -> None:
         pytest.param([pod("own")], False, id="itself"),
         pytest.param([pod("own", leaving=True), pod("b", leaving=True)], False, id="another that leaves, too"),
         pytest.param([pod("own", leaving=True), pod("b", ready=False)], False, id="another that never became ready"),
+        pytest.param([pod("own", leaving=True), pod("b", port="health")], False, id="another of an older version"),
         pytest.param([pod("own", leaving=True), pod("b")], True, id="another"),
     ],
 )

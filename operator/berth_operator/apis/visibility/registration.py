@@ -12,6 +12,7 @@ APIService, and no replica can create another one.
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable
+from collections.abc import Set as AbstractSet
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -135,14 +136,16 @@ class Registration:
         return all(service.get(key) == value for key, value in self._own.items())
 
     async def _others(self, api: Api) -> bool:
-        """Return whether another pod of the Service is ready and stays; without a selector none is known."""
+        """Return whether another pod of the Service serves and stays; without a selector none is known."""
         service = await _read(api, f"{self._core}/services/{self._own['name']}")
-        selector = (service or {"spec": {}})["spec"].get("selector")
-        if not selector:
+        spec = (service or {}).get("spec") or {}
+        if not (selector := spec.get("selector")):
             return False
         labels = ",".join(f"{key}={value}" for key, value in selector.items())
+        ports = {port.get("targetPort") for port in spec.get("ports") or ()}
         pods = await api.get(f"{self._core}/pods", {"labelSelector": labels})
-        return any(pod["metadata"]["name"] != self._pod and _stays(pod) for pod in pods["items"])
+        others = [pod for pod in pods["items"] if pod["metadata"]["name"] != self._pod]
+        return any(_stays(pod) and _serves(pod, ports) for pod in others)
 
 
 async def _read(api: Api, path: str) -> Object | None:
@@ -176,6 +179,12 @@ def _api_service(service: Object, bundle: str, owner: Object) -> Object:
             "caBundle": bundle,
         },
     }
+
+
+def _serves(pod: Object, ports: AbstractSet[str | int]) -> bool:
+    """Return whether a pod has a port of the Service: one of an older version, or with the API off, has none."""
+    own = [port for container in pod["spec"]["containers"] for port in container.get("ports") or ()]
+    return any({port.get("name"), port["containerPort"]} & ports for port in own)
 
 
 def _stays(pod: Object) -> bool:
