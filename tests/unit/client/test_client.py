@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from aiohttp import web
+from structlog.testing import capture_logs
 
 from berth_client import connections
 from berth_client import streams as streams_module
@@ -326,6 +327,18 @@ async def test_a_token_can_be_read_for_each_request(server: Server, tmp_path: Pa
             assert (await client.get("/"))["headers"]["Authorization"] == f"Bearer {text}"
         token.unlink()
         assert (await client.get("/"))["headers"]["Authorization"] == "Bearer two"
+
+
+async def test_a_token_that_cannot_be_read_is_logged_once_until_it_can(server: Server, tmp_path: Path) -> None:
+    token = tmp_path / "token"
+    token.write_text("one")
+    with capture_logs() as logs, authorized(server, token, reload_seconds=0) as client:
+        for exists in (True, False, False, True, False):
+            token.unlink(missing_ok=True)
+            if exists:
+                token.write_text("one")
+            await client.get("/")
+    assert [line["event"] for line in logs] == ["credentials not renewed"] * 2
 
 
 def test_errors_say_whether_the_request_was_refused() -> None:

@@ -364,6 +364,11 @@ def gathered(**errors: ReadError) -> Facts:
     return gather(Api(errors), Installation(), definitions=[], version="1.2.0")
 
 
+def test_the_definition_of_pod_groups_may_be_another_projects() -> None:
+    groups = {each["spec"]["names"]["plural"]: each["spec"]["group"] for each in definitions.wanted()}
+    assert groups == dict.fromkeys(("devices", "gpupods", "leaderleases"), "berth.dev")
+
+
 def test_an_error_leaves_out_one_list() -> None:
     facts = gathered(
         devices=ReadError("no", status=403),

@@ -254,6 +254,11 @@ def test_durations(seconds: int, text: str) -> None:
     assert amounts.age(seconds) == text
 
 
+@pytest.mark.parametrize(("amount", "text"), [(2000, "cpu=2"), (2500, "cpu=2500m"), (0, "cpu=0")])
+def test_cpu_has_whole_cores_or_thousandths(amount: int, text: str) -> None:
+    assert amounts.requests({"cpu": amount}) == text
+
+
 # --- the command line -------------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,81 @@
+"""When labels of a Node are written: at first, when they differ, and never before the Node is known."""
+
+from typing import Any, cast
+
+import pytest
+from structlog.testing import capture_logs
+
+from berth_agent.publishing.labelling import Labeller
+from berth_agent.publishing.node_cache import NodeCache
+from berth_agent.readings import Facts, Reading
+from berth_api.device import DeviceSpec
+from berth_client.client import ApiClient
+from berth_client.errors import ApiError
+from tests.unit.agent.publishing.test_labels import AMPERE, gpu
+
+CARD = gpu(0)
+FACTS = Facts(cards={CARD.id: AMPERE})
+READINGS = {"a": Reading(spec=DeviceSpec(driver_version="570", devices=[CARD]), findings=(), facts=FACTS)}
+
+
+class Server:
+    """One Node, if it exists, and what was applied to it; `error` is the answer to an apply, if there is one."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.applied: list[dict[str, Any]] = []
+        self.error: ApiError | None = None
+
+    async def list(self, _path: str, _params: object, *, accept: str) -> tuple[list[dict[str, Any]], str]:
+        assert "PartialObjectMetadata" in accept
+        return self.nodes, "1"
+
+    async def apply(self, _path: str, body: dict[str, Any], _manager: str) -> dict[str, Any]:
+        if self.error is not None:
+            raise self.error
+        self.applied.append(body["metadata"])
+        return body
+
+
+@pytest.fixture
+def server() -> Server:
+    return Server()
+
+
+@pytest.fixture
+def nodes(server: Server) -> NodeCache:
+    return NodeCache(client=cast("ApiClient", server))
+
+
+@pytest.fixture
+def labeller(server: Server, nodes: NodeCache) -> Labeller:
+    return Labeller(client=cast("ApiClient", server), nodes=nodes)
+
+
+async def test_a_node_is_labelled_once_it_is_known_and_when_labels_differ(
+    server: Server, nodes: NodeCache, labeller: Labeller
+) -> None:
+    await labeller.publish(READINGS, renamed=False)
+    assert server.applied == []
+    server.nodes = [{"metadata": {"name": "a", "uid": "1"}}]
+    await nodes.refresh(["a"])
+    for _ in range(2):
+        await labeller.publish(READINGS, renamed=False)
+    [written] = server.applied
+    assert (written["uid"], written["labels"]["nvidia.com/gpu.count"]) == ("1", "1")
+    await nodes.refresh(["a"])  # somebody removed the labels
+    await labeller.publish(READINGS, renamed=False)
+    assert len(server.applied) == 2
+
+
+async def test_a_failure_is_logged_once_and_tried_again(server: Server, nodes: NodeCache, labeller: Labeller) -> None:
+    server.nodes = [{"metadata": {"name": "a", "uid": "1"}}]
+    await nodes.refresh(["a"])
+    server.error = ApiError(409, "Conflict", "nvidia.com/gpu.count is owned by gpu-feature-discovery")
+    with capture_logs() as logs:
+        for _ in range(2):
+            await labeller.publish(READINGS, renamed=False)
+    assert [line["event"] for line in logs] == ["Node not labelled, will try again"]
+    server.error = None
+    await labeller.publish(READINGS, renamed=False)
+    assert len(server.applied) == 1
