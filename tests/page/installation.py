@@ -65,7 +65,11 @@ def _cluster() -> dict[str, list[Raw]]:
         "apiservices": [
             _named(
                 "v1.nvidia-gpu-scheduler",
-                spec={"group": "nvidia-gpu-scheduler", "service": {"namespace": "berth-system", "name": "berth-api"}},
+                spec={
+                    "group": "nvidia-gpu-scheduler",
+                    "version": "v1",
+                    "service": {"namespace": "berth-system", "name": "berth-api"},
+                },
                 status={"conditions": [unavailable]},
             )
         ],

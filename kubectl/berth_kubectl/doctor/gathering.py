@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
+from urllib.parse import quote
 
 from berth_kubectl.doctor.cluster import API_GROUPS, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
@@ -99,9 +100,13 @@ def gather(api: Api, place: Installation, *, definitions: Sequence[Object], vers
 def _unanswered(api: Api, services: Sequence[Object]) -> dict[str, str]:
     """Ask each aggregated API of Berth's: the conditions of an APIService may be half a minute old."""
     own = [each for each in services if each["spec"].get("group") in API_GROUPS]
-    requests = [Request(path=f"/apis/{each['spec']['group']}/{each['spec']['version']}") for each in own]
-    answers = zip(own, api.get_all(requests), strict=True)
+    answers = zip(own, api.get_all([_discovery(each["spec"]) for each in own]), strict=True)
     return {name_of(each): str(why) for each, why in answers if isinstance(why, ReadError) and why.is_unavailable}
+
+
+def _discovery(spec: Object) -> Request:
+    """Return the request for what an aggregated API has."""
+    return Request(path=f"/apis/{spec['group']}/{quote(str(spec.get('version')), safe='')}")
 
 
 def _take_plugins(api: Api, lists: _Lists) -> None:

@@ -47,9 +47,10 @@ def test_reboot_without_the_first_card(shared: World, node: str, requests: dict[
     publish(shared, node, CARDS[1])
     if ends == "operator":
         _restart(shared)
+    # The pod comes by another watch, so it must not be created before the operator has seen the Device.
+    shared.wait(lambda: uses(shared, node) == [(0, "", ["second"])], what="the holder to be shown at the card's minor")
     shared.pod("third", requests)
     shared.waits("third", "too few free GPUs")
-    shared.wait(lambda: uses(shared, node) == [(0, "", ["second"])], what="the holder to be shown at the card's minor")
     publish(shared, node, CARDS[1], CARDS[2])
     assert ids(shared.bound("third")) == [CARDS[2]]
 

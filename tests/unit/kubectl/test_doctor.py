@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -383,12 +384,13 @@ def test_an_error_leaves_out_one_list() -> None:
         gathered(devices=ReadError("no answer"))
 
 
+@pytest.mark.parametrize("version", ["v1alpha1", "v1\n b/c", None])
 @pytest.mark.parametrize("status", [502, 503, 504])
-def test_an_api_without_a_server_is_found_before_its_conditions_show_it(status: int) -> None:
+def test_an_api_without_a_server_is_found_before_its_conditions_show_it(status: int, version: str | None) -> None:
     name = "v1alpha1.visibility.berth.dev"
     service = {
         "metadata": {"name": name},
-        "spec": {"group": "visibility.berth.dev", "version": "v1alpha1"},
+        "spec": {"group": "visibility.berth.dev", "version": version},
         "status": {"conditions": [condition("Available")]},
     }
 
@@ -397,17 +399,18 @@ def test_an_api_without_a_server_is_found_before_its_conditions_show_it(status: 
             answers = zip(requests, super().get_all(requests), strict=True)
             return [{"items": [service]} if each.path.endswith("/apiservices") else answer for each, answer in answers]
 
-    def found(**errors: ReadError) -> list[Finding]:
+    def found(error: ReadError | None = None) -> list[Finding]:
+        errors = {} if error is None else {quote(str(version), safe=""): error}
         facts = gather(WithService(errors), Installation(), definitions=[], version="")
         return [each for each in diagnose(facts).findings if each.check == "UnreachableApi"]
 
-    [finding] = found(v1alpha1=ReadError("no endpoints", status=status))
+    [finding] = found(ReadError("no endpoints", status=status))
     assert (finding.object, finding.fix.partition("   ")[0]) == (
         f"apiservice/{name}",
         f"kubectl delete apiservice {name}",
     )
     assert "no endpoints" in finding.message
-    assert found() == found(v1alpha1=ReadError("no", status=403)) == []
+    assert found() == found(ReadError("no", status=403)) == []
 
 
 def test_pods_are_read_of_daemon_sets_that_run_device_plugins() -> None:
