@@ -633,6 +633,9 @@ def called() -> Iterator[Attempt]:
         {
             "have another server answer": api_service(service={"namespace": "default", "name": "stolen"}),
             "have the API server answer itself": api_service(service=None),
+            "have its pods come before those of Kubernetes": api_service(spec={"groupPriorityMinimum": 20000}),
+            "have no certificate checked": api_service(spec={"caBundle": None, "insecureSkipTLSVerify": True}),
+            "create an APIService that no uninstallation removes": api_service(ownerReferences=[]),
             "label what it creates": api_service(labels=STOLEN),
             "give it another owner": api_service(ownerReferences=[{**OWNER, "name": "cluster-admin"}]),
             "keep its owner from deletion": api_service(ownerReferences=[{**OWNER, "blockOwnerDeletion": True}]),
@@ -641,16 +644,19 @@ def called() -> Iterator[Attempt]:
     yield from creates("operator", API_SERVICES, {"create its APIService": api_service()}, is_allowed=True)
 
 
-def api_service(name: str = VISIBILITY, service: object = SERVICE, **fields: object) -> Manifest:
+def api_service(
+    name: str = VISIBILITY, service: object = SERVICE, spec: Manifest | None = None, **fields: object
+) -> Manifest:
     """Return the APIService that the operator creates, with changes."""
-    spec = {**_api_service(name), "service": service, "caBundle": "{ca}" if service else None}
-    return {"metadata": {"name": name, "ownerReferences": [OWNER], **fields}, "spec": spec}
+    bundle = "{ca}" if service else None
+    whole = {**_api_service(name), "service": service, "caBundle": bundle, **(spec or {})}
+    return {"metadata": {"name": name, "ownerReferences": [OWNER], **fields}, "spec": whole}
 
 
 def _api_service(name: str) -> Manifest:
     """Return the spec of an APIService for which the API server answers itself."""
     version, _, group = name.partition(".")
-    return {"version": version, "group": group, "groupPriorityMinimum": 1, "versionPriority": 1}
+    return {"version": version, "group": group, "groupPriorityMinimum": 100, "versionPriority": 100}
 
 
 def servers() -> Iterator[Attempt]:
