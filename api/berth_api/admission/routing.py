@@ -8,10 +8,12 @@ Pods that request `nvidia.com/*` are not routed for that: the device plugin serv
 """
 
 import re
+from collections.abc import Collection
 from typing import Any, Final
 
 from berth_api import request
 from berth_api.admission.injection import Object, labels_of, requests_any, requests_of_plugin
+from berth_api.values import spelling
 
 DEFAULT: Final = "default-scheduler"
 """What the API server writes into a pod that names no scheduler."""
@@ -28,6 +30,19 @@ def is_routed(pod: Object) -> bool:
 def routed(pod: Object, scheduler: str) -> Object:
     """Return a new pod with this scheduler if it is to be routed."""
     return {**pod, "spec": {**pod["spec"], "schedulerName": scheduler}} if is_routed(pod) else pod
+
+
+def meant(name: str, schedulers: Collection[str]) -> str:
+    """Return the scheduler name of ours that a name is almost equal to; empty if there is none."""
+    beginnings = [each for each in schedulers if each.startswith(f"{name.lower()}-")]
+    return beginnings[0] if beginnings else spelling.closest(name, schedulers, spelling.SURE)
+
+
+def not_ours(name: str, schedulers: Collection[str]) -> str:
+    """Return the message about a pod whose scheduler is none of ours."""
+    nearest = meant(name, schedulers)
+    question = f" (did you mean {nearest}?)" if nearest else ""
+    return f'Berth does not schedule pods of schedulerName "{name}"{question}'
 
 
 def _requests_devices(pod: Object) -> bool:

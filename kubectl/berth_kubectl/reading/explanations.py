@@ -3,6 +3,8 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+from berth_api.admission import routing
+from berth_api.request import no_devices
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import condition, key_of
 from berth_kubectl.reading.queue import group_of
@@ -12,13 +14,13 @@ ENDED: Final = ("Succeeded", "Failed")
 
 def of_pod(pod: Object, schedulers: Collection[str]) -> Explanation:
     """Return an explanation without reasons per node."""
-    metadata, spec = pod["metadata"], pod["spec"]
+    metadata = pod["metadata"]
     scheduled = condition(pod, "PodScheduled")
     state = state_of(pod, schedulers)
     return {
         "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
         "state": state,
-        "message": _message(state, spec, str(scheduled.get("message") or "")),
+        "message": _message(state, pod, schedulers, str(scheduled.get("message") or "")),
     }
 
 
@@ -32,11 +34,12 @@ def state_of(pod: Object, schedulers: Collection[str]) -> str:
     return "Gated" if spec.get("schedulingGates") else "Waiting"
 
 
-def _message(state: str, spec: Object, message: str) -> str:
+def _message(state: str, pod: Object, schedulers: Collection[str], message: str) -> str:
+    spec = pod["spec"]
     if state == "NotManaged":
-        return message or f"the pod is {spec.get('schedulerName') or 'no scheduler'}'s, not Berth's"
+        return message or routing.not_ours(str(spec.get("schedulerName") or ""), schedulers)
     if state == "Bound":
-        return f"bound to {spec['nodeName']}"
+        return "; ".join(filter(None, (f"bound to {spec['nodeName']}", no_devices.why_none(pod))))
     if state == "Gated":
         return f"waits for its scheduling gates: {', '.join(gate['name'] for gate in spec['schedulingGates'])}"
     return message or "it has no condition PodScheduled yet: no operator has decided it"

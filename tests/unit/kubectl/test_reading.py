@@ -153,14 +153,35 @@ def test_requests_are_those_of_the_whole_pod() -> None:
 # --- explanations -----------------------------------------------------------------------------------------------
 
 
+HALF = {"kubernetes.io/gpu": "50"}
+
+
 @pytest.mark.parametrize(
     ("pod", "state", "message"),
     [
         (raw_pod("a", status={"conditions": [condition("PodScheduled", "False", message="0/1")]}), "Waiting", "0/1"),
         (raw_pod("a"), "Waiting", "it has no condition PodScheduled yet: no operator has decided it"),
-        (raw_pod("a", spec={"nodeName": "n"}), "Bound", "bound to n"),
+        (
+            raw_pod("a", spec={"nodeName": "n"}),
+            "Bound",
+            "bound to n; it holds no device, because it requests none",
+        ),
+        (
+            raw_pod("a", spec={"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": HALF}}]}),
+            "Bound",
+            "bound to n",
+        ),
         (raw_pod("a", spec={"schedulingGates": [{"name": "g"}]}), "Gated", "waits for its scheduling gates: g"),
-        (raw_pod("a", spec={"schedulerName": "other"}), "NotManaged", "the pod is other's, not Berth's"),
+        (
+            raw_pod("a", spec={"schedulerName": "other"}),
+            "NotManaged",
+            'Berth does not schedule pods of schedulerName "other"',
+        ),
+        (
+            raw_pod("a", spec={"schedulerName": "berth-schedular"}),
+            "NotManaged",
+            'Berth does not schedule pods of schedulerName "berth-schedular" (did you mean berth-scheduler?)',
+        ),
     ],
 )
 def test_what_the_condition_alone_says(pod: Any, state: str, message: str) -> None:

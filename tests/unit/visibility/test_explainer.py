@@ -201,7 +201,13 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(in_a_gang, {"gang": {"name": "g", "members": 2, "required": 3, "firstWithoutPlace": ""},
                      "state": "Waiting"}, id="gang"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER)),
-                     {"state": "Bound", "message": "bound to node n1"}, id="bound"),
+                     {"state": "Bound", "message": "bound to n1"}, id="bound"),
+        pytest.param(lambda scene: scene.add(pod("p", {"nvidia.com/gpu": "0"}, on="n1", schedulerName=SCHEDULER)),
+                     {"state": "Bound", "message": "bound to n1; it holds no device, because it requests none: "
+                      "container main has nvidia.com/gpu: 0"}, id="bound without a device"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, schedulerName="berth-schedular")),
+                     {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName '
+                      '"berth-schedular" (did you mean berth-scheduler?)'}, id="a mistyped scheduler"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", **OTHER)),
                      {"state": "NotManaged", "message": 'Berth does not schedule pods of schedulerName '
                       '"default-scheduler"'}, id="bound by another scheduler"),

@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
+from berth_api.admission import routing
+from berth_api.request import no_devices
 from berth_api.values import keys
 from berth_client.errors import ApiError
 from berth_client.objects import Object
@@ -21,6 +23,7 @@ from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
+from berth_operator.core.advice.holders import holds_devices
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.plugins import PluginFailedError
@@ -122,13 +125,21 @@ class Explainer:
         if isinstance(found, PendingPod):
             return await self._of_pending(found)
         if isinstance(found, Charge):
-            return self._of_bound(PodId(namespace=namespace, name=name, uid=found.uid), found)
+            return await self._of_bound(PodId(namespace=namespace, name=name, uid=found.uid), found)
         return self._of_unknown(await self._read(namespace, name))
 
-    def _of_bound(self, pod: PodId, charge: Charge) -> Object:
-        bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, f"bound to node {charge.node}")
+    async def _of_bound(self, pod: PodId, charge: Charge) -> Object:
+        message = "; ".join(filter(None, (f"bound to {charge.node}", await self._why_no_device(pod, charge))))
+        bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, message)
         is_ours = bound["state"] == explanation.BOUND
         return {**bound, "bind": explanation.bind(charge.node, self._ranking(charge.uid))} if is_ours else bound
+
+    async def _why_no_device(self, pod: PodId, charge: Charge) -> str:
+        """Return why a bound pod of ours holds no device; empty if it holds or requests one."""
+        if holds_devices(charge) or charge.scheduler not in self._managed():
+            return ""
+        raw = await self._read(pod.namespace, pod.name)
+        return no_devices.why_none(raw, self._cluster.kinds) if raw["metadata"]["uid"] == pod.uid else ""
 
     def _find(self, namespace: str, name: str) -> PendingPod | Charge | None:
         """Return a pod by its name."""
@@ -181,9 +192,9 @@ class Explainer:
         return explain(cluster.fleet, pod, policy), of_gang
 
     def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
-        if scheduler in self._managed():
+        if scheduler in (managed := self._managed()):
             return bare_object(pod, state, message)
-        return bare_object(pod, explanation.NOT_MANAGED, f'Berth does not schedule pods of schedulerName "{scheduler}"')
+        return bare_object(pod, explanation.NOT_MANAGED, routing.not_ours(scheduler, managed))
 
     def _of_unknown(self, raw: Object) -> Object:
         """Return the explanation of a pod that decisions do not know: it has gates, has ended, or is new."""

@@ -12,7 +12,6 @@ from typing import Any, Final
 from berth_api import names, request, resources
 from berth_api.admission import routing
 from berth_api.request import BUILT_IN, Kinds
-from berth_api.values import spelling
 from berth_operator.core.decision.messages import invalid_request
 from berth_operator.core.filters import supported
 from berth_operator.core.values.request import PendingPod
@@ -82,7 +81,7 @@ class Validation:
     def _of_others(self, pod: Object) -> Iterator[str]:
         """Yield what looks as if the pod of another scheduler was meant for ours."""
         name = _scheduler(pod)
-        if meant := self._meant(name):
+        if meant := routing.meant(name, self.schedulers):
             yield f'spec.schedulerName: "{name}"; did you mean {meant}?'
             return
         for kind in ("annotations", "labels"):
@@ -93,11 +92,6 @@ class Validation:
     @property
     def _allowed(self) -> str:
         return ", ".join(self.schedulers)
-
-    def _meant(self, name: str) -> str:
-        """Return the scheduler name of ours that a name is almost equal to; empty if there is none."""
-        beginnings = [each for each in self.schedulers if each.startswith(f"{name.lower()}-")]
-        return beginnings[0] if beginnings else spelling.closest(name, self.schedulers, spelling.SURE)
 
 
 def _template(kind: str, body: Object) -> Object:

@@ -1,0 +1,34 @@
+"""Why a pod holds no device, and what in it looks as if one was meant."""
+
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_api.request import no_devices
+from tests.builders import pod
+
+NONE = "it holds no device, because it requests none"
+HINT = names.ALLOCATE_HINT
+GPUS = {"kubernetes.io/gpu": "100"}
+LIMITED = {"name": "main", "resources": {"limits": GPUS}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "message"),
+    [
+        (pod(requests={"cpu": "1"}), NONE),
+        (pod(requests={"nvidia.com/gpu": "0"}), f"{NONE}: container main has nvidia.com/gpu: 0"),
+        (pod(annotations={names.MODEL_GLOBS: "*H100*"}),
+         f"{NONE}: annotation {names.MODEL_GLOBS} has no effect without a request"),
+        (pod(annotations={f"{HINT[:-4]}hnit": "{}"}), f"{NONE}: {HINT[:-4]}hnit: did you mean the annotation {HINT}?"),
+        (pod(requests={"kubernetes.io/gpu-core": 0, "kubernetes.io/gpu-memory": "0"}, labels={"genius/nubmer": "1"}),
+         f"{NONE}: container main has kubernetes.io/gpu-core: 0; container main has kubernetes.io/gpu-memory: 0"),
+        (pod(requests=GPUS), ""),
+        (pod(containers=[LIMITED]), ""),
+        (pod(initContainers=[LIMITED]), ""),
+        (pod(labels={names.GENIUS_NUMBER: "1"}), ""),
+    ],
+)  # fmt: skip
+def test_what_is_said(raw: Any, message: str) -> None:
+    assert no_devices.why_none(raw) == message
