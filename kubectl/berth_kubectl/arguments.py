@@ -152,10 +152,15 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
 
 
 def namespaces(parser: argparse.ArgumentParser) -> None:
-    """Add `-n` and `-A`."""
-    which = parser.add_mutually_exclusive_group()
-    which.add_argument("-n", "--namespace", default="", metavar="NAME", help="by default that of the context")
-    which.add_argument("-A", "--all-namespaces", dest="all", action="store_true", help="all namespaces")
+    """Add `-n` and `-A`, which comes first."""
+    namespace(parser)
+    parser.add_argument("-A", "--all-namespaces", dest="all", action="store_true", help="all namespaces")
+
+
+def no_namespaces(parser: argparse.ArgumentParser) -> None:
+    """Add `-n` and `-A` without effect, as kubectl has them for objects that belong to no namespace."""
+    parser.add_argument("-n", "--namespace", dest="unused", metavar="NAME", help="no effect: nodes belong to none")
+    parser.add_argument("-A", "--all-namespaces", dest="unused", action="store_true", help="the same")
 
 
 def namespace(parser: argparse.ArgumentParser) -> None:

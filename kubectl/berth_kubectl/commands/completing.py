@@ -10,12 +10,15 @@ from berth_kubectl import arguments
 from berth_kubectl.errors import CommandError
 from berth_kubectl.reading.objects import name_of
 from berth_kubectl.reading.resources import (
+    DAEMON_SETS,
     DEPLOYMENTS,
     DEVICES,
     JOBS,
     NAMESPACES,
     POD_GROUPS,
     PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
     Resource,
 )
 from berth_kubectl.transport import kubectl
@@ -29,7 +32,15 @@ FILES: Final = ":0"
 
 PLACES: Final = {"devices": DEVICES, "explain": PODS, "advise": PODS}
 """Verb -> the objects that its argument names."""
-WORKLOADS: Final = {"pod": PODS, "job": JOBS, "deployment": DEPLOYMENTS, "podgroup": POD_GROUPS}
+WORKLOADS: Final = {
+    "pod": PODS,
+    "job": JOBS,
+    "deployment": DEPLOYMENTS,
+    "replicaset": REPLICA_SETS,
+    "statefulset": STATEFUL_SETS,
+    "daemonset": DAEMON_SETS,
+    "podgroup": POD_GROUPS,
+}
 CONTEXTS: Final = "--context"
 FILE_FLAGS: Final = frozenset({"-f", "--file", "--config", "--snapshot", "--kubeconfig", "--folder"})
 

@@ -23,13 +23,20 @@ def session(options: argparse.Namespace, meanwhile: Callable[[], object] = lambd
         yield Session(api=running, namespace=namespace.result())
 
 
+def namespace_of(options: argparse.Namespace) -> str | None:
+    """Return the namespace of a command line; empty for all and for none, None for that of the context."""
+    if getattr(options, "all", False) or not hasattr(options, "namespace"):
+        return ""
+    return options.namespace or None
+
+
 class _Namespace:
     """The namespace of the context, read while the proxy starts."""
 
     def __init__(self, program: kubectl.Kubectl, options: argparse.Namespace) -> None:
         self._program = program
-        self._known = getattr(options, "namespace", "")
-        self._needed = hasattr(options, "namespace") and not self._known and not getattr(options, "all", False)
+        named = namespace_of(options)
+        self._known, self._needed = named or "", named is None
         self._error: CommandError | None = None
         self._thread = threading.Thread(target=self._read, daemon=True)
 

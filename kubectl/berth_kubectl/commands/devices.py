@@ -4,7 +4,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from berth_kubectl.arguments import forms, selector, watching
+from berth_kubectl.arguments import forms, no_namespaces, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import amounts, colours
@@ -47,6 +47,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("node", nargs="?", default="", metavar="NODE", help="only this node")
     selector(parser, "nodes")
+    no_namespaces(parser)
     watching(parser)
     forms(parser)
 

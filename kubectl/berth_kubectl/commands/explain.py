@@ -2,7 +2,7 @@
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from berth_api import names
@@ -11,34 +11,49 @@ from berth_kubectl.commands import connecting, explaining
 from berth_kubectl.errors import ANSWERED, CommandError, ReadError
 from berth_kubectl.printing import output
 from berth_kubectl.printing.report import API_VERSION
-from berth_kubectl.reading import explanations
+from berth_kubectl.reading import explanations, workloads
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import name_of
 from berth_kubectl.reading.resources import (
+    DAEMON_SETS,
     DEPLOYMENTS,
     EVENTS,
     EXPLAINED_PODS,
     EXPLANATION,
     JOBS,
     PODS,
+    REPLICA_SETS,
+    STATEFUL_SETS,
     Resource,
 )
 from berth_kubectl.reading.session import Session, Source
+from berth_kubectl.reading.workloads import Controller
 
 SUMMARY: Final = "show why a pod waits and what it lacks, or why it is where it is"
 EXAMPLES: Final = """\
   kubectl berth explain train-0              # a pod
   kubectl berth explain job/train            # the first pod of a Job that waits
+  kubectl berth explain deployment/chat      # also why its pods are not created
   kubectl berth explain podgroup/ring -n ml -o wide
 """
 KINDS: Final = {
     "pod": ("pod", "pods", "po"),
     "job": ("job", "jobs", "job.batch", "jobs.batch"),
     "deployment": ("deployment", "deployments", "deploy", "deployment.apps", "deployments.apps"),
+    "replicaset": ("replicaset", "replicasets", "rs", "replicaset.apps", "replicasets.apps"),
+    "statefulset": ("statefulset", "statefulsets", "sts", "statefulset.apps", "statefulsets.apps"),
+    "daemonset": ("daemonset", "daemonsets", "ds", "daemonset.apps", "daemonsets.apps"),
     "podgroup": ("podgroup", "podgroups", "podgroup.scheduling.x-k8s.io", "podgroups.scheduling.x-k8s.io"),
 }
 """Kind -> the names that it may be given."""
-WORKLOADS: Final[dict[str, Resource]] = {"job": JOBS, "deployment": DEPLOYMENTS}
+WORKLOADS: Final[dict[str, tuple[str, Resource]]] = {
+    "job": ("Job", JOBS),
+    "deployment": ("Deployment", DEPLOYMENTS),
+    "replicaset": ("ReplicaSet", REPLICA_SETS),
+    "statefulset": ("StatefulSet", STATEFUL_SETS),
+    "daemonset": ("DaemonSet", DAEMON_SETS),
+}
+"""Key of KINDS -> the kind, and where its objects are."""
 WITHOUT: Final = (
     "this is the pod's condition: reasons per node, what is nearest and the place in the queue come from the "
     "visibility API (visibility.berth.dev), which "
@@ -54,9 +69,21 @@ class Target:
     name: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explained:
+    """An explanation, and what is printed with it."""
+
+    explanation: Explanation
+    events: Sequence[dict[str, Any]] = ()
+    summary: Sequence[str] = ()
+    """Lines about the other pods of a workload, and its controllers."""
+    subject: str = "Pod"
+    """The kind that is explained."""
+
+
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("target", metavar="POD | job/NAME | deployment/NAME | podgroup/NAME", type=target)
+    parser.add_argument("target", metavar="POD | KIND/NAME", help=f"a pod, or one of a {', '.join(KINDS)}", type=target)
     parser.add_argument(
         "--scheduler-names",
         default=names.SCHEDULER,
@@ -82,14 +109,14 @@ def run(options: argparse.Namespace) -> int:
     """Print the explanation."""
     to = output.standard(options.output, headers=options.headers)
     with connecting.session(options) as session:
-        pod, summary = chosen(session, options.target)
-        explanation, listed = explained(session, pod, frozenset(options.scheduler_names.split(",")))
-        notes = session.notes
+        answer = explain(session, options.target, frozenset(options.scheduler_names.split(",")))
+        explanation, listed, notes = answer.explanation, answer.events, session.notes
     if to.form in ("json", "yaml"):
         body: dict[str, Any] = {**explanation, "events": listed} if listed else dict(explanation)
         to.document({"apiVersion": API_VERSION, "kind": "PodExplanation", **body})
     else:
-        to.lines([*summary, *explaining.text(explanation, listed, wide=to.form == "wide")])
+        text = explaining.text(explanation, listed, wide=to.form == "wide", subject=answer.subject)
+        to.lines([*answer.summary, *text])
     for note in notes if not options.quiet else ():
         to.note(note)
     return ANSWERED
@@ -98,33 +125,60 @@ def run(options: argparse.Namespace) -> int:
 # --- which pod --------------------------------------------------------------------------------------------------
 
 
-def chosen(session: Session, wanted: Target) -> tuple[Object, list[str]]:
-    """Return the pod that is explained, as far as it is known, and lines about the others of its workload.
+def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Explained:
+    """Explain a pod; of a workload or gang the first that waits, or why it has none.
 
     Raises:
-        CommandError: there is no such pod or workload, or it has no pods.
+        CommandError: there is no such pod, workload or gang.
     """
     if wanted.kind == "pod":
-        return {"metadata": {"name": wanted.name, "namespace": session.namespace}}, []
-    pods = _pods(session, wanted)
+        return _of_pod(session, {"metadata": {"name": wanted.name, "namespace": session.namespace}}, schedulers)
     title = f"{wanted.kind}/{wanted.name}"
-    if not pods:
-        raise CommandError(f"{title} has no pods in the namespace {session.namespace}")
-    waiting = sum(map(explanations.is_waiting, pods))
-    first = explanations.first_waiting(pods)
+    if wanted.kind not in WORKLOADS:
+        pods = explanations.members(_pods(session), wanted.name)
+        if not pods:
+            raise CommandError(f"{title} has no pods in the namespace {session.namespace}")
+        return _of_first(session, title, pods, [], schedulers)
+    kind, resource = WORKLOADS[wanted.kind]
+    workload = Controller(kind=kind, body=session.object(resource, session.namespace, wanted.name))
+    labels = explanations.selector(workload.body["spec"]["selector"])
+    pods, controllers = _pods(session, labels), [*_replica_sets(session, workload, labels), workload]
+    said = workloads.conditions(controllers)
+    if pods:
+        return _of_first(session, title, pods, said, schedulers)
+    events = explanations.events([event for each in controllers for event in _events(session, each.uid)])
+    return Explained(explanation=workloads.without_pods(workload, said, events), events=events, subject=kind)
+
+
+def _of_first(
+    session: Session, title: str, pods: list[Object], said: list[str], schedulers: frozenset[str]
+) -> Explained:
+    """Explain the first of these pods that waits."""
+    waiting, first = sum(map(explanations.is_waiting, pods)), explanations.first_waiting(pods)
     if first is None:
-        return pods[0], [f"{title}: none of its {len(pods)} pods waits; this is about {name_of(pods[0])}", ""]
-    return first, [f"{title}: {waiting} of {len(pods)} pods wait; this is about the first, {name_of(first)}", ""]
+        head = f"{title}: none of its {len(pods)} pods waits; this is about {name_of(pods[0])}"
+    else:
+        head = f"{title}: {waiting} of {len(pods)} pods wait; this is about the first, {name_of(first)}"
+    answer = _of_pod(session, first or pods[0], schedulers)
+    return replace(answer, summary=[head, *said, ""])
 
 
-def _pods(session: Session, wanted: Target) -> list[Object]:
-    """Return the pods of a workload or gang."""
-    labels = ""
-    if wanted.kind in WORKLOADS:
-        workload = session.object(WORKLOADS[wanted.kind], session.namespace, wanted.name)
-        labels = explanations.selector(workload["spec"]["selector"])
+def _of_pod(session: Session, pod: Object, schedulers: frozenset[str]) -> Explained:
+    explanation, events = explained(session, pod, schedulers)
+    return Explained(explanation=explanation, events=events)
+
+
+def _pods(session: Session, labels: str = "") -> list[Object]:
     [pods] = session.lists([Source(resource=PODS, namespace=session.namespace, labels=labels)])
-    return list(pods or ()) if labels else explanations.members(pods or (), wanted.name)
+    return list(pods or ())
+
+
+def _replica_sets(session: Session, workload: Controller, labels: str) -> list[Controller]:
+    if workload.kind != WORKLOADS["deployment"][0]:
+        return []
+    source = Source(resource=REPLICA_SETS, namespace=session.namespace, labels=labels, optional=True)
+    [listed] = session.lists([source])
+    return workloads.owned(listed or (), workload.body)
 
 
 # --- what is known of it ----------------------------------------------------------------------------------------
@@ -146,12 +200,14 @@ def explained(
             raise
         whole = session.object(PODS, session.namespace, name)
         session.notes.append(WITHOUT + ("is not served" if error.is_missing else f"was not readable: {error}"))
-        return explanations.of_pod(whole, schedulers), explanations.events(list(_events(session, whole)))
+        return explanations.of_pod(whole, schedulers), explanations.events(
+            list(_events(session, whole["metadata"]["uid"]))
+        )
     return answer, ()
 
 
-def _events(session: Session, pod: Object) -> Iterator[Object]:
-    fields = f"involvedObject.uid={pod['metadata']['uid']}"
+def _events(session: Session, uid: str) -> Iterator[Object]:
+    fields = f"involvedObject.uid={uid}"
     source = Source(resource=EVENTS, namespace=session.namespace, fields=fields, optional=True)
     [events] = session.lists([source])
     yield from events or ()

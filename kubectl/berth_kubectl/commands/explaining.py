@@ -13,11 +13,13 @@ SHOWN_NODES: Final = 5
 """Names of nodes that a row lists without `-o wide`."""
 
 
-def text(explanation: Explanation, events: Sequence[Mapping[str, Any]] = (), *, wide: bool = False) -> list[str]:
-    """Return the lines for people."""
+def text(
+    explanation: Explanation, events: Sequence[Mapping[str, Any]] = (), *, wide: bool = False, subject: str = "Pod"
+) -> list[str]:
+    """Return the lines for people; `subject` is the kind that is explained."""
     metadata = explanation["metadata"]
     head = [
-        ("Pod", f"{metadata.get('namespace', '')}/{metadata['name']}"),
+        (subject, f"{metadata.get('namespace', '')}/{metadata['name']}"),
         ("State", explanation["state"] + _place(explanation)),
         ("Message", explanation["message"]),
         *_outlook(explanation),

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig
-from berth_kubectl.arguments import forms, selector, watching
+from berth_kubectl.arguments import forms, no_namespaces, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts
 from berth_kubectl.printing.report import Column, Report, Row, cell
@@ -60,6 +60,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     parser.add_argument("--model", default="", metavar="TEXT", help="models whose name contains this, ignoring case")
     selector(parser, "nodes")
+    no_namespaces(parser)
     watching(parser)
     forms(parser, ("wide", "json", "yaml"))
 

@@ -10,7 +10,7 @@ import pytest
 
 from berth_kubectl import __main__ as program
 from berth_kubectl import arguments
-from berth_kubectl.commands import explain, explaining, queue, top
+from berth_kubectl.commands import connecting, explain, explaining, queue, top
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import amounts, colours, tables
 from berth_kubectl.printing.output import Output
@@ -268,6 +268,21 @@ def test_flags_of_kubectl_are_passed_on_wherever_they_stand() -> None:
         "free",
         ("--context=free", "--as=jane", "--as-group=a", "--as-group=b"),
     )
+
+
+@pytest.mark.parametrize(
+    ("line", "namespace"),
+    [
+        ("queue -n x -A", ""),
+        ("who -A --namespace=x", ""),
+        ("top -n x -A", ""),
+        ("queue -n x", "x"),
+        ("queue", None),
+        *((f"{verb} {flags}", "") for verb in ("free", "devices") for flags in ("", "-n x", "-A", "-n x -A")),
+    ],
+)
+def test_all_namespaces_come_first_and_nodes_have_none(line: str, namespace: str | None) -> None:
+    assert connecting.namespace_of(arguments.parse(line.split())) == namespace
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""Why a workload has no pods, or fewer than it wants: what its controllers write into conditions and Events."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Any, Final
+
+from berth_kubectl.reading.contract import Explanation, Object
+from berth_kubectl.reading.objects import name_of
+
+NO_PODS: Final = "NoPods"
+TELLING: Final = ("ReplicaFailure", "Suspended", "FailureTarget", "Failed", "Complete")
+"""Types of conditions that say why there are no pods."""
+NOT_YET: Final = "its controller has created no pod yet"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """A workload, or a ReplicaSet of a Deployment."""
+
+    kind: str
+    body: Object
+
+    @property
+    def uid(self) -> str:
+        """Return its UID."""
+        return str(self.body["metadata"]["uid"])
+
+
+def owned(replica_sets: Iterable[Object], workload: Object) -> list[Controller]:
+    """Return the ReplicaSets of a Deployment that are to have pods."""
+    uid = workload["metadata"]["uid"]
+    return [
+        Controller(kind="ReplicaSet", body=each)
+        for each in replica_sets
+        if each["spec"].get("replicas") and _owner(each) == uid
+    ]
+
+
+def _owner(obj: Object) -> str:
+    references = obj["metadata"].get("ownerReferences") or ()
+    return next((str(each["uid"]) for each in references if each.get("controller")), "")
+
+
+def conditions(controllers: Iterable[Controller]) -> list[str]:
+    """Return what the conditions of controllers say, each message once."""
+    by_message: dict[tuple[str, str], str] = {}
+    for controller in controllers:
+        for each in (controller.body.get("status") or {}).get("conditions") or ():
+            if each["type"] in TELLING and each["status"] == "True":
+                message = str(each.get("message") or "")
+                by_message.setdefault((each["type"], message), _text(controller, each, message))
+    return list(by_message.values())
+
+
+def _text(controller: Controller, condition: Object, message: str) -> str:
+    reason = f" ({condition['reason']})" if condition.get("reason") else ""
+    said = f": {message}" if message else ""
+    return f"{controller.kind} {name_of(controller.body)}: {condition['type']}{reason}{said}"
+
+
+def without_pods(workload: Controller, said: Sequence[str], events: Sequence[Any]) -> Explanation:
+    """Return the explanation of a workload without pods, by what its conditions say and by its Events."""
+    metadata = workload.body["metadata"]
+    warned = (f"{each['reason']}: {each['message']}" for each in reversed(events) if each["type"] == "Warning")
+    message = "; ".join(said) or next(chain(_by_spec(workload), warned), NOT_YET)
+    return {
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+        "state": NO_PODS,
+        "message": message,
+    }
+
+
+def _by_spec(workload: Controller) -> Iterator[str]:
+    """Yield why a workload wants no pods."""
+    for field, value in (("suspend", True), ("replicas", 0), ("parallelism", 0), ("completions", 0)):
+        written = workload.body["spec"].get(field)
+        if written is not None and written == value:
+            yield f"{workload.kind} {name_of(workload.body)}: spec.{field} is {str(value).lower()}"
