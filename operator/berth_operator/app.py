@@ -171,6 +171,7 @@ class App:
             policy=self._configured.policy,
             managed=lambda: self._configured.managed,
             rack_key=lambda: self._configured.rack_key,
+            configuration=lambda: self._configured.scheduled_configuration,
             ranking=self._scheduler.recent_binds.of,
         )
         return VisibilityService(

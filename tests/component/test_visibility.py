@@ -27,6 +27,7 @@ from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import PERIODS, ReplicaCertificate
 from berth_operator.apis.visibility.explainer import Explainer
 from berth_operator.apis.visibility.kinds import GROUP, QUEUE, VERSION
+from berth_operator.apis.visibility.operator_settings import OperatorSettings
 from berth_operator.apis.visibility.relay import CHECK_SECONDS, Relay
 from berth_operator.apis.visibility.row_cache import KEPT_SECONDS, RowCache
 from berth_operator.apis.visibility.server import MIN_COMPRESSED, Leading, VisibilityServer
@@ -35,6 +36,8 @@ from berth_operator.apis.visibility.slices import LoopTurns
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters
+from berth_operator.settings.configuration import Configuration
+from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 from devcluster.control_plane import front_proxy
 from tests.builders import device, entry, lease, node, pod
@@ -124,7 +127,11 @@ class World:
             managed=lambda: {"berth-scheduler"},
             ranking=lambda _uid: None,
         )
-        replica.leading, replica.is_elected = Leading(caches=caches, explainer=explainer), True
+        profiles = Configuration(policies={"berth-scheduler": Policy()})
+        flags = Settings(_cli_parse_args=[], genius_priorities="ns=5,*=2", trusted_schedulers="kai")
+        in_use = OperatorSettings(settings=flags, configuration=lambda: profiles)
+        replica.leading = Leading(caches=caches, explainer=explainer, settings=in_use)
+        replica.is_elected = True
 
     async def get_pod(self, namespace: str, name: str) -> Any:
         if name == "defect":
@@ -246,6 +253,24 @@ async def test_a_standby_answers_what_the_leader_answers_to_the_same_user(world:
             for query in ("watch=true&resourceVersion=1", f"watch=true&{future}", future):
                 status, body = await ask(f"{API}/fleet?{query}")
                 assert (status, body["reason"]) == (410, "Expired"), query
+
+
+async def test_settings_take_the_right_for_explanations_and_those_of_the_cluster_that_for_the_fleet(
+    world: World,
+) -> None:
+    async with world.pair() as (_, standby), client(standby, world.tls(world.folder / "trusted")) as ask:
+        status, body = await ask(f"{API}/namespaces/ns/pods/-/explanation?settings=true")
+        assert (status, body["kind"], body["geniusPriorities"]) == (200, "OperatorSettings", {"ns": 5})
+        assert [each["schedulerName"] for each in body["configuration"]["profiles"]] == ["berth-scheduler"]
+        assert not {"trustedSchedulers", "nodeSelector", "agentNamespace", "chargeForeign"} & set(body)
+        right = {"resource": "pods", "subresource": "explanation", "verb": "get", "namespace": "ns", "name": "-"}
+        assert right.items() <= world.api.reviewed[-1]["resourceAttributes"].items()
+        status, body = await ask(f"{API}/fleet?settings=true")
+        assert (status, body["geniusPriorities"], body["trustedSchedulers"]) == (200, {"ns": 5, "*": 2}, ["kai"])
+        reviewed = world.api.reviewed[-1]["resourceAttributes"]
+        assert {"resource": "fleet", "verb": "list"}.items() <= reviewed.items()
+        assert (await ask(f"{API}/namespaces/forbidden/pods/-/explanation?settings=true"))[0] == 403
+        assert (await ask(f"{API}/fleet?settings=false"))[1]["kind"] == "FleetNodeList"
 
 
 async def test_a_queue_that_moves_on_is_listed_in_chunks_of_one_version(world: World) -> None:

@@ -1,7 +1,9 @@
 """What a configuration file may contain, its effect, and the messages for mistakes."""
 
+import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ from berth_api import names
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.scores.genius import DynamicWeights, GeniusWeights, StaticWeights
-from berth_operator.settings import configuration
+from berth_operator.settings import configuration, rendering
 from berth_operator.settings.configuration import ConfigurationError
 
 HEAD = "{apiVersion: config.berth.dev/v1alpha1, kind: BerthSchedulerConfiguration, profiles: [%s]}"
@@ -47,6 +49,18 @@ def read(text: str) -> Policy:
 
 def weights(**fields: Any) -> dict[str, float]:
     return dict(read(profile(**fields)).weights)
+
+
+def test_a_configuration_as_a_file_is_itself() -> None:
+    genius = {"static": {"memory": 3}, "dynamic": {"idleDecoders": 0.5}, "powerPreference": "Draw"}
+    gang = {"topologyKeys": ["example.com/rack"], "keepPartial": True}
+    plugins = {"filters": {"disabled": ["*"]}, "scores": {"weights": {"card-packing": 2.5, "taints": 0}}}
+    fields = {"strategy": {"nodes": "MostAllocated", "cards": "LeastAllocated"}, "subdevices": "never"}
+    text = profile(**fields, plugins=plugins, preemption=False, reserveAfterSeconds=60, gang=gang, genius=genius)
+    for each in (text, profile(), aliased("{H100: ['*H100*', '*GH200*']}")):
+        written = configuration.parse(each.encode(), PATH)
+        decoded = json.loads(json.dumps(rendering.document(written)))
+        assert replace(configuration.of_document(decoded, "here"), hash=written.hash) == written
 
 
 # --- effects ----------------------------------------------------------------------------------------------------

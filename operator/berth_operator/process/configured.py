@@ -42,6 +42,12 @@ class Configured:
         return frozenset(self._configuration.policies) | self._extended
 
     @property
+    def scheduled_configuration(self) -> Configuration:
+        """The configuration, with only the profiles of the pods that Berth schedules itself."""
+        kept = {name: policy for name, policy in self._configuration.policies.items() if name not in self._extended}
+        return replace(self._configuration, policies=kept)
+
+    @property
     def rack_key(self) -> str:
         """The label of nodes that names their rack."""
         return self._configuration.rack_key

@@ -362,14 +362,25 @@ def parse(content: bytes, path: Path) -> Configuration:
         ConfigurationError: the content is invalid.
     """
     try:
-        file = File.model_validate(documents.read(content, _Loader))
+        document = documents.read(content, _Loader)
     except DocumentError as error:
         raise ConfigurationError(f"{path}: not YAML: {error}") from error
+    return replace(of_document(document, str(path)), hash=hashlib.sha256(content).hexdigest())
+
+
+def of_document(document: object, where: str) -> Configuration:
+    """Return the configuration of a decoded file; `where` is for errors.
+
+    Raises:
+        ConfigurationError: the document is invalid.
+    """
+    try:
+        file = File.model_validate(document)
     except ValidationError as error:
-        raise ConfigurationError(f"{path}: {'; '.join(messages(error))}") from error
+        raise ConfigurationError(f"{where}: {'; '.join(messages(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
     aliases = {name.lower(): tuple(globs) for name, globs in file.model_aliases.items()}
-    return Configuration(policies=policies, model_aliases=aliases, hash=hashlib.sha256(content).hexdigest())
+    return Configuration(policies=policies, model_aliases=aliases)
 
 
 def messages(error: ValidationError) -> Iterator[str]:

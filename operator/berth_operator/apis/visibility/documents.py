@@ -13,7 +13,7 @@ from berth_operator.apis.aggregated.openapi import (
     of_text,
     of_texts,
 )
-from berth_operator.apis.visibility.kinds import EXPLANATION, EXPLANATIONS, GROUP, KINDS, PODS, VERSION
+from berth_operator.apis.visibility.kinds import EXPLANATION, EXPLANATIONS, GROUP, KINDS, PODS, SETTINGS, VERSION
 
 _AMOUNTS: Final = of_map(
     "Resource -> amount.", of_number("Memory is in bytes, cpu in thousandths, gpu-core in hundredths.")
@@ -178,6 +178,17 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 ),
             ),
         ),
+    ),
+    SETTINGS: of_object(
+        "The operator's settings that decide about pods, with `settings=true`.",
+        configuration={"type": "object", "description": "The profiles in use, as a BerthSchedulerConfiguration."},
+        geniusPriorities=of_map(
+            "Namespace, or * for all others -> the highest `genius/priority` of its pods.", of_number("0 for none.")
+        ),
+        trustedSchedulers=of_texts("Other schedulers whose allocations are trusted; of the fleet alone, as all below."),
+        nodeSelector=of_text("Label selector of the nodes; empty for all."),
+        agentNamespace=of_text("Namespace of the agents' Leases."),
+        chargeForeign=of_flag("Whether cards that processes outside Kubernetes use are kept from pods."),
     ),
 }
 _EXPLANATION_RESOURCE: Final[discovery.Document] = {

@@ -17,6 +17,9 @@ EXPLANATION: Final = "PodExplanation"
 PODS: Final = "pods"
 EXPLANATIONS: Final = "explanation"
 """The subresource of `PODS`."""
+SETTINGS: Final = "OperatorSettings"
+SETTINGS_PARAMETER: Final = "settings"
+"""Of a request for an explanation or the fleet, which is answered with the settings instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -4,6 +4,8 @@
     GET /apis/visibility.berth.dev/v1alpha1/[namespaces/NAMESPACE/](queue|holders)
     GET /apis/visibility.berth.dev/v1alpha1/namespaces/NAMESPACE/pods/NAME/explanation
 
+With `settings=true` the fleet and an explanation are the operator's settings instead.
+
 A replica authenticates and authorizes each request. The leader then answers it; others relay it to the leader.
 """
 
@@ -19,6 +21,7 @@ from typing import Final
 import orjson
 from aiohttp import web
 
+from berth_client.objects import Object
 from berth_client.reviews import User
 from berth_operator.apis.aggregated import frames, options, requests
 from berth_operator.apis.aggregated.access import Access
@@ -28,10 +31,12 @@ from berth_operator.apis.aggregated.options import EXACT, ListOptions
 from berth_operator.apis.aggregated.requests import PROBES, USER, Handler, Limits, OpenWatches, as_json
 from berth_operator.apis.aggregated.statuses import expired, unavailable
 from berth_operator.apis.aggregated.watch import Watch
+from berth_operator.apis.visibility import operator_settings
 from berth_operator.apis.visibility.certificate import ReplicaCertificate
 from berth_operator.apis.visibility.documents import DOCUMENTS
 from berth_operator.apis.visibility.explainer import Explainer
-from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, KINDS, PODS, RowKind
+from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, FLEET, KINDS, PODS, RowKind
+from berth_operator.apis.visibility.operator_settings import OperatorSettings
 from berth_operator.apis.visibility.relay import REPLICA, Relay
 from berth_operator.apis.visibility.row_cache import RowCache
 from berth_operator.apis.visibility.slices import Slices, TurnBudget
@@ -50,6 +55,7 @@ class Leading:
 
     caches: Mapping[RowKind, RowCache]
     explainer: Explainer
+    settings: OperatorSettings
 
 
 class VisibilityServer:
@@ -127,6 +133,8 @@ class VisibilityServer:
         wanted = options.read(kind, namespace, request.query)
         verb, name = "watch" if wanted.watch else "list", wanted.selection.name
         await self._access.check_resource(request[USER], verb, kind.plural, namespace=namespace, name=name)
+        if kind is FLEET and not wanted.watch and operator_settings.are_wanted(request.query):
+            return await self._settings(request, OperatorSettings.of_cluster)
         form = frames.form(kind, request.headers.get("Accept", ""), request.query.get("includeObject", ""))
         if wanted.watch:
             with self.watches.one_of(request[USER].name):
@@ -150,10 +158,18 @@ class VisibilityServer:
         namespace, name = request.match_info["namespace"], request.match_info["name"]
         user = request[USER]
         await self._access.check_resource(user, "get", PODS, subresource=EXPLANATIONS, namespace=namespace, name=name)
+        if operator_settings.are_wanted(request.query):
+            return await self._settings(request, lambda in_use: in_use.of_namespace(namespace))
         frames.wants_table(request.headers.get("Accept", ""))
         if (leading := self._ours(request)) is None:
             return await self._relay.send(request)
         return as_json(await leading.explainer.explain(user.name, namespace, name))
+
+    async def _settings(self, request: web.Request, render: Callable[[OperatorSettings], Object]) -> web.StreamResponse:
+        """Return the operator's settings."""
+        if (leading := self._ours(request)) is None:
+            return await self._relay.send(request)
+        return as_json(orjson.dumps(render(leading.settings)))
 
     def _ours(self, request: web.Request) -> Leading | None:
         """Return what to answer a request from; None if it is to be relayed.

@@ -22,6 +22,7 @@ from berth_operator.apis.serving.tls import Clients, ServedCertificate
 from berth_operator.apis.visibility.certificate import ReplicaCertificate
 from berth_operator.apis.visibility.explainer import Explainer
 from berth_operator.apis.visibility.kinds import GROUP, VERSION
+from berth_operator.apis.visibility.operator_settings import OperatorSettings
 from berth_operator.apis.visibility.registration import Registration
 from berth_operator.apis.visibility.relay import Relay
 from berth_operator.apis.visibility.row_cache import RowCache, Source
@@ -33,6 +34,7 @@ from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.metrics import counters
+from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 
@@ -61,6 +63,8 @@ class Decisions:
     """Returns the points of the bind of a pod's UID, while they are kept."""
     rack_key: Callable[[], str]
     """Returns the label that names a node's rack; empty for none."""
+    configuration: Callable[[], Configuration]
+    """Returns the profiles of the pods that Berth schedules itself."""
 
 
 class VisibilityService:
@@ -127,7 +131,8 @@ class VisibilityService:
             managed=decisions.managed,
             ranking=decisions.ranking,
         )
-        self._leading = Leading(caches=caches, explainer=explainer)
+        in_use = OperatorSettings(settings=self._settings, configuration=decisions.configuration)
+        self._leading = Leading(caches=caches, explainer=explainer, settings=in_use)
 
     async def _serve_for(self, front_proxy: FrontProxy, client: KubeClient, reviews: Reviews) -> FrontProxy:
         """Serve users that a front proxy names, until there is another one; return that one."""

@@ -1,0 +1,51 @@
+"""The operator's settings that decide about pods, as objects; pure.
+
+A user who may read explanations of a namespace may read what concerns its pods; the rest takes the right for the fleet.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from berth_client.objects import Object
+from berth_operator.apis.aggregated.options import TRUE
+from berth_operator.apis.visibility.kinds import API_VERSION, SETTINGS, SETTINGS_PARAMETER
+from berth_operator.settings import rendering
+from berth_operator.settings.configuration import Configuration
+from berth_operator.settings.flags import Settings
+
+
+def are_wanted(query: Mapping[str, str]) -> bool:
+    """Return whether a request is for the settings."""
+    return query.get(SETTINGS_PARAMETER, "") in TRUE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OperatorSettings:
+    """The settings in use."""
+
+    settings: Settings
+    configuration: Callable[[], Configuration]
+    """Returns the profiles of the pods that Berth schedules itself."""
+
+    def of_namespace(self, namespace: str) -> Object:
+        """Return what concerns the pods of a namespace."""
+        return {**self._head(), "geniusPriorities": {namespace: self.settings.priorities.highest(namespace)}}
+
+    def of_cluster(self) -> Object:
+        """Return all of them."""
+        settings = self.settings
+        return {
+            **self._head(),
+            "geniusPriorities": dict(settings.priorities.of),
+            "trustedSchedulers": sorted(settings.trusted),
+            "nodeSelector": settings.node_selector,
+            "agentNamespace": settings.agent_namespace,
+            "chargeForeign": settings.charge_foreign,
+        }
+
+    def _head(self) -> Object:
+        return {
+            "kind": SETTINGS,
+            "apiVersion": API_VERSION,
+            "configuration": rendering.document(self.configuration()),
+        }
