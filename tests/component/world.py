@@ -244,13 +244,17 @@ class World:
         plugins: Mapping[str, DevicePlugin] = NO_PLUGINS,
         api: Api | None = None,
         tenants: Tenants | None = None,
+        policies: Mapping[str, Policy] | None = None,
+        **of_cluster: Any,
     ) -> None:
         self.api = api or Api()
         self.reporter = Reporter(api=self.api, instance="me", clock=now)
         self.attempts = Attempts(clock=now)
         self.notifier = Notifier(reporter=self.reporter, attempts=self.attempts, mark=lambda _kind, _name: None)
         self.fleet = CountingFleet(kinds=kinds_of(plugins))
-        self.cluster = Cluster(grace=1e9, listener=self.notifier, fleet=self.fleet, tenants=tenants, clock=now)
+        self.cluster = Cluster(
+            grace=1e9, listener=self.notifier, fleet=self.fleet, tenants=tenants, clock=now, **of_cluster
+        )
         if schedulers is not None:
             self.cluster.gangs.set_schedulers(schedulers)
         self.pods = every_pod(self.cluster)
@@ -259,7 +263,7 @@ class World:
         self.term: int | None = 1
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
-        self.policies = {names.SCHEDULER: replace(policy, plugins=plugins)}
+        self.policies = dict(policies) if policies else {names.SCHEDULER: replace(policy, plugins=plugins)}
         self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,

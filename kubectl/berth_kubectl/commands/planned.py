@@ -13,11 +13,13 @@ def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     namespace(parser)
     parser.add_argument("--snapshot", metavar="FILE", help="what `berth-operator snapshot` wrote, not the live cluster")
-    parser.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration; by default a default profile")
-    parser.add_argument("--node-selector", default="", metavar="LABELS", help="the nodes to use, like the operator's")
-    parser.add_argument(
-        "--trusted-schedulers", default="", metavar="NAMES", help="others whose allocations are trusted"
-    )
+    own = parser.add_argument_group("settings in place of the operator's")
+    own.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration")
+    own.add_argument("--genius-priorities", metavar="LIMITS", help="highest genius/priority of namespaces: ml=10,*=5")
+    own.add_argument("--trusted-schedulers", metavar="NAMES", help="others whose allocations are trusted")
+    own.add_argument("--node-selector", metavar="LABELS", help="the nodes to use")
+    own.add_argument("--agent-namespace", metavar="NAME", help="namespace of the agents' Leases")
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes on standard error")
     parser.add_argument("-o", "--output", default="", choices=("json", "yaml"), metavar="FORM", help="json | yaml")
 
 
@@ -27,12 +29,14 @@ def run(options: argparse.Namespace, question: str) -> int:
     if options.snapshot:
         options.namespace = options.namespace or "default"
         planning = _planning()
-        plan = planning.of_snapshot(options)
+        plan, note = planning.of_snapshot(options)
     else:
         with connecting.session(options, meanwhile=_planning) as session:
             options.namespace = session.namespace
             planning = _planning()
-            plan = planning.of_cluster(options, session.api)
+            plan, note = planning.of_cluster(options, session.api)
+    if note and not options.quiet:
+        to.note(note)
     return int(getattr(planning, question)(options, plan, to))
 
 

@@ -23,6 +23,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         metavar="PATTERN",
         help="treat placed pods (namespace/name, with * and ?) as deleted; may be repeated",
     )
+    parser.add_argument("--waiting", action="store_true", help="also list the pods that wait already")
     planned.configure(parser)
 
 

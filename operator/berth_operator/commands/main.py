@@ -10,7 +10,7 @@ import asyncio
 import functools
 import logging
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Final, NoReturn
@@ -25,10 +25,11 @@ from berth_client.credentials import CredentialsError
 from berth_client.errors import CallError
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
-from berth_operator.commands import defragmenting, preparing, reports, snapshots, tables
+from berth_operator.commands import defragmenting, effective, preparing, reports, snapshots, tables
+from berth_operator.commands.effective import Given, Served
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
-from berth_operator.commands.preparing import Inputs
+from berth_operator.commands.preparing import Inputs, Origin
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.values.request import PendingPod
 from berth_operator.settings.configuration import ConfigurationError
@@ -59,8 +60,8 @@ def main(arguments: Sequence[str]) -> int:
 
 def _simulate(options: argparse.Namespace) -> int:
     answer = _planner(options).simulate(options.without)
-    report = reports.of_simulation(answer)
-    _print_json(report) if options.output == "json" else tables.show_simulation(report, tables.console())
+    report, write = reports.of_simulation(answer), tables.console()
+    _print_json(report) if options.output == "json" else tables.show_simulation(report, write, waiting=options.waiting)
     return ALL_FIT if answer.fits else SOME_DO_NOT
 
 
@@ -95,26 +96,49 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 async def _lines(options: argparse.Namespace) -> list[bytes]:
     """Return the lines of all objects; none is written unless all could be read."""
-    return [snapshots.line(of, obj) async for of, obj in _taken(options)]
+    selector, agents = options.node_selector or "", options.agent_namespace or names.LEASE_NAMESPACE
+    return [snapshots.line(of, obj) async for of, obj in _taken(options, selector, agents)]
 
 
 def _planner(options: argparse.Namespace) -> Planner:
     inputs = Inputs(
-        file=options.file,
-        config=options.config,
-        trusted_schedulers=options.trusted_schedulers,
+        file=options.file or "",
+        pod=options.pod,
+        settings=Given(
+            config=options.config,
+            genius_priorities=options.genius_priorities,
+            trusted_schedulers=options.trusted_schedulers,
+            node_selector=options.node_selector,
+            agent_namespace=options.agent_namespace,
+        ),
         namespace=options.namespace,
         min_age=options.min_age,
     )
     if options.snapshot:
-        return preparing.planner(inputs, functools.partial(snapshots.load, options.snapshot))
-    return preparing.planner(inputs, lambda into: asyncio.run(into.put_all(_taken(options))))
+        origin = preparing.of_file(functools.partial(snapshots.load, options.snapshot))
+    else:
+        origin = Origin(
+            ask=lambda namespaces: asyncio.run(_served(options, namespaces)),
+            read=lambda into, settings: asyncio.run(
+                into.put_all(_taken(options, settings.node_selector, settings.agent_namespace))
+            ),
+        )
+    plan, note = preparing.planner(inputs, origin)
+    if note:
+        sys.stderr.write(f"berth-operator {options.command}: note: {note}\n")
+    return plan
 
 
-async def _taken(options: argparse.Namespace) -> AsyncIterator[tuple[str, snapshot.Object]]:
+async def _served(options: argparse.Namespace, namespaces: Collection[str]) -> Served:
     async with _client(options) as client:
-        taken = snapshot.taken(client.get, node_selector=options.node_selector, agent_namespace=options.agent_namespace)
-        async for each in taken:
+        return await effective.ask(client.get, namespaces)
+
+
+async def _taken(
+    options: argparse.Namespace, node_selector: str, agent_namespace: str
+) -> AsyncIterator[tuple[str, snapshot.Object]]:
+    async with _client(options) as client:
+        async for each in snapshot.taken(client.get, node_selector=node_selector, agent_namespace=agent_namespace):
             yield each
 
 
@@ -157,17 +181,20 @@ def parser() -> argparse.ArgumentParser:
     live.add_argument(
         "--kubeconfig", type=Path, help="like kubectl's; by default $KUBECONFIG, ~/.kube/config or this pod's"
     )
-    live.add_argument("--node-selector", default="", help="label selector of the nodes to use, like the operator's")
-    live.add_argument("--agent-namespace", default=names.LEASE_NAMESPACE, help="namespace of the agents' Leases")
+    live.add_argument("--node-selector", help="label selector of the nodes to use, like the operator's")
+    live.add_argument("--agent-namespace", help="namespace of the agents' Leases, like the operator's")
     asking = _Parser(add_help=False, parents=[live])
     asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, instead of the live cluster")
-    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file; by default a default profile")
+    asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file; by default the operator's")
     asking.add_argument(
-        "--trusted-schedulers", default="", help="other schedulers whose allocations are trusted, like the operator's"
+        "--trusted-schedulers", help="other schedulers whose allocations are trusted, like the operator's"
+    )
+    asking.add_argument(
+        "--genius-priorities", help="the highest genius/priority of each namespace, like the operator's"
     )
     asking.add_argument("-n", "--namespace", default="default", help="namespace of objects that name none")
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
-    asking.set_defaults(min_age=0.0, file="")
+    asking.set_defaults(min_age=0.0, file="", pod="")
 
     simulate = commands.add_parser(
         "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
@@ -180,6 +207,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="PATTERN",
         help="treat placed pods (namespace/name, with * and ?) as deleted",
     )
+    simulate.add_argument("--waiting", action="store_true", help="also list the pods that wait already")
     simulate.set_defaults(answer=_simulate)
 
     advise = commands.add_parser("advise", parents=[asking], help="show which few pods to move so that a pod fits")

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from berth_api.admission import routing
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import Admission, Document, WorkloadFile
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
@@ -149,19 +150,39 @@ class Planner:
     def _gated(self) -> Iterator[Outcome]:
         for pod in self._pods.values():
             if pods.is_gated(pod):
-                yield _not_now(pods.pending(pod, self._cluster.kinds), "waits for its scheduling gates")
+                yield _not_now(self._read(pod), _gates(pod))
 
     def _waiting(self, key: str) -> PendingPod:
-        matching = [each for each in self._cluster.pending.values() if each.key == key]
-        if not matching:
-            allowed = ", ".join(sorted(each.key for each in self._cluster.pending.values())) or "none, no pod waits"
-            raise InputError(f"no pod {key} waits for a scheduler that has a profile; allowed: {allowed}")
-        return matching[0]
+        waiting = next((each for each in self._cluster.pending.values() if each.key == key), None)
+        if waiting is None:
+            raise InputError(self._why_not_waiting(key))
+        return waiting
+
+    def _why_not_waiting(self, key: str) -> str:
+        """Return why a pod of the cluster does not wait for a scheduler with a profile."""
+        placed, unplaced = self._snapshot.placed.values(), self._snapshot.unplaced.values()
+        pod = next((each for each in (*unplaced, *placed) if _key(each) == key), None)
+        if pod is None:
+            return f"there is no pod {key}, or it has ended"
+        scheduler = pod["spec"].get("schedulerName") or ""
+        if scheduler not in self._policies:
+            return f"{key}: {routing.not_ours(scheduler, self._policies)}"
+        if node := pod["spec"].get("nodeName"):
+            return f"{key} does not wait: it is bound to {node}"
+        if pod["metadata"].get("deletionTimestamp"):
+            return f"{key} does not wait: it is being deleted"
+        return f"{key} does not wait yet: {_gates(pod)}"
 
     def _only(self) -> PendingPod:
         if len(self._pods) != 1:
             raise InputError(f"the workload has {len(self._pods)} pods; allowed is one")
-        return next(pods.pending(each, self._cluster.kinds) for each in self._pods.values())
+        [pod] = self._pods.values()
+        if pods.has_gates(pod):
+            raise InputError(f"{_key(pod)} would not wait yet: {_gates(pod)}")
+        return self._read(pod)
+
+    def _read(self, pod: Object) -> PendingPod:
+        return pods.pending(pod, self._cluster.kinds, self._cluster.priorities)
 
     def _tenants(self) -> dict[str, Tenant]:
         """Return the pods that a controller would create again; whether their owners allow it is for them to say."""
@@ -170,6 +191,10 @@ class Planner:
 
 def _key(pod: Object) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _gates(pod: Object) -> str:
+    return f"waits for its scheduling gates: {', '.join(each['name'] for each in pod['spec']['schedulingGates'])}"
 
 
 def _not_now(pod: PendingPod, why: str) -> Outcome:

@@ -1,19 +1,19 @@
-"""Builds a planner from what a command was given: a cluster or a snapshot of one, a configuration, a workload."""
+"""Builds a planner from what a command was given: a cluster or a snapshot of one, settings, a workload."""
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from berth_api import names
-from berth_operator.commands import workload
+from berth_api.values import keys
+from berth_operator.commands import effective, workload
+from berth_operator.commands.effective import NOTHING, Effective, Given, Served
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
-from berth_operator.core.decision.policy import Policy
+from berth_operator.commands.workload import WorkloadFile
 from berth_operator.core.plugins import kinds_of
-from berth_operator.settings import configuration, device_plugins
-from berth_operator.settings.configuration import Configuration
+from berth_operator.settings import device_plugins
 from berth_operator.state.watches.snapshot import Snapshot
 
 GRACE: Final = 10.0
@@ -26,44 +26,66 @@ class Inputs:
 
     file: str = ""
     """The workload, `-` for standard input; empty if there is none."""
-    config: Path | None = None
-    """A configuration file; None for a default profile."""
-    trusted_schedulers: str = ""
-    """Joined by commas."""
+    pod: str = ""
+    """Namespace/name of a pod in the cluster; empty if there is none."""
+    settings: Given = NOTHING
     namespace: str = "default"
     """Of objects that name none."""
     min_age: float = 0.0
     """Seconds; younger pods are not moved."""
 
 
-def planner(inputs: Inputs, read: Callable[[Snapshot], None]) -> Planner:
-    """Return a planner; `read` puts the objects of a cluster, or of a snapshot of one.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Origin:
+    """Where the state of a cluster comes from."""
+
+    ask: Callable[[Collection[str]], Served]
+    """Returns what the operator serves of its settings, at least for the pods of these namespaces."""
+    read: Callable[[Snapshot, Effective], None]
+    """Puts the objects that an operator with these settings reads."""
+
+
+def of_file(put: Callable[[Snapshot], None]) -> Origin:
+    """Return the origin for a snapshot that was saved; `put` puts its objects."""
+    unknown = Served(why_not="a snapshot does not have them")
+    return Origin(ask=lambda _: unknown, read=lambda snapshot, _: put(snapshot))
+
+
+def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
+    """Return a planner, and a note about settings of the operator that are assumed; empty if none are.
 
     Raises:
         InputError: a file is invalid, or cannot be read.
         ConfigurationError: the configuration is invalid.
     """
     plugins = device_plugins.installed()
-    configured = _configured(inputs.config).with_plugins(plugins)
+    requested = workload.read(_text(inputs.file), inputs.file) if inputs.file else None
+    settings = effective.combined(inputs.settings, origin.ask(_namespaces(inputs, requested)))
+    configured = settings.configuration.with_plugins(plugins)
     policies = configured.policies
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
         kinds=kinds_of(plugins),
-        trusted_schedulers=frozenset(filter(None, inputs.trusted_schedulers.split(","))),
+        trusted_schedulers=settings.trusted_schedulers,
+        priorities=settings.priorities,
+        charges_foreign=settings.charges_foreign,
         min_age=inputs.min_age,
     )
     snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
-    requested = workload.read(_text(inputs.file), inputs.file) if inputs.file else None
-    read(snapshot)
+    origin.read(snapshot, settings)
     plan = Planner(snapshot, policies, namespace=inputs.namespace)
     if requested is not None:
         plan.add(requested)
-    return plan
+    return plan, settings.note
 
 
-def _configured(config: Path | None) -> Configuration:
-    return Configuration(policies={names.SCHEDULER: Policy()}) if config is None else configuration.load(config)
+def _namespaces(inputs: Inputs, requested: WorkloadFile | None) -> set[str]:
+    """Return the namespaces of the pods that a command is about."""
+    if inputs.pod:
+        return {keys.split(inputs.pod)[0]}
+    pods = [] if requested is None else requested.pods
+    return {pod["metadata"].get("namespace") or inputs.namespace for _, pod in pods}
 
 
 def _text(file: str) -> str:

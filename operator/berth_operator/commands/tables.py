@@ -22,12 +22,14 @@ def console() -> Console:
     return plain if plain.is_terminal else Console(highlight=False, width=WIDTH)
 
 
-def show_simulation(report: Report, to: Console) -> None:
-    """Write the report of a simulation."""
+def show_simulation(report: Report, to: Console, *, waiting: bool = False) -> None:
+    """Write the report of a simulation; `waiting` also lists the pods that wait already."""
     _pods(report["pods"], to)
     fitting = sum(each["fits"] for each in report["pods"])
     to.print(f"\n{fitting} of {len(report['pods'])} pods would get a place.")
-    if report["waiting"]:
+    if report["waiting"] and not waiting:
+        to.print(f"{len(report['waiting'])} other pod(s) wait already and are decided with them; --waiting lists them.")
+    elif report["waiting"]:
         to.print("\nPods that wait already, and are decided with them:\n")
         _pods(report["waiting"], to)
     changed = [each for each in report["devices"] if _has_changed(each)]

@@ -19,6 +19,7 @@ from berth_operator.core.values import limits
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.objects import groups, kubelet
+from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 from berth_operator.state.watches import sinks, sources
 from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
 from berth_operator.state.watches.storage import Storage
@@ -225,6 +226,8 @@ class Snapshot:
         schedulers: Collection[str],
         kinds: Kinds = BUILT_IN,
         trusted_schedulers: Collection[str] = (),
+        priorities: PriorityLimits = UNLIMITED,
+        charges_foreign: bool = True,
         min_age: float = 0.0,
     ) -> None:
         """Create an empty snapshot; pods younger than `min_age` seconds are not moved."""
@@ -232,6 +235,8 @@ class Snapshot:
             grace=grace,
             fleet=Fleet(kinds=kinds),
             trusted_schedulers=trusted_schedulers,
+            priorities=priorities,
+            charges_foreign=charges_foreign,
             tenants=Tenants(kinds=kinds, min_age=min_age),
             clock=lambda: 0.0,
         )
@@ -239,6 +244,8 @@ class Snapshot:
         self._schedulers = schedulers
         self.placed: dict[str, Object] = {}
         """UID -> pod, for pods that have a node."""
+        self.unplaced: dict[str, Object] = {}
+        """The same for pods that have none, of any scheduler."""
         self.priority_classes: dict[str, Object] = {}
         """Name -> PriorityClass."""
         others = sources.except_pods(Storage(self.cluster), node_selector="", agent_namespace="")
@@ -270,5 +277,7 @@ class Snapshot:
         if pod["spec"].get("nodeName"):
             self.placed[pod["metadata"]["uid"]] = pod
             self.cluster.put_bound(pod)
-        elif pod["spec"].get("schedulerName") in self._schedulers:
+            return
+        self.unplaced[pod["metadata"]["uid"]] = pod
+        if pod["spec"].get("schedulerName") in self._schedulers:
             self.cluster.put_pending(pod)

@@ -1,0 +1,183 @@
+"""The operator's settings by which a command decides: as given on the command line, else as the operator serves them.
+
+What neither says is assumed to be the operator's default, and a note says so.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from berth_api import names
+from berth_client.errors import ApiError
+from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, FLEET, PODS, SETTINGS, SETTINGS_PARAMETER
+from berth_operator.commands.errors import InputError
+from berth_operator.core.decision.policy import Policy
+from berth_operator.settings import configuration
+from berth_operator.settings.configuration import Configuration, ConfigurationError
+from berth_operator.state.objects import genius_priority
+from berth_operator.state.objects.genius_priority import PriorityLimits
+
+Object = Mapping[str, Any]
+Get = Callable[[str, Mapping[str, str]], Awaitable[Any]]
+"""Returns what a path answers with these parameters."""
+
+ANY_POD: Final = "-"
+"""In place of a pod's name: settings are those of its namespace."""
+NOT_SERVED: Final = "the visibility API is not served"
+ASK: Final = {SETTINGS_PARAMETER: "true"}
+DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
+OF_CLUSTER: Final = "trustedSchedulers"
+"""A field of what a user with the right for the fleet gets."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What the command line sets; None or empty for what it does not."""
+
+    config: Path | None = None
+    genius_priorities: str | None = None
+    trusted_schedulers: str | None = None
+    node_selector: str | None = None
+    agent_namespace: str | None = None
+
+
+NOTHING: Final = Given()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """What the operator serves of its settings to a user."""
+
+    settings: Object = field(default_factory=dict)
+    """An `OperatorSettings`; empty if nothing is served."""
+    why_not: str = ""
+    """Why not all of them are served; empty if they are."""
+    is_forbidden: bool = False
+    """Whether the user lacks the right for all of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effective:
+    """The settings by which a command decides."""
+
+    configuration: Configuration
+    priorities: PriorityLimits
+    trusted_schedulers: frozenset[str]
+    node_selector: str
+    agent_namespace: str
+    charges_foreign: bool
+    note: str = ""
+    """What is assumed, and why; empty if nothing is."""
+
+
+# --- asking the operator ------------------------------------------------------------------------------------
+
+
+async def ask(get: Get, namespaces: Collection[str]) -> Served:
+    """Return the settings for the cluster, or else for those of these namespaces of which the user may read pods.
+
+    Raises:
+        Unreachable: the API server did not answer.
+    """
+    of_cluster = await _answer(get, f"/apis/{API_VERSION}/{FLEET.plural}")
+    if not of_cluster.is_forbidden:
+        return of_cluster
+    known = of_cluster
+    for namespace in sorted(namespaces):
+        path = f"/apis/{API_VERSION}/namespaces/{namespace}/{PODS}/{ANY_POD}/{EXPLANATIONS}"
+        known = _with_namespace(known, await _answer(get, path))
+    return known
+
+
+async def _answer(get: Get, path: str) -> Served:
+    """Return the settings that a path answers."""
+    try:
+        answer: Object = await get(path, ASK)
+    except ApiError as error:
+        why_not = NOT_SERVED if error.status == HTTPStatus.NOT_FOUND else error.message
+        return Served(why_not=why_not, is_forbidden=error.status == HTTPStatus.FORBIDDEN)
+    if answer.get("kind") != SETTINGS:
+        return Served(why_not="an operator of this version does not serve them")
+    return Served(settings=answer)
+
+
+def _with_namespace(known: Served, answer: Served) -> Served:
+    """Return what is known with the answer for one more namespace."""
+    if not answer.settings:
+        return known if known.settings else replace(known, why_not=answer.why_not)
+    priorities = {**known.settings.get("geniusPriorities", {}), **answer.settings["geniusPriorities"]}
+    return replace(known, settings={**answer.settings, "geniusPriorities": priorities})
+
+
+# --- putting them together ----------------------------------------------------------------------------------
+
+
+def combined(given: Given, served: Served) -> Effective:
+    """Return the settings by which a command decides.
+
+    Raises:
+        InputError: a setting of the command line is invalid.
+        ConfigurationError: the configuration file of the command line is invalid.
+    """
+    served, used = _readable(served)
+    settings = served.settings
+    trusted, selector, agents = given.trusted_schedulers, given.node_selector, given.agent_namespace
+    return Effective(
+        configuration=used if given.config is None else configuration.load(given.config),
+        priorities=_priorities(given, settings),
+        trusted_schedulers=frozenset(
+            settings.get("trustedSchedulers", ()) if trusted is None else filter(None, trusted.split(","))
+        ),
+        node_selector=str(settings.get("nodeSelector", "")) if selector is None else selector,
+        agent_namespace=str(settings.get("agentNamespace", names.LEASE_NAMESPACE)) if agents is None else agents,
+        charges_foreign=bool(settings.get("chargeForeign", True)),
+        note=_note(given, served),
+    )
+
+
+def _readable(served: Served) -> tuple[Served, Configuration]:
+    """Return what is served, and its profiles; nothing of it if an operator of another version serves others."""
+    if not served.settings:
+        return served, DEFAULT
+    try:
+        return served, configuration.of_document(served.settings["configuration"], "its configuration")
+    except (KeyError, ConfigurationError) as error:
+        return Served(why_not=f"the operator has another version: {error}"), DEFAULT
+
+
+def _priorities(given: Given, settings: Object) -> PriorityLimits:
+    if given.genius_priorities is None:
+        return PriorityLimits(of=dict(settings.get("geniusPriorities", {})))
+    try:
+        return genius_priority.read_limits(given.genius_priorities)
+    except ValueError as error:
+        raise InputError(f"--genius-priorities: {error}") from error
+
+
+def _note(given: Given, served: Served) -> str:
+    if OF_CLUSTER in served.settings:
+        return ""
+    if served.settings:
+        known = ", ".join(served.settings["geniusPriorities"])
+        what = f"of the operator's settings only those for pods of {known} are known"
+    else:
+        what = "the operator's settings are not known"
+    return f"{what}: {served.why_not}; assumed are {', '.join(_assumed(given, served.settings))}"
+
+
+def _assumed(given: Given, settings: Object) -> Iterator[str]:
+    """Yield what is assumed, with the flag that sets it."""
+    if given.config is None and not settings:
+        yield f"a default profile for {names.SCHEDULER} (--config)"
+    if given.genius_priorities is None:
+        where = " in other namespaces" if settings else ""
+        yield f"no {names.GENIUS_PRIORITY} above 0{where} (--genius-priorities)"
+    if given.trusted_schedulers is None:
+        yield "no trusted schedulers (--trusted-schedulers)"
+    if given.node_selector is None:
+        yield "all nodes (--node-selector)"
+    if given.agent_namespace is None:
+        yield f"Leases of agents in {names.LEASE_NAMESPACE} (--agent-namespace)"
+    yield "that cards in use outside Kubernetes are taken"

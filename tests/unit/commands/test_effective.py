@@ -1,0 +1,120 @@
+"""Which settings a command decides by: its own flags, what the operator serves to the user, and what is assumed."""
+
+import asyncio
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from berth_api import names
+from berth_client.errors import ApiError
+from berth_operator.commands import effective
+from berth_operator.commands.effective import NOTHING, Given, Served
+from berth_operator.commands.errors import InputError
+from berth_operator.core.decision.policy import Policy
+from berth_operator.settings import rendering
+from berth_operator.settings.configuration import Configuration
+
+GROUP = "/apis/visibility.berth.dev/v1alpha1"
+FLEET = f"{GROUP}/fleet"
+PACKING = Policy(card_strategy="MostAllocated", switched_off=frozenset({"taints"}))
+PROFILES = rendering.document(Configuration(policies={"mine": PACKING}))
+HEAD = {"kind": "OperatorSettings", "configuration": PROFILES}
+OF_ML = {**HEAD, "geniusPriorities": {"ml": 5}}
+OF_CLUSTER = {
+    **HEAD,
+    "geniusPriorities": {"*": 2},
+    "trustedSchedulers": ["koord-scheduler"],
+    "nodeSelector": "pool=a",
+    "agentNamespace": "leases",
+    "chargeForeign": False,
+}
+NO_FLEET = ApiError(403, "Forbidden", "no fleet")
+NO_ML = ApiError(403, "Forbidden", "no pods/explanation")
+ASSUMED = (
+    "no trusted schedulers (--trusted-schedulers), all nodes (--node-selector), Leases of agents in "
+    "berth-node-lease (--agent-namespace), that cards in use outside Kubernetes are taken"
+)
+UNKNOWN = (
+    "assumed are a default profile for berth-scheduler (--config), no genius/priority above 0 (--genius-priorities), "
+    + ASSUMED
+)
+
+
+def of(namespace: str) -> str:
+    return f"{GROUP}/namespaces/{namespace}/pods/-/explanation"
+
+
+def asked(answers: Mapping[str, Any], *namespaces: str) -> Served:
+    """Return what a user gets who gets these answers."""
+
+    async def get(path: str, params: Mapping[str, str]) -> Any:
+        assert params == {"settings": "true"}
+        answer = answers.get(path, ApiError(404, "NotFound", "the server could not find the requested resource"))
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return asyncio.run(effective.ask(get, namespaces))
+
+
+def test_the_right_for_the_fleet_shows_all() -> None:
+    used = effective.combined(NOTHING, asked({FLEET: OF_CLUSTER}, "ml"))
+    assert used.configuration.policies == {"mine": PACKING}
+    assert (used.priorities.highest("ml"), used.trusted_schedulers) == (2, frozenset({"koord-scheduler"}))
+    assert (used.node_selector, used.agent_namespace, used.charges_foreign) == ("pool=a", "leases", False)
+    assert used.note == ""
+
+
+def test_the_right_for_explanations_shows_what_concerns_the_namespace() -> None:
+    used = effective.combined(NOTHING, asked({FLEET: NO_FLEET, of("ml"): OF_ML, of("theirs"): NO_ML}, "ml", "theirs"))
+    assert used.configuration.policies == {"mine": PACKING}
+    assert (used.priorities.highest("ml"), used.priorities.highest("theirs"), used.charges_foreign) == (5, 0, True)
+    assert used.note == (
+        "of the operator's settings only those for pods of ml are known: no fleet; assumed are "
+        f"no genius/priority above 0 in other namespaces (--genius-priorities), {ASSUMED}"
+    )
+
+
+@pytest.mark.parametrize(
+    ("answers", "why"),
+    [
+        pytest.param({}, "the visibility API is not served", id="not served"),
+        pytest.param({FLEET: NO_FLEET, of("ml"): NO_ML}, "no pods/explanation", id="no right"),
+        pytest.param({FLEET: ApiError(503, "", "no replica leads")}, "no replica leads", id="no leader"),
+        pytest.param(
+            {FLEET: {"kind": "FleetNodeList"}},
+            "an operator of this version does not serve them",
+            id="an older operator",
+        ),
+        pytest.param(
+            {FLEET: {**OF_CLUSTER, "configuration": {**PROFILES, "new": 1}}},
+            'the operator has another version: its configuration: "new" is no field; allowed: apiVersion, kind, '
+            "modelAliases, profiles",
+            id="a newer operator",
+        ),
+    ],
+)
+def test_what_is_not_known_is_named_with_what_is_assumed(answers: Mapping[str, Any], why: str) -> None:
+    used = effective.combined(NOTHING, asked(answers, "ml"))
+    assert used.note == f"the operator's settings are not known: {why}; {UNKNOWN}"
+    assert used.configuration.policies == {names.SCHEDULER: Policy()}
+    assert (used.priorities.highest("ml"), used.node_selector) == (0, "")
+
+
+def test_the_command_line_comes_first(tmp_path: Path) -> None:
+    config = tmp_path / "berth.yaml"
+    config.write_text(yaml.safe_dump(rendering.document(Configuration(policies={"own": Policy()}))))
+    given = Given(
+        config=config, genius_priorities="ml=7", trusted_schedulers="", node_selector="pool=b", agent_namespace="own"
+    )
+    used = effective.combined(given, Served(settings=OF_CLUSTER))
+    assert (list(used.configuration.policies), used.priorities.highest("ml")) == (["own"], 7)
+    assert (used.trusted_schedulers, used.node_selector, used.agent_namespace) == (frozenset(), "pool=b", "own")
+    assert effective.combined(given, Served(why_not="why")).note == (
+        "the operator's settings are not known: why; assumed are that cards in use outside Kubernetes are taken"
+    )
+    with pytest.raises(InputError, match="--genius-priorities: ml is listed twice"):
+        effective.combined(Given(genius_priorities="ml=1,ml=2"), Served())
