@@ -183,8 +183,38 @@ def test_simulation_and_advice_are_the_operators(desk: Desk) -> None:
         "team/more",
         ["team/waits"],
     )
-    status, out, _ = desk.run("advise waits -n team")
+    status, out, err = desk.run("advise waits -n team")
     assert (status, out.startswith("team/waits fits nowhere: 0/3 nodes are available")) == (1, True)
+    unknown = "the operator's settings are not known: the visibility API is not served; assumed are a default profile"
+    assert err.startswith(unknown)
+    assert desk.run("advise none -n team -q") == (2, "", "error: there is no pod team/none, or it has ended\n")
+
+
+def test_explain_quotes_why_a_workload_has_no_pods(desk: Desk) -> None:
+    container = {"name": "main", "image": "none", "resources": {"limits": {"kubernetes.io/gpu": "150"}}}
+    spec = {"schedulerName": "berth-scheduler", "containers": [container]}
+    labels = {"matchLabels": {"app": "refused"}}
+    template = {"metadata": {"labels": {"app": "refused"}}, "spec": spec}
+    deployments, jobs = "/apis/apps/v1/namespaces/team/deployments", "/apis/batch/v1/namespaces/team/jobs"
+    metadata = {"name": "refused"}
+    desk.api.post(deployments, {"metadata": metadata, "spec": {"selector": labels, "template": template}})
+    job = {"suspend": True, "template": {"spec": {**spec, "restartPolicy": "Never"}}}
+    desk.api.post(jobs, {"metadata": metadata, "spec": job})
+
+    def reports(path: str, kind: str) -> bool:
+        conditions = desk.api.get(f"{path}/refused").get("status", {}).get("conditions", ())
+        return any(each["type"] == kind for each in conditions)
+
+    desk.wait(lambda: reports(deployments, "ReplicaFailure") and reports(jobs, "Suspended"))
+    status, out, err = desk.run("explain deployment/refused -n team")
+    lines = out.splitlines()
+    assert (status, err, lines[:2]) == (0, "", ["Deployment:  team/refused", "State:       NoPods"])
+    assert re.match(r"Message: {5}ReplicaSet refused-\w+: ReplicaFailure \(FailedCreate\): pods .*gpu: 150", lines[2])
+    assert "Events:" in lines
+    out = desk.run("explain job/refused -n team")[1]
+    assert "Message:     Job refused: Suspended (JobSuspended): Job suspended" in out
+    for path in (deployments, jobs):
+        desk.api.delete(f"{path}/refused")
 
 
 NOT_ALLOWED = {

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
@@ -71,7 +72,7 @@ def test_kubectl_reads_every_resource(installation: Installation, scene: str) ->
         assert explained["groups"][0]["nodes"] == [scene]
         assert "too few healthy GPUs" in explained["message"]
         bound = json.loads(kubectl("get", "--raw", f"{API}/namespaces/{namespace}/pods/holds/explanation"))
-        assert (bound["state"], bound["message"]) == ("Bound", f"bound to node {scene}")
+        assert (bound["state"], bound["message"]) == ("Bound", f"bound to {scene}")
 
     def is_explained() -> bool:
         try:
@@ -82,17 +83,17 @@ def test_kubectl_reads_every_resource(installation: Installation, scene: str) ->
     waiting.until(is_explained, what="the API server to read the schemas, which it does in the background")
 
 
-def test_kubectl_berth_reads_it(installation: Installation, scene: str) -> None:
+def test_kubectl_berth_reads_it(installation: Installation, scene: str, tmp_path: Path) -> None:
     environment = {
         **os.environ,
         "BERTH_KUBECTL": str(programs.ensure(["kubectl"])["kubectl"]),
         "KUBECONFIG": str(installation.arena.cluster.kubeconfig),
     }
 
-    def run(line: str) -> list[list[str]]:
+    def run(line: str, status: int = 0) -> list[list[str]]:
         command = [sys.executable, "-m", "berth_kubectl", *line.split()]
         ended = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60, env=environment)
-        assert (ended.returncode, ended.stderr) == (0, ""), line  # a note would say that the API is not used
+        assert (ended.returncode, ended.stderr) == (status, ""), line  # a note would say that the API is not used
         return [row.split() for row in ended.stdout.splitlines()]
 
     place = f"-n {installation.arena.namespace}"
@@ -109,6 +110,13 @@ def test_kubectl_berth_reads_it(installation: Installation, scene: str) -> None:
     assert text[1] == "State: Waiting (position 1 of 2 in the queue)"
     assert "Fits: not now; on no node even if empty: waiting is in vain" in text
     assert run(f"explain holds {place}")[1] == ["State:", "Bound"]
+    # The profile and the limit that are shown are the operator's.
+    pod = installation.arena.pod("first", requests=WHOLE, limits=WHOLE)
+    workload = tmp_path / "workload.yaml"
+    workload.write_text(json.dumps({**pod, "metadata": {"name": "first", "labels": {"genius/priority": "7"}}}))
+    refused = [" ".join(row) for row in run(f"simulate -f {workload} {place}", status=1)]
+    assert "allowed in namespace" in "".join(refused)
+    assert "2 other pod(s) wait already and are decided with them; --waiting lists them." in refused
 
 
 # --- access -----------------------------------------------------------------------------------------------------
@@ -122,17 +130,20 @@ def test_only_who_may_gets_an_answer(installation: Installation) -> None:
         "my queue": f"{mine}/queue",
         "my holders": f"{mine}/holders",
         "my pod": f"{mine}/pods/waits/explanation",
+        "my settings": f"{mine}/pods/-/explanation?settings=true",
         "another queue": f"{others}/queue",
         "another pod": f"{others}/pods/secret/explanation",
         "no pod": f"{mine}/pods/none/explanation",
         "every queue": f"{API}/queue",
         "every holder": f"{API}/holders",
         "fleet": f"{API}/fleet",
+        "other settings": f"{others}/pods/-/explanation?settings=true",
+        "all settings": f"{API}/fleet?settings=true",
     }
     viewer, stranger = installation.user("viewer", "berth-visibility-view"), installation.user("stranger")
     admin = {"Authorization": f"Bearer {installation.arena.cluster.token}"}
     waiting.until(lambda: installation.ask(paths["my queue"], viewer)[0] == 200, what="the role to be bound")
-    allowed = {"my queue", "my holders", "my pod"}
+    allowed = {"my queue", "my holders", "my pod", "my settings"}
     expected = {
         "admin": (admin, {name: 404 if name == "no pod" else 200 for name in paths}),
         "viewer": (viewer, {name: 200 if name in allowed else 404 if name == "no pod" else 403 for name in paths}),
