@@ -11,6 +11,7 @@ from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, 
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_api.values import keys
+from berth_operator.core.advice.card_amounts import free_amounts
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.values.charge import Charge
@@ -124,12 +125,16 @@ def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
     open_ = {key for key, card in cards.items() if is_served and _is_usable(card) and key not in blocked}
     holders: dict[_Key, list[tuple[Charge, Grant]]] = {}
     shown = shown_minors(grant for charge in view.charges for grant in charge.grants)
+    withheld = {(GPU, minor) for minor in view.device.agent_report.withheld}
     for charge in sorted(view.charges, key=lambda each: each.pod):
         for grant in charge.grants:
             holders.setdefault((grant.type, shown[grant.type, grant.minor]), []).append((charge, grant))
     # Existing cards first: annotations may name more cards than `MAX_DEVICES`.
     keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
-    return [_use(key, totals.get(key, {}), holders.get(key, []), is_open=key in open_) for key in keys]
+    return [
+        _use(key, totals.get(key, {}), holders.get(key, []), is_open=key in open_, withheld=key in withheld)
+        for key in keys
+    ]
 
 
 def _totals(card: CardInfo) -> dict[str, int]:
@@ -138,14 +143,17 @@ def _totals(card: CardInfo) -> dict[str, int]:
     return {name: amount for name, amount in amounts.items() if mig.is_resource(name)} if card.instances else amounts
 
 
-def _use(key: _Key, total: dict[str, int], held: list[tuple[Charge, Grant]], *, is_open: bool) -> DeviceUse:
+def _use(
+    key: _Key, total: dict[str, int], held: list[tuple[Charge, Grant]], *, is_open: bool, withheld: bool
+) -> DeviceUse:
     device_type, minor = key
     counted, taken = _shown_amounts(device_type, total), Counter[str]()
     # The agent itself reports what processes outside Kubernetes use, in `foreign`.
     pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
     for _, grant in held:
         taken.update(dict(grant.amounts))
-    free = {name: max(0, all_of_it - taken[name]) if is_open else 0 for name, all_of_it in counted.items()}
+    left = free_amounts(counted, taken, len(held), withheld=withheld)
+    free = {name: int(amount) if is_open else 0 for name, amount in left.items()}
     return DeviceUse.model_validate(
         {
             "type": device_type,

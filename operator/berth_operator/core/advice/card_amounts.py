@@ -1,20 +1,60 @@
-"""What cards offer and what is used of it, for reports; decisions read the columns directly.
+"""What cards offer, what is used of it and what is free, for reports; decisions read the columns directly.
 
 A card that cannot be allocated offers nothing, except the instances of a card in MIG mode.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
 
 import numpy as np
 
-from berth_api.allocation import FUNCTIONS, mig
+from berth_api.allocation import FUNCTIONS, REPLICAS, mig
+from berth_operator.core.allocators.subdevices import N, replicas_left
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
-from berth_operator.core.fleet.nodes.cards import Cards, Column
+from berth_operator.core.fleet.nodes.cards import SHARED, Cards, Column
 
 
-def offers(cards: Cards, rows: Rows = ALL) -> Iterator[tuple[str, Column, Column]]:
-    """Yield each resource with what every card offers and what is used of it, both of shape (rows, slots)."""
+class Offer(NamedTuple):
+    """One resource of all cards; columns of shape (rows, slots)."""
+
+    name: str
+    total: Column
+    used: Column
+    free: Column
+
+
+def offers(cards: Cards, rows: Rows = ALL) -> Iterator[Offer]:
+    """Yield what every card offers of each resource."""
+    total, used = {}, {}
     for name, index in cards.index.items():
         if name != FUNCTIONS:
             counts = cards.present[rows] if mig.is_resource(name) else cards.healthy[rows]
-            yield name, np.where(counts, cards.total[index, rows], 0), cards.used[index, rows]
+            total[name], used[name] = np.where(counts, cards.total[index, rows], 0), cards.used[index, rows]
+    free = free_amounts(total, used, cards.users[rows], withheld=cards.withheld[rows])
+    yield from (Offer(name, total[name], used[name], free[name]) for name in total)
+
+
+def free_amounts(total: Mapping[str, N], used: Mapping[str, N], users: N, *, withheld: N) -> dict[str, N]:
+    """Return what a decision can allocate of each resource, of columns of cards or of the numbers of one card.
+
+    A card is used in one mode at a time: of one that is held whole or shared no slice is free, and of one whose slices
+    are held nothing but slices. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance.
+    """
+    free = {name: np.maximum(amount - used.get(name, 0), 0) for name, amount in total.items()}
+    instances = [name for name in {*total, *used} if mig.is_resource(name)]
+    if not instances and REPLICAS not in {*total, *used}:
+        return free
+    none = users * 0
+    replicas, slices = total.get(REPLICAS, none), used.get(REPLICAS, none)
+    of_instances = sum((used.get(name, none) for name in instances), start=none)
+    shared = [(total[name], used.get(name, none)) for name in SHARED if name in total]
+    left = np.where(withheld, 0, replicas_left(replicas, slices, users, shared))
+    for name in free:
+        if name == REPLICAS:
+            free[name] = left
+        elif name in instances:
+            free[name] = np.where((users == of_instances) & ~np.bool_(withheld), free[name], 0)
+        elif name in SHARED:
+            of_slices = left * (total[name] // np.maximum(replicas, 1))
+            free[name] = np.where(slices + of_instances > 0, of_slices, free[name])
+    return free

@@ -72,7 +72,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
     if not cards.present[row].any():
         return
     # As lists: single elements of arrays take several times as long.
-    amounts = [(name, total[0].tolist(), used[0].tolist()) for name, total, used in offers(cards, only(row))]
+    amounts = [(name, total[0].tolist(), free[0].tolist()) for name, total, _, free in offers(cards, only(row))]
     columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie)
     healthy, models, users, numa, pcie = (column[row].tolist() for column in columns)
     minors, ids, table = cards.minor[row].tolist(), cards.ids[row], fleet.intern_table
@@ -90,7 +90,7 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
             "healthy": healthy[slot] or bool(instances),
             "message": faults.get((cards.device_type, device_id), ""),
             "total": {name: total[slot] for name, total, _ in amounts if total[slot]},
-            "free": {name: max(0, total[slot] - used[slot]) for name, total, used in amounts if total[slot]},
+            "free": {name: free[slot] for name, total, free in amounts if total[slot]},
             "users": users[slot],
             "numaNode": numa[slot],
             "pcie": table.switches[pcie[slot]],

@@ -56,7 +56,7 @@ def unused(fleet: Fleet) -> set[str]:
 def _of_type(fleet: Fleet, device_type: str) -> Iterator[tuple[Place, Left]]:
     cards, models = fleet.cards[device_type], fleet.intern_table.models
     available = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
-    offered = [(name, np.where(available, total, 0), taken) for name, total, taken in offers(cards)]
+    offered = [(name, np.where(available, total, 0), free) for name, total, _, free in offers(cards)]
     usable: Mask = np.sum([total for _, total, _ in offered], axis=0) > 0
     for model in np.unique(cards.model[usable]).tolist():
         for row, left in _of_model(cards, usable & (cards.model == model), offered):
@@ -68,7 +68,7 @@ def _of_model(
 ) -> Iterator[tuple[int, Left]]:
     count, idle = mask.sum(axis=1), (mask & (cards.users == 0)).sum(axis=1)
     offered = {name: np.where(mask, total, 0).sum(axis=1) for name, total, _ in offered_amounts}
-    free = {name: np.where(mask, np.maximum(total - taken, 0), 0).sum(axis=1) for name, total, taken in offered_amounts}
+    free = {name: np.where(mask, left, 0).sum(axis=1) for name, _, left in offered_amounts}
     for row in np.flatnonzero(count).tolist():
         amounts = ((name, int(free[name][row])) for name in free if offered[name][row])
         yield row, Left(cards=int(count[row]), idle=int(idle[row]), free=tuple(amounts))

@@ -79,14 +79,14 @@ class _Report:
     def add(self, device_type: str) -> None:
         """Add the cards of one type."""
         cards = self._fleet.cards[device_type]
-        offers_of_type = [(name, total.tolist(), taken.tolist()) for name, total, taken in offers(cards, self._only)]
+        amounts = [(name, *(each[0].tolist() for each in columns)) for name, *columns in offers(cards, self._only)]
         for slot in cards.slots(self._row):
             minor = int(cards.minor[self._row, slot])
-            offered = {name: total[0][slot] for name, total, _ in offers_of_type if total[0][slot]}
-            taken = {name: used[0][slot] for name, _, used in offers_of_type if used[0][slot] or name in offered}
+            offered = {name: total[slot] for name, total, _, _ in amounts if total[slot]}
+            taken = {name: used[slot] for name, _, used, _ in amounts if used[slot] or name in offered}
             shown = self._shown.get((device_type, minor), minor)
             self.total.add(device_type, shown, offered)
-            self.free.add(device_type, shown, {name: max(0, amount - taken[name]) for name, amount in offered.items()})
+            self.free.add(device_type, shown, {name: free[slot] for name, _, _, free in amounts if name in offered})
             self.used.add(device_type, shown, taken)
             self.devices.setdefault(device_type, {})[str(shown)] = self._card(cards, slot, minor)
 

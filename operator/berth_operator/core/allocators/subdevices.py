@@ -6,7 +6,7 @@ all grants are of subdevices, and the card can give more of them; if not, a pod 
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from typing import Final, TypeVar
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 UNLOCATED: Final = "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"
+N = TypeVar("N", Column, int)
 Available = Sequence[tuple[Part, Column]]
 """For each part, the number of subdevices that each card has for it: shape (rows, slots)."""
 
@@ -63,14 +64,22 @@ def free_instances(cards: Cards, names: Iterable[str], rows: Rows) -> Column:
 
 def free_replicas(cards: Cards, rows: Rows) -> Column:
     """Return how many free replicas each card has; each replica takes an equal share of the card's amounts."""
-    total_replicas, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
-    left = np.maximum(total_replicas - taken, 0)
-    for name in SHARED:
-        total, used = (column[cards.index[name], rows] for column in (cards.total, cards.used))
+    total, taken = offered(cards, [REPLICAS], rows), held(cards, [REPLICAS], rows)
+    shared = [(cards.total[cards.index[name], rows], cards.used[cards.index[name], rows]) for name in SHARED]
+    return np.where(cards.healthy[rows], replicas_left(total, taken, cards.users[rows], shared), 0)
+
+
+def replicas_left(total: N, taken: N, users: N, shared: Iterable[tuple[N, N]]) -> N:
+    """Return how many replicas are free, of columns of cards or of the numbers of one card.
+
+    `shared` is the total and the used amount of each resource that the replicas share. Decisions and all that is shown
+    count by this.
+    """
+    left = np.maximum(total - taken, 0)
+    for amount, used in shared:
         # The number of replicas may change while pods hold some; those pods keep their amounts.
-        left = np.minimum(left, np.maximum(total - used, 0) // np.maximum(total // np.maximum(total_replicas, 1), 1))
-    alone = cards.healthy[rows] & (cards.users[rows] == taken)
-    return np.where(alone, left, 0)
+        left = np.minimum(left, np.maximum(amount - used, 0) // np.maximum(amount // np.maximum(total, 1), 1))
+    return np.where(users == taken, left, 0)
 
 
 # --- together ---------------------------------------------------------------------------------------------------
