@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from devcluster.errors import DevclusterError
+from tests import policies
 from tests.integration.operator.test_debug_api import Door
 from tests.integration.operator.test_simulation import Desk
 from tests.integration.operator.world import World, allocation, condition, free_ports, minors
@@ -27,15 +30,21 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def npus(world: World, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Start an operator and an agent with the example; return the file from which it reads its NPUs."""
+def plugged(world: World, site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Start an agent with the example, as an operator will be; return the file from which it reads its NPUs."""
     npu_file = tmp_path / "npus.json"
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
     monkeypatch.setenv("EXAMPLE_NPUS", str(npu_file))
     npu_file.write_text("{}")
     world.agent()
-    world.operator()
     return npu_file
+
+
+@pytest.fixture
+def npus(world: World, plugged: Path) -> Path:
+    """Start an operator with the example, too."""
+    world.operator()
+    return plugged
 
 
 def write(file: Path, **nodes: dict[str, Any]) -> None:
@@ -143,3 +152,44 @@ def test_a_plug_in_that_fails_is_reported_and_leaves_the_gpus_alone(world: World
     assert minors(world.bound("gpu")) == [0, 1]
     write(npus, **{node: {"count": 1}})
     world.bound("none")
+
+
+def test_a_plug_in_whose_resources_the_policy_does_not_name_is_reported_and_leaves_the_gpus_alone(
+    world: World, plugged: Path
+) -> None:
+    account = world.arena.service_account("berth-operator", "cluster-admin")
+    (node,) = world.arena.nodes(1)
+    with policies.enforced("limits.yaml", world.arena):
+        world.arena.wait(lambda: is_limited(world, account, node), what="the policy to be in force")
+        world.operator(kubeconfig=account, node_startup_timeout=600)
+        world.fleet[node] = {"profile": "a100"}
+        world.change(node, gpus=1)
+        write(plugged, **{node: {"count": 2}})
+        message = world.wait_condition(node, "ResourcesWritten.npu", "False")
+        assert re.match(
+            r"ValidatingAdmissionPolicy berth-operator-writes refuses example.com/npu, example.com/npu-core on Nodes, "
+            r"so no pod gets them: add each to the chart's value operator.pluginResources, or to plugins in "
+            r"manifests/base/limits.yaml \(it answered: 403 Forbidden: .*berth-operator-writes",
+            message,
+        )
+        world.pod("half", {"kubernetes.io/gpu": "50"})
+        assert minors(world.bound("half")) == [0]
+        world.pod("npu", {NPU: "1"})
+        assert world.waits("npu") == (
+            "0/1 nodes are available: 1 node(s) do not have example.com/npu (policy berth-operator-writes refuses it: "
+            "add it to the chart's value operator.pluginResources, or to plugins in manifests/base/limits.yaml)."
+        )
+        world.arena.apply(policies.policies("limits.yaml", world.arena, {"plugins": json.dumps([NPU, CORE])}))
+        assert minors(world.bound("npu"), "npu") == [0]
+        world.wait_condition(node, "ResourcesWritten.npu", "True")
+
+
+def is_limited(world: World, account: Path, node: str) -> bool:
+    """Return whether the policy is in force for the operator's account."""
+    try:
+        world.arena.cluster.kubectl(
+            f"--kubeconfig={account}", "label", "node", node, "team=a", "--dry-run=server"
+        )
+    except DevclusterError as error:
+        return "berth-operator-writes" in str(error)
+    return False

@@ -4,14 +4,16 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from berth_api import names
+from berth_api.request import BUILT_IN, Kind, Kinds
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.clients.bucket import Bucket
 from berth_operator.controllers.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import StatusKind, View
 from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
@@ -142,9 +144,9 @@ class Api:
 class World:
     """A writer, its cluster state, and the API that it writes to."""
 
-    def __init__(self, rate: float = 1000.0, node_rate: float = 1000.0) -> None:
-        self.cluster = Cluster(grace=20.0, clock=now)
-        self.api = Api(self.cluster)
+    def __init__(self, rate: float = 1000.0, node_rate: float = 1000.0, kinds: Kinds = BUILT_IN) -> None:
+        self.cluster = Cluster(grace=20.0, clock=now, fleet=Fleet(kinds=kinds))
+        self.api = Limited(self.cluster) if kinds.added else Api(self.cluster)
         self.busy = False
         self.writer = Writer(
             api=self.api,
@@ -615,3 +617,72 @@ async def test_a_gpu_pod_that_an_older_agent_corrects_in_the_same_moment_stays()
     record = world.cluster.allocations.gpu_pod("ns/p")
     assert record is not None
     assert record.actual.node == "b"
+
+
+# --- plug-ins' resources that a policy refuses --------------------------------------------------------------------
+
+NPU: Final = "example.com/npu"
+DENIED: Final = ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{names.OPERATOR_WRITES}' denied the request")
+
+
+class Limited(Api):
+    """Refuses a plug-in's resource until it is allowed."""
+
+    allowed = False
+
+    async def _patch_node(self, path: str, body: Raw) -> Raw:
+        if not self.allowed and NPU in body.get("status", {}).get("allocatable", {}):
+            await self.call(f"npus {path.split('/')[4]}")
+            raise DENIED
+        return await super()._patch_node(path, body)
+
+
+def limited(*node_names: str) -> World:
+    world = World(kinds=Kinds(added=(Kind(name="npu", resources={NPU: 1}),)))
+    npu = {"type": "npu", "minor": 0, "id": "N", "health": True}
+    for name in node_names:
+        world.api.add(name, entry(0), npu)
+        world.writer.mark(NODE, name)
+    return world
+
+
+def written(api: Api, name: str) -> list[tuple[str, str]]:
+    conditions = api.devices[name]["status"]["conditions"]
+    return [(each["status"], each["reason"]) for each in conditions if each["type"] == "ResourcesWritten.npu"]
+
+
+async def test_a_refused_plug_in_leaves_the_other_sums_and_is_tried_on_one_node_at_growing_intervals() -> None:
+    world = limited("a", "b", "c")
+    taint = {"key": names.AGENT_NOT_READY[0], "effect": "NoSchedule"}
+    world.api.nodes["b"]["spec"]["taints"] = [taint]
+    world.cluster.put_node(world.api.nodes["b"])
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        assert {api.nodes[name]["status"]["allocatable"][GPU] for name in "abc"} == {"100"}
+        assert {*written(api, "a"), *written(api, "b"), *written(api, "c")} == {("False", "RefusedByPolicy")}
+        world.writer.mark(NODE, "b")
+        await asyncio.sleep(299)
+        assert api.nodes["b"]["spec"]["taints"] == []
+        tries = [(round(at), what) for at, what in api.calls if what.startswith("npus")]
+        assert tries[:6] == [
+            (0, "npus a"), (2, "npus a"), (6, "npus b"), (14, "npus c"), (30, "npus a"), (60, "npus b")
+        ]  # fmt: skip
+        assert len(tries) == 13
+        assert len(api.times("device a")) == 2  # once more because its agent is silent
+        api.allowed = True
+        await asyncio.sleep(32)
+        assert {api.nodes[name]["status"]["allocatable"][NPU] for name in "abc"} == {"1"}
+        for name in "abc":
+            world.writer.mark(NODE, name)
+        await asyncio.sleep(1)
+        assert {*written(api, "a"), *written(api, "b"), *written(api, "c")} == {("True", "Written")}
+
+
+async def test_a_write_without_the_right_is_retried_at_growing_intervals() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.api.faults["sums a"] = [ApiError(403, "Forbidden", "no")] * 6
+    world.writer.mark(NODE, "a")
+    async with running(world) as api:
+        await asyncio.sleep(100)
+    assert [round(at) for at in api.times("sums a")] == [0, 2, 6, 14, 30, 60, 90]

@@ -1,7 +1,7 @@
 """The status of a Device: conditions, and what is held and free on each card."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Final
 
@@ -9,8 +9,10 @@ from berth_api import allocation, names
 from berth_api.allocation import Grant, mig
 from berth_api.device import MAX_DEVICES, MAX_HOLDERS, Condition, DeviceStatus, DeviceUse, Holder
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
-from berth_api.request import CARD
+from berth_api.request import CARD, Kind
 from berth_api.values import keys
+from berth_operator.controllers.reconcile import sums
+from berth_operator.controllers.reconcile.refusals import NOTHING_REFUSED, Refusals
 from berth_operator.core.advice.card_amounts import free_amounts
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
@@ -21,7 +23,7 @@ from berth_operator.state.cache.views import NodeView
 _Key = tuple[str, int]
 """(type, minor) of a card."""
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
-"""The conditions that the operator writes; the agent writes others."""
+"""The conditions that the operator writes, and `ResourcesWritten.*`; the agent writes others."""
 BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
 """The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
@@ -31,7 +33,7 @@ SLICES: Final = 7
 """Compute slices of a GPU, for a card whose MIG instances are no longer reported."""
 
 
-def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
+def wanted(view: NodeView, now: Callable[[], str], refusals: Refusals = NOTHING_REFUSED) -> DeviceStatus:
     """Return the status that the Device should show; `now` returns the time for conditions that change."""
     assert view.device is not None  # noqa: S101 - the caller looked
     gpus = [card for card in view.device.inventory.cards if card.type == GPU]
@@ -46,7 +48,7 @@ def wanted(view: NodeView, now: Callable[[], str]) -> DeviceStatus:
         memory=_memory(gpus),
         others=_others(view),
         devices=_uses(view, blocked),
-        conditions=[_condition(view, now, each) for each in (_ready(view), _valid(view), _accounted(view))],
+        conditions=[_condition(view, now, each) for each in _verdicts(view, refusals)],
     )
 
 
@@ -54,8 +56,16 @@ def shown(view: NodeView) -> DeviceStatus:
     """Return the operator's part of the status that the Device shows now."""
     assert view.device is not None  # noqa: S101 - the caller looked
     status = view.device.status
-    mine = sorted((each for each in status.conditions if each.type in OWNED), key=lambda each: OWNED.index(each.type))
+    mine = sorted((each for each in status.conditions if _is_owned(each.type)), key=lambda each: _order(each.type))
     return status.model_copy(update={"conditions": mine, **BY_AGENT})
+
+
+def _is_owned(condition_type: str) -> bool:
+    return condition_type in OWNED or condition_type.startswith(f"{names.RESOURCES_WRITTEN}.")
+
+
+def _order(condition_type: str) -> tuple[int, str]:
+    return (OWNED.index(condition_type) if condition_type in OWNED else len(OWNED)), condition_type
 
 
 def body(name: str, status: DeviceStatus) -> dict[str, Any]:
@@ -192,6 +202,29 @@ def _resources(amounts: dict[str, int]) -> dict[str, str | int]:
 
 _Verdict = tuple[str, str, str, str]
 """type, status, reason, message"""
+
+
+def _verdicts(view: NodeView, refusals: Refusals) -> Iterator[_Verdict]:
+    """Yield the conditions, in the order of `shown`."""
+    yield from (_ready(view), _valid(view), _accounted(view))
+    for kind in sorted(sums.plugin_kinds(view), key=lambda kind: kind.name):
+        if (verdict := _written(view, kind, refusals.of(kind))) is not None:
+            yield verdict
+
+
+def _written(view: NodeView, kind: Kind, refusal: tuple[str, str] | None) -> _Verdict | None:
+    """Return whether the Node shows a plug-in's resources; None if that is neither so nor refused."""
+    condition_type = f"{names.RESOURCES_WRITTEN}.{kind.name}"
+    cards = view.device.inventory.cards if view.device else ()
+    if view.node is None or all(card.type != kind.name for card in cards):
+        return None
+    if sums.status_patch(view, kind.resources) is None:
+        return condition_type, "True", "Written", ""
+    if refusal is not None:
+        return condition_type, "False", *refusal
+    # A new leader has not tried yet: the Device keeps what it shows.
+    before = _shown(view, condition_type)
+    return None if before is None else (condition_type, before.status, before.reason, before.message)
 
 
 def _ready(view: NodeView) -> _Verdict:

@@ -7,13 +7,13 @@ the sums as well as the cards, as kubelet does.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import Grant, mig, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
-from berth_api.request import CARD, Kinds
+from berth_api.request import CARD, Kind, Kinds
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.cache.views import NodeView
@@ -46,9 +46,14 @@ def wanted(view: NodeView) -> dict[str, int]:
     return {name: amount for name in _ours(view) if (amount := max(totals[_base(name)], requested[name]))}
 
 
+def plugin_kinds(view: NodeView) -> tuple[Kind, ...]:
+    """Return the types of plug-ins whose resources Berth writes."""
+    return tuple(kind for kind in view.kinds.added if kind.summed)
+
+
 def _ours(view: NodeView) -> tuple[str, ...]:
     """Return the resource names that Berth writes on this Node."""
-    return (*OURS, *(name for kind in view.kinds.added if kind.summed for name in kind.resources))
+    return (*OURS, *(name for kind in plugin_kinds(view) for name in kind.resources))
 
 
 def _base(name: str) -> str:
@@ -78,13 +83,12 @@ def _held(grant: Grant, kinds: Kinds) -> Mapping[str, int]:
     return {name: amount for name, amount in amounts.items() if name in SUMMED or name in kinds.names}
 
 
-def status_patch(view: NodeView) -> dict[str, Any] | None:
-    """Return the merge patch of the Node's capacity and allocatable; None if they are up to date."""
+def status_patch(view: NodeView, ours: Collection[str] = OURS) -> dict[str, Any] | None:
+    """Return the merge patch of some resources in the Node's capacity and allocatable; None if they are up to date."""
     if view.node is None or not (view.device or MANAGED in view.node.info.labels):
         return None
-    sums = wanted(view)
+    sums = {name: amount for name, amount in wanted(view).items() if name in ours}
     shown = (view.node.capacity, view.node.allocatable)
-    ours = _ours(view)
     if all({name: each[name] for name in ours if name in each} == sums for each in shown):
         return None
     values = {name: text(_base(name), sums[name]) if name in sums else None for name in ours}

@@ -17,10 +17,12 @@ from typing import Any, Final, Protocol
 import structlog
 
 from berth_api import names
+from berth_api.request import Kind
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.clients.bucket import Bucket
 from berth_operator.controllers.reconcile import gpupods, groups, startup, status, sums
+from berth_operator.controllers.reconcile.refusals import FIRST_PAUSE, MAX_PAUSE, Refusals
 from berth_operator.metrics import counters
 from berth_operator.state.cache.views import GpuPodView, GroupView, NodeView, StatusKind, View
 
@@ -40,6 +42,9 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 _Status = tuple[StatusKind, str]
 """The kind and name of an object whose status is written."""
+_SUMS: Final = "sums"
+_Marked = _Status | tuple[str, str]
+"""A status, or `_SUMS` and the name of a Node."""
 
 
 class Api(Protocol):
@@ -85,6 +90,9 @@ class Writer:
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
         self._marked = asyncio.Event()
+        self._refusals = Refusals()
+        self._pauses: dict[_Marked, float] = {}
+        """What was refused -> seconds before its next retry."""
 
     def mark(self, kind: StatusKind, name: str) -> None:
         """Mark an object whose status may be out of date."""
@@ -135,13 +143,13 @@ class Writer:
         name = next(iter(self._nodes))
         # Before the view is read, so that later changes mark the node again.
         del self._nodes[name]
-        await self._turn(name, self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
+        await self._turn((_SUMS, name), self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
 
     async def _write_status(self) -> None:
         chosen = min(self._statuses, key=lambda status: self._written.get(status, -math.inf))
         del self._statuses[chosen]
         self._remember(chosen)
-        await self._turn(chosen[1], self._write(*chosen), functools.partial(self._mark_status, chosen))
+        await self._turn(chosen, self._write(*chosen), functools.partial(self._mark_status, chosen))
 
     def _remember(self, status: _Status) -> None:
         now = asyncio.get_running_loop().time()
@@ -150,12 +158,23 @@ class Writer:
         while now - next(iter(self._written.values())) > RECENT:
             del self._written[next(iter(self._written))]
 
-    async def _turn(self, name: str, write: Awaitable[None], mark: Callable[[], None]) -> None:
+    async def _turn(self, marked: _Marked, write: Awaitable[None], mark: Callable[[], None]) -> None:
         try:
             await write
         except CallError as error:
             if error.status != HTTPStatus.NOT_FOUND:
-                self._again(name, error, CONFLICT_RETRY if error.status == HTTPStatus.CONFLICT else RETRY, mark)
+                self._again(marked[1], error, self._pause(marked, error), mark)
+        else:
+            self._pauses.pop(marked, None)
+
+    def _pause(self, marked: _Marked, error: CallError) -> float:
+        """Return the seconds before a retry; they grow while a policy or the rights refuse a write."""
+        if error.status == HTTPStatus.CONFLICT:
+            return CONFLICT_RETRY
+        if error.status != HTTPStatus.FORBIDDEN:
+            return RETRY
+        self._pauses[marked] = min(2 * self._pauses.get(marked, RETRY / 2), MAX_PAUSE)
+        return self._pauses[marked]
 
     def _again(self, name: str, error: Exception, pause: float, mark: Callable[[], None]) -> None:
         counters.STATUS_CONFLICTS.inc()
@@ -169,10 +188,44 @@ class Writer:
         path = f"/api/v1/nodes/{view.name}"
         if (patch := sums.status_patch(view)) is not None:
             await self._send("node", functools.partial(self._api.merge_patch, f"{path}/status", patch))
+        for kind in sums.plugin_kinds(view):
+            await self._write_plugin_sums(view, kind)
         if (patch := sums.label_patch(view)) is not None:
             await self._send("node", functools.partial(self._api.merge_patch, path, patch))
         if (operations := startup.patch(view)) is not None:
             await self._send("node", functools.partial(self._api.json_patch, path, operations))
+
+    async def _write_plugin_sums(self, view: NodeView, kind: Kind) -> None:
+        """Write a plug-in's sums, which a policy may not name; apart, so that the others are written in any case."""
+        patch = sums.status_patch(view, kind.resources)
+        if patch is None:
+            return
+        if not self._refusals.holds_back(kind, view.name):
+            path = f"/api/v1/nodes/{view.name}/status"
+            try:
+                await self._send("node", functools.partial(self._api.merge_patch, path, patch))
+            except CallError as error:
+                if error.status != HTTPStatus.FORBIDDEN:
+                    raise
+                self._refuse(view.name, kind, error)
+            else:
+                for name in self._refusals.accepted(kind):
+                    self.mark(StatusKind.NODE, name)
+                return
+        self._mark_status((StatusKind.NODE, view.name))
+
+    def _refuse(self, name: str, kind: Kind, error: CallError) -> None:
+        counters.STATUS_CONFLICTS.inc()
+        is_first = self._refusals.refused(kind, name, str(error))
+        log.warning("plug-in's resources refused", of=name, type=kind.name, error=str(error))
+        if is_first:
+            asyncio.get_running_loop().call_later(FIRST_PAUSE, self._try_refused, kind)
+
+    def _try_refused(self, kind: Kind) -> None:
+        if (turn := self._refusals.turn(kind)) is not None:
+            name, pause = turn
+            self.mark(StatusKind.NODE, name)
+            asyncio.get_running_loop().call_later(min(2 * pause, MAX_PAUSE), self._try_refused, kind)
 
     async def _write(self, kind: StatusKind, name: str) -> None:
         match await self._view(kind, name):
@@ -188,7 +241,7 @@ class Writer:
     async def _write_device(self, view: NodeView) -> None:
         if view.device is None or not view.ours:
             return
-        wanted = status.wanted(view, _now)
+        wanted = status.wanted(view, _now, self._refusals)
         if wanted != status.shown(view):
             path = f"/apis/{names.API_VERSION}/{names.DEVICES}/{view.name}/status"
             await self._send(

@@ -55,11 +55,15 @@ def _without_startup_taints(_filter: Filter, fleet: Fleet, request: PodRequest) 
 
 
 def _enough_resources(_filter: Filter, fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows with enough of every resource, except of those that no device plugin has registered yet."""
+    """Return the rows with enough of every resource, except of those that no device plugin has registered yet.
+
+    Those that a policy refuses do not come by themselves.
+    """
     mask = fleet.present
     for name, amount in request.resources:
         enough = fleet.left(name) >= amount
-        mask = mask & (enough | (fleet.total(name) == 0) if is_device(name, fleet.kinds) else enough)
+        coming = (fleet.total(name) == 0) & ~resources.refused(fleet, name)
+        mask = mask & (enough | coming if is_device(name, fleet.kinds) else enough)
     return mask
 
 

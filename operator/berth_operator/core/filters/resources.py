@@ -12,6 +12,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api import names
 from berth_api.resources import PODS
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
@@ -54,7 +55,20 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield every insufficient resource with its rows."""
     for name, enough in _enough(fleet, request, ALL):
-        yield TOO_MANY_PODS if name == PODS else f"Insufficient {name}", rejected & ~enough
+        short, is_refused = rejected & ~enough, refused(fleet, name)
+        yield (
+            f"node(s) do not have {name} (policy {names.OPERATOR_WRITES} refuses it: add it to {names.PLUGIN_RESOURCES})",
+            short & is_refused,
+        )
+        yield TOO_MANY_PODS if name == PODS else f"Insufficient {name}", short & ~is_refused
+
+
+def refused(fleet: Fleet, name: str) -> Mask:
+    """Return the rows that have none of a plug-in's resource because a policy refuses that the operator writes it."""
+    mask = np.zeros_like(fleet.present)
+    for kind in fleet.kinds.requested([name]):
+        mask |= fleet.cards[kind.name].refused & (fleet.total(name) == 0)
+    return mask
 
 
 def _enough(fleet: Fleet, request: PodRequest, rows: Rows) -> Iterator[tuple[str, Mask]]:

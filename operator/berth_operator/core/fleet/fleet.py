@@ -172,6 +172,12 @@ class Fleet(NodeColumns):
             self.column_cache.alter(row)
             self.cards[GPU].withhold(row, minors)
 
+    def set_refused(self, name: str, types: Collection[str]) -> None:
+        """Set of which types of devices a policy refuses the resources on a Node, for reasons; ignore unknown nodes."""
+        if (row := self.rows.get(name)) is not None:
+            for kind in self.kinds.added:
+                self.cards[kind.name].refuse(row, refused=kind.name in types)
+
     # --- what was measured ------------------------------------------------------------------------------------
 
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
@@ -523,6 +529,7 @@ class Fleet(NodeColumns):
         # Nothing is allocated until the lifecycle controller has seen that the agent is alive.
         self._own.fresh[row], self._own.heard[row] = False, 0
         self._own.starting[row] = False
+        self.set_refused(name, ())
         return row
 
     def _drop_if_empty(self, name: str) -> None:

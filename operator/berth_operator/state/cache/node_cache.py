@@ -101,6 +101,9 @@ class NodeCache:
             self._allocations.apply_report(record, known)
         if is_new:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
+        if known is None or known.refused != record.refused:
+            self._fleet.set_refused(record.name, record.refused)
+            self._waker.record_change()
         self._changed(record.name)
 
     def remove_device(self, name: str) -> None:
@@ -109,6 +112,7 @@ class NodeCache:
         self.devices.pop(name, None)
         self._heartbeats.dismiss(name)
         self._fleet.remove_device(name)
+        self._fleet.set_refused(name, ())
         self._set_starting(name)
         self._forget_if_gone(name)
         self._changed(name)

@@ -62,6 +62,12 @@ class DeviceRecord:
     """((type, id), what the agent reports) of each unhealthy card."""
 
     @property
+    def refused(self) -> frozenset[str]:
+        """Return the types of plug-ins whose resources a policy keeps off the Node, by the operator's conditions."""
+        kinds = (each for each in self.conditions if each.type.startswith(f"{names.RESOURCES_WRITTEN}."))
+        return frozenset(each.type.partition(".")[2] for each in kinds if each.reason == names.REFUSED_BY_POLICY)
+
+    @property
     def status(self) -> DeviceStatus:
         """Read the status; one that cannot be read counts as empty, and is written again."""
         try:

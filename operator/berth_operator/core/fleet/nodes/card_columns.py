@@ -67,6 +67,8 @@ class CardColumns:
     """What is charged to each card: shape (resources, nodes, slots)."""
     unknown: Numbers
     """Number of pods that may hold any card of the node: shape (nodes,)."""
+    refused: Mask
+    """Whether a policy refuses that the operator writes the type's resources to the Node: shape (nodes,)."""
     unlocated: Numbers
     """Number of MIG instances that pods hold and whose card is not known: shape (nodes,)."""
     facts: Floats
@@ -88,7 +90,7 @@ def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
         setattr(columns_, name, np.zeros((rows, 1), np.int32))
     for name in ("wiring", "unknown", "unlocated"):
         setattr(columns_, name, np.zeros(rows, np.int32))
-    columns_.mixed = np.zeros(rows, np.bool_)
+    columns_.mixed, columns_.refused = np.zeros(rows, np.bool_), np.zeros(rows, np.bool_)
     columns_.minor, columns_.numa = np.full((rows, 1), EMPTY, np.int32), np.full((rows, 1), -1, np.int16)
     columns_.replicas_as = np.zeros((rows, 1), np.int8)
     columns_.total, columns_.used = np.zeros((resources, rows, 1), np.int64), np.zeros((resources, rows, 1), np.int64)

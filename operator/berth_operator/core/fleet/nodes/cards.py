@@ -311,6 +311,10 @@ class Cards(CardColumns):
         own.withheld[row] = own.present[row] & np.isin(own.minor[row], tuple(minors))
         own.announced[row] = own.healthy[row] & ~own.withheld[row]
 
+    def refuse(self, row: int, *, refused: bool) -> None:
+        """Set whether a policy refuses that the operator writes the type's resources to the Node, for reasons."""
+        self._own.refused[row] = refused
+
     def slot_of_card(self, row: int, card_id: str) -> int | None:
         """Return the slot of a card that the Device lists; None for ids of no card, or of a part of a card."""
         minor, _ = self.places[row].get(card_id, (EMPTY, ""))

@@ -1,0 +1,82 @@
+"""Plug-ins' resources on Nodes that a policy of the API server refuses: one setting for all nodes.
+
+They are written apart from the built-in ones, so these are not refused with them. While those of a type are refused,
+one node after another tries them, at growing intervals; once one succeeds, all do.
+"""
+
+from dataclasses import dataclass, field
+from typing import Final
+
+from berth_api import names
+from berth_api.request import Kind
+
+FIRST_PAUSE: Final = 2.0
+MAX_PAUSE: Final = 30.0
+"""Seconds between two tries; each refusal doubles them."""
+MAX_ERROR: Final = 400
+
+
+@dataclass(slots=True, kw_only=True)
+class _Refusal:
+    error: str
+    pause: float
+    waiting: dict[str, None] = field(default_factory=dict)
+    """Nodes that lack the resources, the longest waiting first."""
+    next: str = ""
+    """The node that may try."""
+
+
+class Refusals:
+    """What is refused, by type of device; used by the writer alone."""
+
+    def __init__(self) -> None:
+        self._of: dict[str, _Refusal] = {}
+
+    def holds_back(self, kind: Kind, node: str) -> bool:
+        """Return whether a node has to wait until another one has tried; its turn is over if it does not."""
+        if (refusal := self._of.get(kind.name)) is None:
+            return False
+        refusal.waiting[node] = None
+        is_next, refusal.next = refusal.next == node, "" if refusal.next == node else refusal.next
+        return not is_next
+
+    def refused(self, kind: Kind, node: str, error: str) -> bool:
+        """Record a refusal; return whether it is the first of the type."""
+        known = self._of.get(kind.name)
+        pause = FIRST_PAUSE if known is None else min(2 * known.pause, MAX_PAUSE)
+        waiting = {} if known is None else known.waiting
+        waiting.pop(node, None)
+        self._of[kind.name] = _Refusal(error=error, pause=pause, waiting={**waiting, node: None})
+        return known is None
+
+    def accepted(self, kind: Kind) -> list[str]:
+        """Record that a write succeeded; return the nodes that wait for it."""
+        refusal = self._of.pop(kind.name, None)
+        return [] if refusal is None else list(refusal.waiting)
+
+    def turn(self, kind: Kind) -> tuple[str, float] | None:
+        """Return the node that may try now, and the seconds until another may; None if nothing is refused."""
+        if (refusal := self._of.get(kind.name)) is None:
+            return None
+        refusal.next = next(iter(refusal.waiting))
+        refusal.waiting[refusal.next] = refusal.waiting.pop(refusal.next)
+        return refusal.next, refusal.pause
+
+    def of(self, kind: Kind) -> tuple[str, str] | None:
+        """Return reason and message for the condition of Devices; None if nothing is refused."""
+        if (refusal := self._of.get(kind.name)) is None:
+            return None
+        resources = ", ".join(kind.resources)
+        by_us = names.OPERATOR_WRITES in refusal.error
+        what = (
+            f"ValidatingAdmissionPolicy {names.OPERATOR_WRITES} refuses {resources} on Nodes, so no pod gets them: add "
+            f"each to {names.PLUGIN_RESOURCES}"
+            if by_us
+            else f"the API server refuses {resources} on Nodes, so no pod gets them"
+        )
+        message = f"{what} (it answered: {refusal.error[:MAX_ERROR]})"
+        return names.REFUSED_BY_POLICY if by_us else "Refused", message
+
+
+NOTHING_REFUSED: Final = Refusals()
+"""For readers alone."""
