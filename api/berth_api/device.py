@@ -310,7 +310,7 @@ class DeviceStatus(Model):
     foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: cards that processes outside Kubernetes use."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
-    """`Ready`, `Valid` and `Accounted` by the operator, others by the agent."""
+    """`Ready`, `Valid`, `Accounted` and `ResourcesWritten.*` by the operator, others by the agent."""
 
 
 class Device(Model):

@@ -229,3 +229,27 @@ def test_a_page_or_anchor_that_other_files_name_exists() -> None:
     pages = {page: anchors(ROOT / page) if (ROOT / page).exists() else None for _, page, _ in named}
     wrong = [name for name in named if (there := pages[name[1]]) is None or (name[2] and name[2] not in there)]
     assert sorted(wrong) == []
+
+
+BY_ID = re.compile(r"nvidia-smi\b[^`\n]*?\s(?:-i|--id)(?:=|\s+)(?P<id>\S+?)[`\s.,;]")
+READ = {".md", ".py", ".yaml", ".js", ".html", ".txt", ".tpl"}
+GOOD_IDS = re.compile(r"UUID|\$UUID|GPU-\S+|\{card\['id'\]\}")
+
+
+@pytest.mark.parametrize(
+    "text", ["nvidia-smi --gpu-reset -i <minor>`", "nvidia-smi -q --id=0 ", "nvidia-smi -i {card['minor']} "]
+)
+def test_a_minor_for_nvidia_smi_is_found(text: str) -> None:
+    assert not all(GOOD_IDS.fullmatch(each["id"]) for each in BY_ID.finditer(text))
+
+
+def test_nvidia_smi_gets_no_minor() -> None:
+    """Its `-i` takes an index, which may be another tenant's card: minors are numbers of another order."""
+    folders = ("docs", "agent", "api", "charts", "images", "kubectl", "manifests", "operator")
+    files = [
+        path for folder in folders for path in (ROOT / folder).rglob("*") if path.suffix in READ and path.is_file()
+    ]
+    texts = [path.read_text() for path in [*files, *ROOT.glob("*.md")]]
+    used = [each["id"] for text in texts for each in BY_ID.finditer(text)]
+    assert used
+    assert [each for each in used if not GOOD_IDS.fullmatch(each)] == []

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_kubectl.doctor import cluster, programs
+from berth_kubectl.doctor import cluster, devices, programs
 from berth_kubectl.doctor.facts import Facts, Finding
 
 
@@ -21,6 +21,7 @@ class Check:
 CHECKS: Final = (
     Check(name="NoLeader", needs=("leaderleases",), find=programs.no_leader),
     Check(name="SilentAgent", needs=("devices", "leases", "nodes"), find=programs.silent_agent),
+    Check(name="FailedDevice", needs=("devices",), find=devices.failed_device),
     Check(name="NoAgent", needs=("devices", "nodes"), find=programs.no_agent),
     Check(name="OldDefinitions", needs=("customresourcedefinitions",), find=cluster.old_definitions),
     Check(

@@ -1,11 +1,12 @@
 """Fleet rows from Devices, Nodes and Leases, in the form of the visibility API."""
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig, short
+from berth_api.objects import faults
 from berth_api.resources import quantity
 from berth_kubectl.reading.contract import Amounts, Card, FleetNode, Mig, Object
 from berth_kubectl.reading.objects import condition, name_of
@@ -60,7 +61,7 @@ def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
         "id": card["id"],
         "model": card.get("model") or "",
         "healthy": bool(card.get("health")),
-        "message": _faults(card),
+        "message": faults.text(faults_of(card)),
         "total": _total(card),
         "free": free,
         "users": len({holder["uid"] for holder in use.get("holders") or ()}),
@@ -83,9 +84,20 @@ def _amount(value: Any) -> int:
         return 0
 
 
-def _faults(card: Object) -> str:
-    conditions: Sequence[Object] = card.get("conditions") or ()
-    return "; ".join(str(each.get("message") or each.get("reason") or "") for each in conditions)
+def faults_of(card: Object) -> tuple[faults.Fault, ...]:
+    """Return the faults of a device that a Device lists."""
+    if card.get("health"):
+        return ()
+    return faults.of_conditions([_Condition(each) for each in card.get("conditions") or ()])
+
+
+class _Condition:
+    """A condition of JSON."""
+
+    def __init__(self, raw: Object) -> None:
+        self.type, self.status, self.reason, self.message, self.last_transition_time = (
+            str(raw.get(name) or "") for name in ("type", "status", "reason", "message", "lastTransitionTime")
+        )
 
 
 def _total(card: Object) -> Amounts:

@@ -1,4 +1,4 @@
-"""Events on pods (events.k8s.io/v1), and the queue of Events that are recorded once."""
+"""Events on pods, Devices and Nodes (events.k8s.io/v1), and the queue of Events that are recorded once."""
 
 import asyncio
 import time
@@ -38,13 +38,16 @@ class EventApi(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """The pod that an Event is about."""
+    """What an Event is about: a pod, or an object without a namespace."""
 
     namespace: str
+    """Of the pod and the Event."""
     name: str
     uid: str
     controller: str
     """The reporting controller: the pod's scheduler, or this operator where the scheduler is unknown."""
+    kind: str = "Pod"
+    api_version: str = "v1"
 
     @classmethod
     def of(cls, pod: PendingPod) -> "Subject":
@@ -77,24 +80,25 @@ class Event:
 
     def body(self, instance: str) -> dict[str, Any]:
         """Return the JSON object for the API server."""
-        pod = self.subject
+        subject = self.subject
+        place = {"namespace": subject.namespace} if subject.kind == "Pod" else {}
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",
-            "metadata": {"namespace": pod.namespace, "name": self.name},
+            "metadata": {"namespace": subject.namespace, "name": self.name},
             "eventTime": self.time,
-            "reportingController": pod.controller,
+            "reportingController": subject.controller,
             "reportingInstance": instance,
             "action": self.action,
             "reason": self.reason,
             "type": self.type,
             "note": self.note.encode()[:MAX_NOTE].decode(errors="ignore"),
             "regarding": {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "namespace": pod.namespace,
-                "name": pod.name,
-                "uid": pod.uid,
+                "apiVersion": subject.api_version,
+                "kind": subject.kind,
+                **place,
+                "name": subject.name,
+                "uid": subject.uid,
             },
         }
 
@@ -147,4 +151,4 @@ class EventQueue:
             else:
                 return
         counters.REPORTS_LOST.labels("event").inc()
-        log.error("event dropped", reason=event.reason, pod=event.subject.name, error=str(error))
+        log.error("event dropped", reason=event.reason, of=event.subject.name, error=str(error))

@@ -8,6 +8,7 @@ from berth_operator.binding.reporter import Reporter
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.views import StatusKind
+from berth_operator.state.objects.devices import DeviceRecord
 
 
 class Notifier:
@@ -36,6 +37,10 @@ class Notifier:
     def allocation_unknown(self, charge: Charge) -> None:
         """Report that the pod's allocation is unknown."""
         self._reporter.unknown(charge)
+
+    def faults_changed(self, before: DeviceRecord | None, after: DeviceRecord) -> None:
+        """Report the devices that failed or recovered."""
+        self._reporter.faults_changed(before, after)
 
     def pod_settled(self, uid: str) -> None:
         """Drop the pod's reports, and the number of its attempts."""

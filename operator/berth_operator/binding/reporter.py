@@ -1,4 +1,4 @@
-"""Reports to users about their pods: Events, and the status of waiting pods.
+"""Reports to users about their pods and devices: Events, and the status of waiting pods.
 
 A bound pod gets one Scheduled Event, named after the pod's UID so that it can only exist once. `waiting_pods` writes
 the status and Events of pods that fit nowhere.
@@ -12,6 +12,8 @@ import structlog
 
 from berth_api import names
 from berth_api.values import keys
+from berth_client import times
+from berth_operator.binding import device_events
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
@@ -19,6 +21,7 @@ from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
+from berth_operator.state.objects.devices import DeviceRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -95,6 +98,11 @@ class Reporter:
             "node is allocated until the pod is deleted"
         )
         self._warn(_bound(charge), "AllocationUnknown", "Accounting", note, suffix=f"{charge.uid}.unknown")
+
+    def faults_changed(self, before: DeviceRecord | None, after: DeviceRecord) -> None:
+        """Report the devices of a node that failed or recovered, on the Device and the Node."""
+        for event in device_events.of_change(before, after, times.now()):
+            self._events.put(event)
 
     def drifted(self, promised: Charge, difference: str) -> None:
         """Report that a pod holds other devices than it was allocated."""

@@ -187,9 +187,7 @@ def test_a_plug_in_whose_resources_the_policy_does_not_name_is_reported_and_leav
 def is_limited(world: World, account: Path, node: str) -> bool:
     """Return whether the policy is in force for the operator's account."""
     try:
-        world.arena.cluster.kubectl(
-            f"--kubeconfig={account}", "label", "node", node, "team=a", "--dry-run=server"
-        )
+        world.arena.cluster.kubectl(f"--kubeconfig={account}", "label", "node", node, "team=a", "--dry-run=server")
     except DevclusterError as error:
         return "berth-operator-writes" in str(error)
     return False

@@ -37,6 +37,10 @@ def test_pod_on_a_failed_card_survives_and_others_avoid_it(shared: World) -> Non
 
     shared.change(node, unhealthy=[0])
 
+    for kind in ("Device", "Node"):
+        shared.wait(
+            lambda kind=kind: reported(shared, node, kind) == ["DeviceUnhealthy"], what=f"an Event on the {kind}"
+        )
     # One healthy card, and what the pod holds of the other.
     shared.wait_sum(node, K + "gpu", "150")
     assert shared.allocatable(node)[K + "gpu-memory"] == "120Gi"
@@ -55,6 +59,20 @@ def test_pod_on_a_failed_card_survives_and_others_avoid_it(shared: World) -> Non
     assert words.minors(shared.bound(left, deadline=words.PROMPT)) == [0]
     shared.wait_sum(node, K + "gpu", "200")
     assert refused_by_kubelet(shared, node) == []
+    for kind in ("Device", "Node"):
+        assert reported(shared, node, kind) == ["DeviceUnhealthy", "DeviceHealthy"]
+
+
+def reported(world: World, node: str, kind: str) -> list[str]:
+    """Return the reasons of the operator's Events on a Device or Node, oldest first."""
+    events = world.api.get("/apis/events.k8s.io/v1/namespaces/default/events")["items"]
+    about = [
+        each
+        for each in events
+        if (each["regarding"]["kind"], each["regarding"]["name"]) == (kind, node)
+        and each.get("reportingController") == "berth-operator"
+    ]
+    return [each["reason"] for each in sorted(about, key=lambda each: each["eventTime"])]
 
 
 def test_whole_card_that_fails_stays_in_the_sums_until_its_pod_leaves(shared: World) -> None:

@@ -140,6 +140,16 @@ def older(lists: Lists) -> None:
     del schema["properties"]["spec"]["properties"]["devices"]["items"]["properties"]["encoders"]
 
 
+HOLDERS = [{"namespace": "a", "name": name} for name in ("y", "x", "x")]
+
+
+def fallen(ends: str = "UntilReboot", kind: str = "Xid79") -> Raw:
+    """Return a GPU with a fault and its summary."""
+    message = "Xid 79: GPU has fallen off the bus"
+    summary = condition("Healthy", "False", reason=kind, message=message)
+    return raw_card(health=False, conditions=[summary, condition(kind, reason=ends, message=message)])
+
+
 def offered(lists: Lists) -> None:
     lists["devices"][0]["status"]["conditions"].append(condition("DevicesOffered"))
     lists["pods"] = [plugin_pod("nvcr.example/nvidia/k8s-device-plugin:v0.17.0@sha256:0")]
@@ -173,6 +183,18 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "SilentAgent",
             "node/n",
             "not been renewed for 10m: nothing",
+        ),
+        (
+            put("devices", raw_device("n", fallen(), uses=[{"type": "gpu", "minor": 0, "holders": HOLDERS}])),
+            "FailedDevice",
+            "node/n",
+            "GPU 0 GPU-0 is not allocated (UntilReboot: Xid 79: GPU has fallen off the bus); held by a/x, a/y",
+        ),
+        (
+            put("devices", raw_device("n", fallen("UntilReset"))),
+            "FailedDevice",
+            "node/n",
+            "(UntilReset: Xid 79: GPU has fallen off the bus); no pod holds it",
         ),
         (
             put("nodes", raw_node("n"), raw_node("g", labels={"nvidia.com/gpu.present": "true"})),
@@ -454,3 +476,23 @@ def test_every_check_has_a_row_in_the_docs() -> None:
     page = (ROOT / "docs/kubectl.md").read_text().partition("## doctor")[2]
     rows: Sequence[str] = re.findall(r"^\| `([A-Z]\w+)` \|", page, re.MULTILINE)
     assert rows == [check.name for check in CHECKS]
+
+
+@pytest.mark.parametrize(
+    ("ends", "fix"),
+    [
+        (
+            "UntilReboot",
+            "kubectl drain n --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it",
+        ),
+        ("UntilReset", "nvidia-smi --gpu-reset -i GPU-0   # on n, once no pod holds the GPU"),
+        ("UntilQuiet", "kubectl get device n -o yaml"),
+    ],
+)
+def test_what_to_do_about_a_failed_device_follows_from_what_ends_its_fault(ends: str, fix: str) -> None:
+    (finding,) = changed(put("devices", raw_device("n", fallen(ends)))).findings
+    assert finding.fix == fix
+
+
+def test_a_device_that_a_person_cordoned_is_no_finding() -> None:
+    assert changed(put("devices", raw_device("n", fallen("WhileMeasured", "Cordoned")))).findings == ()

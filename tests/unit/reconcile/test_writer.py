@@ -14,6 +14,7 @@ from berth_client.errors import ApiError, Unreachable
 from berth_operator.clients.bucket import Bucket
 from berth_operator.controllers.reconcile.writer import CONFLICT_RETRY, PATIENCE, RETRY, Writer
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values import refused
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import StatusKind, View
 from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod, pod_group, whole
@@ -622,7 +623,7 @@ async def test_a_gpu_pod_that_an_older_agent_corrects_in_the_same_moment_stays()
 # --- plug-ins' resources that a policy refuses --------------------------------------------------------------------
 
 NPU: Final = "example.com/npu"
-DENIED: Final = ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{names.OPERATOR_WRITES}' denied the request")
+DENIED: Final = ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{refused.POLICY}' denied the request")
 
 
 class Limited(Api):

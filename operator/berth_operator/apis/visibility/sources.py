@@ -61,7 +61,7 @@ class FleetRows:
         node = cluster.node_cache.nodes.get(name)
         labels = {} if node is None else node.info.labels
         place = {"zone": labels.get(ZONE, ""), "rack": labels.get(rack_key, "")}
-        return {"name": name}, {**fleet_rows.fleet_row(cluster.fleet, name, dict(device.faults)), **place}
+        return {"name": name}, {**fleet_rows.fleet_row(cluster.fleet, name, device.fault_texts), **place}
 
     def _find_changes(self) -> None:
         """Count the changes since the last time, by node."""

@@ -7,8 +7,8 @@ one node after another tries them, at growing intervals; once one succeeds, all 
 from dataclasses import dataclass, field
 from typing import Final
 
-from berth_api import names
 from berth_api.request import Kind
+from berth_operator.core.values import refused
 
 FIRST_PAUSE: Final = 2.0
 MAX_PAUSE: Final = 30.0
@@ -67,15 +67,15 @@ class Refusals:
         if (refusal := self._of.get(kind.name)) is None:
             return None
         resources = ", ".join(kind.resources)
-        by_us = names.OPERATOR_WRITES in refusal.error
+        by_us = refused.POLICY in refusal.error
         what = (
-            f"ValidatingAdmissionPolicy {names.OPERATOR_WRITES} refuses {resources} on Nodes, so no pod gets them: add "
-            f"each to {names.PLUGIN_RESOURCES}"
+            f"ValidatingAdmissionPolicy {refused.POLICY} refuses {resources} on Nodes, so no pod gets them: add "
+            f"each to {refused.SETTING}"
             if by_us
             else f"the API server refuses {resources} on Nodes, so no pod gets them"
         )
         message = f"{what} (it answered: {refusal.error[:MAX_ERROR]})"
-        return names.REFUSED_BY_POLICY if by_us else "Refused", message
+        return refused.REASON if by_us else "Refused", message
 
 
 NOTHING_REFUSED: Final = Refusals()

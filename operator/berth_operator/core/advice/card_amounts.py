@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from berth_api.allocation import FUNCTIONS, REPLICAS, mig
-from berth_operator.core.allocators.subdevices import N, replicas_left
+from berth_operator.core.allocators.subdevices import Numbers, replicas_left
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.nodes.cards import SHARED, Cards, Column
 
@@ -25,7 +26,8 @@ class Offer(NamedTuple):
 
 def offers(cards: Cards, rows: Rows = ALL) -> Iterator[Offer]:
     """Yield what every card offers of each resource."""
-    total, used = {}, {}
+    total: dict[str, Column] = {}
+    used: dict[str, Column] = {}
     for name, index in cards.index.items():
         if name != FUNCTIONS:
             counts = cards.present[rows] if mig.is_resource(name) else cards.healthy[rows]
@@ -34,8 +36,10 @@ def offers(cards: Cards, rows: Rows = ALL) -> Iterator[Offer]:
     yield from (Offer(name, total[name], used[name], free[name]) for name in total)
 
 
-def free_amounts(total: Mapping[str, N], used: Mapping[str, N], users: N, *, withheld: N) -> dict[str, N]:
-    """Return what a decision can allocate of each resource, of columns of cards or of the numbers of one card.
+def free_amounts(
+    total: Mapping[str, Numbers], used: Mapping[str, Numbers], users: Numbers, *, withheld: npt.NDArray[np.bool_] | bool
+) -> dict[str, Column]:
+    """Return what a decision can allocate of each resource, of columns of cards or of one card.
 
     A card is used in one mode at a time: of one that is held whole or shared no slice is free, and of one whose slices
     are held nothing but slices. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance.
@@ -44,17 +48,16 @@ def free_amounts(total: Mapping[str, N], used: Mapping[str, N], users: N, *, wit
     instances = [name for name in {*total, *used} if mig.is_resource(name)]
     if not instances and REPLICAS not in {*total, *used}:
         return free
-    none = users * 0
+    none: Numbers = users * 0
     replicas, slices = total.get(REPLICAS, none), used.get(REPLICAS, none)
     of_instances = sum((used.get(name, none) for name in instances), start=none)
-    shared = [(total[name], used.get(name, none)) for name in SHARED if name in total]
-    left = np.where(withheld, 0, replicas_left(replicas, slices, users, shared))
-    for name in free:
-        if name == REPLICAS:
-            free[name] = left
-        elif name in instances:
-            free[name] = np.where((users == of_instances) & ~np.bool_(withheld), free[name], 0)
-        elif name in SHARED:
-            of_slices = left * (total[name] // np.maximum(replicas, 1))
-            free[name] = np.where(slices + of_instances > 0, of_slices, free[name])
-    return free
+    shared = {name: (total[name], used.get(name, none)) for name in SHARED if name in total}
+    left = np.where(withheld, 0, replicas_left(replicas, slices, users, shared.values()))
+    of_slices = {name: left * (amount // np.maximum(replicas, 1)) for name, (amount, _) in shared.items()}
+    in_subdevices, in_instances = slices + of_instances > 0, (users == of_instances) & ~np.bool_(withheld)
+    return {
+        **free,
+        **{name: np.where(in_subdevices, amount, free[name]) for name, amount in of_slices.items()},
+        **{name: np.where(in_instances, free[name], 0) for name in instances if name in total},
+        **({REPLICAS: left} if REPLICAS in total else {}),
+    }

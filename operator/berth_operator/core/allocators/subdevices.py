@@ -6,9 +6,10 @@ all grants are of subdevices, and the card can give more of them; if not, a pod 
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import Any, Final
 
 import numpy as np
+import numpy.typing as npt
 
 from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig, text
 from berth_api.names import GPU, GPU_MEMORY
@@ -22,7 +23,8 @@ from berth_operator.core.plugins import AllocationPolicy
 from berth_operator.core.values.request import PodRequest
 
 UNLOCATED: Final = "node(s) withhold MIG devices (pods hold MIG devices that the Device no longer lists)"
-N = TypeVar("N", Column, int)
+Numbers = npt.NDArray[np.integer[Any]] | int
+"""A column of cards, or the number of one card."""
 Available = Sequence[tuple[Part, Column]]
 """For each part, the number of subdevices that each card has for it: shape (rows, slots)."""
 
@@ -69,8 +71,8 @@ def free_replicas(cards: Cards, rows: Rows) -> Column:
     return np.where(cards.healthy[rows], replicas_left(total, taken, cards.users[rows], shared), 0)
 
 
-def replicas_left(total: N, taken: N, users: N, shared: Iterable[tuple[N, N]]) -> N:
-    """Return how many replicas are free, of columns of cards or of the numbers of one card.
+def replicas_left(total: Numbers, taken: Numbers, users: Numbers, shared: Iterable[tuple[Numbers, Numbers]]) -> Column:
+    """Return how many replicas are free, of columns of cards or of one card.
 
     `shared` is the total and the used amount of each resource that the replicas share. Decisions and all that is shown
     count by this.

@@ -62,7 +62,7 @@ def _enough_resources(_filter: Filter, fleet: Fleet, request: PodRequest) -> Mas
     mask = fleet.present
     for name, amount in request.resources:
         enough = fleet.left(name) >= amount
-        coming = (fleet.total(name) == 0) & ~resources.refused(fleet, name)
+        coming = (fleet.total(name) == 0) & ~resources.lacks_refused(fleet, name)
         mask = mask & (enough | coming if is_device(name, fleet.kinds) else enough)
     return mask
 

@@ -12,13 +12,13 @@ from typing import Final
 
 import numpy as np
 
-from berth_api import names
 from berth_api.resources import PODS
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values import refused
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -55,15 +55,15 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield every insufficient resource with its rows."""
     for name, enough in _enough(fleet, request, ALL):
-        short, is_refused = rejected & ~enough, refused(fleet, name)
+        short, is_refused = rejected & ~enough, lacks_refused(fleet, name)
         yield (
-            f"node(s) do not have {name} (policy {names.OPERATOR_WRITES} refuses it: add it to {names.PLUGIN_RESOURCES})",
+            f"node(s) do not have {name} (policy {refused.POLICY} refuses it: add it to {refused.SETTING})",
             short & is_refused,
         )
         yield TOO_MANY_PODS if name == PODS else f"Insufficient {name}", short & ~is_refused
 
 
-def refused(fleet: Fleet, name: str) -> Mask:
+def lacks_refused(fleet: Fleet, name: str) -> Mask:
     """Return the rows that have none of a plug-in's resource because a policy refuses that the operator writes it."""
     mask = np.zeros_like(fleet.present)
     for kind in fleet.kinds.requested([name]):

@@ -5,6 +5,7 @@ from typing import Protocol
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.views import StatusKind
+from berth_operator.state.objects.devices import DeviceRecord
 
 
 class Listener(Protocol):
@@ -18,6 +19,9 @@ class Listener(Protocol):
 
     def drift_changed(self) -> None:
         """Handle that a pod began or ceased to hold other devices than it was allocated."""
+
+    def faults_changed(self, before: DeviceRecord | None, after: DeviceRecord) -> None:
+        """Handle that a Device reports other faults than before; `before` is None the first time."""
 
     def allocation_unknown(self, charge: Charge) -> None:
         """Handle that the allocation of a bound pod is missing or not trusted."""
@@ -39,6 +43,9 @@ class NoListener:
         """Do nothing."""
 
     def drift_changed(self) -> None:
+        """Do nothing."""
+
+    def faults_changed(self, before: DeviceRecord | None, after: DeviceRecord) -> None:
         """Do nothing."""
 
     def allocation_unknown(self, charge: Charge) -> None:

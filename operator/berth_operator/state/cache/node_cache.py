@@ -101,6 +101,8 @@ class NodeCache:
             self._allocations.apply_report(record, known)
         if is_new:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
+        if record.faults != (known.faults if known else ()):
+            self._listener.faults_changed(known, record)
         if known is None or known.refused != record.refused:
             self._fleet.set_refused(record.name, record.refused)
             self._waker.record_change()

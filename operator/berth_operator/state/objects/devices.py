@@ -10,7 +10,10 @@ from pydantic import TypeAdapter, ValidationError
 from berth_api import names
 from berth_api.allocation import partitions
 from berth_api.device import Condition, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api.objects import faults
+from berth_api.objects.faults import Fault
 from berth_api.values.caching import compact
+from berth_operator.core.values import refused
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory
 from berth_operator.state.objects import cards, kubelet
 
@@ -58,14 +61,19 @@ class DeviceRecord:
     driver_version: str = ""
     lost: frozenset[tuple[str, str]] = frozenset()
     """(type, id) of cards that only a reset or a reboot brings back."""
-    faults: tuple[tuple[tuple[str, str], str], ...] = ()
+    faults: tuple[tuple[tuple[str, str], tuple[Fault, ...]], ...] = ()
     """((type, id), what the agent reports) of each unhealthy card."""
+
+    @property
+    def fault_texts(self) -> dict[tuple[str, str], str]:
+        """Return for people what the agent reports of each unhealthy card."""
+        return {card: faults.text(reported) or UNHEALTHY for card, reported in self.faults}
 
     @property
     def refused(self) -> frozenset[str]:
         """Return the types of plug-ins whose resources a policy keeps off the Node, by the operator's conditions."""
         kinds = (each for each in self.conditions if each.type.startswith(f"{names.RESOURCES_WRITTEN}."))
-        return frozenset(each.type.partition(".")[2] for each in kinds if each.reason == names.REFUSED_BY_POLICY)
+        return frozenset(each.type.partition(".")[2] for each in kinds if each.reason == refused.REASON)
 
     @property
     def status(self) -> DeviceStatus:
@@ -96,7 +104,9 @@ def record(device: Object, known: DeviceRecord | None = None) -> DeviceRecord:
         conditions=conditions,
         driver_version=spec.driver_version,
         lost=frozenset((each.type, each.id) for each in spec.devices if _is_lost(each)),
-        faults=tuple(((each.type, each.id), _fault(each)) for each in spec.devices if not each.health),
+        faults=tuple(
+            ((each.type, each.id), faults.of_conditions(each.conditions)) for each in spec.devices if not each.health
+        ),
     )
     return _with_report(_marked(read, marks), status)
 
@@ -116,11 +126,6 @@ def _with_problems(read: DeviceRecord) -> DeviceRecord:
 
 def _is_lost(device: DeviceInfo) -> bool:
     return not device.health and any(each.reason in LASTING for each in device.conditions)
-
-
-def _fault(device: DeviceInfo) -> str:
-    """Return what the agent reports of an unhealthy card."""
-    return "; ".join(f"{each.reason}: {each.message}" for each in device.conditions) or UNHEALTHY
 
 
 def _marks(metadata: Object) -> DeviceMarks:
