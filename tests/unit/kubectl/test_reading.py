@@ -53,6 +53,21 @@ def test_instances_are_counted_by_profile() -> None:
     assert [each["free"] for each in card["mig"]] == [True, False, False]
 
 
+def test_a_failed_card_says_once_what_ends_its_fault() -> None:
+    said = {"message": "Xid 79: GPU has fallen off the bus"}
+    conditions = [
+        condition("Healthy", "False", reason="Xid79", **said),
+        condition("Xid79", reason="UntilReboot", **said),
+    ]
+    for listed, message in (
+        (conditions, "UntilReboot: Xid 79: GPU has fallen off the bus"),
+        (conditions[:1], "Xid79: Xid 79: GPU has fallen off the bus"),
+        ([], ""),
+    ):
+        [row] = fleet.rows([raw_device("n", raw_card(health=False, conditions=listed))], None)
+        assert row["devices"][0]["message"] == message
+
+
 def test_a_card_that_is_gone_and_still_held_has_a_row() -> None:
     use = {"type": "gpu", "minor": -1, "id": "GPU-gone", "free": {}, "holders": [{"uid": "a"}]}
     [row] = fleet.rows([raw_device("n", uses=[use])], None)

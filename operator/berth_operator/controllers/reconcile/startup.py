@@ -22,7 +22,7 @@ def patch(view: NodeView) -> list[dict[str, Any]] | None:
     # Sums first: with the taint gone, an autoscaler reads what the Node shows.
     if position is None or sums.status_patch(view) is not None or sums.label_patch(view) is not None:
         return None
-    # What a policy refuses would keep the taint for ever, and with it the pods that do not request it.
+    # What a policy refuses would keep the taint forever, and with it the pods that do not request it.
     coming = (kind for kind in sums.plugin_kinds(view) if kind.name not in view.device.refused)
     if any(sums.status_patch(view, kind.resources) is not None for kind in coming):
         return None

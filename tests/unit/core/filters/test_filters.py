@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from berth_api import names
+from berth_api.request import Kind, Kinds
 from berth_api.request.model import of_pod
 from berth_api.values.selectors import Requirement
 from berth_operator.core import filters
@@ -436,6 +437,19 @@ def test_what_pods_hold_is_not_free() -> None:
     fleet.charge(charge("pod", resources=(("cpu", 60_000), ("pods", 1))))
     assert passing(resources, fleet, asks({"cpu": 4_000})) == {"node"}
     assert reasons(resources, fleet, asks({"cpu": 4_001})) == {"Insufficient cpu": 1}
+
+
+def test_a_resource_that_a_policy_keeps_off_nodes_names_the_setting() -> None:
+    npu = Kind(name="npu", resources={"example.com/npu": 1})
+    fleet = Fleet(kinds=Kinds(added=(npu,)))
+    for name in ("a", "b"):
+        add(fleet, node_info(name))
+    fleet.set_refused("a", {"npu"})
+    refused = (
+        "node(s) do not have example.com/npu (policy berth-operator-writes refuses it: add it to the chart's value "
+        "operator.pluginResources, or to plugins in manifests/base/limits.yaml)"
+    )
+    assert reasons(resources, fleet, asks({"example.com/npu": 1})) == {refused: 1, "Insufficient example.com/npu": 1}
 
 
 def test_a_pod_that_asks_for_nothing_fits_where_too_much_is_taken() -> None:

@@ -319,8 +319,9 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
 METRICS = {"facts", "measured", "measured_at", "unaccounted"}
-UNREAD = {"ready", "unreachable", "cordoned", "heard", "starting", "node_partitions_only", "device_decides", *METRICS}
-"""Columns that no cached column reads: decisions read the first five directly; `partitions_only` includes the next two.
+DIRECT = {"ready", "unreachable", "cordoned", "heard", "starting", "refused"}
+UNREAD = {*DIRECT, "node_partitions_only", "device_decides", *METRICS}
+"""Columns that no cached column reads: decisions read the first directly; `partitions_only` includes the next two.
 Columns that are computed from metrics do without fingerprints."""
 
 
