@@ -37,10 +37,8 @@ def test_pod_on_a_failed_card_survives_and_others_avoid_it(shared: World) -> Non
 
     shared.change(node, unhealthy=[0])
 
-    for kind in ("Device", "Node"):
-        shared.wait(
-            lambda kind=kind: reported(shared, node, kind) == ["DeviceUnhealthy"], what=f"an Event on the {kind}"
-        )
+    on = ("Device", "Node")
+    shared.wait(lambda: [reported(shared, node, kind) for kind in on] == [["DeviceUnhealthy"]] * 2, what="the Events")
     # One healthy card, and what the pod holds of the other.
     shared.wait_sum(node, K + "gpu", "150")
     assert shared.allocatable(node)[K + "gpu-memory"] == "120Gi"
@@ -59,8 +57,7 @@ def test_pod_on_a_failed_card_survives_and_others_avoid_it(shared: World) -> Non
     assert words.minors(shared.bound(left, deadline=words.PROMPT)) == [0]
     shared.wait_sum(node, K + "gpu", "200")
     assert refused_by_kubelet(shared, node) == []
-    for kind in ("Device", "Node"):
-        assert reported(shared, node, kind) == ["DeviceUnhealthy", "DeviceHealthy"]
+    assert [reported(shared, node, kind) for kind in on] == [["DeviceUnhealthy", "DeviceHealthy"]] * 2
 
 
 def reported(world: World, node: str, kind: str) -> list[str]:

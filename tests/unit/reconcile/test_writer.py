@@ -39,6 +39,8 @@ class Api:
         self.pods: dict[str, Raw] = {}
         self.groups: dict[str, Raw] = {}
         """Status subresources."""
+        self.denied: set[str] = set()
+        """Resources that a policy keeps off Nodes."""
         self.forgets: set[str] = set()
         """Fields that the CRD of PodGroups does not have."""
         self.calls: list[tuple[float, str]] = []
@@ -104,6 +106,9 @@ class Api:
 
     async def _patch_node(self, path: str, body: Raw) -> Raw:
         name = path.split("/")[4]
+        if self.denied & body.get("status", {}).get("allocatable", {}).keys():
+            await self.call(f"npus {name}")
+            raise DENIED
         await self.call(f"{'sums' if path.endswith('/status') else 'labels'} {name}")
         stored = self.nodes[name]
         for kind, changes in body.get("status", {}).items():
@@ -147,7 +152,7 @@ class World:
 
     def __init__(self, rate: float = 1000.0, node_rate: float = 1000.0, kinds: Kinds = BUILT_IN) -> None:
         self.cluster = Cluster(grace=20.0, clock=now, fleet=Fleet(kinds=kinds))
-        self.api = Limited(self.cluster) if kinds.added else Api(self.cluster)
+        self.api = Api(self.cluster)
         self.busy = False
         self.writer = Writer(
             api=self.api,
@@ -626,20 +631,9 @@ NPU: Final = "example.com/npu"
 DENIED: Final = ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{refused.POLICY}' denied the request")
 
 
-class Limited(Api):
-    """Refuses a plug-in's resource until it is allowed."""
-
-    allowed = False
-
-    async def _patch_node(self, path: str, body: Raw) -> Raw:
-        if not self.allowed and NPU in body.get("status", {}).get("allocatable", {}):
-            await self.call(f"npus {path.split('/')[4]}")
-            raise DENIED
-        return await super()._patch_node(path, body)
-
-
 def limited(*node_names: str) -> World:
     world = World(kinds=Kinds(added=(Kind(name="npu", resources={NPU: 1}),)))
+    world.api.denied = {NPU}
     npu = {"type": "npu", "minor": 0, "id": "N", "health": True}
     for name in node_names:
         world.api.add(name, entry(0), npu)
@@ -670,7 +664,7 @@ async def test_a_refused_plug_in_leaves_the_other_sums_and_is_tried_on_one_node_
         ]  # fmt: skip
         assert len(tries) == 13
         assert len(api.times("device a")) == 2  # once more because its agent is silent
-        api.allowed = True
+        api.denied.clear()
         await asyncio.sleep(32)
         assert {api.nodes[name]["status"]["allocatable"][NPU] for name in "abc"} == {"1"}
         for name in "abc":
