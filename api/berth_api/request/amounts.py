@@ -145,7 +145,7 @@ def _hint(requested: _Requested) -> str:
 def check_size(total: Amounts, kinds: Kinds, written: Written) -> None:
     """Check that a pod's total of each device resource is no larger than what is counted.
 
-    A larger one was truncated: the rest of the message about it would name a number that nobody wrote.
+    A larger one was truncated: later messages would name a number that is not the user's.
 
     Raises:
         RequestError: it is larger.

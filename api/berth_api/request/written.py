@@ -1,4 +1,4 @@
-"""What a pod's spec says of a resource, in the user's words, for messages about a request.
+"""The amounts of a resource as the user wrote them in a pod's spec, for messages about a request.
 
 A request is checked as the pod's total, which the user may have written nowhere: containers add up. All here is
 computed only once a request is known to be invalid.

@@ -62,10 +62,10 @@ def format_bytes(value: int) -> str:
 
 
 def shortest_bytes(value: int) -> str:
-    """Return bytes in the shortest exact unit, binary or decimal, as a user would write them: `16Gi`, `10G`."""
+    """Return bytes in the exact unit with the fewest digits, binary or decimal: `16Gi`, `10G`."""
     binary = format_bytes(value)
     decimal = next((f"{value // 10**power}{suffix}" for suffix, power in _MULTIPLES if value % 10**power == 0), binary)
-    return min(binary, decimal, key=len)
+    return min(binary, decimal, key=lambda text: sum(map(str.isdecimal, text)))
 
 
 @lru_cache(maxsize=4096)

@@ -106,7 +106,7 @@ def of(name: str, *amounts: str, **fields: Raw) -> list[Raw]:
         pytest.param(
             {"containers": of(GPU, "60", "60")},
             f"{GPU}: 120; {PART_OR_WHOLE} (the sum of 60 in container a and 60 in container b)",
-            id="a sum that nobody wrote",
+            id="a sum",
         ),
         pytest.param(
             {"containers": of(GPU, *["25"] * 7)},

@@ -107,7 +107,7 @@ OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
         pytest.param(
             read(globs=r"\D100"), REGEX.format(r"\D100", 'such as "*A100*, *H100*"'), id="one that is no simple glob"
         ),
-        pytest.param(read(globs=".*A100.*, *A100*"), "", id="a glob beside it matches"),
+        pytest.param(read(globs=".*A100.*, *A100*"), "", id="another glob matches"),
         pytest.param(
             read(exact="*A100*"),
             f'{names.MODEL_EXACT} is the whole name; for a pattern use {names.MODEL_GLOBS}: "*A100*"',
