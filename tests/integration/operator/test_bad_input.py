@@ -373,9 +373,9 @@ PODS = [
         f"invalid request: {K}gpu: 100000000000000000; allowed are amounts below 9007199254740992 (container ",
     ),
     pod_row(
-        "memory-100Ei",
-        {K + "gpu-memory": "100Ei"},
-        f"invalid request: {K}gpu-memory: 100Ei; allowed are amounts below 8Pi (container ",
+        "memory-7Ei",
+        {K + "gpu-memory": "7Ei"},
+        f"invalid request: {K}gpu-memory: 7Ei; allowed are amounts below 8Pi (container ",
     ),
     pod_row(
         "memory-100G",
@@ -631,7 +631,7 @@ def test_device_that_contradicts_itself_is_told(
     assert rows.shown(node)["status"]["healthy"] == left
     # Its valid cards can be allocated, the others cannot; a pod that requests both waits.
     rows.pod("row", {"nvidia.com/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": node})
-    assert "1 node(s) have too few healthy GPUs (2 requested, at most 1 on a node)" in rows.waits("row")
+    assert f"1 node(s) have too few healthy GPUs (2 requested, at most {left} on a node)" in rows.waits("row")
     # The pod is bound as soon as the Device is corrected.
     rows.arena.merge("devices", node, {"spec": {"devices": [words.gpu(0, health=False), words.gpu(1, health=False)]}})
     rows.wait_condition(node, "Valid", "True")
