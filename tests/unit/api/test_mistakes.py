@@ -94,7 +94,7 @@ def test_an_unknown_resource_of_ours_is_refused(name: str, message: str) -> None
 PART_OR_WHOLE = "allowed are 1 to 100 (part of a card) or multiples of 100"
 
 
-def of(name: str, *amounts: str, **fields: Raw) -> list[Raw]:
+def of(name: str, *amounts: str, **fields: str) -> list[Raw]:
     """Return a container for each amount of a resource: a, b, ..."""
     return [container(chr(ord("a") + i), {name: amount}, **fields) for i, amount in enumerate(amounts)]
 
