@@ -110,7 +110,7 @@ async def test_errors_have_kube_schedulers_reason(fault: str) -> None:
 @pytest.mark.parametrize(("known", "patches"), [("Unschedulable", 1), ("InvalidRequest", 0)])
 async def test_a_condition_of_another_reason_is_replaced_though_its_message_stands(known: str, patches: int) -> None:
     world = World()
-    text = f"{INVALID}; allowed are 1 to 100 (part of a card) or multiples of 100"
+    text = f"{INVALID}; allowed are 1 to 100 (part of a card) or multiples of 100 (container main)"
     shown = condition("PodScheduled", "False", reason=known, message=text)
     world.submit(pod("a", {GPU: "150"}, status={"conditions": [shown]}))
     async with world.running() as api:

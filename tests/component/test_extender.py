@@ -272,11 +272,11 @@ FILTERED = {
     ),
     "more cards than any node has": (
         request_for(asking(requests={NVIDIA: 3}), "two", "one"),
-        everywhere("node(s) have too few healthy GPUs (3 requested)"),
+        everywhere("node(s) have too few healthy GPUs (3 requested, at most 2 on a node)"),
     ),
     "two cards": (
         request_for(asking(requests={NVIDIA: 2}), "one", "two"),
-        filtered("two", never={"one": "node(s) have too few healthy GPUs (2 requested)"}),
+        filtered("two", never={"one": "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)"}),
     ),
     "a share": (request_for(asking(requests=HALF), "one"), filtered("one")),
     "limits alone": (

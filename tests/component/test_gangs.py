@@ -149,7 +149,7 @@ async def test_a_gang_waits_for_its_pod_group() -> None:
     async with world.running() as api:
         await asyncio.sleep(10)
         (message,) = api.messages("m0")
-        assert message.startswith("PodGroup ns/g does not exist: create it, or remove the label")
+        assert message.startswith("PodGroup ns/g does not exist: create it in the API group ")
         world.groups.apply("ADDED", pod_group(minimum=0))
         await asyncio.sleep(15)
         assert api.messages("m0")[-1] == "PodGroup ns/g: spec.minMember: 0; allowed are whole numbers from 1"

@@ -111,7 +111,8 @@ async def test_pods_of_other_schedulers_are_victims_too() -> None:
         ),
         pytest.param(
             {"cards": 2},
-            " preemption: 0/1 nodes are available: 1 node(s) have too few healthy GPUs (2 requested).",
+            " preemption: 0/1 nodes are available: 1 node(s) have too few healthy GPUs "
+            "(2 requested, at most 1 on a node).",
             id="no use",
         ),
         pytest.param(

@@ -112,6 +112,8 @@ def _quantity(text: str) -> None:
     amount = quantity.parse(text)
     assert -quantity.MAX <= amount <= quantity.MAX
     assert quantity.parse(quantity.format_bytes(abs(amount))) == abs(amount)
+    assert quantity.parse(quantity.shortest_bytes(abs(amount))) == abs(amount)
+    assert quantity.parse(quantity.exact_text(text)) == amount
     assert -(-quantity.parse_milli(text) // 1000) == amount or abs(quantity.parse_milli(text)) == quantity.MAX
 
 

@@ -364,7 +364,7 @@ def _bound(holder: Holder) -> dict[str, Any]:
         {"node": "gpu-0001", "total": 203.0, "terms": {"binpack": 120.0, "topology": 83.0}},
     ]
     bind = {"kept": True, "node": holder["node"], "scores": scores}
-    return {"state": "Bound", "message": f"bound to {holder['node']}", "bind": bind}
+    return {"state": "Bound", "message": f"bound to {holder['node']} with GPU 0", "bind": bind}
 
 
 def _take(card: Card, share: int) -> HeldPart:

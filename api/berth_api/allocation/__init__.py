@@ -169,6 +169,11 @@ def text(name: str, amount: int) -> str:
     return quantity.format_bytes(amount) if name == names.GPU_MEMORY else str(amount)
 
 
+def message_text(name: str, amount: int) -> str:
+    """Return an amount as text for messages: memory in the shortest unit, all others as numbers."""
+    return quantity.shortest_bytes(amount) if name == names.GPU_MEMORY else str(amount)
+
+
 def parse(annotation: str) -> tuple[Grant, ...]:
     """Parse an annotation.
 

@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from berth_api.allocation import MAX_MINOR, REPLICA_MARK, Grant, text
+from berth_api.allocation import MAX_MINOR, REPLICA_MARK, Grant, message_text
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.values import listing
 
@@ -44,7 +44,7 @@ def _amounts(device_type: str, amounts: Mapping[str, int]) -> Iterator[str]:
     elif amounts.get(GPU_MEMORY_RATIO, CARD) < CARD:
         for name, word in ((GPU_CORE, "core"), (GPU_MEMORY, "memory")):
             if name in amounts:
-                yield f"{word} {text(name, amounts[name])}"
+                yield f"{word} {message_text(name, amounts[name])}"
 
 
 def joined(devices: Iterable[str]) -> str:

@@ -20,6 +20,7 @@ from berth_api.request.amounts import (
     NVIDIA_GPU,
     NVIDIA_SHARED,
     VENDORS,
+    check_size,
     is_counted_on_node,
     is_device,
     of_resources,
@@ -48,6 +49,7 @@ from berth_api.request.values import (
     SubdeviceRule,
     Unit,
 )
+from berth_api.request.written import NOTHING_WRITTEN, Written
 from berth_api.values import interning
 
 __all__ = [
@@ -84,6 +86,7 @@ __all__ = [
     "RequestError",
     "SubdeviceRule",
     "Unit",
+    "Written",
     "is_counted_on_node",
     "is_device",
     "mistakes",
@@ -93,18 +96,32 @@ __all__ = [
 
 
 def of_pod(
-    total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str], kinds: Kinds = BUILT_IN
+    total: Mapping[str, int],
+    annotations: Mapping[str, str],
+    labels: Mapping[str, str],
+    kinds: Kinds = BUILT_IN,
+    written: Written = NOTHING_WRITTEN,
 ) -> DeviceRequest:
     """Return what a pod requests, by its total of resource requests, its annotations and its labels.
 
     All annotations are checked, also those about devices that the pod does not request; these have no effect.
 
     Raises:
-        RequestError: a resource, annotation or label is invalid.
+        RequestError: a resource, annotation or label is invalid; amounts are quoted as `written`.
     """
+    try:
+        check_size(total, kinds, written)
+        return _of_pod(total, annotations, labels, kinds, written)
+    except RequestError as error:
+        raise RequestError(f"{error}{written.origin(error.resources)}") from error
+
+
+def _of_pod(
+    total: Mapping[str, int], annotations: Mapping[str, str], labels: Mapping[str, str], kinds: Kinds, written: Written
+) -> DeviceRequest:
     by_type = hints.of_types(annotations, kinds.names)
     requested = (name for name in total if is_device(name, kinds))
-    devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds)
+    devices = genius.of_labels(labels, requested) or of_resources(total, by_type, kinds, written)
     joint = hints.joint(annotations, (part.type for part in devices.parts), by_type, kinds.names)
     partition, gpu_topology = hints.partition(annotations), topology.of_gpus(annotations)
     memory, mixed = topology.min_memory(annotations), topology.mixed(annotations)

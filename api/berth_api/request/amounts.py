@@ -10,6 +10,8 @@ from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, G
 from berth_api.request.hints import NO_HINT, Hint
 from berth_api.request.kinds import BUILT_IN, Kinds, split
 from berth_api.request.values import CARD, INSTANCE, NOTHING, PLUGIN_UNIT, REPLICA, DeviceRequest, Part, RequestError
+from berth_api.request.written import NOTHING_WRITTEN, Written
+from berth_api.resources import quantity
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 NVIDIA_SHARED: Final = allocation.REPLICAS
@@ -41,17 +43,32 @@ Amounts = Mapping[str, int]
 
 
 class _Requested(dict[str, int]):
-    """Amounts by name without prefix, and the prefix that the user wrote, for messages."""
+    """Amounts by name without prefix, and how the user wrote them, for messages."""
 
-    def __init__(self, amounts: Amounts, prefix: str) -> None:
+    def __init__(self, amounts: Amounts, full_names: Mapping[str, str], written: Written) -> None:
         super().__init__(amounts)
-        self.prefix = prefix
+        self._full_names, self._written = full_names, written
+
+    @property
+    def prefix(self) -> str:
+        """Return the prefix that the user wrote."""
+        other = any(name.startswith(names.OTHER_PREFIX) for name in self._full_names.values())
+        return names.OTHER_PREFIX if other else names.PREFIX
+
+    def only(self, amounts: Amounts) -> "_Requested":
+        """Return some of these amounts, which are written as they were."""
+        return _Requested(amounts, self._full_names, self._written)
 
     def text(self, *names: str) -> str:
-        return ", ".join(f"{self.long(name)}: {allocation.text(name, self[name])}" for name in names or sorted(self))
+        full_names = ((self.long(name), self[name]) for name in names or sorted(self))
+        return ", ".join(f"{name}: {self._written.amount(name, total)}" for name, total in full_names)
 
     def long(self, name: str) -> str:
-        return allocation.long(name, self.prefix)
+        return self._full_names[name]
+
+    def error(self, message: str, *names: str) -> RequestError:
+        """Return an error about some of these resources, or about all of them."""
+        return RequestError(message, *map(self.long, names or sorted(self)))
 
 
 def is_device(name: str, kinds: Kinds = BUILT_IN) -> bool:
@@ -69,8 +86,15 @@ def is_counted_on_node(name: str) -> bool:
     return name not in _OFFERED_BY_NOBODY
 
 
-def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Kinds = BUILT_IN) -> DeviceRequest:
+def of_resources(
+    total: Amounts,
+    hints: Mapping[str, Hint] = NO_HINTS,
+    kinds: Kinds = BUILT_IN,
+    written: Written = NOTHING_WRITTEN,
+) -> DeviceRequest:
     """Return a pod's total of resource requests (whole units, without zeros) as parts, split as the hints require.
+
+    Errors quote the amounts as `written`.
 
     Raises:
         RequestError: the combination or an amount is not allowed.
@@ -78,9 +102,9 @@ def of_resources(total: Amounts, hints: Mapping[str, Hint] = NO_HINTS, kinds: Ki
     device_amounts = {name: amount for name, amount in total.items() if is_device(name, kinds)}
     if not device_amounts:
         return NOTHING
-    requested = _without_prefix(device_amounts)
+    requested = _without_prefix(device_amounts, written)
     gpus = {name: amount for name, amount in requested.items() if name not in (RDMA, FPGA) and not kinds.has(name)}
-    parts = _gpu_parts(_Requested(gpus, requested.prefix))
+    parts = _gpu_parts(requested.only(gpus))
     parts += [_simple_part(kind, requested, hints.get(kind, NO_HINT)) for kind in (RDMA, FPGA) if kind in requested]
     parts += kinds.parts(requested, hints)
     return DeviceRequest(
@@ -95,16 +119,16 @@ def _vendor(name: str) -> str:
     return "nvidia" if mig.is_resource(name) else VENDORS.get(name, "")
 
 
-def _without_prefix(amounts: Amounts) -> _Requested:
+def _without_prefix(amounts: Amounts, written: Written) -> _Requested:
     requested: dict[str, int] = {}
     origin: dict[str, str] = {}
     for name, amount in amounts.items():
         base = allocation.short(name)
         if base in requested:
-            raise RequestError(f"{origin[base]} and {name} are the same resource; request one of them")
+            same = origin[base], name
+            raise RequestError(f"{' and '.join(same)} are the same resource; request one of them", *same)
         requested[base], origin[base] = amount, name
-    other = any(name.startswith(names.OTHER_PREFIX) for name in amounts)
-    return _Requested(requested, names.OTHER_PREFIX if other else names.PREFIX)
+    return _Requested(requested, origin, written)
 
 
 _MAX_CARDS: Final = 8
@@ -116,6 +140,20 @@ def _hint(requested: _Requested) -> str:
     if hundredths <= _MAX_CARDS:
         return f"did you mean {requested.long(GPU)}: {hundredths * CARD}?"
     return f"did you mean {names.PREFIX}{GPU}: {cards}?" if cards >= CARD else ""
+
+
+def check_size(total: Amounts, kinds: Kinds, written: Written) -> None:
+    """Check that a pod's total of each device resource is no larger than what is counted.
+
+    A larger one was truncated: later messages would name a number that is not the user's.
+
+    Raises:
+        RequestError: it is larger.
+    """
+    for name, amount in total.items():
+        if amount >= quantity.MAX and is_device(name, kinds):
+            most = allocation.message_text(allocation.short(name), quantity.MAX)
+            raise RequestError(f"{name}: {written.amount(name, amount)}; allowed are amounts below {most}", name)
 
 
 # --- GPUs ---------------------------------------------------------------------------------------------------
@@ -130,14 +168,15 @@ def _gpu_parts(requested: _Requested) -> list[Part]:
     if all(map(mig.is_resource, requested)):
         return [_instances(name, requested[name]) for name in sorted(requested)]
     if combination not in _GPU_RULES:
-        raise RequestError(f"{requested.text()} is not a request for GPUs; {_advice(requested)}")
+        raise requested.error(f"{requested.text()} is not a request for GPUs; {_advice(requested)}")
     part = _split(requested, _GPU_RULES[combination](requested))
     return [replace(part, unit=PLUGIN_UNIT) if combination == {NVIDIA_GPU} else part]
 
 
 def _instances(name: str, count: int) -> Part:
     if not mig.is_profile(name.removeprefix(mig.PREFIX)):
-        raise RequestError(f"{name}: {count} names no MIG profile; allowed are names such as {mig.resource('1g.10gb')}")
+        example = mig.resource("1g.10gb")
+        raise RequestError(f"{name}: {count} names no MIG profile; allowed are names such as {example}", name)
     return Part(type=GPU, count=count, amounts=((name, 1),), unit=INSTANCE)
 
 
@@ -166,26 +205,27 @@ def _shared(requested: _Requested) -> Amounts:
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
         amount = requested.get(name, 0)
         if amount % cards or amount // cards > CARD:
-            raise RequestError(
-                f"{requested.text(name, GPU_SHARED)}; allowed are multiples of {cards}, up to {CARD} on each card"
-            )
+            text, allowed = requested.text(name, GPU_SHARED), f"multiples of {cards}, up to {CARD} on each card"
+            raise requested.error(f"{text}; allowed are {allowed}", name, GPU_SHARED)
     if requested.get(GPU_MEMORY, cards) < cards:
-        raise RequestError(f"{requested.text(GPU_MEMORY)} is less than a byte on each of {cards} cards")
+        raise requested.error(f"{requested.text(GPU_MEMORY)} is less than a byte on each of {cards} cards", GPU_MEMORY)
     return requested
 
 
 def _npu_slice(requested: _Requested) -> Amounts:
     if requested[GPU_SHARED] > 1:
-        raise RequestError(f"{requested.text(GPU_SHARED, NPU_CORE)}; allowed is {GPU_SHARED}: 1")
+        text = requested.text(GPU_SHARED, NPU_CORE)
+        raise requested.error(f"{text}; allowed is {GPU_SHARED}: 1", GPU_SHARED, NPU_CORE)
     if requested.get(NPU_DVPP, 0) > CARD:
-        raise RequestError(f"{requested.text(NPU_DVPP)}; allowed are 1 to {CARD}")
+        raise requested.error(f"{requested.text(NPU_DVPP)}; allowed are 1 to {CARD}", NPU_DVPP)
     return requested
 
 
 def _check_percent(requested: _Requested, name: str) -> None:
     amount = requested.get(name, 0)
     if amount > CARD and amount % CARD:
-        raise RequestError(f"{requested.text(name)}; allowed are 1 to {CARD} (part of a card) or multiples of {CARD}")
+        allowed = f"1 to {CARD} (part of a card) or multiples of {CARD}"
+        raise requested.error(f"{requested.text(name)}; allowed are {allowed}", name)
 
 
 _Rule = Callable[[_Requested], Amounts]
@@ -232,7 +272,7 @@ def _split(requested: _Requested, normal: Amounts) -> Part:
     amounts = {name: amount // count for name, amount in normal.items() if name != GPU_SHARED}
     for name in (GPU_CORE, GPU_MEMORY_RATIO):
         if amounts.get(name, 0) > CARD:
-            raise RequestError(
+            raise requested.error(
                 f"{requested.text()} puts {name} {amounts[name]} on each of {count} card(s); allowed are up to {CARD}: "
                 f"spread it with {GPU_SHARED}"
             )

@@ -31,7 +31,8 @@ def of_labels(labels: Mapping[str, str], requested: Iterable[str]) -> DeviceRequ
     memory_each, memory_total = _number(labels, names.GENIUS_MEMORY_EACH), _number(labels, names.GENIUS_MEMORY_TOTAL)
     if resources := sorted(requested):
         label = next(name for name in LABELS if name in labels)
-        raise RequestError(f"label {label} and resource {resources[0]}; request devices by one of the two")
+        first = resources[0]
+        raise RequestError(f"label {label} and resource {first}; request devices by one of the two", first)
     memory = MIB * max(memory_each, -(-memory_total // count))
     amounts = ((GPU_MEMORY, memory),) if memory else ((GPU_CORE, CARD), (GPU_MEMORY_RATIO, CARD))
     return DeviceRequest(parts=(Part(type=GPU, count=count, amounts=amounts),), labelled=True)

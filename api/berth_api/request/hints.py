@@ -135,6 +135,6 @@ def _bandwidth(value: object, where: str) -> int | None:
         bandwidth = quantity.parse(value) if isinstance(value, str | int) and not isinstance(value, bool) else -1
     except quantity.QuantityError as error:
         raise RequestError(f"{where}: ringBusBandwidth {error}") from error
-    if bandwidth < 0:
+    if not 0 <= bandwidth < quantity.MAX:
         raise RequestError(f"{where}: ringBusBandwidth {value!r}; allowed are quantities such as 200Gi")
     return bandwidth

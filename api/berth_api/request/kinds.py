@@ -98,12 +98,13 @@ class Kind:
 
     def _split(self, amounts: Mapping[str, int], hint: Hint) -> Part:
         if len(amounts) > 1:
-            raise RequestError(f"{_text(amounts)} is not a request for type {self.name}; allowed is one of them")
+            text = _text(amounts)
+            raise RequestError(f"{text} is not a request for type {self.name}; allowed is one of them", *amounts)
         [(name, amount)] = amounts.items()
         whole = self.resources[name]
         if amount > whole and amount % whole:
             allowed = f"1 to {whole} (part of a device) or multiples of {whole}"
-            raise RequestError(f"{name}: {amount}; allowed are {allowed}")
+            raise RequestError(f"{name}: {amount}; allowed are {allowed}", name)
         return split(self.name, amount * CARD // whole, hint)
 
 

@@ -38,13 +38,20 @@ def check_amounts(spec: Mapping[str, Any]) -> None:
     Raises:
         RequestError: an amount cannot be meant, or a resource of `kubernetes.io/gpu…` does not exist.
     """
-    for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ())):
-        requests = (container.get("resources") or {}).get("requests") or {}
-        for name, value in requests.items():
-            short = allocation.short(name)
-            if short != name:
-                _check_amount(name, short, str(value))
-        _check_spread(requests)
+    for kind, what in (("initContainers", "init container"), ("containers", "container")):
+        for container in spec.get(kind) or ():
+            try:
+                _check_container((container.get("resources") or {}).get("requests") or {})
+            except RequestError as error:
+                raise RequestError(f"{error} ({what} {container.get('name', '')})") from error
+
+
+def _check_container(requests: Mapping[str, Any]) -> None:
+    for name, value in requests.items():
+        short = allocation.short(name)
+        if short != name:
+            _check_amount(name, short, str(value))
+    _check_spread(requests)
 
 
 def _check_amount(name: str, short: str, value: str) -> None:

@@ -52,16 +52,38 @@ class ModelConstraint:
         )
 
     def hint(self, models: Collection[str]) -> str:
-        """Return what to write instead, if a whole name is given that is only a part of one of these models."""
+        """Return what to write instead of a part of one of these models, or of another kind of pattern."""
         if any(map(self.accepts, models)):
             return ""
         if self.exact and any(self.exact.lower() in each.lower() for each in models):
             return f'{names.MODEL_EXACT} is the whole name; for a part of it use {names.MODEL_GLOBS}: "*{self.exact}*"'
-        for glob in self.globs:
-            wider = f"*{glob.strip('*')}*"
-            if any(fnmatch.fnmatchcase(each.lower(), wider.lower()) for each in models):
-                return f'"{glob}" must match the whole name; for a part of it use "{wider}"'
-        return ""
+        if _REGEX.search(self.exact) or "*" in self.exact:
+            return (
+                f"{names.MODEL_EXACT} is the whole name; for a pattern use {names.MODEL_GLOBS}: {_as_globs(self.exact)}"
+            )
+        return next(filter(None, (_hint(glob, models) for glob in self.globs)), "")
+
+
+def _hint(glob: str, models: Collection[str]) -> str:
+    """Return what to write instead of a glob that matches none of these models."""
+    if _REGEX.search(glob):
+        return f'"{glob}" looks like a regular expression; {names.MODEL_GLOBS} takes globs: {_as_globs(glob)}'
+    wider = f"*{glob.strip('*')}*"
+    if any(_matches(each.lower(), (wider,)) for each in models):
+        return f'"{glob}" must match the whole name; for a part of it use "{wider}"'
+    return ""
+
+
+_REGEX: Final = re.compile(r"\.[*+]|[|^$\\]")
+"""What only regular expressions have: no model's name and no useful glob."""
+
+
+def _as_globs(regex: str) -> str:
+    """Return the globs that a simple regular expression stands for; an example if it is not simple."""
+    branches = (re.sub(r"\.?[*+]+", "*", branch).strip("^$*") for branch in regex.strip("^$()").split("|"))
+    globs = [f"*{branch}*" for branch in branches]
+    simple = all(re.fullmatch(r"\*[\w *-]*\w[\w *-]*\*", glob) for glob in globs)
+    return f'"{", ".join(globs)}"' if simple else 'such as "*A100*, *H100*"'
 
 
 ANY_MODEL: Final = ModelConstraint()

@@ -25,11 +25,14 @@ _BUILT_IN: Final = (
     *(prefix + name for prefix in (names.PREFIX, names.OTHER_PREFIX) for name in _PREFIXED),
     *VENDORS,
 )
+_OF_DEVICES: Final = frozenset((names.GROUP, *(name.partition("/")[0] for name in _BUILT_IN)))
+"""Domains under which Berth's users expect devices: the resources' own, and Berth's, which has none."""
 
 
 def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
-    """Return the resources that no node has, with the nearest known names; empty if none of those listed has one.
+    """Return the resources that no node has, with the nearest known names.
 
+    Empty if none of those listed has one, or is under a domain of devices: then another scheduler's users may know it.
     Only as many as a message lists are compared: a pod may request thousands of names.
     """
     own = [name for kind in kinds.added for name in kind.resources]
@@ -37,7 +40,7 @@ def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
     known = list(dict.fromkeys((*_BUILT_IN, *own, *offered)))[:MAX_KNOWN]
     listed = sorted(unknown)
     meant = {name: near for name in listed[: listing.SHOWN] if (near := nearest(name, known))}
-    if not meant:
+    if not meant and not any(_is_of_devices(name) for name in listed[: listing.SHOWN]):
         return ""
     return "no node has " + listing.first_of(
         f"{name} (did you mean {meant[name]}?)" if name in meant else name for name in listed
@@ -48,9 +51,13 @@ def nearest(name: str, known: Collection[str]) -> str:
     """Return the known name that is nearest to an unknown one; empty if none is near."""
     if alike := spelling.closest(name, known, ALIKE):
         return alike
-    domain, _, own = name.partition("/")
-    if domain not in {each.partition("/")[0] for each in _BUILT_IN}:
+    if not _is_of_devices(name):
         return ""
-    by_own = {each.partition("/")[2]: each for each in reversed(list(known))}
-    alike = spelling.closest(own, by_own)
-    return by_own.get(alike, "")
+    # Names without a domain, such as cpu, are no devices, and those of other domains may mean anything.
+    by_own = {each.partition("/")[2]: each for each in reversed(list(known)) if _is_of_devices(each)}
+    return by_own.get(spelling.closest(name.partition("/")[2], by_own), "")
+
+
+def _is_of_devices(name: str) -> bool:
+    domain, slash, _ = name.partition("/")
+    return bool(slash) and domain in _OF_DEVICES

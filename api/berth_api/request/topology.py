@@ -42,7 +42,7 @@ def min_memory(annotations: Annotations) -> int:
         memory = quantity.parse(annotations[name].strip())
     except quantity.QuantityError as error:
         raise RequestError(f"annotation {name}: {error}") from error
-    if memory <= 0:
+    if not 0 < memory < quantity.MAX:
         raise RequestError(f"annotation {name}: {annotations[name]}; allowed are amounts above 0 such as 20Gi")
     return memory
 

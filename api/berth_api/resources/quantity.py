@@ -19,6 +19,7 @@ _FORM: Final = re.compile(
 )
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+_MULTIPLES: Final = tuple((suffix, power) for suffix, power in reversed(_DECIMAL.items()) if power > 0)
 
 
 class QuantityError(ValueError):
@@ -39,6 +40,19 @@ def parse_milli(value: str | int) -> int:
     return _scaled(str(value), 1000)
 
 
+def exact_text(value: str | int) -> str:
+    """Return a quantity without its suffix, however large: `100000000000000000` for `100P`, as which it is stored.
+
+    One that is no whole number of units, or has more than MAX_LENGTH digits, is returned as it is.
+
+    Raises:
+        QuantityError: the text is not a quantity.
+    """
+    exact = _exact(str(value))
+    digits = str(exact.numerator)
+    return digits if exact.denominator == 1 and len(digits) <= MAX_LENGTH else str(value)
+
+
 def format_bytes(value: int) -> str:
     """Return bytes in the largest exact binary unit: `16Gi`, `81251Mi`, `1025`."""
     for suffix, bits in reversed(_BINARY.items()):
@@ -47,14 +61,25 @@ def format_bytes(value: int) -> str:
     return str(value)
 
 
+def shortest_bytes(value: int) -> str:
+    """Return bytes in the exact unit with the fewest digits, binary or decimal: `16Gi`, `10G`."""
+    binary = format_bytes(value)
+    decimal = next((f"{value // 10**power}{suffix}" for suffix, power in _MULTIPLES if value % 10**power == 0), binary)
+    return min(binary, decimal, key=lambda text: sum(map(str.isdecimal, text)))
+
+
 @lru_cache(maxsize=4096)
 def _scaled(text: str, scale: int) -> int:
+    exact = _exact(text) * scale
+    rounded = -(-exact.numerator // exact.denominator)
+    return max(-MAX, min(rounded, MAX))
+
+
+def _exact(text: str) -> Fraction:
     match = _FORM.fullmatch(text) if len(text) <= MAX_LENGTH else None
     if match is None:
         raise QuantityError(f'"{text[:MAX_LENGTH]}" is not a quantity such as 1, 500m or 16Gi')
-    exact = Fraction(Decimal(match["number"])) * _factor(match) * scale
-    rounded = -(-exact.numerator // exact.denominator)
-    return max(-MAX, min(rounded, MAX))
+    return Fraction(Decimal(match["number"])) * _factor(match)
 
 
 def _factor(match: re.Match[str]) -> Fraction:

@@ -5,6 +5,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from berth_api.values import listing
+
 IN: Final = "In"
 NOT_IN: Final = "NotIn"
 EXISTS: Final = "Exists"
@@ -56,12 +58,30 @@ class Requirement:
             return False
         return number > bound if self.operator == GT else number < bound
 
+    def __str__(self) -> str:
+        """Return the requirement as kubectl writes it, for messages: `key in (a,b)`."""
+        values = listing.first_of(self.values, separator=",")
+        match self.operator:
+            case "In":
+                return f"{self.key}={values}" if len(self.values) == 1 else f"{self.key} in ({values})"
+            case "NotIn":
+                return f"{self.key}!={values}" if len(self.values) == 1 else f"{self.key} notin ({values})"
+            case "Exists":
+                return self.key
+            case "DoesNotExist":
+                return f"!{self.key}"
+        return f"{self.key} {self.operator} {values}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabelSelector:
     """Requirements that must all hold; without any, everything matches."""
 
     requirements: tuple[Requirement, ...] = ()
+
+    def __str__(self) -> str:
+        """Return the selector as kubectl writes it, for messages."""
+        return listing.first_of(map(str, self.requirements), separator=",")
 
     @property
     def handle(self) -> tuple[str, str] | None:

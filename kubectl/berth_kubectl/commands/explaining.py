@@ -89,7 +89,8 @@ def _lacks(node: NearNode) -> Iterator[str]:
     if node["resources"]:
         yield amounts.requests(node["resources"])
     for card in node["cards"]:
-        yield f"{card['type']} {card['minor']}: {amounts.requests(card['amounts'])}"
+        # Without amounts no other pod may use the card.
+        yield f"{card['type']} {card['minor']}: {amounts.requests(card['amounts']) or 'must become free'}"
 
 
 def _groups(groups: Sequence[ReasonGroup], *, wide: bool) -> list[str]:

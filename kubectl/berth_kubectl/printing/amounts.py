@@ -33,7 +33,7 @@ def requests(amounts: Mapping[str, int]) -> str:
 def _amount(name: str, amount: int) -> str:
     if name == CPU:
         return f"{amount}m" if amount % 1000 else str(amount // 1000)
-    return quantity.format_bytes(amount) if name in BYTES else str(amount)
+    return quantity.shortest_bytes(amount) if name in BYTES else str(amount)
 
 
 def memory(amount: int) -> str:

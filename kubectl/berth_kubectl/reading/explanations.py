@@ -3,7 +3,9 @@
 from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
+from berth_api import allocation, names
 from berth_api.admission import routing
+from berth_api.objects import device_text
 from berth_api.request import no_devices
 from berth_kubectl.reading.contract import Explanation, Object
 from berth_kubectl.reading.objects import condition, key_of
@@ -39,10 +41,27 @@ def _message(state: str, pod: Object, schedulers: Collection[str], message: str)
     if state == "NotManaged":
         return message or routing.not_ours(str(spec.get("schedulerName") or ""), schedulers)
     if state == "Bound":
-        return "; ".join(filter(None, (f"bound to {spec['nodeName']}", no_devices.why_none(pod))))
+        return f"bound to {spec['nodeName']}{_devices(pod)}"
     if state == "Gated":
         return f"waits for its scheduling gates: {', '.join(gate['name'] for gate in spec['schedulingGates'])}"
     return message or "it has no condition PodScheduled yet: no operator has decided it"
+
+
+def _devices(pod: Object) -> str:
+    """Return the devices of a bound pod's allocation, in the words of its Event; or why it has none."""
+    annotation = (pod["metadata"].get("annotations") or {}).get(names.ALLOCATED, "{}")
+    try:
+        grants = allocation.parse(annotation)
+    except allocation.AllocationError:
+        return " with an allocation that cannot be read"
+    if grants:
+        return f" with {device_text.joined(map(_device, grants))}"
+    return f"; {why}" if (why := no_devices.why_none(pod)) else ""
+
+
+def _device(grant: allocation.Grant) -> str:
+    name, share = device_text.of_device(grant.type, grant.minor, grant.id), device_text.of_share(grant)
+    return f"{name} ({share})" if share else name
 
 
 def first_waiting(pods: Iterable[Object]) -> Object | None:

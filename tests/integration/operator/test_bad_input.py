@@ -260,7 +260,7 @@ PODS = [
         "hint-valid",
         SCHEDULING + "device-allocate-hint",
         '{"gpu": {"selector": {"matchLabels": {"a": "b"}}}}',
-        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs that match the pod's device selector (1 requested)",
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs that match the pod's device selector a=b (1 requested)",
     ),
     annotated(
         "partition-valid",
@@ -363,12 +363,42 @@ PODS = [
         f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (1000000000000000 requested",
     ),
     pod_row(
-        "cards-9e18", {"nvidia.com/gpu": "9223372036854775807"}, f"{WITH_DEVICE}2 node(s) have too few healthy GPUs ("
+        "cards-9e18",
+        {"nvidia.com/gpu": "9223372036854775807"},
+        "invalid request: nvidia.com/gpu: 9223372036854775807; allowed are amounts below 9007199254740992 (container ",
     ),
     pod_row(
-        "memory-100Ei",
-        {K + "gpu-memory": "100Ei"},
-        f"{WITH_DEVICE}2 node(s) have GPUs with too little memory (at most 80Gi of ",
+        "gpu-1e17",
+        {K + "gpu": "100000000000000000"},
+        f"invalid request: {K}gpu: 100000000000000000; allowed are amounts below 9007199254740992 (container ",
+    ),
+    pod_row(
+        "memory-7Ei",
+        {K + "gpu-memory": "7Ei"},
+        f"invalid request: {K}gpu-memory: 7Ei; allowed are amounts below 8Pi (container ",
+    ),
+    pod_row(
+        "memory-100G",
+        {K + "gpu-memory": "100G"},
+        f"{WITH_DEVICE}2 node(s) have GPUs with too little memory (at most 80Gi of 100G)",
+    ),
+    pod_row(
+        "sum-150",
+        {},
+        f"invalid request: {K}gpu: 150; {PART_OR_WHOLE} (the sum of 70 in container a and 80 in container b)",
+        containers=[
+            {"name": name, "image": "none", "resources": {"limits": {K + "gpu": amount}}}
+            for name, amount in (("a", "70"), ("b", "80"))
+        ],
+    ),
+    pod_row(
+        "own-domain", {"berth.dev/gpu": "1"}, f"{NO_NODE}3 Insufficient berth.dev/gpu. no node has berth.dev/gpu ("
+    ),
+    annotated(
+        "regex",
+        "berth.dev/gpu-model",
+        ".*A100|B200",
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs of model .*A100|B200 (1 requested; models: ",
     ),
     pod_row(
         "rdma-1e15",
@@ -377,13 +407,15 @@ PODS = [
     ),
     pod_row(
         "shared-1e9",
-        {K + "gpu.shared": "1G", K + "gpu-memory": "1E"},
+        {K + "gpu.shared": "1G", K + "gpu-memory": "2P"},
         f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (1000000000 requested",
     ),
     pod_row("cpu-1e15", {**ONE_CARD, "cpu": "1000000000000000"}, f"{WITH_DEVICE}2 Insufficient cpu"),
     pod_row("memory-8Ei", {**ONE_CARD, "memory": "7Ei"}, f"{WITH_DEVICE}2 Insufficient memory"),
     pod_row(
-        "hundred-cards", {"nvidia.com/gpu": "100"}, f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (100 requested)"
+        "hundred-cards",
+        {"nvidia.com/gpu": "100"},
+        f"{WITH_DEVICE}2 node(s) have too few healthy GPUs (100 requested, at most 4 on a node)",
     ),
     pod_row(
         "unknown-resource",
@@ -599,7 +631,7 @@ def test_device_that_contradicts_itself_is_told(
     assert rows.shown(node)["status"]["healthy"] == left
     # Its valid cards can be allocated, the others cannot; a pod that requests both waits.
     rows.pod("row", {"nvidia.com/gpu": "2"}, nodeSelector={"kubernetes.io/hostname": node})
-    assert "1 node(s) have too few healthy GPUs (2 requested)" in rows.waits("row")
+    assert f"1 node(s) have too few healthy GPUs (2 requested, at most {left} on a node)" in rows.waits("row")
     # The pod is bound as soon as the Device is corrected.
     rows.arena.merge("devices", node, {"spec": {"devices": [words.gpu(0, health=False), words.gpu(1, health=False)]}})
     rows.wait_condition(node, "Valid", "True")

@@ -27,7 +27,7 @@ def test_reasons_are_counted(shared: World) -> None:
     assert message == (
         "0/7 nodes are available: 1 node(s) had untolerated taint(s), 1 node(s) have no Device, "
         "1 node(s) were unschedulable, 2 node(s) didn't match Pod's node affinity/selector, "
-        "2 node(s) have too few healthy GPUs (2 requested)."
+        "2 node(s) have too few healthy GPUs (2 requested, at most 1 on a node)."
     )
     condition = words.condition(shared.arena.get("pods", "p"), "PodScheduled")
     assert (condition["status"], condition["reason"]) == ("False", "Unschedulable")

@@ -72,7 +72,7 @@ def test_kubectl_reads_every_resource(installation: Installation, scene: str) ->
         assert explained["groups"][0]["nodes"] == [scene]
         assert "too few healthy GPUs" in explained["message"]
         bound = json.loads(kubectl("get", "--raw", f"{API}/namespaces/{namespace}/pods/holds/explanation"))
-        assert (bound["state"], bound["message"]) == ("Bound", f"bound to {scene}")
+        assert (bound["state"], bound["message"]) == ("Bound", f"bound to {scene} with GPU 0")
 
     def is_explained() -> bool:
         try:

@@ -5,7 +5,7 @@ import pytest
 from berth_api import names
 from berth_api.request import mistakes
 from berth_operator.state.objects import pods
-from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, container, pod
+from tests.builders import CORE, FPGA, GPU, MEMORY, MI, RATIO, RDMA, SHARED, Raw, container, pod
 
 K, KOORDINATOR = "kubernetes.io/", "koordinator.sh/"
 HUNDREDTHS = "allowed are whole hundredths of a card"
@@ -40,8 +40,9 @@ BYTES = "allowed are whole bytes, from 1Mi"
 )
 def test_an_amount_that_cannot_be_meant_is_refused(name: str, value: str, message: str) -> None:
     wrong = container("b", {name: value})
-    for waiting in (pod(containers=[container("a", {"cpu": "1"}), wrong]), pod(initContainers=[wrong])):
-        assert pods.pending(waiting).error == f"{name}: {message}"
+    in_container, in_init = pod(containers=[container("a", {"cpu": "1"}), wrong]), pod(initContainers=[wrong])
+    assert pods.pending(in_container).error == f"{name}: {message} (container b)"
+    assert pods.pending(in_init).error == f"{name}: {message} (init container b)"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +68,7 @@ def test_what_users_of_koordinator_write_is_accepted(requests: dict[str, str]) -
 
 def test_memory_is_not_spread_thinner_than_the_least() -> None:
     assert pods.pending(pod("a", {SHARED: "4", MEMORY: "3Mi"})).error == (
-        f"{MEMORY}: 3Mi, {SHARED}: 4; allowed is at least 1Mi on each card"
+        f"{MEMORY}: 3Mi, {SHARED}: 4; allowed is at least 1Mi on each card (container main)"
     )
 
 
@@ -85,7 +86,120 @@ def test_memory_is_not_spread_thinner_than_the_least() -> None:
     ],
 )
 def test_an_unknown_resource_of_ours_is_refused(name: str, message: str) -> None:
-    assert pods.pending(pod("a", {K + name: "1"})).error == f"{K}{name}: {message}"
+    assert pods.pending(pod("a", {K + name: "1"})).error == f"{K}{name}: {message} (container main)"
+
+
+# --- in the user's words ---------------------------------------------------------------------------------------------
+
+PART_OR_WHOLE = "allowed are 1 to 100 (part of a card) or multiples of 100"
+
+
+def of(name: str, *amounts: str, **fields: str) -> list[Raw]:
+    """Return a container for each amount of a resource: a, b, ..."""
+    return [container(chr(ord("a") + i), {name: amount}, **fields) for i, amount in enumerate(amounts)]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        pytest.param({"containers": of(GPU, "150")}, f"{GPU}: 150; {PART_OR_WHOLE} (container a)", id="one container"),
+        pytest.param(
+            {"containers": of(GPU, "60", "60")},
+            f"{GPU}: 120; {PART_OR_WHOLE} (the sum of 60 in container a and 60 in container b)",
+            id="a sum",
+        ),
+        pytest.param(
+            {"containers": of(GPU, *["25"] * 7)},
+            f"{GPU}: 175; {PART_OR_WHOLE} "
+            f"(the sum of {' and '.join(f'25 in container {name}' for name in 'abcde')} and 2 more)",
+            id="a sum of many",
+        ),
+        pytest.param(
+            {"containers": of(GPU, "60"), "initContainers": of(GPU, "150", "50")},
+            f"{GPU}: 150; {PART_OR_WHOLE} (init container a)",
+            id="the most at any time, in an init container",
+        ),
+        pytest.param(
+            {"containers": of(GPU, "70"), "initContainers": of(GPU, "50", restartPolicy="Always")},
+            f"{GPU}: 120; {PART_OR_WHOLE} (the sum of 50 in init container a and 70 in container a)",
+            id="with a sidecar",
+        ),
+        pytest.param(
+            {"containers": of(GPU, "70"), "overhead": {GPU: "50"}},
+            f"{GPU}: 120; {PART_OR_WHOLE} (the sum of 70 in container a and 50 in spec.overhead)",
+            id="with the overhead",
+        ),
+        pytest.param(
+            {"containers": of(RATIO, "1k", "10")},
+            f"{RATIO}: 1010; {PART_OR_WHOLE} (the sum of 1000 in container a and 10 in container b)",
+            id="a number, not as it is stored",
+        ),
+        pytest.param(
+            {"containers": [container(requests={CORE: "150", MEMORY: "10G"})]},
+            f"{CORE}: 150; {PART_OR_WHOLE} (container main)",
+            id="of two resources one",
+        ),
+        pytest.param(
+            {"containers": [container(requests={CORE: "200", MEMORY: "10G"})]},
+            f"{CORE}: 200, {MEMORY}: 10G puts gpu-core 200 on each of 1 card(s); allowed are up to 100: spread it with "
+            "gpu.shared (container main)",
+            id="memory with its unit",
+        ),
+        pytest.param(
+            {"containers": [*of(MEMORY, "10G", "20Gi"), container("c", {RATIO: "50"})]},
+            f"{MEMORY}: 30737145Ki, {RATIO}: 50 is not a request for GPUs; allowed is gpu-memory or gpu-memory-ratio, "
+            f"not both: remove one of them ({MEMORY}: the sum of 10G in container a and 20Gi in container b; "
+            f"{RATIO}: container c)",
+            id="resources of several containers",
+        ),
+        pytest.param(
+            {"containers": of(KOORDINATOR + "gpu", "50") + of(GPU, "50")},
+            f"{KOORDINATOR}gpu and {GPU} are the same resource; request one of them (container a)",
+            id="the same twice",
+        ),
+        pytest.param(
+            {"containers": of("nvidia.com/mig-small", "1")},
+            "nvidia.com/mig-small: 1 names no MIG profile; allowed are names such as nvidia.com/mig-1g.10gb "
+            "(container a)",
+            id="no profile",
+        ),
+        pytest.param(
+            {"containers": of(GPU, "100P")},
+            f"{GPU}: 100000000000000000; allowed are amounts below 9007199254740992 (container a)",
+            id="more than is counted, as it is stored",
+        ),
+        pytest.param(
+            {"containers": of(MEMORY, "1Gi", "100Ei")},
+            f"{MEMORY}: 100Ei; allowed are amounts below 8Pi (container b)",
+            id="more memory than is counted",
+        ),
+        pytest.param(
+            {"containers": of("nvidia.com/gpu", "5P", "5P")},
+            "nvidia.com/gpu: 10000000000000000; allowed are amounts below 9007199254740992 "
+            "(the sum of 5000000000000000 in container a and 5000000000000000 in container b)",
+            id="a sum that is more than is counted",
+        ),
+    ],
+)
+def test_an_invalid_amount_is_quoted_as_written_and_where(spec: Raw, message: str) -> None:
+    assert pods.pending(pod(**spec)).error == message
+
+
+def test_a_resource_next_to_a_label_is_where_it_was_written() -> None:
+    waiting = pod(containers=of(RDMA, "100"), labels={names.GENIUS_NUMBER: "1"})
+    assert pods.pending(waiting).error == (
+        f"label {names.GENIUS_NUMBER} and resource {RDMA}; request devices by one of the two (container a)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("annotation", "value"),
+    [(names.MIN_GPU_MEMORY, "100Ei"), (names.PARTITION_SPEC, '{"ringBusBandwidth": "100Ei"}')],
+)
+def test_an_annotation_with_more_than_is_counted_is_refused(annotation: str, value: str) -> None:
+    error = pods.pending(pod(requests={GPU: "100"}, annotations={annotation: value})).error
+    assert error.startswith(f"annotation {annotation}: ")
+    assert "100Ei" in error
 
 
 @pytest.mark.parametrize("name", ["koordinator.sh/gpu-other", "kubernetes.io/batch-cpu", "example.com/gpu-mem"])

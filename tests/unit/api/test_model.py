@@ -85,6 +85,7 @@ def test_a_bad_constraint_is_named(source: dict[str, str], words: str) -> None:
 
 
 WHOLE = f'{names.MODEL_EXACT} is the whole name; for a part of it use {names.MODEL_GLOBS}: "*a100*"'
+REGEX = f'"{{}}" looks like a regular expression; {names.MODEL_GLOBS} takes globs: {{}}'
 OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
 
 
@@ -98,6 +99,20 @@ OF_PART = '"{}" must match the whole name; for a part of it use "{}"'
         pytest.param(read(globs="*H100*"), "", id="no model matches"),
         pytest.param(read(exact=T4), "", id="a model that there is"),
         pytest.param(read(regex="^A100"), "", id="a regular expression"),
+        pytest.param(read(globs=".*A100.*"), REGEX.format(".*A100.*", '"*A100*"'), id="for a glob"),
+        pytest.param(
+            read(globs="(A100|H100-SXM)"), REGEX.format("(A100|H100-SXM)", '"*A100*, *H100-SXM*"'), id="branches"
+        ),
+        pytest.param(read(globs="^NVIDIA A.+$"), REGEX.format("^NVIDIA A.+$", '"*NVIDIA A*"'), id="both ends"),
+        pytest.param(
+            read(globs=r"\D100"), REGEX.format(r"\D100", 'such as "*A100*, *H100*"'), id="one that is no simple glob"
+        ),
+        pytest.param(read(globs=".*A100.*, *A100*"), "", id="another glob matches"),
+        pytest.param(
+            read(exact="*A100*"),
+            f'{names.MODEL_EXACT} is the whole name; for a pattern use {names.MODEL_GLOBS}: "*A100*"',
+            id="a pattern for the whole name",
+        ),
     ],
 )
 def test_a_part_of_a_name_gets_a_hint(constraint: ModelConstraint, hint: str) -> None:

@@ -108,6 +108,35 @@ def test_a_refusal_shows_only_the_beginning_of_a_long_text() -> None:
     ("value", "text"),
     [
         pytest.param(0, "0", id="zero"),
+        pytest.param(10**10, "10G", id="decimal"),
+        pytest.param(20 * 2**30, "20Gi", id="binary"),
+        pytest.param(1_024_000, "1000Ki", id="equally short"),
+        pytest.param(1_500_000, "1500k", id="thousands"),
+        pytest.param(10**10 + 1, "10000000001", id="neither"),
+    ],
+)
+def test_bytes_for_people_are_in_the_shortest_unit(value: int, text: str) -> None:
+    assert quantity.shortest_bytes(value) == text
+
+
+@pytest.mark.parametrize(
+    ("stored", "text"),
+    [
+        pytest.param("100P", "100000000000000000", id="larger than is counted"),
+        pytest.param("1k", "1000", id="a suffix"),
+        pytest.param(7, "7", id="a number"),
+        pytest.param("1500m", "1500m", id="no whole number"),
+        pytest.param("1e900", "1e900", id="too many digits"),
+    ],
+)
+def test_the_digits_of_a_quantity(stored: str | int, text: str) -> None:
+    assert quantity.exact_text(stored) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        pytest.param(0, "0", id="zero"),
         pytest.param(1, "1", id="one"),
         pytest.param(1023, "1023", id="less than a unit"),
         pytest.param(1024, "1Ki", id="a unit"),

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+import orjson
 import pytest
 
 from berth_api import names
@@ -11,7 +12,29 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
-from tests.builders import A100, GPU, NVIDIA, T4, add, asks, card, divided, fleet, inventory, node_info, waiting
+from berth_operator.state.objects import pods
+from tests.builders import (
+    A100,
+    GI,
+    GPU,
+    MEMORY,
+    NVIDIA,
+    T4,
+    add,
+    asks,
+    card,
+    charge,
+    divided,
+    fleet,
+    grant,
+    inventory,
+    node_info,
+    pod,
+    sliced,
+    waiting,
+)
+
+SLICES = "nvidia.com/gpu.shared"
 
 
 def message(made: Fleet, request: PodRequest | Mapping[str, int]) -> str:
@@ -55,7 +78,58 @@ def test_a_node_without_models() -> None:
 
 def test_a_list_is_bounded() -> None:
     assert listing.first_of(map(str, range(5))) == "0, 1, 2, 3, 4"
+    assert listing.first_of(map(str, range(6))) == "0, 1, 2, 3, 4, 5"
     assert listing.first_of(map(str, range(9))) == "0, 1, 2, 3, 4 and 4 more"
+
+
+def test_models_are_listed_once_for_whole_and_sliced_cards() -> None:
+    made = fleet(
+        {"whole": [card(minor, model=f"M{minor}") for minor in range(6)], "sliced": [sliced(0, 4, model="M0")]}
+    )
+    wanted = asks({NVIDIA: 1}, model=of_pod({names.MODEL_GLOBS: "X"}, {}))
+    assert message(made, wanted) == (
+        "0/2 nodes are available: 2 node(s) have too few healthy GPUs of model X "
+        "(1 requested; models: M0, M1, M2, M3, M4, M5)."
+    )
+
+
+# --- counts ----------------------------------------------------------------------------------------------------------
+
+
+def test_how_many_the_best_node_has() -> None:
+    made = fleet({"three": [card(i) for i in range(3)], "two": [card(0), card(1)], "four": [card(i) for i in range(4)]})
+    add(made, node_info("silent"), inventory(*(card(i) for i in range(8))), fresh=False)
+    assert message(made, {NVIDIA: 4 + 1}) == (
+        "0/4 nodes are available: 1 node(s) have a Device that is not ready (agent never heard), "
+        "3 node(s) have too few healthy GPUs (5 requested, at most 4 on a node)."
+    )
+
+
+def test_how_many_slices_the_best_node_has() -> None:
+    made = fleet({"a": [sliced(0, 4)], "b": [sliced(0, 4), sliced(1, 4)]})
+    assert message(made, {SLICES: 9}) == (
+        "0/2 nodes are available: 2 node(s) have too few nvidia.com/gpu.shared (9 requested, at most 8 on a node)."
+    )
+
+
+def test_memory_is_in_the_unit_that_the_user_wrote() -> None:
+    made = fleet({"a": [card(0)]})
+    made.charge(charge("other", grant(0, core=100, ratio=100, memory=80 * GI), node="a"))
+    assert "(1 requested with gpu-memory 10G)" in message(made, {MEMORY: 10**10})
+    assert "(at most 83201216Ki of 100G)" in message(made, {MEMORY: 10**11})
+
+
+# --- selectors --------------------------------------------------------------------------------------------------------
+
+
+def test_the_selector_that_no_card_meets_is_named() -> None:
+    selector = {"matchLabels": {"rack": "b7"}, "matchExpressions": [{"key": "slot", "operator": "DoesNotExist"}]}
+    hint = {names.ALLOCATE_HINT: orjson.dumps({"gpu": {"selector": selector}}).decode()}
+    waiting_pod = pods.pending(pod(requests={NVIDIA: "1"}, annotations=hint))
+    assert message(fleet({"a": [card(0)]}), waiting_pod.request) == (
+        "0/1 nodes are available: 1 node(s) have too few healthy GPUs that match the pod's device selector "
+        "rack=b7,!slot (1 requested)."
+    )
 
 
 # --- MIG profiles -----------------------------------------------------------------------------------------------
@@ -83,7 +157,7 @@ JANUARY, SECOND = 1_767_323_045, "2026-01-02T03:04:05Z"
 @pytest.mark.parametrize(
     ("heard", "end"),
     [
-        pytest.param([0], "1 node(s) have a Device that is not ready.", id="never heard"),
+        pytest.param([0], "1 node(s) have a Device that is not ready (agent never heard).", id="never heard"),
         pytest.param([JANUARY], f"1 node(s) have a Device that is not ready (agent silent since {SECOND}).", id="one"),
         pytest.param(
             [JANUARY + 9, JANUARY, 0],
@@ -121,6 +195,19 @@ def test_since_when_the_agent_has_been_silent(heard: list[int], end: str) -> Non
             {"nvidia.com/gpumem": 1},
             "no node has nvidia.com/gpumem (did you mean kubernetes.io/gpu-memory?)",
             id="HAMi",
+        ),
+        pytest.param(
+            {"nvidia.com/gpumem-percentage": 1},
+            "no node has nvidia.com/gpumem-percentage",
+            id="devices of others, and no such word",
+        ),
+        pytest.param(
+            {"berth.dev/gpu": 1}, "no node has berth.dev/gpu (did you mean kubernetes.io/gpu?)", id="Berth's own domain"
+        ),
+        pytest.param(
+            {"berth.dev/gpu-memory": 1, "nvidia.com/licence": 1},
+            "no node has berth.dev/gpu-memory (did you mean kubernetes.io/gpu-memory?), nvidia.com/licence",
+            id="no name of another domain is meant",
         ),
         pytest.param(
             {"example.com/licenses": 1},

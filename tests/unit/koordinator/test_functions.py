@@ -83,7 +83,7 @@ def test_which_function_a_card_gives(groups: Functions, hint: dict[str, Any], ex
         pytest.param(200, ANY, [(0, ["a0"]), (1, ["a1"])], id="one of each of two"),
         pytest.param(2, ANY | COUNT, [(0, ["a0"]), (1, ["a1"])], id="one of each of two that are counted"),
         pytest.param(1, ANY | ALL, [(0, ["a0"]), (1, ["a1"])], id="one of every card"),
-        pytest.param(300, ANY, "node(s) have too few healthy {} (3 requested)", id="three of two"),
+        pytest.param(300, ANY, "node(s) have too few healthy {} (3 requested, at most 2 on a node)", id="three of two"),
     ],
 )
 def test_each_card_gives_one(kind: str, amount: int, hint: dict[str, Any], expected: Any) -> None:

@@ -146,7 +146,7 @@ def none_of(gpu: int, rdma: int) -> str:
             (*gpus(A=(0,)), card(1, pcie="A", healthy=False), *nics(A=(0,))),
             {},
             {NVIDIA: 2, RDMA: 1},
-            "node(s) have too few healthy GPUs (2 requested)",
+            "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)",
             id="only healthy cards",
         ),
         pytest.param(

@@ -81,7 +81,12 @@ SICK = (nic(0), nic(1, healthy=False), nic(2))
             id="else none",
         ),
         pytest.param(
-            FOUR, {}, 500, {}, "node(s) have too few healthy RDMA devices (5 requested)", id="more than there are"
+            FOUR,
+            {},
+            500,
+            {},
+            "node(s) have too few healthy RDMA devices (5 requested, at most 4 on a node)",
+            id="more than there are",
         ),
         pytest.param(SICK, {}, 200, {}, [0, 2], id="only healthy ones"),
         pytest.param(
@@ -89,7 +94,7 @@ SICK = (nic(0), nic(1, healthy=False), nic(2))
             {},
             300,
             {},
-            "node(s) have too few healthy RDMA devices (3 requested)",
+            "node(s) have too few healthy RDMA devices (3 requested, at most 2 on a node)",
             id="however many others there are",
         ),
         pytest.param(FOUR, {1: 99}, 2, {}, [0], id="a share needs capacity"),

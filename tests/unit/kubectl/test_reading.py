@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
+import orjson
 import pytest
 
+from berth_api import names
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading import explanations, fleet, holders, queue, views
 from berth_kubectl.reading.following import ATTEMPTS, PAUSE, Collection
@@ -15,6 +17,7 @@ from berth_kubectl.reading.resources import DEVICES, EXPLAINED_PODS, PODS
 from berth_kubectl.reading.session import Session, Source
 from berth_kubectl.transport import kubectl
 from berth_kubectl.transport.request import Request
+from tests.builders import whole
 from tests.kubectl_objects import A100, GI, WHOLE, condition, raw_card, raw_device, raw_node, raw_pod
 
 NOW = datetime(2026, 1, 1, 0, 1, tzinfo=UTC)
@@ -171,6 +174,11 @@ def test_requests_are_those_of_the_whole_pod() -> None:
 HALF = {"kubernetes.io/gpu": "50"}
 
 
+def allocated(text: str) -> dict[str, Any]:
+    """Return the metadata of a pod with this allocation."""
+    return {"annotations": {names.ALLOCATED: text}}
+
+
 @pytest.mark.parametrize(
     ("pod", "state", "message"),
     [
@@ -185,6 +193,16 @@ HALF = {"kubernetes.io/gpu": "50"}
             raw_pod("a", spec={"nodeName": "n", "containers": [{"name": "main", "resources": {"limits": HALF}}]}),
             "Bound",
             "bound to n",
+        ),
+        (
+            raw_pod("a", spec={"nodeName": "n"}, metadata=allocated(orjson.dumps(whole(0, 1)).decode())),
+            "Bound",
+            "bound to n with GPU 0; GPU 1",
+        ),
+        (
+            raw_pod("a", spec={"nodeName": "n"}, metadata=allocated("{")),
+            "Bound",
+            "bound to n with an allocation that cannot be read",
         ),
         (raw_pod("a", spec={"schedulingGates": [{"name": "g"}]}), "Gated", "waits for its scheduling gates: g"),
         (

@@ -153,6 +153,12 @@ def test_the_text_of_a_pod_that_fits_nowhere() -> None:
     assert "New node:    one more node would not help" in lines
 
 
+def test_cards_that_no_other_pod_may_use_must_become_free() -> None:
+    whole = [{"type": "gpu", "minor": minor, "amounts": {}} for minor in range(2)]
+    near: Explanation = {**WAITING, "nearest": [{"node": "n0", "resources": {}, "cards": whole}]}  # type: ignore[typeddict-item]
+    assert "n0     gpu 0: must become free; gpu 1: must become free" in explaining.text(near)
+
+
 def test_the_text_of_a_pod_that_is_bound() -> None:
     scores: Any = [
         {"node": "n1", "total": 90, "terms": {"full": 50, "links": 40}},

@@ -4,6 +4,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.decision import messages
+from berth_operator.core.queue.gang_tracker import SETTLE, GangTracker
 from berth_operator.core.values.request import Membership
 from berth_operator.state.objects import groups, pods
 from tests.builders import Raw, pod, pod_group
@@ -82,6 +83,20 @@ def test_an_ambiguous_gang_is_reported(fields: Raw, message: str) -> None:
     assert pending.error == messages.cut(message)
     assert pending.gang is None
     assert pods.charge(pod(**fields, on="node")).gang is None
+
+
+@pytest.mark.parametrize("label", [names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL])
+def test_a_missing_pod_group_is_reported_with_the_label_that_the_pod_has(label: str) -> None:
+    waiting = pods.pending(pod(labels={label: "g"}))
+    tracker = GangTracker(timeout=60)
+    assert waiting.gang is not None
+    tracker.wait(waiting, waiting.gang)
+    list(tracker.unready(0))
+    [(problem, _)] = tracker.unready(SETTLE)
+    assert problem == (
+        "PodGroup ns/g does not exist: create it in the API group scheduling.x-k8s.io, the only one that is read, "
+        f"or remove the label {label} from its pods"
+    )
 
 
 @pytest.mark.parametrize("minimum", [None, 0])

@@ -115,6 +115,14 @@ def test_a_lease_that_is_gone_takes_its_last_renewal_with_it_only_in_time() -> N
     assert not heartbeats.alive("node", 60.1)
 
 
+def test_since_when_an_agent_is_silent_is_known_though_its_lease_is_gone() -> None:
+    heartbeats = beats(lease=False)
+    assert heartbeats.last_renewal("node") == ""
+    heartbeats.observe("node", "5", DURATION, 5.0)
+    heartbeats.lost("node")
+    assert heartbeats.last_renewal("node") == "5"
+
+
 def test_a_lease_that_is_gone_before_a_renewal_leaves_the_grace() -> None:
     heartbeats = beats()
     heartbeats.lost("node")

@@ -81,8 +81,8 @@ async def test_a_pod_that_fits_nowhere() -> None:
     explained = await scene.explain("big")
     assert explained.pop("groups") == [
         {
-            "reasons": ["node(s) have too few healthy GPUs (4 requested)"],
-            "counted": ["node(s) have too few healthy GPUs (4 requested)"],
+            "reasons": ["node(s) have too few healthy GPUs (4 requested, at most 2 on a node)"],
+            "counted": ["node(s) have too few healthy GPUs (4 requested, at most 2 on a node)"],
             "filters": ["devices"],
             "count": 1,
             "nodes": ["n1"],
@@ -201,7 +201,10 @@ OTHER = {"schedulerName": "default-scheduler"}
         pytest.param(in_a_gang, {"gang": {"name": "g", "members": 2, "required": 3, "firstWithoutPlace": ""},
                      "state": "Waiting"}, id="gang"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER)),
-                     {"state": "Bound", "message": "bound to n1"}, id="bound"),
+                     {"state": "Bound", "message": "bound to n1 with GPU 0"}, id="bound"),
+        pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", bare=True, schedulerName=SCHEDULER)),
+                     {"state": "Bound", "message": "bound to n1; which gpu it holds is not known: its allocation "
+                      "cannot be read"}, id="bound without an allocation"),
         pytest.param(lambda scene: scene.add(pod("p", {"nvidia.com/gpu": "0"}, on="n1", schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1; it holds no device, because it requests none: "
                       "container main has nvidia.com/gpu: 0"}, id="bound without a device"),

@@ -24,6 +24,7 @@ from berth_operator.clients.bucket import Bucket
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
 from berth_operator.core.advice.holders import holds_devices
+from berth_operator.core.decision import assigned
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.plugins import PluginFailedError
@@ -129,7 +130,9 @@ class Explainer:
         return self._of_unknown(await self._read(namespace, name))
 
     async def _of_bound(self, pod: PodId, charge: Charge) -> Object:
-        message = "; ".join(filter(None, (f"bound to {charge.node}", await self._why_no_device(pod, charge))))
+        listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
+        place = explanation.bound_message(charge.node, listed, charge.unknown)
+        message = "; ".join(filter(None, (place, await self._why_no_device(pod, charge))))
         bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, message)
         is_ours = bound["state"] == explanation.BOUND
         return {**bound, "bind": explanation.bind(charge.node, self._ranking(charge.uid))} if is_ours else bound
@@ -156,7 +159,7 @@ class Explainer:
         pod_id = PodId(namespace=pod.namespace, name=pod.name, uid=pod.uid)
         if pod.uid in cluster.fleet.charges:
             node = cluster.fleet.charges[pod.uid].node
-            return bare_object(pod_id, explanation.BINDING, f"it is being bound to node {node}")
+            return bare_object(pod_id, explanation.BINDING, f"it is being bound to {node}")
         queue = await self._places()
         if (current := cluster.pending.get(pod.uid)) is None or pod.uid in cluster.fleet.charges:
             raise unavailable("the pod has just been bound or deleted, ask again")

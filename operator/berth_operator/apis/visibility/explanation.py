@@ -1,6 +1,6 @@
 """The explanation of a pod as an object; pure."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -54,6 +54,13 @@ def bare_object(pod: PodId, state: str, message: str) -> Object:
         "state": state,
         "message": message,
     }
+
+
+def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
+    """Return where a bound pod is, and with which devices; of the `unknown` types it may hold any."""
+    if unknown:
+        return f"bound to {node}; which {', '.join(unknown)} it holds is not known: its allocation cannot be read"
+    return f"bound to {node} with {devices}" if devices else f"bound to {node}"
 
 
 def explanation_object(

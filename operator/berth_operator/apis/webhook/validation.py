@@ -118,5 +118,6 @@ def _doubts(pod: Object, parsed: PendingPod) -> Iterator[str]:
     if parsed.request.unsupported:
         yield supported.reason(parsed.request)
     if hint := parsed.request.devices.hint:
-        amounts = ", ".join(f"{name}: {amount}" for name, amount in parsed.request.plugin_requests)
-        yield f"{amounts}; {hint}"
+        written, requests = request.Written(pod["spec"]), dict(parsed.request.plugin_requests)
+        amounts = ", ".join(f"{name}: {written.amount(name, total)}" for name, total in requests.items())
+        yield f"{amounts}; {hint}{written.origin(tuple(requests))}"

@@ -10,6 +10,7 @@ from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice import summary
 from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.filters.devices import silence
 from berth_operator.core.fleet.arrays.column_cache import only
 from berth_operator.core.fleet.arrays.intern_table import Wiring
 from berth_operator.core.fleet.fleet import Fleet
@@ -59,7 +60,7 @@ def _obstacles(fleet: Fleet, row: int) -> Iterator[str]:
     if fleet.cordoned[row]:
         yield "the Node is cordoned"
     if not fleet.fresh[row]:
-        yield "the agent is silent"
+        yield silence(fleet.heard[only(row)])
     for device_type, cards in fleet.cards.items():
         if count := int(cards.unknown[row]):
             yield f"{count} pod(s) may hold any {device_type}: their allocation is missing or cannot be read"

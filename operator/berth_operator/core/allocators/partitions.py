@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.allocation import text
+from berth_api.allocation import message_text
 from berth_api.allocation.partitions import Partition, Table
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import Part, PartitionSpec
@@ -116,7 +116,7 @@ def reasons(fleet: Fleet, request: PodRequest, part: Part, fits: Mask) -> Iterat
     yield "node(s) have no partition table of GPUs", required & (number == 0)
     yield f"node(s) have no partition of {part.count} GPUs", required & ~of_size[number]
     if spec.bandwidth is not None:
-        bandwidth = text(GPU_MEMORY, spec.bandwidth)
+        bandwidth = message_text(GPU_MEMORY, spec.bandwidth)
         yield (
             f"node(s) have no partition of {part.count} GPUs with a ring bandwidth of {bandwidth}",
             required & ~accepted[number],

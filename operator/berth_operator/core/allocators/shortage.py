@@ -5,14 +5,14 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.allocation import text
+from berth_api.allocation import message_text
 from berth_api.names import GPU, GPU_MEMORY, RDMA
 from berth_api.request import PLUGIN_UNIT, Part
 from berth_api.values import listing
 from berth_operator.core.allocators import candidates
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
 
 WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
@@ -21,14 +21,15 @@ WITHHELD: Final = "node(s) have too few GPUs that are offered to kubelet now"
 
 def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
     """Yield the possible reasons, each with the rows it is true for; locality is not considered."""
-    device_type, label, requested = part.type, plural(part.type), f"({part.count} requested)"
+    device_type, label = part.type, plural(part.type)
     healthy = fleet.cards[device_type].healthy
-    yield f"node(s) have too few healthy {label} {requested}", too_few(healthy, part)
+    yield f"node(s) have too few healthy {label} {requested_of(part, healthy, rejected)}", too_few(healthy, part)
     if request.model:
         wrong = too_few(healthy & candidates.of_model(fleet, request, part), part)
         yield f"node(s) have too few healthy {label} {of_model(fleet, request, part)}", wrong
     right = healthy & candidates.accepted(fleet, request, part)
-    yield f"node(s) have too few healthy {label} that match the pod's device selector {requested}", too_few(right, part)
+    requested = requested_of(part, right, rejected)
+    yield f"node(s) have too few healthy {label} that match {selector(part)} {requested}", too_few(right, part)
     if part.unit == PLUGIN_UNIT and (whole := candidates.undivided(fleet.cards[device_type], part, ALL)) is not True:
         yield divided(part), too_few(right & whole, part)
     small = too_few(candidates.suitable(fleet, request, part), part)
@@ -43,6 +44,25 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
         yield WITHHELD, too_few(left, part)
     if part.exclusive:
         yield kept_by_policy(part), too_few(candidates.fitting(fleet, request, part), part)
+
+
+def requested_of(part: Part, units: Column | Mask, rejected: Mask) -> str:
+    """Return the end of a reason: how many the part requests, and how many of these units the best such row has.
+
+    Args:
+        part: the part.
+        units: number of units of each card.
+        rejected: the rows for which this or a later reason is given.
+    """
+    if part.count == 1:
+        return "(1 requested)"
+    counts = units.sum(axis=1)[rejected]
+    return f"({part.count} requested, at most {int(counts[counts < part.count].max(initial=0))} on a node)"
+
+
+def selector(part: Part) -> str:
+    """Return the part's device selector for messages, with its keys."""
+    return f"the pod's device selector {part.selector}"
 
 
 def of_model(fleet: Fleet, request: PodRequest, part: Part) -> str:
@@ -94,10 +114,10 @@ def _too_small(fleet: Fleet, part: Part, right: Mask, rows: Mask) -> str:
     largest = int(np.sort(memory, axis=1)[rows, -last].max(initial=0))
     if largest >= required:
         return "node(s) have GPUs that are too small"
-    of = text(GPU_MEMORY, required)
-    return f"node(s) have GPUs with too little memory (at most {text(GPU_MEMORY, largest)} of {of})"
+    of = message_text(GPU_MEMORY, required)
+    return f"node(s) have GPUs with too little memory (at most {message_text(GPU_MEMORY, largest)} of {of})"
 
 
 def _requested_text(part: Part) -> str:
-    amounts = " and ".join(f"{name} {text(name, amount)}" for name, amount in part.amounts)
+    amounts = " and ".join(f"{name} {message_text(name, amount)}" for name, amount in part.amounts)
     return f"{part.count} requested with {amounts}"

@@ -11,9 +11,9 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig, text
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, message_text, mig
 from berth_api.names import GPU, GPU_MEMORY
-from berth_api.request import CARD, INSTANCE, Part
+from berth_api.request import CARD, INSTANCE, PLUGIN_UNIT, Part
 from berth_operator.core.allocators import candidates, locality, shortage
 from berth_operator.core.allocators.locality import Locality
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
@@ -254,18 +254,18 @@ def reasons(
     """
     part, free = available[0]
     requested = f"({part.count} requested)"
-    yield f"node(s) have too few {name} {requested}", _too_few(listed, part)
+    yield f"node(s) have too few {name} {shortage.requested_of(part, listed, rejected)}", _too_few(listed, part)
     if request.model:
         of_model = shortage.of_model(fleet, request, part)
         wrong = _too_few(listed * candidates.of_model(fleet, request, part), part)
-        yield f"node(s) have too few {name} on GPUs {of_model}", wrong
+        # As for whole cards, so that one reason with one list of models counts both.
+        kind = f"healthy {shortage.plural(GPU)}" if part.unit == PLUGIN_UNIT else f"{name} on GPUs"
+        yield f"node(s) have too few {kind} {of_model}", wrong
     accepted = listed * candidates.accepted(fleet, request, part)
-    yield (
-        f"node(s) have too few {name} on GPUs that match the pod's device selector {requested}",
-        _too_few(accepted, part),
-    )
+    selected = f"on GPUs that match {shortage.selector(part)} {shortage.requested_of(part, accepted, rejected)}"
+    yield f"node(s) have too few {name} {selected}", _too_few(accepted, part)
     serves = listed * serving(fleet, request, part, ALL)
-    memory = text(GPU_MEMORY, part.min_memory)
+    memory = message_text(GPU_MEMORY, part.min_memory)
     yield f"node(s) have too few {name} with {memory} of memory {requested}", _too_few(serves, part)
     yield shortage.unknown(GPU), fleet.cards[GPU].unknown > 0
     yield UNLOCATED, _withheld_instances(fleet.cards[GPU])

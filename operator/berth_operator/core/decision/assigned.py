@@ -1,5 +1,7 @@
 """The devices of a placement in words, for its Event: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig
@@ -11,8 +13,13 @@ from berth_operator.core.fleet.nodes.cards import Cards
 
 def devices(fleet: Fleet, placement: Placement) -> str:
     """Return the placement's devices, with the share or subdevice of each; empty if it has none."""
-    row = fleet.rows.get(placement.node)
-    return device_text.joined(_device(fleet.cards[grant.type], row, grant) for grant in placement.grants)
+    return of_grants(fleet, placement.node, placement.grants)
+
+
+def of_grants(fleet: Fleet, node: str, grants: Iterable[Grant]) -> str:
+    """Return the devices of grants on a node in the same words."""
+    row = fleet.rows.get(node)
+    return device_text.joined(_device(fleet.cards[grant.type], row, grant) for grant in grants)
 
 
 def _device(cards: Cards, row: int | None, grant: Grant) -> str:

@@ -191,6 +191,8 @@ class _Outcome:
     possible: int = 0
     """How many members can be placed at most, if that is less than needed."""
     why: Failure
+    member: str = ""
+    """The name of the first other member, which the failure is of."""
 
     def number(self) -> int:
         """Return how many members fit."""
@@ -212,14 +214,15 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
     classes = _classes(fleet, pods, policy)
     possible = sum(each.possible for each in classes.values())
     if possible < gang.needed:
-        return _Outcome(choice=choice, possible=possible, why=_why_too_few(fleet, classes, policy))
+        why, member = _why_too_few(fleet, pods, classes, policy)
+        return _Outcome(choice=choice, possible=possible, why=why, member=member)
     pairs = [(each, classes[each.request]) for each in pods]
     for rows in _domains(fleet, gang, policy.gang_topology_keys, tuple(classes.values())):
-        placed, why = _Attempt(fleet, gang, policy, rows).place(pairs, enough=len(pairs))
+        placed, why, _ = _Attempt(fleet, gang, policy, rows).place(pairs, enough=len(pairs))
         if len(placed) == len(pairs):
             return _Outcome(choice=choice, placed=placed, why=why)
-    placed, why = _Attempt(fleet, gang, policy, fleet.present).place(pairs)
-    return _Outcome(choice=choice, placed=placed, why=why)
+    placed, why, member = _Attempt(fleet, gang, policy, fleet.present).place(pairs)
+    return _Outcome(choice=choice, placed=placed, why=why, member=member)
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
@@ -251,37 +254,42 @@ def not_ready(problem: str) -> Failure:
 # --- why not --------------------------------------------------------------------------------------------------
 
 
-def _why_too_few(fleet: Fleet, classes: Mapping[PodRequest, Class], policy: Policy) -> Failure:
-    """Explain why too few members fit, without placing any."""
+def _why_too_few(
+    fleet: Fleet, pods: Sequence[PendingPod], classes: Mapping[PodRequest, Class], policy: Policy
+) -> tuple[Failure, str]:
+    """Explain why too few members fit, without placing any; and name the first that does not, in their order."""
     scarce = min(
         (each for each in classes.values() if each.possible < each.count),
         # A member that no new node could take either decides whether autoscalers may add nodes.
         key=lambda each: refusing(fleet, each.request, policy.filters_of(each.request)) is None,
     )
     why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS)
-    return replace(why, wakes_on=why.wakes_on | _FREES)
+    alike_members = [each for each in pods if each.request == scarce.request]
+    return replace(why, wakes_on=why.wakes_on | _FREES), alike_members[scarce.possible].name
 
 
 def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) -> Failure:
     """Explain why too few members fit, by the choice of GPUs with which most do; all choices wake the gang."""
     if not nearest.choice.label:
-        return _too_few_fit(gang, nearest.number(), nearest.why)
-    requests = {each.request.alike_key: each.request for each in gang.members}.values()
-    of_any = [failure(fleet, each, policy.filters_of(each), others=OTHERS) for each in requests]
+        return _too_few_fit(gang, nearest.number(), nearest.why, nearest.member)
+    members = list({each.request.alike_key: each for each in sorted(gang.members, key=order, reverse=True)}.values())
+    of_any = [failure(fleet, each.request, policy.filters_of(each.request), others=OTHERS) for each in members]
     whys = (nearest.why, *of_any)
     why = replace(
         nearest.why if nearest.number() else of_any[0],
         wakes_on=reduce(or_, (each.wakes_on for each in whys), _FREES),
         rejected_by=tuple(dict.fromkeys(chain.from_iterable(each.rejected_by for each in whys))),
     )
-    return _too_few_fit(gang, nearest.number(), why, f" on {nearest.choice.label}" if nearest.number() else "")
+    if not nearest.number():
+        return _too_few_fit(gang, 0, why, members[0].name)
+    return _too_few_fit(gang, nearest.number(), why, nearest.member, f" on {nearest.choice.label}")
 
 
-def _too_few_fit(gang: Gang, placed: int, why: Failure, where: str = "") -> Failure:
+def _too_few_fit(gang: Gang, placed: int, why: Failure, member: str, where: str = "") -> Failure:
     if not gang.needed:
         return why
-    message = f"{gang.key}: {placed} of the {gang.needed} required members fit{where}; next member: {why.message}"
-    return replace(why, message=cut(message))
+    fit = f"{gang.key}: {placed} of the {gang.needed} required members fit{where}"
+    return replace(why, message=cut(f"{fit}; next member{f' {member}' if member else ''}: {why.message}"))
 
 
 # --- claims that members share --------------------------------------------------------------------------------
@@ -341,10 +349,13 @@ class _Attempt:
         for name in gang.nodes:
             self._take(name)
 
-    def place(self, members: _Members, *, enough: int = 0) -> tuple[list[Placement], Failure]:
-        """Return the placements, and why the first other member has none; stop once `enough` cannot be reached."""
+    def place(self, members: _Members, *, enough: int = 0) -> tuple[list[Placement], Failure, str]:
+        """Return the placements, why the first other member has none, and its name.
+
+        Stop once `enough` cannot be reached.
+        """
         placed: list[Placement] = []
-        failures: dict[Class, Failure] = {}
+        failures: dict[Class, tuple[Failure, str]] = {}
         waiting, max_placed = members, len(members)
         try:
             while waiting and max_placed >= enough:
@@ -355,10 +366,10 @@ class _Attempt:
         finally:
             for placement in placed:
                 self._fleet.release(placement.pod.uid)
-        return placed, next(iter(failures.values()), NO_CAPACITY)
+        return placed, *next(iter(failures.values()), (NO_CAPACITY, ""))
 
     def _round(
-        self, members: _Members, placed: list[Placement], failures: dict[Class, Failure], spare: int
+        self, members: _Members, placed: list[Placement], failures: dict[Class, tuple[Failure, str]], spare: int
     ) -> list[tuple[PendingPod, Class]]:
         """Try each member once, until more than `spare` cannot fit; return the members that may fit later."""
         remaining: list[tuple[PendingPod, Class]] = []
@@ -371,7 +382,7 @@ class _Attempt:
                     failures.pop(class_, None)
                     continue
                 failed.add(class_)
-                failures[class_] = outcome
+                failures[class_] = outcome, pod.name
             if not class_.shrinks:
                 remaining.append((pod, class_))
             elif (spare := spare - 1) < 0:

@@ -10,7 +10,7 @@ from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -61,18 +61,23 @@ class DeviceFilter:
         yield _not_ready(fleet, rejected & fleet.has_device & ~fleet.fresh), ~fleet.fresh
         if vendor := request.devices.vendor:
             yield f"node(s) have no {vendor} devices", ~fleet.of_vendor(vendor)
-        yield from self._allocators.reasons(fleet, request, rejected)
+        known = fleet.has_device & fleet.fresh & fleet.of_vendor(vendor) if vendor else fleet.has_device & fleet.fresh
+        yield from self._allocators.reasons(fleet, request, rejected & known)
 
 
 def _not_ready(fleet: Fleet, rows: Mask) -> str:
     """Return the reason of rows whose agents are silent: one text for all, which time alone does not change."""
-    reason, heard = "node(s) have a Device that is not ready", fleet.heard[rows]
+    return f"node(s) have a Device that is not ready ({silence(fleet.heard[rows])})"
+
+
+def silence(heard: Column) -> str:
+    """Return since when agents are silent, by the rows' `heard`: the earliest of the times, in UTC."""
     known = heard[heard > 0]
     if not known.size:
-        return reason
+        return "agent never heard"
     since = datetime.fromtimestamp(int(known.min()), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     many = heard.min() < heard.max()
-    return f"{reason} ({'agents' if many else 'agent'} silent since {since}{' or later' if many else ''})"
+    return f"{'agents' if many else 'agent'} silent since {since}{' or later' if many else ''}"
 
 
 BUILT_IN: Final = DeviceFilter(allocators.BUILT_IN)

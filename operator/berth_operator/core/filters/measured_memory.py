@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.allocation import text
+from berth_api.allocation import message_text
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.request import Part
 from berth_operator.core.allocators import gpu
@@ -44,7 +44,7 @@ def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
 def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield one reason for all rows."""
     part = request.devices.parts[0]
-    amount = text(GPU_MEMORY, dict(part.amounts)[GPU_MEMORY])
+    amount = message_text(GPU_MEMORY, dict(part.amounts)[GPU_MEMORY])
     requested = f"({part.count} requested with {GPU_MEMORY} {amount})"
     yield f"node(s) have too few GPUs with enough measured free memory {requested}", rejected
 

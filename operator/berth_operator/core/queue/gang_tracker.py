@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
-from berth_api.names import POD_GROUP_LABEL, POD_GROUP_MIN_MEMBER
+from berth_api.names import POD_GROUP_GROUP, POD_GROUP_MIN_MEMBER
 from berth_operator.core.decision.gang import Gang, too_few
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
@@ -137,7 +137,11 @@ class _Entry:
             return self.group.problem
         minima = self.minima
         if not minima:
-            return f"{self.key} does not exist: create it, or remove the label {POD_GROUP_LABEL} from its pods"
+            # A PodGroup of Koordinator is of another API group, and kubectl does not show which.
+            return (
+                f"{self.key} does not exist: create it in the API group {POD_GROUP_GROUP}, the only one that is read, "
+                f"or remove the label {self.gang.label} from its pods"
+            )
         if len(minima) > 1:
             values = ", ".join(map(str, sorted(minima)))
             return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {values}"

@@ -22,6 +22,8 @@ class Heartbeat:
 
     renew_time: str | None = None
     """The Lease's renewTime; None if there is no Lease."""
+    heard: str = ""
+    """The renewTime that was observed last, also of a Lease that is gone; empty if there was none."""
     duration: float = DEFAULT_DURATION
     renewed_at: float | None = None
     """When we last observed a change of `renew_time`, by our clock."""
@@ -65,7 +67,7 @@ class Heartbeats:
         beat = self._beats.setdefault(node, Heartbeat())
         if beat.renew_time is not None and beat.renew_time != renew_time:
             beat.renewed_at = now
-        beat.renew_time = renew_time
+        beat.renew_time, beat.heard = renew_time, renew_time or beat.heard
         beat.duration = min(max(duration or DEFAULT_DURATION, 1.0), MAX_DURATION)
         self._update(beat)
 
@@ -76,9 +78,9 @@ class Heartbeats:
             self._update(beat)
 
     def last_renewal(self, node: str) -> str:
-        """Return the time in the node's Lease, by its agent's clock; empty if there is none."""
+        """Return the latest time in the node's Lease, by its agent's clock; empty if there was none."""
         beat = self._beats.get(node)
-        return beat.renew_time or "" if beat is not None else ""
+        return beat.heard if beat is not None else ""
 
     def alive(self, node: str, now: float) -> bool:
         """Return whether the node's agent is alive, so that its devices may be allocated."""

@@ -36,8 +36,8 @@ def of_pod(pod: Object) -> Membership | None:
     if len(set(labelled.values())) > 1:
         listed = ", ".join(f"{name}: {value}" for name, value in labelled.items())
         raise GroupError(f"labels {listed} name different groups; allowed is one")
-    for name in labelled.values():
-        return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler)
+    for label, name in labelled.items():
+        return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, label=label)
     return None
 
 

@@ -211,7 +211,8 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     metadata = {"namespace": namespace, "labels": labels}
     total = resources.total(spec)
     request.mistakes.check_amounts(spec)
-    devices, containers = request.of_pod(total, annotations, labels, kinds), resources.containers(spec)
+    devices = request.of_pod(total, annotations, labels, kinds, request.Written(spec))
+    containers = resources.containers(spec)
     return PodRequest(
         resources=_counted_on_node(total),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),

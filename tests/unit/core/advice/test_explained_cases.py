@@ -57,8 +57,8 @@ def busy(count: int) -> str:
     return f"node(s) have too few free GPUs ({count} requested with gpu-core 100 and gpu-memory-ratio 100)"
 
 
-def unfit(count: int) -> str:
-    return f"node(s) have too few healthy GPUs ({count} requested)"
+def unfit(count: int, most: int = 0) -> str:
+    return f"node(s) have too few healthy GPUs ({count} requested{f', at most {most} on a node' if count > 1 else ''})"
 
 
 TAINTS, SELECTED = "node(s) had untolerated taint(s)", "node(s) didn't match Pod's node affinity/selector"
@@ -136,7 +136,7 @@ CASES = (
     Case("whole cards in use", [Node(used=used(0, 1))], WHOLE, {"a": [busy(1)]}, [("a", {}, [GPU_0])], 1),
     Case("one of two in use", [Node(used=used(0))], TWO, {"a": [busy(2)]}, [("a", {}, [GPU_0])], 1),
     Case("two of two in use", [Node(used=used(0, 1))], TWO, {"a": [busy(2)]}, [("a", {}, [GPU_0, ("gpu", 1, {})])], 1),
-    Case("more than any node has", [Node(), Node("b")], asks({NVIDIA: 8}), {"a": [unfit(8)], "b": [unfit(8)]}),
+    Case("more than any node has", [Node(), Node("b")], asks({NVIDIA: 8}), {"a": [unfit(8, 2)], "b": [unfit(8, 2)]}),
     Case(
         "a share",
         [Node(cards=cards(1), used=used(0, core=60, ratio=60))],
@@ -181,9 +181,16 @@ CASES = (
         {"a": ["node(s) have GPUs with too little memory (at most 83201216Ki of 200Gi)"]},
     ),
     Case("no Device", [Node(cards=None)], WHOLE, {"a": ["node(s) have no Device"]}),
-    Case("a silent agent", [Node(fresh=False)], WHOLE, {"a": ["node(s) have a Device that is not ready"]}, [], 1),
+    Case(
+        "a silent agent",
+        [Node(fresh=False)],
+        WHOLE,
+        {"a": ["node(s) have a Device that is not ready (agent never heard)"]},
+        [],
+        1,
+    ),
     Case("a failed card", [Node(cards=[card(healthy=False)])], WHOLE, {"a": [unfit(1)]}),
-    Case("a failed card of two", [Node(cards=[card(healthy=False), card(1)])], TWO, {"a": [unfit(2)]}),
+    Case("a failed card of two", [Node(cards=[card(healthy=False), card(1)])], TWO, {"a": [unfit(2, 1)]}),
     Case(
         "a failed card, and one in use",
         [Node(cards=[card(healthy=False), card(1)], used=used(1))],
@@ -442,7 +449,7 @@ CASES = (
         {
             "a": [TAINTS],
             "b": ["node(s) have no Device"],
-            "c": ["node(s) have a Device that is not ready"],
+            "c": ["node(s) have a Device that is not ready (agent never heard)"],
             "d": ["node(s) were unschedulable"],
             "e": [busy(1)],
             "f": ["node(s) were not ready"],
@@ -515,5 +522,5 @@ def test_it_says_whether_evictions_help(
 def test_a_card_that_a_lower_priority_cannot_free_has_kube_schedulers_reason() -> None:
     made = built([Node(cards=cards(1), priority=1)])
     answer = explain(made, waiting(request=TWO, priority=5), POLICY, Budgets()).preemption
-    text = "0/1 nodes are available: 1 node(s) have too few healthy GPUs (2 requested)."
+    text = "0/1 nodes are available: 1 node(s) have too few healthy GPUs (2 requested, at most 1 on a node)."
     assert answer == PreemptionAnswer(message=text)

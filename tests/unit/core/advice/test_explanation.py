@@ -97,7 +97,7 @@ def test_a_node_has_the_reasons_of_all_filters_that_reject_it() -> None:
     made.put_node(node_info("tainted", taints=(Taint(key="x", value="", effect="NoSchedule"),)))
     made.charge(charge("a", grant(0, core=100, ratio=100), node="busy"))
     explanation = explained(made, waiting(request={NVIDIA: 2}))
-    few = "node(s) have too few healthy GPUs (2 requested)"
+    few = "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)"
     busy = "node(s) have too few free GPUs (2 requested with gpu-core 100 and gpu-memory-ratio 100)"
     assert {group.nodes: group.reasons[:2] for group in explanation.groups} == {
         ("busy",): (busy,),

@@ -139,7 +139,7 @@ def unknown(of: Fleet) -> None:
         pytest.param(lambda _: None, (True, True, True), "", id="nothing"),
         pytest.param(cordoned, (True, False, True), "the Node is cordoned", id="cordoned"),
         pytest.param(not_ready, (False, True, True), "the Node is not ready", id="not ready"),
-        pytest.param(silent, (True, True, False), "the agent is silent", id="silent"),
+        pytest.param(silent, (True, True, False), "agent never heard", id="silent"),
         pytest.param(without_node, (False, False, True), "there is no Node of this name", id="no Node"),
         pytest.param(
             unknown,

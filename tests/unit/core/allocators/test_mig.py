@@ -325,7 +325,7 @@ def test_an_instance_that_is_gone_and_still_held_leaves_capacity_for_the_others(
             [divided(0, *SEVEN)],
             [],
             {MIG_1G: 8},
-            "node(s) have too few nvidia.com/mig-1g.10gb (8 requested)",
+            "node(s) have too few nvidia.com/mig-1g.10gb (8 requested, at most 7 on a node)",
             id="too few",
         ),
         pytest.param(

@@ -392,17 +392,25 @@ def test_subdevices_are_of_cards_that_the_pod_accepts(
         pytest.param(
             node(sliced(0, 4)),
             {REPLICAS: 5},
-            "node(s) have too few nvidia.com/gpu.shared (5 requested)",
+            "node(s) have too few nvidia.com/gpu.shared (5 requested, at most 4 on a node)",
             id="too few slices",
         ),
         pytest.param(
-            node(sliced(0, 4)), {NVIDIA: 5}, "node(s) have too few nvidia.com/gpu (5 requested)", id="too few slots"
+            node(sliced(0, 4)),
+            {NVIDIA: 5},
+            "node(s) have too few nvidia.com/gpu (5 requested, at most 4 on a node)",
+            id="too few slots",
         ),
-        pytest.param(node(card(0)), {NVIDIA: 2}, "node(s) have too few healthy GPUs (2 requested)", id="too few cards"),
+        pytest.param(
+            node(card(0)),
+            {NVIDIA: 2},
+            "node(s) have too few healthy GPUs (2 requested, at most 1 on a node)",
+            id="too few cards",
+        ),
         pytest.param(
             node(divided(0, *THREE), single=True),
             {NVIDIA: 4},
-            "node(s) have too few nvidia.com/gpu (4 requested)",
+            "node(s) have too few nvidia.com/gpu (4 requested, at most 3 on a node)",
             id="too few instances",
         ),
     ],

@@ -343,7 +343,7 @@ def test_a_gang_that_no_model_can_hold_waits_and_shows_which_comes_nearest() -> 
     made = mixture({"a100": a100s(8), "more": a100s(8), "parts": halves(*range(2)), "t4": t4s(5)}, single=["parts"])
     outcome = decide_gang(made, gang(*members(20, {NVIDIA: 1})), POLICY)
     assert isinstance(outcome, Failure)
-    assert outcome.message.startswith(f"PodGroup ns/g: 16 of the 20 required members fit on {A100}; next member: ")
+    assert outcome.message.startswith(f"PodGroup ns/g: 16 of the 20 required members fit on {A100}; next member m6: ")
     mixed = decided(made, *members(20, {NVIDIA: 1}, annotations=MIXED))
     assert len(units(made, *mixed)) > 1
 

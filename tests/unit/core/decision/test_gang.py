@@ -86,7 +86,7 @@ def test_one_card_too_few_places_no_member() -> None:
     made = fleet({"a": cards(2), "b": cards(1), "c": ()})
     failed = refusal(decide_gang(made, gang(*members(4)), Policy()))
     assert failed.message == (
-        "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/3 nodes are available: "
+        "PodGroup ns/g: 3 of the 4 required members fit; next member m3: 0/3 nodes are available: "
         "1 node(s) have too few healthy GPUs (1 requested), 2 node(s) were taken by other members of the pod group."
     )
     assert failed.reasons == (
@@ -133,7 +133,7 @@ def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
     assert nodes_of(decide_gang(made, whole, Policy())) == {"a": 3}
     greedy = gang(*members(2), waiting("driver", {"cpu": 65_000}))
     failed = refusal(decide_gang(made, greedy, Policy()))
-    assert failed.message.startswith("PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes")
+    assert failed.message.startswith("PodGroup ns/g: 2 of the 3 required members fit; next member driver: 0/1 nodes")
     assert "Insufficient cpu" in failed.message
 
 
@@ -142,7 +142,7 @@ def test_the_members_that_fit_are_counted_and_the_first_that_does_not_is_explain
     # Each class fits by itself, both together do not.
     failed = refusal(decide_gang(made, gang(*members(2), waiting("large", {NVIDIA: 2})), Policy()))
     assert failed.message == (
-        "PodGroup ns/g: 2 of the 3 required members fit; next member: 0/1 nodes are available: "
+        "PodGroup ns/g: 2 of the 3 required members fit; next member m1: 0/1 nodes are available: "
         "1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)."
     )
 
@@ -168,7 +168,7 @@ def test_a_member_that_was_placed_later_is_not_the_reason() -> None:
     others = (waiting("x", {"cpu": 40_000}), waiting("y", {"cpu": 39_000}))
     failed = refusal(decide_gang(made, gang(*driver_and_worker(), *others), Policy()))
     assert failed.message == (
-        "PodGroup ns/g: 3 of the 4 required members fit; next member: 0/1 nodes are available: 1 Insufficient cpu."
+        "PodGroup ns/g: 3 of the 4 required members fit; next member y: 0/1 nodes are available: 1 Insufficient cpu."
     )
 
 

@@ -250,7 +250,7 @@ def test_five_percent_of_the_nodes_with_devices(nodes: int, most: int) -> None:
         ),
         pytest.param(
             [holder(f"p{minor}", minor) for minor in range(4)],
-            "reserved on a: 0 of 4 GPUs are free, the rest is held by pods p0, p1, p2 and 1 more.",
+            "reserved on a: 0 of 4 GPUs are free, the rest is held by pods p0, p1, p2, p3.",
             id="many",
         ),
         pytest.param(

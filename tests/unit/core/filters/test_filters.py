@@ -587,12 +587,20 @@ DEVICE_CASES = [
     pytest.param(asks(), World(), "", id="no device asked, none there"),
     pytest.param(asks({NVIDIA: 1}), World(), "node(s) have no Device", id="no Device"),
     pytest.param(
-        asks({NVIDIA: 1}), with_(card(), fresh=False), "node(s) have a Device that is not ready", id="not ready"
+        asks({NVIDIA: 1}),
+        with_(card(), fresh=False),
+        "node(s) have a Device that is not ready (agent never heard)",
+        id="not ready",
     ),
     pytest.param(asks(), with_(card(), fresh=False), "", id="not ready matters only for devices"),
     pytest.param(asks({NVIDIA: 1}), with_(card()), "", id="one card"),
     pytest.param(asks({NVIDIA: 8}), EIGHT, "", id="all cards"),
-    pytest.param(asks({NVIDIA: 9}), EIGHT, "node(s) have too few healthy GPUs (9 requested)", id="more than there are"),
+    pytest.param(
+        asks({NVIDIA: 9}),
+        EIGHT,
+        "node(s) have too few healthy GPUs (9 requested, at most 8 on a node)",
+        id="more than there are",
+    ),
     pytest.param(
         asks({NVIDIA: 1}),
         with_(card(healthy=False)),
@@ -707,7 +715,7 @@ DEVICE_CASES = [
     pytest.param(
         asks({NVIDIA: 1, RDMA: 200}),
         with_(card(), other_card("rdma")),
-        "node(s) have too few healthy RDMA devices (2 requested)",
+        "node(s) have too few healthy RDMA devices (2 requested, at most 1 on a node)",
         id="both, but too few NICs",
     ),
 ]

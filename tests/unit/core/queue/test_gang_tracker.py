@@ -154,7 +154,7 @@ def test_what_is_missing_is_reported_after_a_while_and_not_for_a_gang_that_is_re
 @pytest.mark.parametrize(
     ("group", "expected"),
     [
-        pytest.param(None, "PodGroup ns/g does not exist: create it, or remove the label", id="no PodGroup"),
+        pytest.param(None, "PodGroup ns/g does not exist: create it in the API group ", id="no PodGroup"),
         pytest.param(replace(GROUP, problem="why"), "why", id="a PodGroup that means nothing"),
     ],
 )
