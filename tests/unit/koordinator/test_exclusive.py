@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from berth_api import allocation, names
@@ -189,6 +189,8 @@ MACHINE = st.lists(st.sampled_from(["", "a", "b", "c"]), min_size=1, max_size=5)
 
 @settings(max_examples=80)
 @given(MACHINE, st.lists(st.tuples(st.integers(1, 2), POLICIES, st.booleans()), max_size=8))
+# The second policy takes the place of the first one in the columns, with equal amounts.
+@example([card(0), card(1)], [(1, PCIE, False), (1, PCIE, True), (1, DEVICE, False), (1, PCIE, False)])
 def test_no_two_ever_meet_and_none_waits_in_vain(
     card_infos: list[CardInfo], steps: list[tuple[int, str, bool]]
 ) -> None:

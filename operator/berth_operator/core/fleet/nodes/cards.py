@@ -206,6 +206,9 @@ class Cards(CardColumns):
         if not self.unknown[row] and self.minor.shape[1] == 1 and self.minor[row, 0] == EMPTY:
             return b""  # most nodes have no cards of most types
         named = repr(self.taken[row]).encode() if row in self.taken else b""
+        if len(self.index) > (first := len(self.counted)) and self.used[first:, row].any():
+            # A resource may have taken the place of another, such as one exclusive policy of another.
+            named += repr(list(self.index)[first:]).encode()
         columns = (self.used[:, row], self.users[row], self.minor[row], self.spare[row])
         unsure = (self.unknown[row], self.unlocated[row])
         return b"".join([*(each.tobytes() for each in (*columns, *unsure)), named])
