@@ -28,6 +28,13 @@ KOORDINATOR = "koordinator.sh/"
 HINT = names.ALLOCATE_HINT
 TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
 DRY: dict[str, str] = {"dryRun": "All"}
+OTHERS_OF_KOORDINATOR = (
+    "gpu-partitions",
+    "gpu-minors",
+    "reservation-allocated",
+    "resource-spec",
+    "gpu-partition-policy",
+)
 HUNDREDTHS = "allowed are whole hundredths of a card"
 BYTES = "allowed are whole bytes, from 1Mi"
 
@@ -281,6 +288,12 @@ SPLIT = [
             {"schedulerName": "volcano", "annotations": {KOORDINATOR + "gpu-model": "*A100*"}},
             id="another scheduler's",
         ),
+        pytest.param({NVIDIA: "1"}, {"schedulerName": "north-scheduler"}, id="another scheduler with a similar name"),
+        pytest.param(
+            {NVIDIA: "1"},
+            annotated(**{f"scheduling.koordinator.sh/{name}": "" for name in OTHERS_OF_KOORDINATOR}),
+            id="Koordinator's other names",
+        ),
         pytest.param({GPU: "1", MEMORY: "20"}, {"schedulerName": "koord-scheduler"}, id="a trusted scheduler's"),
     ],
 )
@@ -424,6 +437,12 @@ WARNED_BY_BOTH = [
     ),
     pytest.param(
         {NVIDIA: "1"},
+        {"schedulerName": "berht-scheduler"},
+        'spec.schedulerName: "berht-scheduler"; did you mean berth-scheduler?',
+        id="swapped letters of a scheduler",
+    ),
+    pytest.param(
+        {NVIDIA: "1"},
         {"schedulerName": "berth"},
         'spec.schedulerName: "berth"; did you mean berth-scheduler?',
         id="the beginning of a scheduler",
@@ -445,7 +464,10 @@ def test_what_has_no_effect_is_accepted_with_a_warning(
 def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_about(arena: Arena) -> None:
     manifest = template(arena, POLICY, {GPU: "50"}, schedulerName="default-scheduler")
     [text] = warned(arena, manifest)
-    assert 'spec.schedulerName: "default-scheduler" (also if it is not set) allocates no device for kubernetes.io/gpu; ' in text
+    assert (
+        'spec.schedulerName: "default-scheduler" (also if it is not set) allocates no device for kubernetes.io/gpu; '
+        in text
+    )
     manifest["metadata"]["labels"][BY] = WEBHOOK
     assert warned(arena, manifest) == []
 
