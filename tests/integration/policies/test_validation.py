@@ -479,6 +479,11 @@ def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     assert refusal(arena, by, {}, containers=containers) == ""
     containers[-1] = {**containers[-1], "resources": {"limits": {**amounts, RDMA: "0.5"}}}
     assert refusal(arena, by, {}, containers=containers).endswith("; did you mean 50?")
+    containers = [overcommitted(f"c{number}", gpu=("2", "2" if number else "100")) for number in range(100)]
+    annotations = {f"a.b/gpu-modle-{number}": "" for number in range(1000)} | {"koordinator.sh/movable": "true"}
+    excess, misspelt = warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations))
+    assert excess.endswith("did you mean 100 in both?")
+    assert misspelt.endswith("did you mean the annotation berth.dev/movable?")
 
 
 def test_a_template_that_will_be_routed_to_berth_is_read(arena: Arena) -> None:
