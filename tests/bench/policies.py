@@ -119,6 +119,14 @@ def _created_annotations(cluster: Cluster, size: int) -> None:
     _create(cluster, _pod("a", annotations=dict.fromkeys(_many(size), "")))
 
 
+def _annotations_of_ours(cluster: Cluster, size: int) -> None:
+    """Create a pod of Berth whose annotations are searched for names like those that it reads."""
+    annotations = dict.fromkeys((f"a.b/gpu-modle-{name}" for name in _many(size)), "")
+    pod = _pod("a", annotations=annotations)
+    pod["spec"]["schedulerName"] = "berth-scheduler"
+    _create(cluster, pod)
+
+
 def _patched_annotations(cluster: Cluster, size: int) -> None:
     """Patch a pod that has the annotations already."""
     name = f"patched-{size}"
@@ -163,6 +171,7 @@ def _environment(cluster: Cluster, size: int) -> None:
 
 CASES: Final[Mapping[str, tuple[Callable[[Cluster, int], None], int]]] = {
     "annotations, created": (_created_annotations, 40_000),
+    "annotations of a pod of Berth": (_annotations_of_ours, 10_000),
     "annotations, patched": (_patched_annotations, 40_000),
     "annotations, one of them forged": (_forged_annotations, 40_000),
     "labels": (_labels, 40_000),

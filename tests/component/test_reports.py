@@ -14,7 +14,7 @@ from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
 from berth_operator.binding.waiting_pods import CHECK_SECONDS, MAX_HOLD, MAX_RETRY, QUIET, RATE, SERIES, SETTLE
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.values.verdict import Change
-from tests.builders import NVIDIA, Raw, condition, node, pod, waiting
+from tests.builders import GPU, NVIDIA, Raw, condition, node, pod, waiting
 from tests.component.world import LostError, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -55,6 +55,24 @@ async def test_a_pod_without_devices_gets_an_event_with_its_node() -> None:
     async with world.running() as api:
         await asyncio.sleep(1)
     assert api.events_of("a", "Scheduled") == ["Successfully assigned ns/a to node"]
+
+
+async def test_what_is_asked_about_limits_is_in_the_event_and_in_the_condition() -> None:
+    question = (
+        f"container main: {GPU}: 100 in requests and 800 in limits; "
+        "Berth allocates what is requested; did you mean 800 in both?"
+    )
+    world = World()
+    world.add_node(cards=1)
+    for name in "ab":
+        main = {"name": "main", "resources": {"requests": {GPU: "100"}, "limits": {GPU: "800"}}}
+        world.submit(pod(name, containers=[main]))
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    assert api.events_of("a", "Scheduled") == [f"Successfully assigned ns/a to node with GPU 0 ({question})"]
+    [refusal] = set(api.events_of("b", "FailedScheduling"))
+    assert refusal.startswith("0/1 nodes are available: 1 node(s) have too few free GPUs")
+    assert question in refusal
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
 _OWN_PREFIX: Final = f"{names.GROUP}/"
 _OF_USERS: Final = tuple(name for name in names.POD_ANNOTATIONS if name != names.EPOCH)
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
+_DEVICES: Final = (*_GPUS, RDMA, FPGA)
 _OTHERS: Final = (
     (names.KOORDINATOR_PREFIX, names.KOORDINATOR_ANNOTATIONS, "annotation"),
     (names.GENIUS_PREFIX, names.GENIUS_LABELS, "label"),
@@ -96,6 +97,29 @@ def _check_spread(requests: Mapping[str, Any]) -> None:
         if memory and shared and 0 < quantity.parse(memory) < LEAST_MEMORY * quantity.parse(shared):
             raise RequestError(
                 f"{prefix}{GPU_MEMORY}: {memory}, {prefix}{GPU_SHARED}: {shared}; allowed is at least 1Mi on each card"
+            )
+
+
+def excess(spec: Mapping[str, Any]) -> str:
+    """Return what to ask about limits above the requests of devices; empty if there are none.
+
+    The API server allows them for `kubernetes.io/` alone. `manifests/base/warnings.yaml` asks the same in CEL.
+    """
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    return "; ".join(question for each in containers for question in _excess(each))
+
+
+def _excess(container: Mapping[str, Any]) -> Iterator[str]:
+    amounts = container.get("resources") or {}
+    requests, limits = amounts.get("requests") or {}, amounts.get("limits") or {}
+    for name in (f"{names.PREFIX}{each}" for each in _DEVICES):
+        if name not in requests or name not in limits:
+            continue
+        requested, limit = requests[name], limits[name]
+        if quantity.parse_milli(limit) > quantity.parse_milli(requested):
+            yield (
+                f"container {container.get('name', '')}: {name}: {requested} in requests and {limit} in limits; "
+                f"Berth allocates what is requested; did you mean {limit} in both?"
             )
 
 

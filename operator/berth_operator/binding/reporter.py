@@ -78,6 +78,7 @@ class Reporter:
         pod = placement.pod
         self.dismiss(pod.uid)
         note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {devices}" if devices else "")
+        note += f" ({pod.request.excess})" if pod.request.excess else ""
         self._events.put(
             Event(
                 subject=Subject.of(pod),

@@ -234,3 +234,16 @@ def test_renamed_resources_reach_the_policy_and_the_webhook() -> None:
     by_webhook = chart.rendered({**values, "admission": {"by": "webhook"}})
     [webhook] = by_webhook["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert "--nvidia-resources=nvidia.com/a100,nvidia.com/h100" in webhook["args"]
+
+
+def test_warnings_know_the_profiles_and_the_trusted_schedulers() -> None:
+    account = "system:serviceaccount:koordinator-system:koord-scheduler"
+    values = {
+        "profiles": [{"schedulerName": "team-a"}, {"schedulerName": "team-b"}],
+        "trustedSchedulers": [{"name": "koord-scheduler", "account": account}],
+    }
+    policy = chart.rendered(values)["ValidatingAdmissionPolicy/berth-warnings"]["spec"]
+    assert policy["variables"][:2] == [
+        {"name": "schedulers", "expression": '["team-a","team-b"]'},
+        {"name": "trusted", "expression": '["koord-scheduler"]'},
+    ]

@@ -25,6 +25,7 @@ ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
 REFUSAL = "ValidatingAdmissionPolicy/berth-unscheduled"
+WARNINGS = "ValidatingAdmissionPolicy/berth-warnings"
 HOOKS = "MutatingWebhookConfiguration/berth-injection"
 
 Build = Callable[..., dict[str, Manifest]]
@@ -87,6 +88,24 @@ def test_webhook_and_policy_validate_the_same_objects(build: Build) -> None:
     assert {name for rule in covered for name in rule["resources"]} == {
         name for rule in hook["rules"] for name in rule["resources"]
     }
+
+
+@pytest.mark.parametrize(
+    ("components", "changed"),
+    [
+        (("validation",), {"webhook": "true"}),
+        (("webhook", "no-routing"), {"webhook": "true", "routed": "false"}),
+        (("extender",), {"routed": "true"}),
+    ],
+)
+def test_warnings_know_who_validates_and_routes(
+    build: Build, components: tuple[str, ...], changed: dict[str, str]
+) -> None:
+    shipped, patched = [
+        {each["name"]: each["expression"] for each in built[WARNINGS]["spec"]["variables"]}
+        for built in (build(), build(*components))
+    ]
+    assert patched == shipped | changed
 
 
 @pytest.mark.parametrize("components", [(), ("webhook",)], ids=["policies", "webhook"])
@@ -211,12 +230,16 @@ def test_other_scheduler_names_are_set_as_the_documentation_says(build: Build) -
     for name in (ALONE, "ValidatingAdmissionPolicy/berth-validation"):
         [shipped, patched] = [each[name]["spec"]["matchConditions"][0]["expression"] for each in (build(), built)]
         assert patched == shipped.replace('"berth-scheduler"', '"berth-scheduler", "berth-training"')
+    [schedulers, *_] = built[WARNINGS]["spec"]["variables"]
+    assert schedulers == {"name": "schedulers", "expression": '["berth-scheduler", "berth-training"]'}
 
 
 def test_another_scheduler_is_trusted_as_the_documentation_says(build: Build) -> None:
     text = (ROOT / "docs/koordinator.md").read_text()
     [example] = re.findall(r"```yaml\n( *patches:.*?)```", text, re.DOTALL)
-    policy = build(patches=yaml.safe_load(example)["patches"])["ValidatingAdmissionPolicy/berth-allocations"]["spec"]
+    patched = build(patches=yaml.safe_load(example)["patches"])
+    assert patched[WARNINGS]["spec"]["variables"][1] == {"name": "trusted", "expression": '["koord-scheduler"]'}
+    policy = patched["ValidatingAdmissionPolicy/berth-allocations"]["spec"]
     [trusted] = [each["expression"] for each in policy["variables"] if each["name"] == "trusted"]
     assert trusted == '["system:serviceaccount:koordinator-system:koord-scheduler"]'
     shipped = build()["ValidatingAdmissionPolicy/berth-allocations"]["spec"]["variables"][0]

@@ -1,5 +1,6 @@
 """Answers of the real API server to pods and templates: by the policy, by the webhook, and what the scheduler shows."""
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,13 @@ KOORDINATOR = "koordinator.sh/"
 HINT = names.ALLOCATE_HINT
 TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
 DRY: dict[str, str] = {"dryRun": "All"}
+OTHERS_OF_KOORDINATOR = (
+    "gpu-partitions",
+    "gpu-minors",
+    "reservation-allocated",
+    "resource-spec",
+    "gpu-partition-policy",
+)
 HUNDREDTHS = "allowed are whole hundredths of a card"
 BYTES = "allowed are whole bytes, from 1Mi"
 
@@ -59,9 +67,8 @@ def webhook(arena: Arena, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="module", autouse=True)
 def _in_force(arena: Arena, webhook: Process) -> Iterator[None]:  # noqa: ARG001 - it is started
-    shipped = policies.policies("validation.yaml", arena)
-    for binding in shipped[1:]:
-        binding["spec"]["matchResources"]["objectSelector"] = {"matchLabels": {BY: POLICY}}
+    shipped = [*bound_to(POLICY, policies.policies("validation.yaml", arena)), *warnings(arena, POLICY)]
+    shipped += warnings(arena, WEBHOOK)
     arena.apply(shipped)
     waiting.until(lambda: all(answers(arena)), deadline=ACTIVE_SECONDS, what="the policy and the webhook")
     yield
@@ -69,11 +76,35 @@ def _in_force(arena: Arena, webhook: Process) -> Iterator[None]:  # noqa: ARG001
         arena.cluster.api.delete(arena.cluster.api.path_of(document))
 
 
+def bound_to(by: str, shipped: list[Manifest]) -> list[Manifest]:
+    """Return policies whose bindings take the objects of this label only."""
+    for document in shipped:
+        if "policyName" in document["spec"]:
+            document["spec"]["matchResources"]["objectSelector"] = {"matchLabels": {BY: by}}
+    return shipped
+
+
+def warnings(arena: Arena, by: str) -> list[Manifest]:
+    """Return the policy that warns, with the settings of a cluster that is validated by one of the two."""
+    settings = {
+        "schedulers": f'["{names.SCHEDULER}", "{arena.scheduler_name}"]',
+        "trusted": '["koord-scheduler"]',
+        "webhook": json.dumps(by == WEBHOOK),
+        **({"routed": "false"} if by == POLICY else {}),
+    }
+    shipped = policies.policies("warnings.yaml", arena, settings)
+    for document in shipped:
+        document["metadata"]["name"] += f"-{by}"
+    shipped[1]["spec"]["policyName"] = shipped[0]["metadata"]["name"]
+    return bound_to(by, shipped)
+
+
 def answers(arena: Arena) -> Iterator[object]:
     """Yield what each of the two answers about a pod and a template with a mistake; empty before it is in force."""
     for by in (POLICY, WEBHOOK):
         yield refusal(arena, by, {GPU: "1"})
         yield warned(arena, template(arena, by, {GPU: "1"}))
+        yield warned(arena, pod(arena, by, {GPU: "0"}))
 
 
 def pod(arena: Arena, by: str, requests: dict[str, str], **fields: Any) -> Manifest:
@@ -245,7 +276,9 @@ SPLIT = [
     [
         pytest.param({"cpu": "1"}, {}, id="no device"),
         pytest.param({GPU: "20"}, {}, id="a fifth"),
-        pytest.param({GPU: "0"}, {}, id="none"),
+        pytest.param({GPU: "50", NVIDIA: "0", RDMA: "0"}, {}, id="one device, and none of others"),
+        pytest.param({NVIDIA: "0", "nvidia.com/mig-1g.10gb": "1"}, {}, id="an instance, and no card"),
+        pytest.param({GPU: "0"}, {"labels": {"genius/gpu-number": "1"}}, id="by label, and no resource"),
         pytest.param({GPU: "800", RDMA: "1"}, {}, id="eight cards and any NIC"),
         pytest.param({CORE: "50", MEMORY: "1Mi"}, {}, id="the least memory"),
         pytest.param({SHARED: "2", RATIO: "150"}, {}, id="spread"),
@@ -253,7 +286,18 @@ SPLIT = [
         pytest.param({}, {"labels": {"genius/gpu-number": "1"}}, id="by label"),
         pytest.param({NVIDIA: "2"}, {"annotations": {TOPOLOGY: "pcie", TOPOLOGY_POLICY: "preferred"}}, id="topology"),
         pytest.param({NVIDIA: "1"}, {"annotations": {"scheduling.koordinator.sh/other": "{"}}, id="Koordinator's own"),
-        pytest.param({GPU: "1", MEMORY: "20"}, {"schedulerName": "volcano"}, id="another scheduler's"),
+        pytest.param(
+            {KOORDINATOR + "gpu": "1", NVIDIA: "0"},
+            {"schedulerName": "volcano", "annotations": {KOORDINATOR + "gpu-model": "*A100*"}},
+            id="another scheduler's",
+        ),
+        pytest.param({NVIDIA: "1"}, {"schedulerName": "north-scheduler"}, id="another scheduler with a similar name"),
+        pytest.param(
+            {NVIDIA: "1"},
+            annotated(**{f"scheduling.koordinator.sh/{name}": "" for name in OTHERS_OF_KOORDINATOR}),
+            id="Koordinator's other names",
+        ),
+        pytest.param({GPU: "1", MEMORY: "20"}, {"schedulerName": "koord-scheduler"}, id="a trusted scheduler's"),
     ],
 )
 def test_what_is_valid_passes_without_a_word(
@@ -269,6 +313,8 @@ def test_what_is_valid_passes_without_a_word(
 def test_templates_of_all_workloads_are_read(arena: Arena, by: str, kind: str) -> None:
     [warning] = warned(arena, template(arena, by, {MEMORY: "20"}, kind))
     assert "; did you mean 20Gi?" in warning
+    [warning] = warned(arena, template(arena, by, {}, kind, containers=[overcommitted("a", gpu=("100", "800"))]))
+    assert warning.endswith("did you mean 800 in both?")
 
 
 @pytest.mark.parametrize("by", [POLICY, WEBHOOK])
@@ -326,6 +372,109 @@ def test_doubts_are_warnings_on_pods_and_templates(
         assert text.startswith(warning)
 
 
+def overcommitted(name: str, **amounts: tuple[str, str]) -> Manifest:
+    """Return a container with (requests, limits) of each `kubernetes.io/` resource."""
+    of = [{f"kubernetes.io/{key.replace('_', '-')}": both[index] for key, both in amounts.items()} for index in (0, 1)]
+    return {"name": name, "image": "none", "resources": {"requests": of[0], "limits": of[1]}}
+
+
+WARNED_BY_POLICY = [
+    pytest.param(
+        {},
+        {"containers": [overcommitted("main", gpu=("100", "800"))]},
+        "container main: kubernetes.io/gpu: 100 in requests and 800 in limits; "
+        "Berth allocates what is requested; did you mean 800 in both?",
+        id="limits above requests",
+    ),
+    pytest.param(
+        {},
+        {
+            "containers": [overcommitted("a", gpu_core=("50", "50"), gpu_memory=("512Mi", "20Gi"))],
+            "initContainers": [overcommitted("b", rdma=("1", "100"))],
+        },
+        "container b: kubernetes.io/rdma: 1 in requests and 100 in limits; "
+        "Berth allocates what is requested; did you mean 100 in both?; "
+        "container a: kubernetes.io/gpu-memory: 512Mi in requests and 20Gi in limits; "
+        "Berth allocates what is requested; did you mean 20Gi in both?",
+        id="limits above requests, in two containers",
+    ),
+    pytest.param(
+        {GPU: "0", NVIDIA: "0"},
+        {},
+        "kubernetes.io/gpu: 0, nvidia.com/gpu: 0 in all containers requests no device",
+        id="an amount of zero in all containers",
+    ),
+    pytest.param(
+        {GPU: "50"},
+        annotated(**{KOORDINATOR + "gpu-model": "*A100*"}),
+        "koordinator.sh/gpu-model: did you mean the annotation berth.dev/gpu-model?",
+        id="a key of Berth under a foreign prefix",
+    ),
+    pytest.param(
+        {GPU: "200"},
+        annotated(**{"berth.io/gpu-topology-policy": "required", "node.koordinator.sh/device-allocate-hint": "{}"}),
+        "berth.io/gpu-topology-policy: did you mean the annotation berth.dev/gpu-topology-policy? "
+        f"node.koordinator.sh/device-allocate-hint: did you mean the annotation {HINT}?",
+        id="two keys under foreign prefixes",
+    ),
+    pytest.param(
+        {GPU: "50"},
+        {"schedulerName": "volcano"},
+        'spec.schedulerName: "volcano" is not Berth\'s, so no device would be allocated for kubernetes.io/gpu; '
+        f"write spec.schedulerName: {names.SCHEDULER} or ",
+        id="a scheduler that is not Berth's",
+    ),
+]
+WARNED_BY_BOTH = [
+    pytest.param(
+        {NVIDIA: "1"},
+        annotated(**{"scheduling.koordinator.sh/device-alocate-hint": "{}"}),
+        f"scheduling.koordinator.sh/device-alocate-hint: did you mean the annotation {HINT}?",
+        id="a misspelt name of another system",
+    ),
+    pytest.param(
+        {GPU: "50"},
+        {"schedulerName": "berth-schedular"},
+        'spec.schedulerName: "berth-schedular"; did you mean berth-scheduler?',
+        id="a misspelt scheduler",
+    ),
+    pytest.param(
+        {NVIDIA: "1"},
+        {"schedulerName": "berht-scheduler"},
+        'spec.schedulerName: "berht-scheduler"; did you mean berth-scheduler?',
+        id="swapped letters of a scheduler",
+    ),
+    pytest.param(
+        {NVIDIA: "1"},
+        {"schedulerName": "berth"},
+        'spec.schedulerName: "berth"; did you mean berth-scheduler?',
+        id="the beginning of a scheduler",
+    ),
+]
+
+
+@pytest.mark.parametrize(("requests", "fields", "warning"), [*WARNED_BY_POLICY, *WARNED_BY_BOTH])
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+def test_what_has_no_effect_is_accepted_with_a_warning(
+    arena: Arena, by: str, requests: dict[str, str], fields: dict[str, Any], warning: str
+) -> None:
+    assert refusal(arena, by, requests, **fields) == ""
+    for manifest in (pod(arena, by, requests, **fields), template(arena, by, requests, **fields)):
+        [text] = warned(arena, manifest)
+        assert warning in text
+
+
+def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_about(arena: Arena) -> None:
+    manifest = template(arena, POLICY, {GPU: "50"}, schedulerName="default-scheduler")
+    [text] = warned(arena, manifest)
+    assert (
+        'spec.schedulerName: "default-scheduler" (also if it is not set) allocates no device for kubernetes.io/gpu; '
+        in text
+    )
+    manifest["metadata"]["labels"][BY] = WEBHOOK
+    assert warned(arena, manifest) == []
+
+
 @pytest.mark.parametrize("by", [POLICY, WEBHOOK])
 def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     amounts = {GPU: "50", RDMA: "50", "koordinator.sh/fpga": "50", "cpu": "1"}
@@ -333,6 +482,11 @@ def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     assert refusal(arena, by, {}, containers=containers) == ""
     containers[-1] = {**containers[-1], "resources": {"limits": {**amounts, RDMA: "0.5"}}}
     assert "; did you mean 50?" in refusal(arena, by, {}, containers=containers)
+    containers = [overcommitted(f"c{number}", gpu=("2", "2" if number else "100")) for number in range(100)]
+    annotations = {f"a.b/gpu-modle-{number}": "" for number in range(1000)} | {"koordinator.sh/movable": "true"}
+    excess, misspelt = warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations))
+    assert excess.endswith("did you mean 100 in both?")
+    assert misspelt.endswith("did you mean the annotation berth.dev/movable?")
 
 
 def test_a_template_that_will_be_routed_to_berth_is_read(arena: Arena) -> None:

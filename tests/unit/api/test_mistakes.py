@@ -248,6 +248,34 @@ def test_names_that_pods_have_are_accepted() -> None:
 
 
 @pytest.mark.parametrize(
+    ("requests", "limits", "question"),
+    [
+        pytest.param(
+            {GPU: "100"},
+            {GPU: "800"},
+            f"container a: {GPU}: 100 in requests and 800 in limits; "
+            "Berth allocates what is requested; did you mean 800 in both?",
+            id="cards",
+        ),
+        pytest.param(
+            {CORE: "50", MEMORY: "512Mi", "cpu": "1"},
+            {CORE: "50", MEMORY: "1Gi", "cpu": "2"},
+            f"container a: {MEMORY}: 512Mi in requests and 1Gi in limits; "
+            "Berth allocates what is requested; did you mean 1Gi in both?",
+            id="memory",
+        ),
+        pytest.param({GPU: "100", RDMA: "1k"}, {GPU: "100", RDMA: "1000"}, "", id="equal"),
+        pytest.param({GPU: "100"}, {}, "", id="no limits"),
+        pytest.param({GPU: "100"}, {RDMA: "100"}, "", id="limits are the requests that are left out"),
+    ],
+)
+def test_limits_above_requests_are_a_question(requests: dict[str, str], limits: dict[str, str], question: str) -> None:
+    waiting = pod(containers=[{"name": "a", "resources": {"requests": requests, "limits": limits}}])
+    assert pods.pending(waiting).request.excess == question
+    assert pods.pending(waiting).error == ""
+
+
+@pytest.mark.parametrize(
     ("name", "question"),
     [
         pytest.param(

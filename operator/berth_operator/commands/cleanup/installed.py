@@ -76,7 +76,7 @@ def policies() -> tuple[Item, ...]:
     mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
     fence = ["berth-fence-marked", "berth-fence-epoch"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-operator-writes"]
-    validating = [*fence, *limits, "berth-unscheduled"]
+    validating = [*fence, *limits, "berth-unscheduled", "berth-warnings"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),

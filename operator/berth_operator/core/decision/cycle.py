@@ -281,9 +281,8 @@ def _hint(fleet: Fleet, request: PodRequest) -> str:
     extended = [name for name, _ in request.resources if "/" in name and not is_device(name, fleet.kinds)]
     offered = [name for name in fleet.resources if fleet.total(name)[fleet.present].any()] if extended else []
     unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
-    if not unknown or not offered:
-        return request.devices.hint
-    return " ".join(filter(None, (request.devices.hint, nearest.hint(unknown, offered, fleet.kinds))))
+    near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
+    return " ".join(filter(None, (request.devices.hint, request.excess, near)))
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, *notes: str) -> str:

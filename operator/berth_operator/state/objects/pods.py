@@ -232,6 +232,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         unsupported=tuple(_unsupported(spec, total, devices)),
         uninjected=injection.lacking(spec, labels),
         limits=limits.of_pod(spec, containers, labelled=devices.labelled),
+        excess=request.mistakes.excess(spec),
     )
 
 
