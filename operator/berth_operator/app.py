@@ -59,7 +59,12 @@ class App:
     ) -> None:
         self._settings, self._client, self._election = settings, client, election
         self._configured = Configured(settings=settings, first=configuration, plugins=plugins)
-        self._reporter = Reporter(api=client, instance=settings.identity, clock=time.monotonic)
+        self._reporter = Reporter(
+            api=client,
+            instance=settings.identity,
+            clock=time.monotonic,
+            state_changed_at=lambda: self._cluster.changed_at,
+        )
         self._marks = Marks(asyncio.get_running_loop())
         self._attempts = Attempts(clock=time.monotonic)
         self._notifier = Notifier(reporter=self._reporter, attempts=self._attempts, mark=self._marks.mark)

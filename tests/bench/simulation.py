@@ -111,9 +111,9 @@ class Simulation:
         """Decide all active pods, as the scheduling loop does."""
         while isinstance(pod := self._queue.pop(self._now), PendingPod):
             if (parked := self._queue.parked_failure(pod)) is not None:
-                self._queue.park(pod, parked, self._waker.version)
+                self._queue.park(pod, parked)
             elif (failure := self._place(pod)) is not None:
-                self._queue.park(pod, failure, self._waker.version)
+                self._queue.park(pod, failure)
 
     def _place(self, pod: PendingPod) -> Failure | None:
         began = time.perf_counter()

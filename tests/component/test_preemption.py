@@ -6,6 +6,7 @@ import copy
 import pytest
 
 from berth_client.errors import Unreachable
+from berth_operator.binding.review import CALM
 from tests.builders import NVIDIA, Raw, charge, node, pod, waiting, whole
 from tests.component.world import World, refusal
 
@@ -297,7 +298,7 @@ async def test_a_pod_that_could_preempt_nothing_preempts_after_a_pod_above_it_wa
         looks = world.fleet.looks
         world.hold(pod("passing", on="node"))
         world.delete("passing")
-        await asyncio.sleep(1)
+        await asyncio.sleep(CALM / 2)  # then the reasons are reviewed, whatever the change
         # Evicting a pod with a lower priority would not help.
         assert world.fleet.looks == looks
         world.delete("above")

@@ -248,7 +248,9 @@ class World:
         **of_cluster: Any,
     ) -> None:
         self.api = api or Api()
-        self.reporter = Reporter(api=self.api, instance="me", clock=now)
+        self.reporter = Reporter(
+            api=self.api, instance="me", clock=now, state_changed_at=lambda: self.cluster.changed_at
+        )
         self.attempts = Attempts(clock=now)
         self.notifier = Notifier(reporter=self.reporter, attempts=self.attempts, mark=lambda _kind, _name: None)
         self.fleet = CountingFleet(kinds=kinds_of(plugins))
@@ -285,6 +287,7 @@ class World:
             term=lambda: self.term,
             work=self.notifier.work,
             wall=lambda: EPOCH + now(),
+            cpu=now,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

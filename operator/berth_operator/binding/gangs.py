@@ -86,7 +86,7 @@ class GangBinder:
             gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)
-            self._cluster.queue.park(gang, outcome, self._cluster.version)
+            self._cluster.queue.park(gang, outcome)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             return

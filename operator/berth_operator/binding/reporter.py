@@ -6,6 +6,7 @@ the status and Events of pods that fit nowhere.
 
 import asyncio
 import hashlib
+import math
 from collections.abc import Callable, Sequence
 
 import structlog
@@ -29,11 +30,25 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Reporter:
     """Composes reports; `EventQueue` and `WaitingPods` write them when binds leave time for it."""
 
-    def __init__(self, *, api: Api, instance: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        *,
+        api: Api,
+        instance: str,
+        clock: Callable[[], float],
+        state_changed_at: Callable[[], float] = lambda: -math.inf,
+    ) -> None:
+        """Create a reporter; `state_changed_at` returns when something last changed that may change reasons."""
         self.in_flight_binds = InFlightBinds()
         """Counts the binds in flight, which reports let go first."""
         self._events = EventQueue(api=api, instance=instance, in_flight_binds=self.in_flight_binds, clock=clock)
-        self._waiting = WaitingPods(api=api, instance=instance, in_flight_binds=self.in_flight_binds, clock=clock)
+        self._waiting = WaitingPods(
+            api=api,
+            instance=instance,
+            in_flight_binds=self.in_flight_binds,
+            clock=clock,
+            state_changed_at=state_changed_at,
+        )
 
     @property
     def waiting(self) -> int:

@@ -1,8 +1,13 @@
-"""Decide parked pods again from time to time, so that their status shows current reasons.
+"""Decide parked pods again, so that their status shows current reasons.
 
 A pod is woken only by changes that may help it. Other changes can still make its reason out of date: a full node is
-added, or a node is tainted. After a change, each parked class is woken once, one class at a time, and only while the
-active queue is empty. Reviews take a twentieth of the loop's time at most.
+added, or a node is tainted. So each parked class is woken once after the changes, the longest parked first, one class
+at a time, and only while the active queue is empty: as soon as nothing has changed for `CALM` seconds, or every
+`INTERVAL` seconds while the changes go on.
+
+What is measured is the CPU time that deciding these classes takes, nothing between them. It may take a twentieth of the
+loop's time. What is not used is saved, up to `MAX_SAVED` seconds, of which `KEPT` are only used while nothing changes:
+enough to decide a thousand classes at once when a storm of changes has ended.
 """
 
 from collections.abc import Hashable
@@ -10,13 +15,19 @@ from typing import Final
 
 from berth_operator.state.cache.cluster import Cluster
 
+CALM: Final = 0.3
+"""Seconds without a change after which the reasons are reviewed at once."""
 INTERVAL: Final = 4.0
-"""Seconds between the starts of two reviews."""
+"""Seconds between the starts of two reviews while the state keeps changing."""
 SHARE: Final = 20.0
-"""The pause before the next class, as a multiple of the time that deciding the last one took."""
+"""The loop's time, as a multiple of the time that reviews may take."""
+MAX_SAVED: Final = 0.5
+"""Seconds of deciding that are saved for later at most."""
+KEPT: Final = 0.25
+"""Seconds of these that are not used while the state keeps changing."""
 MIN_PAUSE: Final = 0.005
 MAX_PAUSE: Final = 10.0
-"""Seconds between two classes."""
+"""Seconds until the next class, once the time is used up."""
 
 
 class Review:
@@ -27,36 +38,64 @@ class Review:
         self._version = cluster.version
         self._classes: list[Hashable] = []
         """Classes that were parked before the last change and are still to be woken."""
-        self._next_review = self._next_class = cluster.clock()
-        self._woken_at: float | None = None
-        """When the last class was woken; None once it has been decided."""
+        self._woken: set[Hashable] = set()
+        """Classes whose decisions are being measured."""
+        self._next_review = self._saved_at = cluster.clock()
+        self._saved = MAX_SAVED
+        """Seconds of deciding that are left at `_saved_at`; negative if too many were used."""
 
     def wakes_one(self) -> bool:
         """Wake a class if one is due, and return whether one was; call it while the active queue is empty."""
+        self._woken.clear()
         now = self._cluster.clock()
-        if self._woken_at is not None:
-            pause = SHARE * (now - self._woken_at)
-            self._next_class = now + min(MAX_PAUSE, max(MIN_PAUSE, pause))
-            self._woken_at = None
-        if now < self._next_class or not (self._classes or self._begins(now)):
+        if self._pause(now) or not (self._classes or self._begins(now)):
             return False
-        self._woken_at = now
-        self._cluster.queue.wake_class(self._classes.pop())
+        self._wake(self._classes.pop())
         return True
+
+    def renew(self, class_key: Hashable) -> None:
+        """Wake a class whose failure is too old for a pod that joins it, if there is time for it."""
+        if not self._pause(self._cluster.clock()):
+            self._wake(class_key)
+
+    def spend(self, class_key: Hashable, seconds: float) -> None:
+        """Record how long a unit took to decide."""
+        if class_key in self._woken:
+            self._saved = max(self._saved - seconds, -MAX_PAUSE / SHARE)
 
     def due_in(self) -> float:
         """Return the seconds until a class may be due; infinity if nothing has changed."""
+        now = self._cluster.clock()
         if self._classes:
-            return self._next_class - self._cluster.clock()
+            return self._pause(now)
         if self._version == self._cluster.version:
             return float("inf")
-        return max(self._next_review, self._next_class) - self._cluster.clock()
+        return max(self._begins_at() - now, self._pause(now))
+
+    def _wake(self, class_key: Hashable) -> None:
+        self._woken.add(class_key)
+        self._cluster.queue.wake_class(class_key)
+
+    def _pause(self, now: float) -> float:
+        """Return the seconds until there is time to decide a class; 0 if there is."""
+        self._saved = min(MAX_SAVED, self._saved + (now - self._saved_at) / SHARE)
+        self._saved_at = now
+        until_calm = max(0.0, self._cluster.changed_at + CALM - now)
+        return min(_until_left(self._saved - KEPT), max(until_calm, _until_left(self._saved)))
+
+    def _begins_at(self) -> float:
+        return min(self._next_review, self._cluster.changed_at + CALM)
 
     def _begins(self, now: float) -> bool:
         """Begin a review if anything has changed since the last one; return whether there are classes to wake."""
-        if now < self._next_review or self._version == self._cluster.version:
+        if self._version == self._cluster.version or now < self._begins_at():
             return False
         self._version, self._next_review = self._cluster.version, now + INTERVAL
         # The longest parked comes first, from the end of the list.
         self._classes = self._cluster.queue.parked_before(self._version)[::-1]
         return bool(self._classes)
+
+
+def _until_left(saved: float) -> float:
+    """Return the seconds until some time is saved; 0 if some is."""
+    return 0.0 if saved > 0.0 else max(MIN_PAUSE, -SHARE * saved)

@@ -61,10 +61,15 @@ class Scheduler:
         term: Callable[[], int | None],
         work: asyncio.Event,
         wall: Callable[[], float] = time.time,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
-        """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970."""
+        """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970.
+
+        `cpu` are the seconds of CPU time of the loop's thread.
+        """
         self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
+        self._cpu = cpu
         self._review, self._work, self._attempts = Review(cluster), work, attempts
         self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
@@ -129,11 +134,12 @@ class Scheduler:
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
-            unit = self._cluster.queue.pop(self._cluster.clock())
+            unit, began = self._cluster.queue.pop(self._cluster.clock()), self._cpu()
             if unit is None or not self._schedule(unit, term):
                 self._binds.release()
             if unit is None:
                 return False
+            self._review.spend(unit.class_key, self._cpu() - began)
             if self._cluster.clock() >= ends_at:
                 break
         return True
@@ -174,6 +180,8 @@ class Scheduler:
     def _schedule_pod(self, pod: PendingPod, term: int) -> bool:
         """Decide one pod, assume the placement and start to bind it; return whether a bind was started."""
         self._attempts.begin((pod,))
+        if self._cluster.queue.is_outdated(pod):
+            self._review.renew(pod.class_key)
         parked = self._cluster.queue.parked_failure(pod)
         outcome = parked or self._decide(pod)
         if isinstance(outcome, Failure):
@@ -182,7 +190,7 @@ class Scheduler:
                 outcome = self._reserver.explained(pod, outcome, self._policy(pod.scheduler))
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
-            self._cluster.queue.park(pod, outcome, self._cluster.version)
+            self._cluster.queue.park(pod, outcome)
             self._reporter.unschedulable(pod, self._reserver.annotated(pod, outcome))
             return False
         self._attempts.decided(pod)

@@ -4,18 +4,24 @@ Each pod has one record of what is to be written, and at most one write in fligh
 anything in the cluster changes, so writes are held back:
 
 * the first reason is written as soon as the bucket allows, before any later one;
-* another reason is written once it has stood for `SETTLE` seconds, or after `MAX_HOLD` seconds of change, and
-  `QUIET` seconds after the last write of this pod;
+* another reason is written `SETTLE` seconds after the last change, both of the reason and of the state that it was
+  decided on. A pod has `CREDIT` such writes and gets a new one every `REFILL` seconds; without one, `LONG_SETTLE`
+  seconds must have passed, so that a state that changes every few seconds does not cost a write each time;
+* if the state never stands still, a reason is written once it has stood for `STABLE` seconds, or after `MAX_HOLD`
+  seconds of change, and `QUIET` seconds after the last write of this pod;
 * a changed spec or nominated node is written at once, and so is that the pod is no longer `Unschedulable`, because
   autoscalers add nodes for that reason.
 
 A failed write is retried as long as the pod waits, so conditions end up with the current reason.
 
 Events form series as in client-go's recorder: the second occurrence and, when the series ends, the last count are
-written; those between are only counted. There is one record for each waiting pod and nothing else that grows.
+written; those between are only counted. Conditions are written before Events. There is one record for each waiting pod
+and nothing else that grows.
 """
 
 import asyncio
+import contextlib
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -39,15 +45,24 @@ WRITERS: Final = 16
 PATIENCE: Final = 0.25
 """Seconds that a report lets binds go first; a pod's first report should come within one second."""
 QUIET: Final = 10.0
-"""Seconds between two reports of a pod."""
-SETTLE: Final = 3.0
-"""Seconds for which a changed reason must last before it is written, so that flapping costs no writes."""
+"""Seconds between two reports of a pod while the state keeps changing."""
+SETTLE: Final = 0.5
+"""Seconds for which reason and state must not have changed before another reason is written."""
+LONG_SETTLE: Final = 2.5
+"""The same for a pod that has no credit left."""
+CREDIT: Final = 4
+"""Writes after `SETTLE` seconds that a pod may have in quick succession."""
+REFILL: Final = 30.0
+"""Seconds after which a pod may have one more."""
+STABLE: Final = 5.0
+"""Seconds for which a reason must last while the state keeps changing: more than `review.INTERVAL`, so that it was
+decided twice."""
 MAX_HOLD: Final = 30.0
 """Seconds after which a changed reason is written even if it keeps changing."""
 SERIES: Final = 360.0
 """Seconds that a series of Events lasts, like client-go's `finishTime`."""
-CHECK_SECONDS: Final = 0.5
-"""Seconds between two checks of the reports that are held back."""
+MIN_PAUSE: Final = 0.01
+"""Seconds between two looks at the reports that are held back, at least."""
 MAX_RETRY: Final = 60.0
 """Seconds between two attempts at a report that fails."""
 
@@ -113,12 +128,17 @@ class _Record:
     reported_at: float = -math.inf
     changed_at: float = -math.inf
     """When the reason last changed."""
+    decided_at: float = -math.inf
+    """When the reason was last decided, changed or not."""
     differs_since: float = -math.inf
     """When the reason began to differ from the written one."""
     series: dict[str, _Series] = field(default_factory=dict)
     """Event reason -> its series: at most one for each `Reason.event`."""
     counted: str = ""
     """The message that the series counted last."""
+    credit: float = CREDIT
+    """Writes after `SETTLE` seconds that were left at `credit_at`."""
+    credit_at: float = -math.inf
     failures: int = 0
     retry_at: float = -math.inf
     in_flight: bool = False
@@ -137,16 +157,28 @@ class _Record:
         written = self.written_reason, self.written, self.generation
         return (self.reason.condition, self.reason.message, self.pod.generation) != written
 
-    def due(self) -> float:
-        """Return when the next write may be sent; infinity if there is none."""
-        return max(self.retry_at, min(self._status_due(), *(each.due() for each in self.series.values()), math.inf))
+    def events_due(self) -> float:
+        """Return when the next count of Events may be written; infinity if there is none."""
+        return max(self.retry_at, min((each.due() for each in self.series.values()), default=math.inf))
 
-    def _status_due(self) -> float:
+    def status_due(self, state_changed_at: float) -> float:
+        """Return when the status may be written; infinity if it states all, or waits for another decision."""
         if self.nominated_node is not None or (self.differs and self._is_urgent):
-            return -math.inf
+            return self.retry_at
         if not self.differs:
             return math.inf
-        return max(self.reported_at + QUIET, min(self.changed_at + SETTLE, self.differs_since + MAX_HOLD))
+        return max(self.retry_at, min(self._due_if_settled(state_changed_at), self._due_if_unsettled()))
+
+    def _due_if_settled(self, state_changed_at: float) -> float:
+        """Return when to write a reason of the current state; infinity if it was decided on an older one."""
+        if self.decided_at < state_changed_at:
+            return math.inf
+        settled_since = max(state_changed_at, self.changed_at)
+        has_credit_at = self.credit_at + (1.0 - self.credit) * REFILL
+        return min(max(settled_since + SETTLE, has_credit_at), settled_since + LONG_SETTLE)
+
+    def _due_if_unsettled(self) -> float:
+        return max(self.reported_at + QUIET, min(self.changed_at + STABLE, self.differs_since + MAX_HOLD))
 
     @property
     def _is_urgent(self) -> bool:
@@ -157,11 +189,18 @@ class _Record:
 
     def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
         """Set the pod's current reason."""
-        differed, self.pod = self.differs, pod
+        differed, self.pod, self.decided_at = self.differs, pod, now
         if self.reason != reason:
             self.reason, self.changed_at = reason, now
         if self.differs and not differed:
             self.differs_since = now
+
+    def written_at(self, now: float) -> None:
+        """Record that the condition was written."""
+        # A reason that changed during the write counts as different from now on.
+        self.reported_at = self.differs_since = now
+        self.credit = max(0.0, min(CREDIT, self.credit + (now - self.credit_at) / REFILL) - 1.0)
+        self.credit_at = now
 
     def count(self, now: float) -> None:
         """Count the reason as an Event, once for each time that it is reported."""
@@ -186,16 +225,32 @@ class _Record:
 class WaitingPods:
     """The records of all waiting pods, and the tasks that write them."""
 
-    def __init__(self, *, api: Api, instance: str, in_flight_binds: InFlightBinds, clock: Callable[[], float]) -> None:
-        self._api, self._instance, self._in_flight_binds, self._clock = api, instance, in_flight_binds, clock
+    def __init__(
+        self,
+        *,
+        api: Api,
+        instance: str,
+        in_flight_binds: InFlightBinds,
+        clock: Callable[[], float],
+        state_changed_at: Callable[[], float],
+    ) -> None:
+        """Create the records; `state_changed_at` returns when something last changed that may change reasons."""
+        self._api, self._instance, self._in_flight_binds = api, instance, in_flight_binds
+        self._clock, self._state_changed_at = clock, state_changed_at
         self._records: dict[str, _Record] = {}
-        """UID -> record of a waiting pod; `_first`, `_again` and `_held` are subsets."""
+        """UID -> record of a waiting pod; `_first`, `_updates` and `_events` are subsets, and `_held` has more UIDs."""
         self._first: dict[str, _Record] = {}
         """Ready for the pod's first report; the longest ready comes first."""
         self._updates: dict[str, _Record] = {}
-        """Ready for a later report."""
-        self._held: dict[str, _Record] = {}
-        """Due later."""
+        """Ready for a later status."""
+        self._events: dict[str, _Record] = {}
+        """Ready for Events alone."""
+        self._held: dict[str, float] = {}
+        """UID -> when the record is due, if that is later."""
+        self._dues: list[tuple[float, str]] = []
+        """Heap of (when it is due, UID); entries are skipped if the record is no longer held until then."""
+        self._sooner = asyncio.Event()
+        """Set when another record is the first that is due."""
         self._ready = asyncio.Event()
         self._turn = asyncio.Lock()
         """Held by the task that takes the next record."""
@@ -222,7 +277,7 @@ class WaitingPods:
 
     def dismiss(self, uid: str) -> None:
         """Drop the record of a pod that no longer waits."""
-        for records in (self._records, self._first, self._updates, self._held):
+        for records in (self._records, self._first, self._updates, self._events, self._held):
             records.pop(uid, None)
 
     def _record(self, pod: PendingPod) -> _Record:
@@ -239,37 +294,67 @@ class WaitingPods:
         uid = record.pod.uid
         if record.in_flight or self._records.get(uid) is not record:
             return
-        due, now = record.due(), self._clock()
-        if due > now:
-            for ready in (self._first, self._updates):
-                ready.pop(uid, None)
-        if due == math.inf:
-            self._held.pop(uid, None)
-        elif due > now:
-            self._held[uid] = record
-        elif uid not in self._first and uid not in self._updates:
+        now, status_due, events_due = self._clock(), self._status_due(record), record.events_due()
+        ready: dict[str, _Record] | None = None
+        if status_due <= now:
+            ready = self._first if record.is_first else self._updates
+        elif events_due <= now:
+            ready = self._events
+        for other in (self._first, self._updates, self._events):
+            if other is not ready:
+                other.pop(uid, None)
+        if ready is None:
+            self._hold(uid, min(status_due, events_due))
+        elif uid not in ready:
             self._held.pop(uid, None)
             record.ready_at = now
-            (self._first if record.is_first else self._updates)[uid] = record
+            ready[uid] = record
             self._ready.set()
+
+    def _status_due(self, record: _Record) -> float:
+        return record.status_due(self._state_changed_at())
+
+    def _hold(self, uid: str, due: float) -> None:
+        """Plan a record again when it is due."""
+        if due == math.inf:
+            self._held.pop(uid, None)
+        elif self._held.get(uid) != due:
+            self._held[uid] = due
+            heapq.heappush(self._dues, (due, uid))
+            if self._dues[0] == (due, uid):
+                self._sooner.set()
+            if len(self._dues) > 2 * len(self._held) + 100:  # most are of pods that wait no more
+                self._dues = [(due, uid) for uid, due in self._held.items()]
+                heapq.heapify(self._dues)
 
     async def _release_held(self) -> None:
         while True:
-            await asyncio.sleep(CHECK_SECONDS)
-            for record in list(self._held.values()):
-                self._plan(record)
+            self._sooner.clear()
+            pause = max(MIN_PAUSE, self._dues[0][0] - self._clock()) if self._dues else None
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._sooner.wait()
+            now = self._clock()
+            while self._dues and self._dues[0][0] <= now:
+                due, uid = heapq.heappop(self._dues)
+                if self._held.get(uid) == due:
+                    del self._held[uid]
+                    self._plan(self._records[uid])
 
     async def _next(self, bucket: Bucket) -> _Record:
         """Wait for a ready record and a token; the record is taken last, so that it is the most urgent one."""
         async with self._turn:
             while True:
-                while not (ready := self._first or self._updates):
+                while not (ready := self._most_urgent()):
                     self._ready.clear()
                     await self._ready.wait()
                 await self._in_flight_binds.wait(next(iter(ready.values())).ready_at + PATIENCE - self._clock())
                 await asyncio.sleep(bucket.delay())
-                if ready := self._first or self._updates:
+                if ready := self._most_urgent():
                     return ready.pop(next(iter(ready)))
+
+    def _most_urgent(self) -> dict[str, _Record]:
+        return self._first or self._updates or self._events
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -285,11 +370,10 @@ class WaitingPods:
         while True:
             record = await self._next(bucket)
             record.in_flight = True
-            record.count(self._clock())
             try:
                 await self._write_status(record)
-                # Another pod's first condition is more urgent than an Event, which is then written later.
-                if not self._first:
+                # Another pod's condition is more urgent than an Event, which is then written later.
+                if not (self._first or self._updates):
                     await self._write_events(record)
             except CallError as error:
                 self._failed(record, error)
@@ -299,6 +383,10 @@ class WaitingPods:
             self._plan(record)
 
     async def _write_status(self, record: _Record) -> None:
+        """Write the status, unless the state has changed since the record was ready."""
+        if self._status_due(record) > (now := self._clock()):
+            return
+        record.count(now)
         pod, reason, nominated_node = record.pod, record.reason, record.nominated_node
         if not (status := record.patch()):
             return
@@ -310,8 +398,7 @@ class WaitingPods:
         if reason is not None and "conditions" in status:
             record.written, record.written_reason = reason.message, reason.condition
             record.generation = pod.generation
-            # A reason that changed during the write counts as different from now on.
-            record.reported_at = record.differs_since = self._clock()
+            record.written_at(self._clock())
 
     async def _write_events(self, record: _Record) -> None:
         """Write the counts that are due, unless the pod no longer waits."""

@@ -131,6 +131,10 @@ class Queue(Generic[U]):
         self._parked: dict[Hashable, Parked[U]] = {}
         self.incoming: defaultdict[tuple[str, ...], int] = defaultdict(int)
         """(queue, event) -> number of pods that the event moved into the queue, in kube-scheduler's words."""
+        self.version = 0
+        """Counts the changes that may change why a unit waits; nominations do not count."""
+        self._activated_at: dict[str, int] = {}
+        """UID -> version at which the unit became active; until it is parked, backs off or is removed."""
         self._awaited = 0
         """A superset of the changes that parked units wait for, to ignore the many other changes quickly."""
 
@@ -156,6 +160,7 @@ class Queue(Generic[U]):
         if unit is None:
             return
         self._is_active.pop(uid, None)
+        self._activated_at.pop(uid, None)
         self._due.pop(uid, None)
         self._tries.pop(uid, None)
         self._unpark(unit)
@@ -175,12 +180,18 @@ class Queue(Generic[U]):
         parked = self._parked.get(unit.class_key)
         return parked.failure if parked else None
 
-    def park(self, unit: U, failure: Failure, version: int = 0) -> None:
+    def is_outdated(self, unit: U) -> bool:
+        """Return whether the failure with which a popped unit's class is parked is older than the unit's activation."""
+        parked = self._parked.get(unit.class_key)
+        return parked is not None and parked.version < self._activated_at.get(unit.uid, 0)
+
+    def park(self, unit: U, failure: Failure) -> None:
         """Park a unit until a change may help; its class may have changed since `pop`."""
         self._units[unit.uid] = unit
+        self._activated_at.pop(unit.uid, None)
         if (parked := self._parked.get(unit.class_key)) is None:
             requests = tuple(dict.fromkeys(unit.requests))
-            parked = self._parked[unit.class_key] = Parked[U](failure, requests, version)
+            parked = self._parked[unit.class_key] = Parked[U](failure, requests, self.version)
         parked.units[unit.uid] = unit
         self._awaited |= parked.bits
         self.incoming[event_labels.UNSCHEDULABLE, event_labels.ATTEMPT_FAILURE] += unit.size
@@ -189,6 +200,7 @@ class Queue(Generic[U]):
         """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
         if (current := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
+            self._activated_at.pop(unit.uid, None)
             self._unpark(current)
         self._units[unit.uid] = unit
         tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
@@ -252,6 +264,7 @@ class Queue(Generic[U]):
     def _activate(self, unit: U, event: str) -> None:
         if unit.uid not in self._is_active:
             order = self._is_active[unit.uid] = order_of(unit)
+            self._activated_at[unit.uid] = self.version
             heapq.heappush(self._active, (order, unit.uid))
             self.incoming[event_labels.ACTIVE, event] += unit.size
 

@@ -105,7 +105,7 @@ class Cluster:
     def _create_queue(self, pending: dict[str, PendingPod]) -> None:
         self.queue: Queue[PendingPod | Gang] = Queue()
         self.gang_tracker = GangTracker(timeout=self.gang_timeout)
-        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=self.listener)
+        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=self.listener, clock=self.clock)
         self.nominator = Nominator(
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
@@ -157,6 +157,11 @@ class Cluster:
     def version(self) -> int:
         """Return a counter of the changes that may change why a pod waits."""
         return self.waker.version
+
+    @property
+    def changed_at(self) -> float:
+        """Return when something last changed that may change why a pod waits, by `clock`; -inf if nothing has."""
+        return self.waker.changed_at
 
     @property
     def gated(self) -> int:

@@ -1,6 +1,8 @@
 """Wakes parked pods on events that may help them."""
 
-from collections.abc import Iterable
+import math
+import time
+from collections.abc import Callable, Iterable
 
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import WithoutLowerPriority
@@ -19,10 +21,17 @@ Unit = PendingPod | Gang
 class Waker:
     """Moves units to the active queue, and calls the listener when one may be decided."""
 
-    def __init__(self, *, fleet: Fleet, queue: Queue[Unit], listener: Listener) -> None:
-        self._fleet, self._queue, self._listener = fleet, queue, listener
-        self.version = 0
-        """Counts the changes that may change why a pod waits; nominations do not count."""
+    def __init__(
+        self, *, fleet: Fleet, queue: Queue[Unit], listener: Listener, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fleet, self._queue, self._listener, self._clock = fleet, queue, listener, clock
+        self.changed_at = -math.inf
+        """When something last changed that may change why a pod waits."""
+
+    @property
+    def version(self) -> int:
+        """Return a counter of the changes that may change why a pod waits; nominations do not count."""
+        return self._queue.version
 
     def put(self, unit: Unit) -> None:
         """Put a unit into the queue, or update it there."""
@@ -36,30 +45,28 @@ class Waker:
 
     def record_change(self) -> None:
         """Record a change that wakes no pod, but may change why pods wait."""
-        self.version += 1
+        self._queue.version += 1
+        self.changed_at = self._clock()
+        self._listener.work_ready()  # even if no pod wakes, the reasons are reviewed
 
     def changed(self, change: Change) -> None:
         """Wake the pods that a change may help."""
-        self.version += 1
+        self.record_change()
         self._queue.wake(change)
-        self._listener.work_ready()
 
     def changed_for(self, change: Change, hint: Hint[Unit]) -> None:
         """Wake the pods that wait for a change, if the queueing hint finds that it may help them."""
-        self.version += 1
-        if self._queue.wake(change, hint):
-            self._listener.work_ready()
+        self.record_change()
+        self._queue.wake(change, hint)
 
     def happened(self, event: ClusterEvent) -> None:
         """Wake the pods that an event may help."""
-        self.version += 1
+        self.record_change()
         if not self._queue.awaits(event.change):
             return
         # Without the node's nominees: their kept capacity must not hide the event from them or from higher priorities.
         with self._fleet.without(self._nominees(event.node)):
-            woken = self._queue.wake(event.change, EventHint(self._fleet, event))
-        if woken:
-            self._listener.work_ready()
+            self._queue.wake(event.change, EventHint(self._fleet, event))
 
     def memory_measured(self, nodes: Iterable[str]) -> None:
         """Wake the pods that wait for measured memory and may fit now on these nodes, which have more of it free."""

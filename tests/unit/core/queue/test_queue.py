@@ -166,6 +166,22 @@ def test_the_first_failure_of_a_class_is_that_of_its_siblings() -> None:
     assert queue.parked_failure(waiting("other", {GPU: 50})) is None
 
 
+def test_a_failure_is_outdated_for_a_pod_that_came_after_a_later_change() -> None:
+    queue = parked(waiting("a"))
+    queue.put(waiting("b"))
+    queue.version += 1
+    queue.put(waiting("c"))
+    before, after = queue.pop(0.0), queue.pop(0.0)
+    assert before is not None
+    assert after is not None
+    assert not queue.is_outdated(before)
+    assert queue.is_outdated(after)
+    queue.wake_class(after.class_key)
+    assert not queue.is_outdated(after)
+    queue.park(after, failure())
+    assert not queue.is_outdated(after)
+
+
 def test_pods_of_different_schedulers_share_no_failure() -> None:
     queue = filled(waiting("a"), waiting("b", scheduler="other"))
     first = queue.pop(0.0)
