@@ -402,7 +402,7 @@ def test_selectors(selector: Any, count: int, expected: tuple[int, ...] | None) 
 def test_no_card_with_such_labels_is_reported() -> None:
     hint = '{"gpu": {"selector": {"matchLabels": {"rack": "z"}}}}'
     message = reason(machine(LABELLED), asks({NVIDIA: 1}, annotations={names.ALLOCATE_HINT: hint}))
-    assert message == "node(s) have too few healthy GPUs that match the pod's device selector (1 requested)"
+    assert message == "node(s) have too few healthy GPUs that match the pod's device selector rack=z (1 requested)"
 
 
 @pytest.mark.parametrize(
