@@ -17,6 +17,7 @@ MAX_LENGTH: Final = 64
 _FORM: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3}))?"
 )
+_BYTES: Final = ("memory", "ephemeral-storage", "gpu-memory", "kubernetes.io/gpu-memory", "koordinator.sh/gpu-memory")
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _MULTIPLES: Final = tuple((suffix, power) for suffix, power in reversed(_DECIMAL.items()) if power > 0)
@@ -66,6 +67,13 @@ def shortest_bytes(value: int) -> str:
     binary = format_bytes(value)
     decimal = next((f"{value // 10**power}{suffix}" for suffix, power in _MULTIPLES if value % 10**power == 0), binary)
     return min(binary, decimal, key=lambda text: sum(map(str.isdecimal, text)))
+
+
+def of_resource(name: str, amount: int) -> str:
+    """Return an amount as people write it: cpu (thousandths) in cores or as `500m`, bytes in the shortest unit."""
+    if name == "cpu":
+        return f"{amount}m" if amount % 1000 else str(amount // 1000)
+    return shortest_bytes(amount) if name in _BYTES else str(amount)
 
 
 @lru_cache(maxsize=4096)

@@ -4,13 +4,11 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Final
 
-from berth_api import names
 from berth_api.allocation import short
-from berth_api.resources import CPU, MEMORY, quantity
+from berth_api.resources import quantity
 
 UNITS: Final = (("d", 86400), ("h", 3600), ("m", 60), ("s", 1))
 GI: Final = 2**30
-BYTES: Final = (names.GPU_MEMORY, MEMORY, "ephemeral-storage")
 
 
 def age(seconds: float) -> str:
@@ -27,13 +25,9 @@ def age(seconds: float) -> str:
 
 def requests(amounts: Mapping[str, int]) -> str:
     """Return amounts without spaces and prefixes: `cpu=500m,gpu-core=50,gpu-memory=40Gi`."""
-    return ",".join(f"{short(name)}={_amount(short(name), amount)}" for name, amount in sorted(amounts.items()))
-
-
-def _amount(name: str, amount: int) -> str:
-    if name == CPU:
-        return f"{amount}m" if amount % 1000 else str(amount // 1000)
-    return quantity.shortest_bytes(amount) if name in BYTES else str(amount)
+    return ",".join(
+        f"{short(name)}={quantity.of_resource(short(name), amount)}" for name, amount in sorted(amounts.items())
+    )
 
 
 def memory(amount: int) -> str:

@@ -14,7 +14,7 @@ from berth_api.request import AMOUNTS, INSTANCE
 from berth_operator.core.allocators import candidates, subdevices
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.reservation import missing_devices
+from berth_operator.core.decision.reservation import lacking_resources, missing_devices
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
@@ -59,15 +59,10 @@ def ranked(fleet: Fleet, request: PodRequest, rows: Mask) -> Indices:
 def lack(fleet: Fleet, row: int, request: PodRequest, policy: Policy) -> Lack | None:
     """Return what a row lacks; None if too many cards are in use to try, or if freeing all of them is no help."""
     what_if = fleet.excerpt(np.array([row]))
-    resources = _missing_resources(what_if, request)
+    resources = lacking_resources(what_if, 0, request)
     _give(what_if, resources)
     cards = _Cards(what_if, request, policy).necessary()
     return None if cards is None else Lack(resources=resources, cards=cards)
-
-
-def _missing_resources(what_if: Fleet, request: PodRequest) -> tuple[tuple[str, int], ...]:
-    left = ((name, int(amount - what_if.left(name)[0])) for name, amount in request.resources)
-    return tuple((name, missing) for name, missing in left if missing > 0)
 
 
 def _give(what_if: Fleet, resources: tuple[tuple[str, int], ...]) -> None:

@@ -10,18 +10,21 @@ fewest missing cards are examined, so that the cost does not grow with the clust
 (docs/decisions/0028-node-reservations.md).
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
+from berth_api.allocation import Grant
+from berth_api.request import Part
 from berth_operator.core import allocators, filters
 from berth_operator.core.allocators import candidates
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
+from berth_operator.core.filters.resources import NAME as RESOURCES
 from berth_operator.core.fleet.arrays.column_cache import ALL
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
@@ -48,6 +51,15 @@ START_SECONDS: Final = 10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class FreeDevices:
+    """How many of the devices of one type that a pod requests are free on its reserved node."""
+
+    type: str
+    free: int
+    requested: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeReservation:
     """What is reserved for a pod, and the pods that have to end first."""
 
@@ -61,6 +73,10 @@ class NodeReservation:
     """When all of them have ended at the latest, as in `core.values.ending`; 0 if there are none."""
     placed: tuple[Charge, ...]
     """All pods of the node at that time."""
+    devices: tuple[FreeDevices, ...] = ()
+    """What is free of each part of the request."""
+    missing: tuple[tuple[str, int], ...] = ()
+    """(resource of the Node, amount) that the node has too little of."""
 
     @property
     def node(self) -> str:
@@ -143,14 +159,15 @@ def missing_devices(fleet: Fleet, request: PodRequest) -> Column:
     """Return how many of the requested devices each row lacks."""
     missing = np.zeros(len(fleet.names), np.int64)
     for part in request.devices.parts:
-        in_subdevices = allocators.in_subdevices(fleet, part)
-        free: Column = (
-            allocators.subdevices_left(fleet, request, part, ALL).sum(axis=1)
-            if in_subdevices
-            else candidates.free(fleet, request, part).sum(axis=1)
-        )
-        missing += np.maximum(part.count - free, 0)
+        missing += np.maximum(part.count - _free_devices(fleet, request, part), 0)
     return missing
+
+
+def _free_devices(fleet: Fleet, request: PodRequest, part: Part) -> Column:
+    """Return how many devices each row has free for a part of a request."""
+    if allocators.in_subdevices(fleet, part):
+        return allocators.subdevices_left(fleet, request, part, ALL).sum(axis=1)
+    return candidates.free(fleet, request, part).sum(axis=1)
 
 
 class _Search:
@@ -225,7 +242,33 @@ class _Search:
             awaited=tuple(sorted(charges, key=lambda each: each.pod)),
             ends=max((each.ends for each in charges), default=0),
             placed=self._on_nodes[place],
+            devices=tuple(self._devices(int(self._rows[place]), grants, charges)),
+            missing=lacking_resources(self._fleet, int(self._rows[place]), self._pod.request),
         )
+
+    def _devices(self, row: int, grants: Sequence[Grant], awaited: Sequence[Charge]) -> Iterator[FreeDevices]:
+        """Yield what is free of each part.
+
+        If there are enough devices, but not where the part needs them (one NUMA node, one partition), those that it
+        would get are counted.
+        """
+        fleet, request = self._fleet, self._pod.request
+        passes = all(bool(each.passes(fleet, request)[row]) for each in self._policy.local if each.NAME != RESOURCES)
+        scattered = not passes and not missing_devices(fleet, request)[row]
+        for part in request.devices.parts:
+            free = int(_free_devices(fleet, request, part)[row])
+            if any(part.type in each.unknown for each in awaited):
+                free = 0
+            elif scattered:
+                held = {each.minor for charge in awaited for each in charge.grants if each.type == part.type}
+                free = sum(each.type == part.type and each.minor not in held for each in grants)
+            yield FreeDevices(type=part.type, free=min(free, part.count), requested=part.count)
+
+
+def lacking_resources(fleet: Fleet, row: int, request: PodRequest) -> tuple[tuple[str, int], ...]:
+    """Return each resource of the Node that a row has too little of, with the missing amount."""
+    missing = ((name, int(amount - fleet.left(name)[row])) for name, amount in request.resources)
+    return tuple((name, amount) for name, amount in missing if amount > 0)
 
 
 def _expected_end(fleet: Fleet, charge: Charge, now: float) -> int:

@@ -1,6 +1,7 @@
 """The sentence about a node reservation in the condition of its pod.
 
     reserved on node-7: 6 of 8 GPUs are free, the rest is held by pod a and 1 pod of another namespace.
+    reserved on node-7: 1 of 1 GPUs are free, 1 cpu is missing and held by pod a.
 
 The next leader reads the node from this sentence, so that the pod keeps it.
 """
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Final
 
+from berth_api.resources import quantity
 from berth_api.values import keys, listing
 from berth_operator.core.allocators import shortage
 from berth_operator.core.decision.reservation import NodeReservation
@@ -24,14 +26,29 @@ _NODE: Final = re.compile(r" reserved on ([a-z0-9.-]{1,253}): \d+ of \d+ ")
 
 def note(reservation: NodeReservation) -> str:
     """Return the sentence about a node reservation; it names no pod of another namespace."""
-    device_type = reservation.request.devices.parts[0].type
-    free, total = _free_devices(reservation, device_type)
-    label = shortage.plural(device_type)
-    text = f"reserved on {reservation.node}: {free} of {total} {label} are free"
+    text = f"reserved on {reservation.node}: {_free(reservation)}"
     if not reservation.awaited:
         return f"{text}."
-    rest = "the rest is" if free < total else "other resources are"
-    return f"{text}, {rest} held by {_holders(reservation)}{_deadline(reservation)}."
+    return f"{text}, {_missing(reservation)} held by {_holders(reservation)}{_deadline(reservation)}."
+
+
+def _free(reservation: NodeReservation) -> str:
+    """Return how many of the devices are free: of the first part, and of others that are not all free."""
+    first, *others = reservation.devices
+    shown = [first, *(each for each in others if each.free < each.requested)]
+    counts = (f"{each.free} of {each.requested} {shortage.plural(each.type)}" for each in shown)
+    return f"{' and '.join(counts)} are free"
+
+
+def _missing(reservation: NodeReservation) -> str:
+    """Return what else the pod waits for, with the verb."""
+    lacks_devices = any(each.free < each.requested for each in reservation.devices)
+    amounts = [f"{quantity.of_resource(name, amount)} {name}" for name, amount in reservation.missing]
+    if not amounts:
+        return "the rest is" if lacks_devices else "other resources are"
+    listed = " and ".join((["the rest"] if lacks_devices else []) + amounts)
+    verb = "is" if len(amounts) == 1 and not lacks_devices else "are"
+    return f"{listed} {verb}" if lacks_devices else f"{listed} {verb} missing and"
 
 
 def reserved_nodes(count: int) -> str:
@@ -43,15 +60,6 @@ def recorded_node(message: str) -> str:
     """Return the node that a condition's message says is reserved; empty if it says nothing of that."""
     match = _NODE.search(message)
     return match[1] if match is not None else ""
-
-
-def _free_devices(reservation: NodeReservation, device_type: str) -> tuple[int, int]:
-    """Return how many of the reserved devices no pod holds, and how many are reserved."""
-    grants = [each for each in reservation.nominee.grants if each.type == device_type]
-    if any(device_type in each.unknown for each in reservation.awaited):
-        return 0, len(grants)
-    held = {each.minor for charge in reservation.awaited for each in charge.grants if each.type == device_type}
-    return sum(each.minor not in held for each in grants), len(grants)
 
 
 def _holders(reservation: NodeReservation) -> str:

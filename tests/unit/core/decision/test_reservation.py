@@ -14,7 +14,21 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, Taint
-from tests.builders import A100_BYTES, NVIDIA, add, card, cards, charge, grant, inventory, node_info, waiting
+from tests.builders import (
+    A100_BYTES,
+    GI,
+    NVIDIA,
+    RDMA,
+    add,
+    card,
+    cards,
+    charge,
+    grant,
+    inventory,
+    node_info,
+    other_card,
+    waiting,
+)
 
 NOW = 1_800_000_000.0
 SOON, LATER = int(NOW) + 60, int(NOW) + 600
@@ -261,8 +275,13 @@ def test_five_percent_of_the_nodes_with_devices(nodes: int, most: int) -> None:
         pytest.param([], "reserved on a: 4 of 4 GPUs are free.", id="free"),
         pytest.param(
             [charge("cpus", node="a", resources=(("cpu", 63_500), ("pods", 1)))],
-            "reserved on a: 4 of 4 GPUs are free, other resources are held by pod cpus.",
+            "reserved on a: 4 of 4 GPUs are free, 500m cpu is missing and held by pod cpus.",
             id="cpu",
+        ),
+        pytest.param(
+            [holder("x", 0), charge("cpus", node="a", resources=(("cpu", 63_500), ("pods", 1)))],
+            "reserved on a: 3 of 4 GPUs are free, the rest and 1500m cpu are held by pods cpus, x.",
+            id="cpu and a card",
         ),
     ],
 )
@@ -288,6 +307,39 @@ def test_the_note_names_no_pod_of_another_namespace(namespaces: Sequence[str], t
     assert "third" not in sentence
 
 
+@pytest.mark.parametrize(
+    ("request_", "placed", "text"),
+    [
+        pytest.param(
+            {NVIDIA: 1, "cpu": 2000},
+            [holder("busy", 0, resources=(("cpu", 63_000), ("pods", 1)))],
+            "1 of 1 GPUs are free, 1 cpu is missing and held by pod busy.",
+            id="the pod that holds the cpu has a card too",
+        ),
+        pytest.param(
+            {NVIDIA: 1, "cpu": 2000, "memory": 300 * GI},
+            [holder("busy", 0, resources=(("cpu", 62_500), ("memory", 220 * GI), ("pods", 1)))],
+            "1 of 1 GPUs are free, 500m cpu and 8Gi memory are missing and held by pod busy.",
+            id="two resources",
+        ),
+        pytest.param(
+            {NVIDIA: 1, RDMA: 100},
+            [charge("nic", grant(0, "rdma", rdma=100), node="a")],
+            "1 of 1 GPUs and 0 of 1 RDMA devices are free, the rest is held by pod nic.",
+            id="a device of another type",
+        ),
+    ],
+)
+def test_the_note_names_what_is_missing(request_: Any, placed: Sequence[Charge], text: str) -> None:
+    made = Fleet()
+    add(made, node_info("a"), inventory(*cards(6), other_card("rdma")))
+    for each in placed:
+        made.charge(each)
+    sentence = note(reserved(made, waiting("big", request_)))
+    assert sentence == f"reserved on a: {text}"
+    assert recorded_node(f"0/1 nodes are available: 1 Insufficient cpu. {sentence}") == "a"
+
+
 def test_a_long_message_keeps_the_note() -> None:
     sentence = "reserved on a: 4 of 4 GPUs are free."
     message = with_note("x" * 2000, sentence)
@@ -302,6 +354,7 @@ def test_a_long_message_keeps_the_note() -> None:
         ("", ""),
         ("0/1 nodes are available: 1 Insufficient cpu. reserved on : 1 of 2 GPUs are free.", ""),
         ("0/1 nodes are available: 1 Insufficient cpu. reserved on a.b-c: 1 of 2 GPUs are free.", "a.b-c"),
+        ("0/1 nodes are available: 1 x. reserved on a: 0 of 1 GPUs are free, the rest is held by pod x.", "a"),
     ],
 )
 def test_the_recorded_node(message: str, node: str) -> None:
