@@ -126,6 +126,7 @@ class World:
             policy=lambda _: Policy(switched_off=frozenset({"injected"})),
             managed=lambda: {"berth-scheduler"},
             ranking=lambda _uid: None,
+            term=lambda: 1,
         )
         profiles = Configuration(policies={"berth-scheduler": Policy()})
         flags = Settings(_cli_parse_args=[], genius_priorities="ns=5,*=2", trusted_schedulers="kai")

@@ -109,7 +109,7 @@ def _scores(bind: Bind | None) -> list[str]:
     if bind is None:
         return []
     if not bind["kept"]:
-        return [f"not kept for the bind to {bind['node']}: the leader keeps its last 1,000"]
+        return [f"not kept for the bind to {bind['node']}: {bind.get('message') or 'the leader does not have them'}"]
     terms = list(dict.fromkeys(term for score in bind["scores"] for term in score["terms"]))
     columns = (Column(title="NODE"), Column(title="TOTAL"), *(Column(title=term.upper()) for term in terms))
     rows = [

@@ -208,6 +208,8 @@ class Bind(TypedDict):
     """Why a pod was bound to its node."""
 
     kept: bool
+    message: NotRequired[str]
+    """Why they are not kept; an older operator does not say so."""
     node: str
     scores: list[NodeScore]
 

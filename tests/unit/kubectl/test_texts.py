@@ -173,8 +173,10 @@ def test_the_text_of_a_pod_that_is_bound() -> None:
         "n1     90      50     40",
         "n2     7       7      0",
     ]
-    bound["bind"] = {"kept": False, "node": "n1", "scores": []}
-    assert explaining.text(bound)[-1] == "not kept for the bind to n1: the leader keeps its last 1,000"
+    bound["bind"] = {"kept": False, "node": "n1", "scores": [], "message": "the leader has changed since the bind"}
+    assert explaining.text(bound)[-1] == "not kept for the bind to n1: the leader has changed since the bind"
+    del bound["bind"]["message"]
+    assert explaining.text(bound)[-1] == "not kept for the bind to n1: the leader does not have them"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from typing import Any
 import orjson
 import pytest
 
+from berth_api import names
 from berth_client.errors import ApiError
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.explainer import KEPT_SECONDS, RATE, Explainer
@@ -42,6 +43,7 @@ class Scene:
             policy=lambda _: self.policy,
             managed=lambda: {SCHEDULER},
             ranking=self.binds.of,
+            term=lambda: 1,
         )
 
     async def get_pod(self, namespace: str, name: str) -> Any:
@@ -159,12 +161,27 @@ async def test_the_points_of_a_bind_are_shown_while_they_are_kept() -> None:
     placement = decide(scene.cluster.fleet, scene.cluster.pending["uid-p"], scene.policy)
     assert isinstance(placement, Placement)
     scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER))
-    assert (await scene.explain("p"))["bind"] == {"kept": False, "node": "n1", "scores": []}
+    lost = {"kept": False, "message": "the leader keeps its last 1,000", "node": "n1", "scores": []}
+    assert (await scene.explain("p"))["bind"] == lost
     scene.binds.keep(placement)
     await asyncio.sleep(KEPT_SECONDS)
     bind = (await scene.explain("p"))["bind"]
     assert (bind["kept"], bind["node"], [score["node"] for score in bind["scores"]]) == (True, "n1", ["n1"])
     assert bind["scores"][0]["total"] == pytest.approx(sum(bind["scores"][0]["terms"].values()), abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("annotations", "message"),
+    [
+        ({names.EPOCH: "0"}, "the leader has changed since the bind"),
+        ({names.EPOCH: "1"}, "the leader keeps its last 1,000"),
+        ({}, "Berth did not choose the node"),
+    ],
+)
+async def test_why_the_points_of_a_bind_are_not_kept(annotations: dict[str, str], message: str) -> None:
+    scene = Scene()
+    scene.add(pod("p", None, on="n1", annotations=annotations, schedulerName=SCHEDULER))
+    assert (await scene.explain("p"))["bind"]["message"] == message
 
 
 def reserved(scene: Scene) -> None:

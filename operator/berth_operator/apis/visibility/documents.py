@@ -167,6 +167,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         bind=of_object(
             "Why it was bound to its node; absent while it waits.",
             kept=of_flag("Whether the leader keeps the points: it does for its last 1,000 binds."),
+            message=of_text("Why the points are not kept; empty if they are."),
             node=of_text("The node."),
             scores=of_list(
                 "The node and up to two runners-up.",

@@ -11,6 +11,7 @@ from typing import Any, Final, Protocol
 import orjson
 import structlog
 
+from berth_api import names
 from berth_api.admission import routing
 from berth_api.request import no_devices
 from berth_api.values import keys
@@ -63,13 +64,15 @@ class Explainer:
         policy: Callable[[str], Policy],
         managed: Callable[[], Collection[str]],
         ranking: Callable[[str], Ranking | None],
+        term: Callable[[], int | None],
     ) -> None:
         """Create an explainer.
 
-        `managed` returns the scheduler names whose pods Berth places, `ranking` the points of the bind of a pod's UID.
+        `managed` returns the scheduler names whose pods Berth places, `ranking` the points of the bind of a pod's UID,
+        `term` the leader's term.
         """
         self._cluster, self._pods, self._policy = cluster, pods, policy
-        self._managed, self._ranking = managed, ranking
+        self._managed, self._ranking, self._term = managed, ranking, term
         self._kept: dict[tuple[str, str], tuple[float, bytes]] = {}
         """(namespace, name) -> when it was explained, and the explanation."""
         self._buckets: dict[str, Bucket] = {}
@@ -134,8 +137,16 @@ class Explainer:
         place = explanation.bound_message(charge.node, listed, charge.unknown)
         message = "; ".join(filter(None, (place, await self._why_no_device(pod, charge))))
         bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, message)
-        is_ours = bound["state"] == explanation.BOUND
-        return {**bound, "bind": explanation.bind(charge.node, self._ranking(charge.uid))} if is_ours else bound
+        if bound["state"] != explanation.BOUND:
+            return bound
+        ranking = self._ranking(charge.uid)
+        why_not = "" if ranking is not None else await self._why_not_kept(pod)
+        return {**bound, "bind": explanation.bind(charge.node, ranking, why_not)}
+
+    async def _why_not_kept(self, pod: PodId) -> str:
+        """Return why the points of a pod's bind are not kept: the pod records the leader's term that bound it."""
+        annotations = (await self._read(pod.namespace, pod.name))["metadata"].get("annotations") or {}
+        return explanation.why_not_kept(annotations.get(names.EPOCH), self._term())
 
     async def _why_no_device(self, pod: PodId, charge: Charge) -> str:
         """Return why a bound pod of ours holds no device; empty if it holds or requests one."""

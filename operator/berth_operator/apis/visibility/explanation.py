@@ -7,6 +7,7 @@ from typing import Any, Final
 from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
 from berth_operator.apis.visibility.sources import backoff_seconds
+from berth_operator.binding.recent_binds import MAX_BINDS
 from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
 from berth_operator.core.advice.gang_explanation import GangExplanation
 from berth_operator.core.advice.lacking import CardLack
@@ -119,11 +120,19 @@ def gang(known: Object | None, explanation: GangExplanation | None) -> Object | 
     return {**known, "firstWithoutPlace": "" if first is None else first.name}
 
 
-def bind(node: str, ranking: Ranking | None) -> Object:
-    """Return the points of the node of a bind and of its runners-up; none if they are not kept."""
+def why_not_kept(epoch: str | None, term: int | None) -> str:
+    """Return why the points of a bind are not kept, by the leader's term that the pod's annotation records."""
+    if epoch is None:
+        return "Berth did not choose the node"
+    return "the leader has changed since the bind" if epoch != str(term) else f"the leader keeps its last {MAX_BINDS:,}"
+
+
+def bind(node: str, ranking: Ranking | None, why_not: str = "") -> Object:
+    """Return the points of the node of a bind and of its runners-up; none, and why, if they are not kept."""
     scores = [] if ranking is None else ranking.scores()
     return {
         "kept": ranking is not None,
+        "message": why_not,
         "node": node,
         "scores": [
             {

@@ -130,6 +130,7 @@ class VisibilityService:
             policy=decisions.policy,
             managed=decisions.managed,
             ranking=decisions.ranking,
+            term=lambda: self._election.term,
         )
         in_use = OperatorSettings(settings=self._settings, configuration=decisions.configuration)
         self._leading = Leading(caches=caches, explainer=explainer, settings=in_use)

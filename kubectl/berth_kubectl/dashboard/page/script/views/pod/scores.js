@@ -9,8 +9,8 @@ const COLOURS = 8;
 /** Show the scores; a table has the same numbers. */
 export function Scores({ bind }) {
   if (!bind.kept) {
-    return html`<${Notice} title="The scores are no longer kept">
-      <p>The pod was bound to <${NodeLink} name=${bind.node} />. The leader keeps the points of its last 1,000 binds.</p>
+    return html`<${Notice} title="The scores are not kept">
+      <p>The pod is bound to <${NodeLink} name=${bind.node} />${bind.message && html`; the scores are not kept: ${bind.message}`}.</p>
     <//>`;
   }
   const terms = [...new Set(bind.scores.flatMap((score) => Object.keys(score.terms)))];
