@@ -6,7 +6,7 @@ from typing import Any, Final
 from berth_kubectl.printing import amounts, tables
 from berth_kubectl.printing.report import Column
 from berth_kubectl.printing.tables import clean
-from berth_kubectl.reading.contract import Bind, ExplainedGang, Explanation, NearNode, ReasonGroup
+from berth_kubectl.reading.contract import Bind, ExplainedGang, Explanation, NearNode, ReasonGroup, Remedy
 
 LABEL: Final = 13
 SHOWN_NODES: Final = 5
@@ -26,6 +26,7 @@ def text(
         *_others(explanation),
     ]
     lines = [f"{f'{label}:':<{LABEL}}{clean(value)}" for label, value in head if value]
+    lines += _section("What would end the wait, if nothing else changes:", _remedies(explanation.get("remedies", [])))
     lines += _section("Nodes that lack amounts alone, the nearest first:", _nearest(explanation.get("nearest", [])))
     lines += _section("All nodes, by what they lack:", _groups(explanation.get("groups", []), wide=wide))
     lines += _section("Scores of the chosen node and of the runners-up:", _scores(explanation.get("bind")))
@@ -45,14 +46,11 @@ def _outlook(explanation: Explanation) -> Iterator[tuple[str, str]]:
     if "fitsWhenEmpty" in explanation and explanation["state"] not in ("Bound", "Binding"):
         empty, nodes = explanation["fitsWhenEmpty"], explanation.get("nodes", 0)
         fits = "it would be placed now" if explanation.get("fitsNow") else "not now"
-        later = (
-            f"on {empty} of {nodes} nodes if they were empty"
-            if empty
-            else "on no node even if empty: waiting is in vain"
-        )
-        yield "Fits", f"{fits}; {later}"
-        helps = explanation.get("newNodeHelps")
-        yield "New node", "one more node like those would help" if helps else "one more node would not help"
+        yield "Fits", f"{fits}; {f'on {empty} of {nodes} nodes if they were empty' if empty else 'on no node even if empty'}"
+    remedies = explanation.get("remedies", [])
+    yield "New node", "; ".join(each["message"] for each in remedies if each["newNode"])
+    if explanation.get("inVain"):
+        yield "In vain", "no change of the cluster ends this wait"
     if preemption := explanation.get("preemption"):
         yield "Preemption", f"{'possible' if preemption['possible'] else 'not possible'}: {preemption['message']}"
 
@@ -78,6 +76,10 @@ _COUNTS: Final = {"members": "members", "required": "required", "bound": "bound"
 
 def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, "", *lines] if lines else []
+
+
+def _remedies(remedies: Sequence[Remedy]) -> list[str]:
+    return [clean(each["message"]) for each in remedies if not each["newNode"]]
 
 
 def _nearest(nodes: Sequence[NearNode]) -> list[str]:

@@ -214,6 +214,17 @@ class Bind(TypedDict):
     scores: list[NodeScore]
 
 
+class Remedy(TypedDict):
+    """A change of the cluster, and whether it ends the wait."""
+
+    kind: str
+    answer: str
+    """Ends, Needed or DoesNotHelp."""
+    message: str
+    node: str
+    newNode: bool
+
+
 class Explanation(TypedDict):
     """Why a pod waits, or why it is where it is; only `metadata`, `state` and `message` are always there."""
 
@@ -226,6 +237,9 @@ class Explanation(TypedDict):
     fitsNow: NotRequired[bool]
     fitsWhenEmpty: NotRequired[int]
     newNodeHelps: NotRequired[bool]
+    remedies: NotRequired[list[Remedy]]
+    """An older operator has none."""
+    inVain: NotRequired[bool]
     preemption: NotRequired[Preemption]
     gang: NotRequired[ExplainedGang]
     reservation: NotRequired[Reservation]

@@ -4,7 +4,7 @@ import io
 import subprocess
 import sys
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -110,6 +110,15 @@ WAITING: Explanation = {
     "fitsNow": False,
     "fitsWhenEmpty": 2,
     "newNodeHelps": True,
+    "remedies": [
+        {"kind": "NewNode", "answer": "DoesNotHelp", "message": "another node like n0 would not help", "node": "n0",
+         "newNode": True},
+        {"kind": "Label", "answer": "Ends", "message": "a node like n0 with the label pool=b would end the wait",
+         "node": "n0", "newNode": True},
+        {"kind": "End", "answer": "Ends", "message": "the end of pod b on n1 would end the wait", "node": "n1",
+         "newNode": False},
+    ],
+    "inVain": False,
     "preemption": {"possible": False, "message": "no pod has a lower priority"},
     "gang": {
         "name": "ring", "members": 4, "required": 4, "bound": 0, "waiting": 3, "firstWithoutPlace": "ring-2",
@@ -126,11 +135,15 @@ def test_the_text_of_a_pod_that_waits() -> None:
         "State:       BackingOff (position 3 of 12 in the queue, backs off for 4 s)",
         "Message:     0/3 nodes are available: 2 Insufficient cpu, 1 node(s) had untolerated taint(s).",
         "Fits:        not now; on 2 of 3 nodes if they were empty",
-        "New node:    one more node like those would help",
+        "New node:    another node like n0 would not help; a node like n0 with the label pool=b would end the wait",
         "Preemption:  not possible: no pod has a lower priority",
         "Gang:        ring: 4 members, 4 required, 0 bound, 3 wait; the first without a place is ring-2.",
         "Reserved:    n1: 6 of 8 GPUs are free",
         "Wakes on:    pod deleted",
+        "",
+        "What would end the wait, if nothing else changes:",
+        "",
+        "the end of pod b on n1 would end the wait",
         "",
         "Nodes that lack amounts alone, the nearest first:",
         "",
@@ -146,11 +159,20 @@ def test_the_text_of_a_pod_that_waits() -> None:
     assert "9       n0,n1,n2,n3,n4,n5,n6,+2   Insufficient cpu" in explaining.text(WAITING, wide=True)
 
 
-def test_the_text_of_a_pod_that_fits_nowhere() -> None:
-    never: Explanation = {**WAITING, "fitsWhenEmpty": 0, "newNodeHelps": False}
-    lines = explaining.text(never)
-    assert "Fits:        not now; on no node even if empty: waiting is in vain" in lines
-    assert "New node:    one more node would not help" in lines
+def test_waiting_is_in_vain_only_if_no_change_can_end_it() -> None:
+    lines = explaining.text({**WAITING, "fitsWhenEmpty": 0})
+    assert "Fits:        not now; on no node even if empty" in lines
+    assert not any("in vain" in line.lower() for line in lines)
+    assert "In vain:     no change of the cluster ends this wait" in explaining.text({**WAITING, "inVain": True})
+
+
+def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:
+    lacking = {key: value for key, value in WAITING.items() if key not in ("fitsWhenEmpty", "newNodeHelps")}
+    member: Any = {"kind": "Member", "answer": "Ends", "node": "", "newNode": False,
+                   "message": "2 more members of PodGroup team/ring like a (1 of 3 exist) would end the wait"}  # fmt: skip
+    lines = explaining.text(cast("Explanation", {**lacking, "remedies": [member]}))
+    assert not any(line.startswith(("Fits:", "New node:")) for line in lines)
+    assert member["message"] in lines
 
 
 def test_cards_that_no_other_pod_may_use_must_become_free() -> None:

@@ -76,6 +76,10 @@ class Scene:
         return explained
 
 
+def remedy(kind: str, answer: str, message: str, *, node: str = "n1", new: bool = False) -> dict[str, Any]:
+    return {"kind": kind, "answer": answer, "message": message, "node": node, "newNode": new}
+
+
 async def test_a_pod_that_fits_nowhere() -> None:
     scene = Scene()
     scene.add(pod("big", MANY))
@@ -101,6 +105,11 @@ async def test_a_pod_that_fits_nowhere() -> None:
         "fitsNow": False,
         "fitsWhenEmpty": 0,
         "newNodeHelps": False,
+        "inVain": False,
+        "remedies": [
+            remedy("NewNode", "DoesNotHelp", "another node like n1 would not help", new=True),
+            remedy("NewNode", "Ends", "a node like n1 with 4 GPUs would end the wait", new=True),
+        ],
         "preemption": {
             "possible": False,
             "message": "0/1 nodes are available: 1 No preemption victims found for incoming pod.",

@@ -139,8 +139,20 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             ),
         ),
         fitsNow=of_flag("Whether it would be placed now."),
-        fitsWhenEmpty=of_number("Nodes that would take it without other pods; if 0, waiting alone cannot help."),
-        newNodeHelps=of_flag("Whether another node like one of these would take it."),
+        fitsWhenEmpty=of_number("Nodes that would take it if in service and without other pods; absent if none matters yet."),
+        newNodeHelps=of_flag("Whether another node like one of these, without a difference, would take it."),
+        remedies=of_list(
+            "Changes of the cluster, and whether each of them ends the wait if nothing else changes.",
+            of_object(
+                "A change.",
+                kind=of_text("Member, Claim, Label, NewNode, Capacity, End, Preemption or Administrator."),
+                answer=of_text("Ends, Needed (without it no other change helps) or DoesNotHelp."),
+                message=of_text("The change and the answer, with what was assumed."),
+                node=of_text("The node that changes, or that the new node is like; may be empty."),
+                newNode=of_flag("Whether a node is added."),
+            ),
+        ),
+        inVain=of_flag("Whether no change of the cluster can end the wait: only another pod can be placed."),
         preemption=of_object(
             "Whether evictions would help; absent for gangs, and where they are never tried.",
             possible=of_flag("Whether they would."),

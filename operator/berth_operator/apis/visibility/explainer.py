@@ -4,7 +4,7 @@ An explanation costs about ten decisions and cannot be divided, so a pause that 
 """
 
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -22,9 +22,9 @@ from berth_operator.apis.visibility import explanation, sources
 from berth_operator.apis.visibility.explanation import PodId, bare_object
 from berth_operator.apis.visibility.slices import Slices, TurnBudget
 from berth_operator.clients.bucket import Bucket
-from berth_operator.core.advice.explanation import Explanation, explain
-from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
 from berth_operator.core.advice.holders import holds_devices
+from berth_operator.core.advice.remedies import Remedy
+from berth_operator.core.advice.waits import Wait, Waits, Why
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
@@ -40,8 +40,6 @@ RATE: Final = 20.0
 KEPT_SECONDS: Final = 1.0
 MAX_KEPT: Final = 256
 MAX_USERS: Final = 1024
-MAX_MEMBERS: Final = 16
-"""Waiting members of a gang up to which all are placed for an explanation; each takes about two decisions."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -175,35 +173,39 @@ class Explainer:
         if (current := cluster.pending.get(pod.uid)) is None or pod.uid in cluster.fleet.charges:
             raise unavailable("the pod has just been bound or deleted, ask again")
         pod = current
-        began = time.thread_time()
+        nodes = int(cluster.fleet.present.sum())
         try:
-            explained, of_gang = self._explain(pod)
+            why, found = await self._explain(pod)
         except PluginFailedError as error:
             raise unavailable(f"the pod cannot be explained: {error}") from error
         finally:
             counters.VISIBILITY_EXPLANATIONS.inc()
-            self._budget.spend(time.thread_time() - began)
         return explanation.explanation_object(
             pod,
             queue.get(pod.uid),
-            explained,
-            nodes=int(cluster.fleet.present.sum()),
+            why.explanation,
+            found,
+            nodes=nodes,
             queued=len(queue),
             now=cluster.clock(),
-            gang=explanation.gang(sources.gang(cluster, pod), of_gang),
+            gang=explanation.gang(sources.gang(cluster, pod), why.of_gang),
         )
 
-    def _explain(self, pod: PendingPod) -> tuple[Explanation, GangExplanation | None]:
-        """Explain a pod; of a gang, its first member without a node while the others have theirs."""
-        cluster, policy = self._cluster, self._policy(pod.scheduler)
-        if pod.gang is None:
-            return explain(cluster.fleet, pod, policy, cluster.budgets, cluster.placements.in_flight()), None
-        unit, of_gang = cluster.gangs.unit(pod.gang), None
-        if unit is not None and unit.size <= MAX_MEMBERS:
-            of_gang = explain_gang(cluster.fleet, unit, policy)
-            if of_gang.explanation is not None:
-                return of_gang.explanation, of_gang
-        return explain(cluster.fleet, pod, policy), of_gang
+    async def _explain(self, pod: PendingPod) -> tuple[Why, list[Remedy]]:
+        """Explain a pod, in slices of the loop's time: the what-ifs read a copy of the state."""
+        cluster, slices = self._cluster, Slices()
+        why: Why | None = None
+        found: list[Remedy] = []
+        try:
+            async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler))):
+                if isinstance(step, Why):
+                    why = step
+                elif step is not None:
+                    found.append(step)
+        finally:
+            self._budget.spend(slices.spent)
+        assert why is not None  # noqa: S101 - the first step
+        return why, found
 
     def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
         if scheduler in (managed := self._managed()):
@@ -245,3 +247,22 @@ class Explainer:
             finally:
                 self._budget.spend(slices.spent)
         return self._queue[1]
+
+
+def _wait(cluster: Cluster, pod: PendingPod) -> Wait:
+    """Return a waiting pod with what is known of its gang."""
+    if pod.gang is None:
+        return Wait(pod=pod)
+    gang, problem = cluster.gang_tracker.waiting(pod.gang)
+    parked = None if gang is None else cluster.queue.parked_failure(gang)
+    return Wait(pod=pod, gang=gang, problem=problem, parked=parked)
+
+
+def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Why | Remedy | None]:
+    """Yield None once the state is copied, then why a pod waits, then what ends its wait."""
+    waits = Waits(cluster.fleet.copy(), policy, cluster.budgets, tuple(cluster.placements.in_flight()))
+    wait = _wait(cluster, pod)
+    yield None
+    why = waits.why(wait)
+    yield why
+    yield from waits.remedies(wait, why)

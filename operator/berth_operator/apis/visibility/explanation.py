@@ -8,9 +8,11 @@ from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
 from berth_operator.apis.visibility.sources import backoff_seconds
 from berth_operator.binding.recent_binds import MAX_BINDS
+from berth_operator.core.advice import remedies
 from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
 from berth_operator.core.advice.gang_explanation import GangExplanation
 from berth_operator.core.advice.lacking import CardLack
+from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.queue import event_labels
@@ -33,6 +35,7 @@ MAX_NODES: Final = 100
 """Names of nodes of a group."""
 RESERVED: Final = "reserved on "
 """Begins the sentence about a node reservation in a condition."""
+_ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
 UNDECIDED: Final = "the pod has not been tried yet"
 
 
@@ -68,6 +71,7 @@ def explanation_object(
     pod: PendingPod,
     place: Place | None,
     explanation: Explanation,
+    found: Sequence[Remedy],
     *,
     nodes: int,
     queued: int,
@@ -80,6 +84,7 @@ def explanation_object(
         pod: the pod.
         place: its place in the queue; None if it is not there.
         explanation: why it fits nowhere; of a gang, why its first member without a node does not.
+        found: what ends its wait.
         nodes: number of nodes that the decision considered.
         queued: number of pods in the queue.
         now: monotonic seconds.
@@ -92,9 +97,12 @@ def explanation_object(
         "groups": [_group(group) for group in explanation.groups],
         "nearest": [_near(near) for near in explanation.nearest],
         "fitsNow": isinstance(explanation.result, Placement),
-        "fitsWhenEmpty": explanation.fits_when_empty,
-        "newNodeHelps": explanation.new_node_helps,
+        "remedies": [_remedy(each) for each in found],
+        "inVain": remedies.is_in_vain(found),
     }
+    if explanation.fits_when_empty is not None:
+        body["fitsWhenEmpty"] = explanation.fits_when_empty
+        body["newNodeHelps"] = any(each.is_another and each.ends for each in found)
     if explanation.preemption is not None:
         body["preemption"] = _preemption(explanation.preemption)
     if gang is not None:
@@ -107,7 +115,7 @@ def explanation_object(
             "of": queued,
             "state": place.state,
             "backoffSeconds": backoff_seconds(place, now),
-            "wakesOn": event_labels.awaited(place.wakes_on),
+            "wakesOn": place.events,
         }
     return body
 
@@ -142,6 +150,16 @@ def bind(node: str, ranking: Ranking | None, why_not: str = "") -> Object:
             }
             for score in scores
         ],
+    }
+
+
+def _remedy(remedy: Remedy) -> Object:
+    return {
+        "kind": remedy.kind,
+        "answer": _ANSWERS[remedy.ends],
+        "message": remedy.sentence,
+        "node": remedy.node,
+        "newNode": remedy.is_new,
     }
 
 

@@ -17,7 +17,6 @@ from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
 from berth_operator.core.advice.holders import holder_row, holds_devices
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
-from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import CHUNK, Place, places, sorted_in_steps
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -132,7 +131,7 @@ class QueueRows:
             if place is None:
                 yield None
                 continue
-            pod, stamp = place.pod, (place.position, place.state, place.until, place.message, int(place.wakes_on))
+            pod, stamp = place.pod, (place.position, place.state, place.until, place.message, tuple(place.events))
             yield Row((pod.namespace, pod.name), pod, stamp, functools.partial(self._render, place))
 
     def _render(self, place: Place) -> Fields:
@@ -151,7 +150,7 @@ class QueueRows:
             "scheduler": pod.scheduler,
             "requests": requests(pod),
             "backoffSeconds": backoff_seconds(place, cluster.clock()),
-            "wakesOn": event_labels.awaited(place.wakes_on),
+            "wakesOn": place.events,
             "message": place.message or pod.last_message,
             "reservedNode": pod.reserved_node,
         }

@@ -13,14 +13,13 @@ from typing import Final
 
 import numpy as np
 
-from berth_operator.core import filters
-from berth_operator.core.advice import lacking
+from berth_operator.core.advice import lacking, new_nodes
 from berth_operator.core.advice.lacking import Lack
 from berth_operator.core.decision import cycle, preemption
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.filters import Filter, cordon, node_ready
+from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import join_reasons
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
@@ -28,8 +27,6 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_NEAREST: Final = 5
 """Nodes whose lack is computed."""
-IN_SERVICE: Final = frozenset({cordon.NAME, node_ready.NAME})
-"""The filters of a node's own state, which passes and which a new node does not share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +72,9 @@ class Explanation:
     """The largest first. Nodes that pass every filter are in none: nominated pods keep them."""
     nearest: tuple[NearNode, ...] = ()
     """The nodes with the fewest missing cards, then with the least of the scarcest resource missing, then by name."""
-    fits_when_empty: int = 0
+    fits_when_empty: int | None = None
     """Number of nodes that would take the pod if they were in service (ready, not cordoned, reporting) and had no other
-    pods; if 0, waiting alone cannot help."""
-    new_node_helps: bool = False
-    """Whether another node like one of these would take the pod."""
+    pods, affinity to other pods aside; None if no node matters yet."""
     preemption: PreemptionAnswer | None = None
     """None if it was not considered, or the policy never evicts pods."""
 
@@ -122,13 +117,11 @@ def _explained(fleet: Fleet, request: PodRequest, policy: Policy, result: Failur
     order = policy.filters_of(request)
     rejected = {each.NAME: fleet.present & ~each.passes(fleet, request) for each in order}
     when_empty = _fits_when_empty(fleet, request, order)
-    coupled = cycle.feasible(fleet, request, [each for each in order if each.TRAITS.coupled])
     return Explanation(
         result=result,
         groups=tuple(_groups(fleet, request, order)),
         nearest=tuple(_nearest(fleet, request, policy, when_empty & _lacks_amounts(fleet, request, rejected, policy))),
         fits_when_empty=int(when_empty.sum()),
-        new_node_helps=bool((when_empty & coupled).any()),
     )
 
 
@@ -175,13 +168,7 @@ def _merged(pairs: Iterator[tuple[str, Mask]]) -> dict[str, Mask]:
 
 def _fits_when_empty(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> Mask:
     """Return the rows that would take the pod if they were in service, and no other pod were in the cluster."""
-    mask = fleet.present
-    for filter_ in order:
-        if (bounded := filters.as_bounded(filter_)) is not None:
-            mask = mask & bounded.could_pass(fleet, request)
-        elif not filter_.TRAITS.coupled and filter_.NAME not in IN_SERVICE:
-            mask = mask & filter_.passes(fleet, request)
-    return mask & _of_vendor(fleet, request)
+    return np.logical_and.reduce([fleet.present, *new_nodes.suiting(fleet, request, order).values()])
 
 
 def _of_vendor(fleet: Fleet, request: PodRequest) -> Mask:

@@ -29,6 +29,8 @@ class GangExplanation:
     """The first member without a node; None if all have one, or too few members exist."""
     explanation: Explanation | None = None
     """Why that member has none while the others have theirs."""
+    others: tuple[Placement, ...] = ()
+    """Where these others are."""
 
 
 def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
@@ -46,7 +48,9 @@ def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
         placed = place_all_that_fit(fleet, gang, policy)
         first = _first_without_node(gang, placed)
         explanation = None if first is None else _explained_beside(fleet, first, placed, policy)
-    return GangExplanation(result=result, placed=len(placed), first=first, explanation=explanation)
+    return GangExplanation(
+        result=result, placed=len(placed), first=first, explanation=explanation, others=tuple(placed)
+    )
 
 
 def _first_without_node(gang: Gang, placed: Collection[Placement]) -> PendingPod | None:

@@ -8,7 +8,7 @@ The next leader reads the node from this sentence, so that the pod keeps it.
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from typing import Final
 
@@ -29,7 +29,8 @@ def note(reservation: NodeReservation) -> str:
     text = f"reserved on {reservation.node}: {_free(reservation)}"
     if not reservation.awaited:
         return f"{text}."
-    return f"{text}, {_missing(reservation)} held by {_holders(reservation)}{_deadline(reservation)}."
+    own, _ = keys.split(reservation.nominee.pod)
+    return f"{text}, {_missing(reservation)} held by {holders(reservation.awaited, own)}{_deadline(reservation)}."
 
 
 def _free(reservation: NodeReservation) -> str:
@@ -43,10 +44,10 @@ def _free(reservation: NodeReservation) -> str:
 def _missing(reservation: NodeReservation) -> str:
     """Return what else the pod waits for, with the verb."""
     lacks_devices = any(each.free < each.requested for each in reservation.devices)
-    amounts = [f"{quantity.of_resource(name, amount)} {name}" for name, amount in reservation.missing]
+    amounts = reservation.missing
     if not amounts:
         return "the rest is" if lacks_devices else "other resources are"
-    listed = " and ".join((["the rest"] if lacks_devices else []) + amounts)
+    listed = f"{'the rest and ' if lacks_devices else ''}{amounts_text(amounts)}"
     verb = "is" if len(amounts) == 1 and not lacks_devices else "are"
     return f"{listed} {verb}" if lacks_devices else f"{listed} {verb} missing and"
 
@@ -62,11 +63,16 @@ def recorded_node(message: str) -> str:
     return match[1] if match is not None else ""
 
 
-def _holders(reservation: NodeReservation) -> str:
-    """Return the pods that have to end, by name if they are of the pod's own namespace."""
-    own, _ = keys.split(reservation.nominee.pod)
-    named = [name for namespace, name in map(_key, reservation.awaited) if namespace == own]
-    others = Counter(namespace for namespace, _ in map(_key, reservation.awaited) if namespace != own)
+def amounts_text(amounts: Iterable[tuple[str, int]]) -> str:
+    """Return amounts in words: `500m cpu and 8Gi memory`."""
+    return " and ".join(f"{quantity.of_resource(name, amount)} {name}" for name, amount in amounts)
+
+
+def holders(charges: Iterable[Charge], own: str) -> str:
+    """Return pods in words: those of the namespace `own` by name, the others by number."""
+    split = [keys.split(each.pod) for each in charges]
+    named = [name for namespace, name in split if namespace == own]
+    others = Counter(namespace for namespace, _ in split if namespace != own)
     return " and ".join(_parts(named, others))
 
 
@@ -76,10 +82,6 @@ def _parts(named: list[str], others: Counter[str]) -> Iterator[str]:
     if count := others.total():
         namespaces = "another namespace" if len(others) == 1 else "other namespaces"
         yield f"{count} pod{'s' if count > 1 else ''} of {namespaces}"
-
-
-def _key(charge: Charge) -> tuple[str, str]:
-    return keys.split(charge.pod)
 
 
 def _deadline(reservation: NodeReservation) -> str:

@@ -14,6 +14,7 @@ NAME: Final = "host-ports"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
 TRAITS: Final = Traits(
+    bounded=True,
     hinting=True,
     needed="kubelet rejects a pod whose ports are in use, and its controller creates others without end",
 )
@@ -26,6 +27,11 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     for port in request.ports:
         mask = mask & ~fleet.ports.taken(port)
     return mask
+
+
+def could_pass(fleet: Fleet, _request: PodRequest) -> Mask:
+    """Return all rows: only pods use ports."""
+    return fleet.present
 
 
 def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:

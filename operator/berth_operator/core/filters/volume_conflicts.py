@@ -17,7 +17,7 @@ from berth_operator.core.values.verdict import Change, Verdict
 NAME: Final = "volume-conflicts"
 VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = Change.CAPACITY_FREED | Change.NODE_ADDED
-TRAITS: Final = Traits(one_node=False, needed="two writers of one volume can destroy its data")
+TRAITS: Final = Traits(one_node=False, bounded=True, needed="two writers of one volume can destroy its data")
 REASON: Final = "node(s) had no available disk"
 
 
@@ -27,6 +27,11 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     for disk in request.mounts.disks:
         mask[fleet.volumes.disks.conflicts(disk)] = False
     return mask
+
+
+def could_pass(fleet: Fleet, _request: PodRequest) -> Mask:
+    """Return all rows: only pods use the disks."""
+    return np.ones(len(fleet.names), np.bool_)
 
 
 def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:

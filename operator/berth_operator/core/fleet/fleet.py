@@ -418,6 +418,32 @@ class Fleet(NodeColumns):
         # Resources that were added after `amounts` was computed have no line in it.
         self._own.requested[: len(amounts), rows] += sign * amounts
 
+    def put_like(self, node: NodeInfo, like: str) -> None:
+        """Add a node with the Device of another one, whose agent is alive and whose cards no pod uses, to a copy."""
+        self.put_node(node)
+        own, row, other = self._own, self.rows[node.name], self.rows[like]
+        for name in (*_OF_DEVICES, "device_decides"):
+            getattr(own, name)[row] = getattr(own, name)[other]
+        own.fresh[row] = own.has_device[row]
+        for cards in self.cards.values():
+            cards.put_like(row, other, self.intern_table)
+        self.column_cache.alter(row)
+        self.prepared.clear()
+
+    def node_info(self, name: str) -> NodeInfo:
+        """Return a Node as it was put, without its images."""
+        row = self.rows[name]
+        return NodeInfo(
+            name=name,
+            labels=self.labels[row],
+            allocatable={each: int(self.allocatable[index, row]) for each, index in self.resources.items()},
+            taints=tuple(taint for taint, mask in self._taints.masks.items() if mask[row]),
+            cordoned=bool(self.cordoned[row]),
+            ready=bool(self.ready[row]),
+            unreachable=bool(self.unreachable[row]),
+            features=tuple(feature for feature, mask in self._features.masks.items() if mask[row]),
+        )
+
     def set_card_use(self, device_type: str, row: int, slot: int, used: Column, users: int) -> None:
         """Set what pods use of a card in a what-if: shape (resources,), and by how many pods."""
         self.column_cache.forget()

@@ -18,6 +18,9 @@ TIMEOUT: Final = "UnschedulableTimeout"
 FORCED: Final = "ForceActivate"
 """All pods are decided once more."""
 
+OF_MEMBERS: Final = (POD_ADD, "PodGroupAdd", "PodGroupUpdate")
+"""What may complete a gang."""
+
 _OF_CHANGES: Final = (
     # A pod that leaves its node also frees capacity and may release volumes: the first label counts.
     (Change.POD_DELETED | Change.CAPACITY_FREED | Change.EVICTABLE, "AssignedPodDelete"),

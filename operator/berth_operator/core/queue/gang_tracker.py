@@ -233,6 +233,20 @@ class GangTracker:
         entry = self._entries.get(gang.key)
         if entry is None or now < entry.resume_at or not (idle := entry.idle) or self._lacks(entry, idle):
             return None
+        return self._unit(entry, idle)
+
+    def waiting(self, gang: Membership) -> tuple[Gang | None, str]:
+        """Return a gang's waiting members as a unit, even if they are too few, and why it cannot be decided otherwise.
+
+        None if no member waits.
+        """
+        entry = self._entries.get(gang.key)
+        if entry is None or not (idle := entry.idle):
+            return None, ""
+        return self._unit(entry, idle), entry.problem
+
+    @staticmethod
+    def _unit(entry: _Entry, idle: list[PendingPod]) -> Gang:
         return Gang(
             membership=entry.gang,
             minimum=entry.minimum,

@@ -40,6 +40,13 @@ class Place:
     """Why its class is parked; empty for other states."""
     wakes_on: Change = NOTHING
     """The changes that may wake it."""
+    lacks_members: bool = False
+    """Whether its gang cannot be decided yet."""
+
+    @property
+    def events(self) -> list[str]:
+        """Return the events after which it is tried again."""
+        return [*event_labels.OF_MEMBERS] if self.lacks_members else event_labels.awaited(self.wakes_on)
 
 
 def places(queue: Queue[Unit], pending: Mapping[str, PendingPod], placed: Container[str]) -> Iterator[Place | None]:
@@ -67,6 +74,7 @@ def places(queue: Queue[Unit], pending: Mapping[str, PendingPod], placed: Contai
                 until=until,
                 message="" if waiting is None else waiting.failure.message,
                 wakes_on=NOTHING if waiting is None else Change(waiting.bits),
+                lacks_members=state == event_labels.UNSCHEDULABLE and waiting is None,
             )
 
 

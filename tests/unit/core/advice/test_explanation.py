@@ -104,7 +104,6 @@ def test_a_node_has_the_reasons_of_all_filters_that_reject_it() -> None:
         ("tainted",): ("node(s) had untolerated taint(s)", few),
     }
     assert explanation.fits_when_empty == 1
-    assert explanation.new_node_helps
 
 
 def test_the_nearest_nodes_come_first_and_say_what_they_lack() -> None:
@@ -160,7 +159,7 @@ def test_nodes_that_are_no_candidates_do_not_hide_those_that_are() -> None:
 
 def test_a_pod_larger_than_every_node_never_fits() -> None:
     explanation = explained(fleet({"node": cards(2)}), waiting(request={NVIDIA: 3}))
-    assert (explanation.fits_when_empty, explanation.new_node_helps, explanation.nearest) == (0, False, ())
+    assert (explanation.fits_when_empty, explanation.nearest) == (0, ())
 
 
 # --- random fleets ----------------------------------------------------------------------------------------------

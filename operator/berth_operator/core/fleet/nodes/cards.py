@@ -308,6 +308,21 @@ class Cards(CardColumns):
         self.instances.pop(row, None)
         own.minor[row, own.users[row] == 0] = EMPTY
 
+    def put_like(self, row: int, like: int, intern_table: InternTable) -> None:
+        """Give a row the cards of another row, unused, for a what-if."""
+        own = self._own
+        for values in vars(own).values():
+            rows = values.swapaxes(0, 1) if values.ndim == 3 else values  # noqa: PLR2004 - (resources, nodes, slots)
+            rows[row] = rows[like]
+        own.used[:, row] = own.users[row] = own.unknown[row] = own.unlocated[row] = own.unaccounted[row] = 0
+        own.measured[:, row], own.measured_at[row] = UNMEASURED, NEVER
+        own.minor[row, ~own.present[row]] = EMPTY
+        self.ids[row], self.places[row] = self.ids[like], self.places[like]
+        if like in self.instances:
+            self.instances[row] = self.instances[like]
+        self.taken.pop(row, None)
+        self.find_spare(row, intern_table)
+
     def withhold(self, row: int, minors: Collection[int]) -> None:
         """Set which cards of a node kubelet cannot allocate, until the inventory is replaced."""
         own = self._own

@@ -1,0 +1,190 @@
+"""Changes of a cluster that a what-if assumes, and whether a waiting unit would be bound after one of them.
+
+    WhatIfs(fleet, unit, policy).ends(NewNode(...))  ->  bool
+
+All assumptions are applied to a copy of the Fleet and taken back, and each answer is that of the decision itself,
+preemption included. So an answer holds for exactly what was assumed, as long as nothing else changes and no unit that
+is before this one in the queue takes the place.
+"""
+
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+import numpy as np
+
+from berth_operator.core.advice.lacking import Lack
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import Gang, decide_gang
+from berth_operator.core.decision.gang_preemption import preempt_gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import preempt
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
+from berth_operator.core.values.request import PendingPod
+
+Unit = PendingPod | Gang
+
+
+class Assumption(Protocol):
+    """A change of the cluster."""
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Apply the change to a copy of the Fleet, yield once, and take the change back."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewNode:
+    """A node is added, in service and without pods."""
+
+    node: NodeInfo
+    like: str = ""
+    """The node whose Device it has a copy of; empty for `inventory`."""
+    inventory: DeviceInventory | None = None
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Add the node for a moment."""
+        if self.inventory is None and self.like:
+            fleet.put_like(self.node, self.like)
+        else:
+            fleet.put_node(self.node)
+            fleet.put_device(self.node.name, self.inventory or DeviceInventory())
+            fleet.set_fresh(self.node.name, fresh=True)
+        yield
+        fleet.remove_device(self.node.name)
+        fleet.remove_node(self.node.name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedNode:
+    """A Node has other labels, taints or amounts, is uncordoned, or becomes ready."""
+
+    node: NodeInfo
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Replace the Node for a moment."""
+        before = fleet.node_info(self.node.name)
+        fleet.put_node(self.node)
+        yield
+        fleet.put_node(before)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reporting:
+    """The agent of a node is alive."""
+
+    node: str
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Count the agent as alive for a moment."""
+        fleet.set_fresh(self.node, fresh=True)
+        yield
+        fleet.set_fresh(self.node, fresh=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gone:
+    """Pods have left their nodes, or what is kept for them is given up."""
+
+    uids: tuple[str, ...]
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Release the pods for a moment."""
+        nominees = [charge for uid in self.uids if (charge := fleet.withdraw(uid)) is not None]
+        charges = [charge for uid in self.uids if (charge := fleet.release(uid)) is not None]
+        yield
+        for charge in charges:
+            fleet.charge(charge)
+        for nominee in nominees:
+            fleet.nominate(nominee)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeCards:
+    """Cards of a node have become free, as far as a lack says."""
+
+    node: str
+    lack: Lack
+
+    def applied(self, fleet: Fleet) -> Iterator[None]:
+        """Reduce what is used of the cards for a moment."""
+        row, before = fleet.rows[self.node], []
+        for card in self.lack.cards:
+            columns = fleet.cards[card.type]
+            slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
+            used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
+            before.append((card.type, slot, used.copy(), users))
+            for name, amount in card.amounts:
+                used[columns.index[name]] -= amount
+            left = (used, users) if card.amounts else (np.zeros_like(used), 0)
+            fleet.set_card_use(card.type, row, slot, *left)
+        yield
+        for device_type, slot, used, users in before:
+            fleet.set_card_use(device_type, row, slot, used, users)
+
+
+class WhatIfs:
+    """Answers what-ifs about one unit on one copy of the Fleet."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        unit: Unit,
+        policy: Policy,
+        budgets: Budgets,
+        in_flight: Collection[str] = (),
+        *,
+        asked: str = "",
+    ) -> None:
+        """Create what-ifs on a Fleet that is modified and restored, so it must be a copy.
+
+        `in_flight` are UIDs of pods whose Binding is not confirmed yet, `asked` is the UID of the member that is asked
+        about if the unit is a gang.
+        """
+        self.fleet, self.unit, self._asked = fleet, unit, asked
+        self._policy, self._budgets, self._in_flight = policy, budgets, in_flight
+
+    def ends(self, *assumptions: Assumption, unit: Unit | None = None) -> bool:
+        """Return whether the unit, or another one in its place, would be bound if all of this were so.
+
+        Raises:
+            PluginFailedError: a plug-in failed.
+        """
+        with ExitStack() as stack:
+            for each in assumptions:
+                stack.enter_context(_assumed(each, self.fleet))
+            return self._is_bound(unit or self.unit)
+
+    def _is_bound(self, unit: Unit) -> bool:
+        """Return whether the decision places a unit, now or once its victims have left."""
+        if isinstance(unit, Gang):
+            return self._is_gang_bound(unit)
+        if isinstance(decide(self.fleet, unit, self._policy), Placement):
+            return True
+        return not unit.error and self._preempts(replace(unit, nominated_node=""))
+
+    def _is_gang_bound(self, gang: Gang) -> bool:
+        """Return whether the asked member is placed with its gang, which may leave out members beyond its minimum."""
+        placed = decide_gang(self.fleet, gang, self._policy)
+        if not isinstance(placed, Failure):
+            return self._asked in {each.pod.uid for each in placed}
+        preemption = preempt_gang(self.fleet, gang, self._policy, self._budgets, self._in_flight)
+        return preemption is not None and (
+            gang.needed == gang.size or self._asked in {each.uid for each in preemption.nominees}
+        )
+
+    def _preempts(self, pod: PendingPod) -> bool:
+        return preempt(self.fleet, pod, self._policy, self._budgets, self._in_flight) is not None
+
+
+@contextmanager
+def _assumed(assumption: Assumption, fleet: Fleet) -> Iterator[None]:
+    """Return a context in which an assumption holds, which is taken back even if a decision fails."""
+    steps = assumption.applied(fleet)
+    next(steps)
+    try:
+        yield
+    finally:
+        next(steps, None)

@@ -1,0 +1,229 @@
+"""Nodes that could be added for a pod: one like a node that is there, or one that differs from it as the pod needs.
+
+A new node is in service and has no pods; it has the labels of the other node except its own name, the taints that do
+not say that a node is out of service, and the same Device.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_api.names import GPU, GPU_MEMORY
+from berth_api.request import AMOUNTS, PLUGIN_UNIT, Part, is_device
+from berth_api.resources import PODS
+from berth_api.values.selectors import DOES_NOT_EXIST, EXISTS, GT, IN, LT, NOT_IN, Requirement
+from berth_operator.core import filters
+from berth_operator.core.advice.assumptions import NewNode
+from berth_operator.core.allocators import shortage
+from berth_operator.core.decision.reservation_note import amounts_text
+from berth_operator.core.filters import Filter, cordon, node_affinity, node_ready, node_selector
+from berth_operator.core.filters import resources, taints
+from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import RESOURCES, Mask
+from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory, NodeInfo
+from berth_operator.core.values.request import PodRequest, Taint
+
+NAME: Final = "new-node.berth.dev"
+"""No Node that the fleet has."""
+HOSTNAME: Final = "kubernetes.io/hostname"
+OUT_OF_SERVICE: Final = "node.kubernetes.io/"
+"""The prefix of the taints that Kubernetes sets on a node that is out of service."""
+IN_SERVICE: Final = frozenset({cordon.NAME, node_ready.NAME})
+"""The filters of a node's own state, which passes and which a new node does not share."""
+_LABELS: Final = frozenset({node_selector.NAME, node_affinity.NAME})
+_ADAPTED: Final = frozenset({*_LABELS, taints.NAME, resources.NAME, DeviceFilter.NAME})
+"""The filters for which a variant of a node differs from it."""
+PLENTY: Final = 2**40
+"""Bytes of memory of a card that is assumed for a pod."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """A node that differs from one that is there, and the words for the difference."""
+
+    node: NewNode
+    what: str
+    labels_only: bool
+
+
+def suiting(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> dict[str, Mask]:
+    """Return for each filter that a new node does not pass by being new: the rows such that a node like them passes."""
+    return {
+        each.NAME: _passes_empty(each, fleet, request)
+        for each in order
+        if (each.TRAITS.bounded or not each.TRAITS.coupled) and each.NAME not in IN_SERVICE
+    }
+
+
+def _passes_empty(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that a filter would pass if they had no pods and were in service."""
+    if filter_.NAME == taints.NAME:
+        mask = fleet.present
+        for taint, rows in fleet.taints().items():
+            if taints.repels(taint, request) and not _is_out_of_service(taint):
+                mask = mask & ~rows
+        return mask
+    bounded = filters.as_bounded(filter_)
+    mask = filter_.passes(fleet, request) if bounded is None else bounded.could_pass(fleet, request)
+    if filter_.NAME == DeviceFilter.NAME and request.devices.vendor:
+        mask = mask & fleet.of_vendor(request.devices.vendor)
+    return mask
+
+
+def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> str:
+    """Return the node like which another one suits the pod best; empty if there are no nodes.
+
+    It is one that lacks the fewest things that a variant could have, and of these the first by name.
+    """
+    rows = np.flatnonzero(fleet.present)
+    if not rows.size:
+        return ""
+    lacks = np.zeros(len(rows), np.int64)
+    for name, passes in suiting(fleet, request, order).items():
+        lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))
+    least = [fleet.names[row] for row in rows[lacks == lacks.min()].tolist()]
+    return min(least)
+
+
+def like(fleet: Fleet, name: str) -> NodeInfo:
+    """Return another Node like one that is there, in service."""
+    info = fleet.node_info(name)
+    labels = {key: NAME if key == HOSTNAME else value for key, value in info.labels.items()}
+    left = tuple(taint for taint in info.taints if not _is_out_of_service(taint))
+    return replace(info, name=NAME, labels=labels, taints=left, cordoned=False, ready=True, unreachable=False)
+
+
+def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: str) -> Iterator[Variant]:
+    """Yield nodes like `model` that have what the pod needs, for each set of labels that it accepts."""
+    base = like(fleet, model) if model else NodeInfo(name=NAME, labels={}, allocatable={PODS: 1})
+    suits = suiting(fleet, request, order)
+    row = fleet.rows[model] if model else -1
+    fits = {name: bool(model) and bool(rows[row]) for name, rows in suits.items()}
+    for labels in labels_for(request, base.labels):
+        words, info, inventory = [], replace(base, labels=labels), None
+        if labels != base.labels:
+            words.append(f"with {labels_text(base.labels, labels)}")
+        if repelling := [taint for taint in base.taints if taints.repels(taint, request)]:
+            info = replace(info, taints=tuple(each for each in base.taints if each not in repelling))
+            words.append(f"without the taint{'s' if len(repelling) > 1 else ''} {' and '.join(map(str, repelling))}")
+        labels_only = len(words) == 1 and labels != base.labels
+        if not fits[resources.NAME]:
+            short = {name: amount for name, amount in request.resources if base.allocatable.get(name, 0) < amount}
+            info = replace(info, allocatable={**base.allocatable, **short})
+            shown = tuple((name, amount) for name, amount in short.items() if name != PODS and not is_device(name, fleet.kinds))
+            words += [f"with {amounts_text(shown)}"] if shown else []
+        if request.devices and not fits[DeviceFilter.NAME]:
+            inventory = _inventory(request)
+            words.append(f"with {_devices_text(request)}")
+        labels_only &= inventory is None and info.allocatable == base.allocatable
+        if words and (inventory is not None or fits.get(DeviceFilter.NAME, True) or not request.devices):
+            node = NewNode(node=info, like=model if inventory is None else "", inventory=inventory)
+            yield Variant(node=node, what=" and ".join(words), labels_only=labels_only)
+
+
+# --- labels -------------------------------------------------------------------------------------------------------
+
+
+def labels_for(request: PodRequest, labels: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    """Yield labels with which a node matches the pod's selector and a term of its affinity, changed as little as can be."""
+    selected = _meeting(labels, request.node_selector)
+    if selected is None:
+        return
+    if request.node_affinity is None:
+        yield selected
+        return
+    for term in request.node_affinity:
+        made = _meeting(selected, term.labels)
+        if made is not None and all(each.holds(made) for each in request.node_selector) and (term.labels or term.names):
+            yield made
+
+
+def _meeting(labels: Mapping[str, str], requirements: Sequence[Requirement]) -> dict[str, str] | None:
+    """Return labels that meet all requirements; None if two of them exclude each other."""
+    made = dict(labels)
+    for each in requirements:
+        if not each.holds(made):
+            made = _with(made, each)
+    return made if all(each.holds(made) for each in requirements) else None
+
+
+def _with(labels: dict[str, str], requirement: Requirement) -> dict[str, str]:
+    """Return labels that meet one requirement."""
+    key = requirement.key
+    others = {name: value for name, value in labels.items() if name != key}
+    match requirement.operator:
+        case operator if operator == IN and requirement.values:
+            return {**others, key: requirement.values[0]}
+        case operator if operator == EXISTS:
+            return {**others, key: "true"}
+        case operator if operator in (NOT_IN, DOES_NOT_EXIST):
+            return others
+        case operator if operator in (GT, LT):
+            return {**others, key: str(int(requirement.values[0]) + (1 if operator == GT else -1))}
+    return labels
+
+
+def labels_text(before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    """Return in words which labels one node has and the other has not: `the label pool=b`."""
+    more = [f"{key}={value}" for key, value in after.items() if before.get(key) != value]
+    fewer = [key for key in before if key not in after]
+    parts = [f"the label{'s' if len(more) > 1 else ''} {' and '.join(more)}"] if more else []
+    parts += [f"no label{'s' if len(fewer) > 1 else ''} {' and '.join(fewer)}"] if fewer else []
+    return " and ".join(parts)
+
+
+# --- devices ------------------------------------------------------------------------------------------------------
+
+
+def _inventory(request: PodRequest) -> DeviceInventory | None:
+    """Return a Device with the cards that the pod requests and no others; None if it requests subdevices."""
+    if not all(part.unit in (AMOUNTS, PLUGIN_UNIT) and part.type in RESOURCES for part in request.devices.parts):
+        return None
+    cards = [_card(request, part, minor) for part in request.devices.parts for minor in range(max(part.count, 1))]
+    return DeviceInventory(cards=tuple(cards), vendor=request.devices.vendor or DEFAULT_VENDOR)
+
+
+def _card(request: PodRequest, part: Part, minor: int) -> CardInfo:
+    amounts = {name: PLENTY if name == GPU_MEMORY else 100 for name in RESOURCES[part.type]}
+    model = _model(request) if part.type == GPU else ""
+    return CardInfo(
+        type=part.type,
+        minor=minor,
+        id=f"{part.type}-{minor}",
+        model=model,
+        amounts=tuple(amounts.items()),
+        numa=0,
+        pcie="0",
+        labels=tuple(sorted(_meeting({}, part.selector.requirements) or {})) and tuple(
+            sorted((_meeting({}, part.selector.requirements) or {}).items())
+        ),
+    )
+
+
+def _model(request: PodRequest) -> str:
+    """Return the name of a model that the pod's constraint names."""
+    constraint = request.model
+    named = constraint.exact or (constraint.globs[0] if constraint.globs else constraint.regex)
+    return named.strip("*^$").replace("*", " ").replace("?", "x")
+
+
+def _devices_text(request: PodRequest) -> str:
+    """Return the requested devices in words: `9 GPUs of model *H100*`."""
+    texts = []
+    for part in request.devices.parts:
+        plural = shortage.plural(part.type)
+        text = f"{part.count} {plural if part.count > 1 else plural.removesuffix('s')}"
+        if part.type == GPU and request.model:
+            text += f" of model {request.model}"
+        memory = max(part.min_memory, dict(part.amounts).get(GPU_MEMORY, 0))
+        texts.append(text + (f" with {amounts_text((('memory', memory),))}" if memory else ""))
+    return " and ".join(texts)
+
+
+def _is_out_of_service(taint: Taint) -> bool:
+    return taint.key.startswith(OUT_OF_SERVICE)
+
+

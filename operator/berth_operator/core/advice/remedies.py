@@ -1,0 +1,371 @@
+"""What ends the wait of a pod: one place that every answer about a waiting pod is taken from.
+
+    of_pod(what_ifs, pod)  ->  (Remedy, ...)
+
+Each remedy is one change of the cluster, found by the filters of the decision and answered by a what-if of the whole
+decision (`assumptions`). It says whether the change ends the wait if nothing else changes, and names what was assumed:
+that a node like node-3 does not help says nothing about a node with another label.
+"""
+
+import enum
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.advice import lacking, new_nodes
+from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
+from berth_operator.core.advice.lacking import Lack
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.reservation_note import amounts_text, holders
+from berth_operator.core.filters import (
+    Filter,
+    cordon,
+    node_affinity,
+    node_ready,
+    node_selector,
+    taints,
+    volume_claims,
+    volume_in_use,
+)
+from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.mounts import Mounts
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Verdict
+
+MAX_NODES: Final = 2
+"""Nodes that are tried for each kind of change."""
+MAX_PODS: Final = 24
+"""Pods of a node up to which those that have to end are searched; each takes a decision."""
+MAX_NOMINEES: Final = 8
+
+
+class Kind(enum.StrEnum):
+    """What has to happen."""
+
+    MEMBER = "Member"
+    """Members of the pod's gang are created."""
+    CLAIM = "Claim"
+    """An object that the pod names is created or bound: a claim, a volume, a PodGroup."""
+    LABEL = "Label"
+    """A node gets labels, or a node with them is added."""
+    NEW_NODE = "NewNode"
+    """A node is added."""
+    CAPACITY = "Capacity"
+    """A node has more of a resource, or cards become free."""
+    END = "End"
+    """Pods end, or what is kept for another pod is given up."""
+    PREEMPTION = "Preemption"
+    """Pods of lower priority are evicted, which the operator does by itself."""
+    ADMINISTRATOR = "Administrator"
+    """Someone repairs, uncordons or untaints a node, or creates the pod again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remedy:
+    """One change, and whether it ends the wait if nothing else changes."""
+
+    kind: Kind
+    ends: bool | None
+    """None for a change that is necessary, but does not suffice or is not known to."""
+    what: str
+    """The change, as the subject of a sentence."""
+    node: str = ""
+    """The node that changes, or that the new node is like."""
+    is_new: bool = False
+    """Whether it is a node to be added."""
+    is_another: bool = False
+    """Whether it is another node like one that is there, without a difference."""
+    is_of_pod: bool = False
+    """Whether only another pod would do, so that waiting is in vain."""
+    assumes: Assumption | None = None
+    """The assumption; None if it is not about nodes and placed pods."""
+
+    @property
+    def sentence(self) -> str:
+        """Return the answer."""
+        if self.ends is None:
+            return f"{self.what} is needed first"
+        return f"{self.what} would end the wait" if self.ends else f"{self.what} would not help"
+
+
+def is_in_vain(remedies: Sequence[Remedy]) -> bool:
+    """Return whether no change of the cluster can end the wait: the pod itself cannot be placed."""
+    return any(each.is_of_pod for each in remedies)
+
+
+def of_pod(what_ifs: WhatIfs, pod: PendingPod, policy: Policy, placed: Sequence[Charge] = ()) -> tuple[Remedy, ...]:
+    """Return what ends the wait of a pod that fits nowhere, or of its gang.
+
+    `pod` is the pod without a node, `placed` what the other members of its gang would be charged.
+
+    Raises:
+        PluginFailedError: a plug-in failed.
+    """
+    if pod.error:
+        return (_again(f"its request is invalid: {pod.error}"),)
+    refusing = cycle.refusing(what_ifs.fleet, pod.request, policy.filters_of(pod.request))
+    if refusing is not None:
+        [(reason, _)] = refusing.reasons(what_ifs.fleet, pod.request, what_ifs.fleet.present)
+        return (_again(reason),)
+    search = _Search(what_ifs, pod, policy, placed)
+    return tuple(search.claims()) or tuple(search.all())
+
+
+def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, ...]:
+    """Return what ends the wait of a gang with too few members."""
+    missing = gang.needed - gang.size
+    more = f"{missing} more member{'s' if missing > 1 else ''} of {gang.key}"
+    there = f"{gang.placed + gang.size} of {gang.minimum} exist"
+    if what_ifs.ends(unit=_completed(gang, pod, missing)):
+        return (Remedy(kind=Kind.MEMBER, ends=True, what=f"{more} like {pod.name} ({there})"),)
+    return (Remedy(kind=Kind.MEMBER, ends=None, what=f"{more} ({there}; members like {pod.name} would not fit now)"),)
+
+
+def of_group(problem: str) -> tuple[Remedy, ...]:
+    """Return what ends the wait of a gang that cannot be decided because of its PodGroup or annotations."""
+    return (Remedy(kind=Kind.CLAIM, ends=None, what=f"a valid pod group ({problem})"),)
+
+
+def of_preemption(node: str, victims: int) -> tuple[Remedy, ...]:
+    """Return that the operator will evict pods for the pod."""
+    what = f"the eviction of {victims} pod(s) of lower priority on {node}"
+    return (Remedy(kind=Kind.PREEMPTION, ends=True, what=what, node=node),)
+
+
+def _again(why: str) -> Remedy:
+    what = f"nothing but creating the pod again ({why})"
+    return Remedy(kind=Kind.ADMINISTRATOR, ends=True, what=what, is_of_pod=True)
+
+
+def _completed(gang: Gang, pod: PendingPod, missing: int) -> Gang:
+    """Return a gang with further members like one of its own."""
+    more = (replace(pod, uid=f"{pod.uid}/{number}", name=f"{pod.name}/{number}") for number in range(missing))
+    return replace(gang, members=(*gang.members, *more))
+
+
+class _Search:
+    """Searches the changes that end the wait of one pod."""
+
+    def __init__(self, what_ifs: WhatIfs, pod: PendingPod, policy: Policy, placed: Sequence[Charge]) -> None:
+        self._what_ifs, self._pod, self._policy = what_ifs, pod, policy
+        self._fleet, self._request = what_ifs.fleet, pod.request
+        self._order = policy.filters_of(pod.request)
+        for charge in placed:
+            self._fleet.charge(charge)
+        try:
+            with cycle.above_nominees(self._fleet, pod):
+                self._rejected = self._rejections()
+                self._near = lacking.ranked(self._fleet, self._request, self._only_by(policy.local))[:MAX_NODES]
+                self._lacks = [lacking.lack(self._fleet, row, self._request, policy) for row in self._near.tolist()]
+        finally:
+            for charge in placed:
+                self._fleet.release(charge.uid)
+
+    def all(self) -> Iterator[Remedy]:
+        """Yield what is found, in the order in which it is shown."""
+        yield from self._new_nodes()
+        yield from self._labels()
+        yield from self._volumes()
+        yield from self._administrator()
+        yield from self._capacity()
+        yield from self._ends_of_pods()
+        yield from self._nominees()
+
+    def claims(self) -> Iterator[Remedy]:
+        """Yield the claims without which no node takes the pod, if there are any."""
+        missing = [use for use in self._request.mounts.claims if self._rejects(volume_claims, Mounts(claims=(use,)))]
+        if not missing:
+            return
+        listed = " and ".join(f'"{use.claim.partition("/")[2]}"' for use in missing)
+        plural = "s" if len(missing) > 1 else ""
+        bound = "bound to volumes" if plural else "bound to a volume"
+        what = f"PersistentVolumeClaim{plural} {listed}, {bound} that every node reaches,"
+        left = tuple(use for use in self._request.mounts.claims if use not in missing)
+        ends = self._what_ifs.ends(unit=self._mounting(replace(self._request.mounts, claims=left)))
+        yield Remedy(kind=Kind.CLAIM, ends=ends or None, what=what)
+        yield Remedy(kind=Kind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
+
+    # --- masks --------------------------------------------------------------------------------------------------
+
+    def _rejections(self) -> dict[str, Mask]:
+        return {each.NAME: self._fleet.present & ~each.passes(self._fleet, self._request) for each in self._order}
+
+    def _only_by(self, rejecting: Sequence[Filter]) -> Mask:
+        """Return the rows that only these filters reject, and at least one of them."""
+        return self._only({each.NAME for each in rejecting})
+
+    def _only(self, names: set[str]) -> Mask:
+        by_others = np.zeros_like(self._fleet.present)
+        by_these = np.zeros_like(self._fleet.present)
+        for name, rows in self._rejected.items():
+            target = by_these if name in names else by_others
+            target |= rows
+        return by_these & ~by_others
+
+    def _names(self, rows: Mask) -> list[str]:
+        return sorted(self._fleet.names[row] for row in np.flatnonzero(rows).tolist())[:MAX_NODES]
+
+    def _rejects(self, filter_: object, mounts: Mounts) -> bool:
+        request = replace(self._request, mounts=mounts)
+        return not filter_.passes(self._fleet, request)[self._fleet.present].any()
+
+    def _mounting(self, mounts: Mounts) -> PendingPod | Gang:
+        """Return the unit as if the pod, and members like it, had other volumes."""
+        unit = self._what_ifs.unit
+
+        def changed(pod: PendingPod) -> PendingPod:
+            if pod.request.mounts != self._request.mounts:
+                return pod
+            return replace(pod, request=replace(pod.request, mounts=mounts))
+
+        return replace(unit, members=tuple(map(changed, unit.members))) if isinstance(unit, Gang) else changed(unit)
+
+    # --- nodes that are added ---------------------------------------------------------------------------------------
+
+    def _new_nodes(self) -> Iterator[Remedy]:
+        """Yield whether another node like the one that suits best would help, and else what it would have to have."""
+        model = new_nodes.best_model(self._fleet, self._request, self._order)
+        if model:
+            same = NewNode(node=new_nodes.like(self._fleet, model), like=model)
+            ends = self._what_ifs.ends(same)
+            what = f"another node like {model}"
+            yield Remedy(
+                kind=Kind.NEW_NODE, ends=ends, what=what, node=model, is_new=True, is_another=True, assumes=same
+            )
+            if ends:
+                return
+        for variant in new_nodes.variants(self._fleet, self._request, self._order, model):
+            if self._what_ifs.ends(variant.node):
+                kind = Kind.LABEL if variant.labels_only else Kind.NEW_NODE
+                what = f"a node like {model} {variant.what}" if model else f"a node {variant.what}"
+                yield Remedy(kind=kind, ends=True, what=what, node=model, is_new=True, assumes=variant.node)
+                return
+
+    # --- nodes that change ------------------------------------------------------------------------------------------
+
+    def _labels(self) -> Iterator[Remedy]:
+        for name in self._names(self._only({node_selector.NAME, node_affinity.NAME})):
+            info = self._fleet.node_info(name)
+            for labels in new_nodes.labels_for(self._request, info.labels):
+                change = ChangedNode(node=replace(info, labels=labels))
+                if self._what_ifs.ends(change):
+                    what = f"{new_nodes.labels_text(info.labels, labels)} on {name}"
+                    yield Remedy(kind=Kind.LABEL, ends=True, what=what, node=name, assumes=change)
+                    return
+
+    def _administrator(self) -> Iterator[Remedy]:
+        """Yield the nodes that one repair puts into service for the pod."""
+        for name in self._names(self._only({cordon.NAME})):
+            info = self._fleet.node_info(name)
+            left = tuple(each for each in info.taints if each != cordon.TAINT)
+            change = ChangedNode(node=replace(info, cordoned=False, taints=left))
+            yield self._verified(Kind.ADMINISTRATOR, f"uncordoning {name}", name, change)
+        for name in self._names(self._only({taints.NAME})):
+            info = self._fleet.node_info(name)
+            repelling = [each for each in info.taints if taints.repels(each, self._request)]
+            change = ChangedNode(node=replace(info, taints=tuple(each for each in info.taints if each not in repelling)))
+            listed = " and ".join(map(str, repelling))
+            what = f"removing the taint{'s' if len(repelling) > 1 else ''} {listed} from {name}"
+            yield self._verified(Kind.ADMINISTRATOR, what, name, change)
+        for name in self._names(self._only({node_ready.NAME})):
+            change = ChangedNode(node=replace(self._fleet.node_info(name), ready=True, unreachable=False))
+            yield self._verified(Kind.ADMINISTRATOR, f"{name} becoming ready", name, change)
+        silent = self._only({DeviceFilter.NAME}) & self._fleet.has_device & ~self._fleet.fresh
+        for name in self._names(silent):
+            reporting = Reporting(node=name)
+            yield self._verified(Kind.ADMINISTRATOR, f"a report of the agent of {name}", name, reporting)
+
+    def _verified(self, kind: Kind, what: str, node: str, change: Assumption) -> Remedy:
+        return Remedy(kind=kind, ends=self._what_ifs.ends(change), what=what, node=node, assumes=change)
+
+    def _capacity(self) -> Iterator[Remedy]:
+        for row, lack in zip(self._near.tolist(), self._lacks, strict=True):
+            if lack is None:
+                continue
+            name = self._fleet.names[row]
+            info = self._fleet.node_info(name)
+            more = {resource: info.allocatable.get(resource, 0) + amount for resource, amount in lack.resources}
+            changes: list[Assumption] = [FreeCards(node=name, lack=lack)] if lack.cards else []
+            if more:
+                changes.append(ChangedNode(node=replace(info, allocatable={**info.allocatable, **more})))
+            if changes and self._what_ifs.ends(*changes):
+                assumes = changes[0] if len(changes) == 1 else None
+                what = f"{_lack_text(lack)} on {name}"
+                yield Remedy(kind=Kind.CAPACITY, ends=True, what=what, node=name, assumes=assumes)
+                return
+
+    # --- pods that end ----------------------------------------------------------------------------------------------
+
+    def _ends_of_pods(self) -> Iterator[Remedy]:
+        """Yield the smallest sets of pods that are found whose end suffices, on the nodes that suit best."""
+        for pods, where in self._crowds():
+            if len(pods) <= MAX_PODS and (gone := self._necessary(pods)):
+                who = holders(gone, self._pod.namespace)
+                assumes = Gone(uids=tuple(each.uid for each in gone))
+                what = f"the end of {who}{where}"
+                yield Remedy(kind=Kind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
+
+    def _crowds(self) -> Iterator[tuple[list[Charge], str]]:
+        """Yield the pods of the nodes that others' pods alone keep this one from, and what to call their place."""
+        if volume_in_use.NAME in self._rejected and self._rejected[volume_in_use.NAME].any():
+            users = self._fleet.charges.values()
+            yield [each for each in users if each.mounts.shares_with(self._request.mounts)], ""
+            return
+        names = [self._fleet.names[row] for row in self._near.tolist()]
+        resolvable = {each.NAME for each in self._order if each.VERDICT is Verdict.UNSCHEDULABLE}
+        names += [name for name in self._names(self._only(resolvable)) if name not in names]
+        for name in names[:MAX_NODES]:
+            yield list(self._fleet.on_node(name)), f" on {name}"
+
+    def _necessary(self, pods: Sequence[Charge]) -> list[Charge]:
+        """Return pods of these whose end suffices, each of them necessary; none if the end of all does not."""
+        if not pods or not self._what_ifs.ends(Gone(uids=tuple(each.uid for each in pods))):
+            return []
+        gone = sorted(pods, key=lambda each: (len(each.grants), each.pod))
+        for pod in tuple(gone):
+            rest = [each for each in gone if each is not pod]
+            if rest and self._what_ifs.ends(Gone(uids=tuple(each.uid for each in rest))):
+                gone = rest
+        return gone
+
+    def _nominees(self) -> Iterator[Remedy]:
+        """Yield what is kept for other pods that keeps this one from a node."""
+        for nominee in list(self._fleet.nominees.values())[:MAX_NOMINEES]:
+            if nominee.uid == self._pod.uid:
+                continue
+            change = Gone(uids=(nominee.uid,))
+            if self._what_ifs.ends(change):
+                who = holders([nominee], self._pod.namespace)
+                what = f"giving up what is kept on {nominee.node} for {who}"
+                yield Remedy(kind=Kind.END, ends=True, what=what, node=nominee.node, assumes=change)
+                return
+
+    # --- volumes ----------------------------------------------------------------------------------------------------
+
+    def _volumes(self) -> Iterator[Remedy]:
+        """Yield whether other volumes would help, if the claims or their volumes keep the pod from every node."""
+        names = {each.NAME for each in self._order if each.NAME.startswith("volume-")} - {volume_in_use.NAME}
+        rejected = [self._rejected[name] for name in names if name in self._rejected]
+        if not rejected or not np.logical_or.reduce(rejected).any():
+            return
+        if self._request.mounts.claims and self._what_ifs.ends(unit=self._mounting(Mounts())):
+            claims = ", ".join(f'"{use.claim.partition("/")[2]}"' for use in self._request.mounts.claims)
+            what = f"a volume for PersistentVolumeClaim {claims} that every node reaches"
+            yield Remedy(kind=Kind.CLAIM, ends=True, what=what)
+
+
+def _lack_text(lack: Lack) -> str:
+    """Return what a node lacks: `1 cpu more and gpu 3 free`."""
+    more = [f"{amounts_text(lack.resources)} more"] if lack.resources else []
+    cards = [
+        f"{card.type} {card.minor} {f'with {amounts_text(card.amounts)} more free' if card.amounts else 'free'}"
+        for card in lack.cards
+    ]
+    return " and ".join(more + cards)
+

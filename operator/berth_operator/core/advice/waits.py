@@ -1,0 +1,112 @@
+"""Why a pod waits and what ends its wait, for single pods and for members of a gang alike.
+
+A member is explained with its gang: if too few members exist, no node matters yet; otherwise by the first member
+without a node, while the others have theirs.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from berth_operator.core.advice import remedies
+from berth_operator.core.advice.assumptions import WhatIfs
+from berth_operator.core.advice.explanation import Explanation, explain
+from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
+from berth_operator.core.advice.remedies import Remedy
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.gang import Gang, not_ready, too_few
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod
+
+MAX_MEMBERS: Final = 16
+"""Waiting members of a gang up to which all are placed for an explanation; each takes about two decisions."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wait:
+    """A waiting pod, and what its decision depends on beside the Fleet."""
+
+    pod: PendingPod
+    gang: Gang | None = None
+    """All waiting members of its gang, even if they are too few."""
+    problem: str = ""
+    """Why its gang cannot be decided, apart from missing members."""
+    parked: Failure | None = None
+    """The last failure of its gang, while nothing has woken the gang."""
+
+    @property
+    def lacks_members(self) -> bool:
+        """Return whether its gang waits for further members."""
+        return self.gang is not None and self.gang.size < self.gang.needed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Why:
+    """Why a pod waits."""
+
+    explanation: Explanation
+    of_gang: GangExplanation | None = None
+
+
+class Waits:
+    """Explains waiting pods of one Fleet by one policy."""
+
+    def __init__(self, fleet: Fleet, policy: Policy, budgets: Budgets, in_flight: Collection[str] = ()) -> None:
+        """Create it on a copy of the Fleet, which what-ifs modify and restore.
+
+        `in_flight` are UIDs of pods whose Binding is not confirmed yet, which are not evicted.
+        """
+        self._fleet, self._policy, self._budgets, self._in_flight = fleet, policy, budgets, in_flight
+
+    def why(self, wait: Wait) -> Why:
+        """Return why a pod waits.
+
+        Raises:
+            PluginFailedError: a plug-in failed.
+        """
+        pod, gang = wait.pod, wait.gang
+        if wait.problem:
+            return Why(explanation=Explanation(result=not_ready(wait.problem)))
+        if gang is None:
+            return Why(explanation=explain(self._fleet, pod, self._policy, self._budgets, self._in_flight))
+        if wait.lacks_members:
+            few = too_few(gang.key, gang.placed + gang.size, gang.minimum)
+            return Why(explanation=Explanation(result=not_ready(few)))
+        if gang.size > MAX_MEMBERS:
+            alone = explain(self._fleet, pod, self._policy)
+            return Why(explanation=alone if wait.parked is None else replace(alone, result=wait.parked))
+        of_gang = explain_gang(self._fleet, gang, self._policy)
+        explanation = of_gang.explanation or explain(self._fleet, pod, self._policy)
+        if isinstance(of_gang.result, Failure) and isinstance(explanation.result, Placement):
+            explanation = replace(explanation, result=of_gang.result)
+        return Why(explanation=explanation, of_gang=of_gang)
+
+    def remedies(self, wait: Wait, why: Why) -> Iterator[Remedy]:
+        """Yield what ends the wait, each after a few decisions.
+
+        Gangs with more than MAX_MEMBERS waiting members get no what-ifs.
+
+        Raises:
+            PluginFailedError: a plug-in failed.
+        """
+        pod, gang, answer = wait.pod, wait.gang, why.explanation.preemption
+        if wait.problem:
+            yield from remedies.of_group(wait.problem)
+        elif answer is not None and answer.node:
+            yield from remedies.of_preemption(answer.node, answer.victims)
+        elif not isinstance(why.explanation.result, Placement) and (gang is None or gang.size <= MAX_MEMBERS):
+            what_ifs = WhatIfs(
+                self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid
+            )
+            yield from self._what_ifs(wait, why, what_ifs)
+
+    def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy]:
+        if wait.gang is not None and wait.lacks_members:
+            yield from remedies.of_members(what_ifs, wait.gang, wait.pod)
+        elif why.of_gang is None or why.of_gang.first is None:
+            yield from remedies.of_pod(what_ifs, wait.pod, self._policy)
+        else:
+            placed = tuple(each.charge for each in why.of_gang.others)
+            yield from remedies.of_pod(what_ifs, why.of_gang.first, self._policy, placed)

@@ -1,0 +1,110 @@
+"""What the operator says would end a pod's wait binds the pod, and what it says would not does not.
+
+Each case is a random cluster in virtual time: when the operator is idle and a pod waits, one change is made by objects
+of the API server, and no other. `make wait-answers CASES=5000` runs more cases than `make test`.
+"""
+
+import os
+from collections import Counter
+from collections.abc import Sequence
+from random import Random
+from typing import Any
+
+import pytest
+
+from berth_operator.core.advice.assumptions import ChangedNode, Gone
+from berth_operator.core.advice.remedies import Kind, Remedy, is_in_vain
+from tests.component.wait_worlds import AFTER, Action, WaitWorld, change_of, drawn, idle
+
+pytestmark = pytest.mark.looptime
+
+CASES = int(os.environ.get("CASES", "120"))
+FIRST = int(os.environ.get("FIRST", "0"))
+PARTS = 4
+MOST = 20
+"""Random clusters for each case: in most of them the pod is bound at once, or nothing is said of the change."""
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+async def test_what_is_said_of_a_change_comes_true(part: int) -> None:
+    seeds, cases, differences = iter(range(FIRST + part, FIRST + MOST * CASES, PARTS)), Counter[str](), []
+    while cases.total() < CASES / PARTS:
+        seed = next(seeds)
+        case = await run(seed)
+        if case is not None:
+            name, said, is_bound = case
+            cases[f"{name}: {said}"] += 1
+            if said != is_bound:
+                differences.append(f"seed {seed}: {name}: said {said}, bound {is_bound}")
+    print(sorted(cases.items()))
+    assert not differences, differences
+
+
+async def run(seed: int) -> tuple[str, bool, bool] | None:
+    """Return a change, whether it was said to end the wait, and whether it did; None if nothing was said."""
+    world = WaitWorld(Random(seed))  # noqa: S311 - a test
+    async with world.running():
+        world.submit(*world.others, *world.wanted)
+        await idle()
+        waiting = world.waiting()
+        if not waiting:
+            return None
+        asked = world.random.choice(waiting)
+        found = world.explained(asked)
+        name, said, action = chosen(world, found)
+        if said is None:
+            return None
+        before = world.api.bound().keys()
+        action(world)
+        await idle(AFTER)
+        # What is said holds if no other pod takes the place.
+        if {each["metadata"]["name"] for each in world.others} & (world.api.bound().keys() - before):
+            return None
+        return name, said, world.is_bound(asked.name)
+
+
+def chosen(world: WaitWorld, found: Sequence[Remedy]) -> tuple[str, bool | None, Action]:
+    """Return a change, what was said of it, and how it is made."""
+    own = [(each, change) for each in found if (change := change_of(each, world)) is not None]
+    if own and world.random.random() < 0.5:
+        remedy, change = world.random.choice(own)
+        return f"remedy {remedy.kind}", remedy.ends, change
+    name, target, action = world.random.choice(list(drawn(world)))
+    return name, said_of(world, found, name, target), action
+
+
+def said_of(world: WaitWorld, found: Sequence[Remedy], name: str, target: Any) -> bool | None:
+    """Return whether a change of the list was said to end the wait; None if nothing was said of it."""
+    if is_in_vain(found):
+        return False
+    if any(each.kind is Kind.PREEMPTION for each in found):
+        return None
+    if any(each.ends is None or each.kind in (Kind.MEMBER,) for each in found) and name not in ("claim", "members"):
+        return False
+    explanation = world.why.explanation
+    if name == "all end":
+        return False if explanation.fits_when_empty == 0 and len(world.wanted) == 1 else None
+    said = [each.ends for each in found if _is_of(world, each, name, target)]
+    return said[0] if said else None
+
+
+def _is_of(world: WaitWorld, remedy: Remedy, name: str, target: Any) -> bool:
+    """Return whether a remedy assumes a change of the list."""
+    match name, remedy.assumes:
+        case "another node", _ if remedy.is_new:
+            return remedy.is_another and remedy.node == target or remedy.kind is Kind.NEW_NODE and not remedy.node and not remedy.ends
+        case "end", Gone() as gone:
+            return gone.uids == (target,)
+        case "claim", _:
+            return remedy.kind is Kind.CLAIM and bool(remedy.ends)
+        case "members", _:
+            return remedy.kind is Kind.MEMBER and bool(remedy.ends)
+        case (_, ChangedNode() as changed) if remedy.node == (target[0] if isinstance(target, tuple) else target):
+            now = world.cluster.fleet.node_info(remedy.node)
+            return {
+                "uncordon": now.cordoned and not changed.node.cordoned,
+                "untaint": now.taints != changed.node.taints and not changed.node.taints,
+                "label": dict(changed.node.labels) == {**now.labels, "pool": "1"},
+                "more cpu": remedy.kind is Kind.CAPACITY,
+            }.get(name, False)
+    return False

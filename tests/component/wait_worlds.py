@@ -1,0 +1,373 @@
+"""Small random clusters in which a pod waits, and changes of them by objects of the API server.
+
+Nothing here uses what explains a wait, except that `change_of` reads what a remedy assumes, to make exactly that true.
+"""
+
+import asyncio
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from random import Random
+from typing import Any, Final
+
+from berth_api import names
+from berth_operator.core.advice.assumptions import ChangedNode, FreeCards, Gone, NewNode
+from berth_operator.core.advice.remedies import Kind, Remedy
+from berth_operator.core.advice.waits import Wait, Waits
+from berth_operator.core.values.inventory import NodeInfo
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.watches.storage import Storage
+from tests import volumes
+from tests.builders import A100, GPU, NVIDIA, T4, T4_BYTES, Raw, device, entry, node, pod, pod_group, whole
+from tests.component.test_node_reservations import Crowded
+
+IDLE: Final = 8.0
+"""Virtual seconds after which an operator is idle."""
+AFTER: Final = 40.0
+"""Virtual seconds within which the operator has reacted, back-offs and evictions included."""
+RESERVE_AFTER: Final = 2.0
+HOSTNAME: Final = "kubernetes.io/hostname"
+GROUP: Final = "pod-group.scheduling.sigs.k8s.io"
+REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
+BOUND: Final = {"pv.kubernetes.io/bind-completed": "yes"}
+CORES: Final = ("2", "4", "8")
+TAINTS: Final = (
+    [],
+    [],
+    [{"key": "locked", "effect": "NoSchedule"}],
+    [{"key": "drained", "value": "x", "effect": "NoExecute"}],
+)
+LABELS: Final[Mapping[str, tuple[str | None, ...]]] = {"zone": (None, "a", "b"), "pool": (None, None, "1", "2")}
+
+
+def affinity(rng: Random) -> Raw:
+    """Return the fields of a pod that attracts or repels pods with a label, or spreads."""
+    key, app = rng.choice((HOSTNAME, "zone")), rng.choice("xy")
+    term = {"topologyKey": key, "labelSelector": {"matchLabels": {"app": app}}}
+    spread = {**term, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
+    return rng.choice(
+        (
+            {"affinity": {"podAntiAffinity": {REQUIRED: [term]}}},
+            {"affinity": {"podAffinity": {REQUIRED: [term]}}},
+            {"topologySpreadConstraints": [spread]},
+        )
+    )
+
+
+def selection(rng: Random) -> Raw:
+    """Return the fields of a pod that selects nodes by labels."""
+    terms = [
+        {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["1", "3"]}]},
+        {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}, {"key": "pool", "operator": "Exists"}]},
+    ]
+    required = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": rng.sample(terms, rng.choice((1, 2)))}}}
+    return rng.choice(({"nodeSelector": {"pool": rng.choice("123")}}, {"affinity": required}))
+
+
+def ports(number: int) -> list[Raw]:
+    return [{"name": "port", "ports": [{"hostPort": number, "containerPort": number}]}]
+
+
+class WaitWorld(Crowded):
+    """A random cluster with one waiting pod or gang, which an operator schedules in virtual time."""
+
+    def __init__(self, rng: Random) -> None:
+        self.random = rng
+        super().__init__(after=rng.choice((0.0, RESERVE_AFTER)))
+        self.policy = replace(self.policies[names.SCHEDULER], preemption=rng.random() < 0.5)
+        self.policies[names.SCHEDULER] = self.policy
+        self.storage = Storage(self.cluster)
+        self.nodes: dict[str, Raw] = {}
+        self.devices: dict[str, Raw] = {}
+        self.number = 0
+        for number in range(rng.choice((0, 1, 2, 2, 3, 3))):
+            self.join(f"n{number}")
+        for _ in range(rng.choice((0, 2, 4, 6))):
+            self.place()
+        self.storage.put_class(volumes.raw_class("local"))
+        self.wanted = self.wait()
+        self.others = [pod("other", {NVIDIA: "2"}, priority=rng.choice((0, 9)))] if rng.random() < 0.2 else []
+
+    # --- the cluster ------------------------------------------------------------------------------------------------
+
+    def join(self, name: str) -> None:
+        rng = self.random
+        labels = {key: value for key, values in LABELS.items() if (value := rng.choice(values))}
+        if rng.random() < 0.7:
+            labels[HOSTNAME] = name
+        raw = node(
+            name,
+            labels=labels,
+            allocatable={"cpu": rng.choice(CORES), "pods": rng.choice(("3", "9"))},
+            taints=rng.choice(TAINTS),
+            unschedulable=rng.random() < 0.15,
+            conditions=[{"type": "Ready", "status": "False" if rng.random() < 0.1 else "True"}],
+        )
+        model, memory = rng.choice(((A100, 80 * 2**30), (T4, T4_BYTES)))
+        entries = [
+            entry(minor, model=model, memory=memory, health=rng.random() > 0.15) for minor in range(rng.choice((0, 1, 2, 4)))
+        ]
+        self.show(raw, device(name, *entries) if entries else None)
+
+    def show(self, raw: Raw, cards: Raw | None = None) -> None:
+        """Show a Node, and its Device if it is new."""
+        name = raw["metadata"]["name"]
+        self.nodes[name] = raw
+        self.cluster.put_node(copy.deepcopy(raw))
+        if cards is not None:
+            self.devices[name] = cards
+            self.cluster.put_device(copy.deepcopy(cards))
+
+    def place(self) -> None:
+        """Bind a pod that another scheduler might have chosen a node for, without overbooking a card."""
+        if not self.nodes:
+            return
+        rng, name = self.random, self.random.choice(sorted(self.nodes))
+        self.number += 1
+        fields: Raw = {"on": name, "priority": rng.choice((0, 0, 5)), "labels": {"app": rng.choice("xyz")}}
+        requests: Raw = {"cpu": rng.choice(("500m", "1", "2"))}
+        free = [each["minor"] for each in self.entries(name) if each["health"] and each["minor"] not in self.held(name)]
+        if free and rng.random() < 0.7:
+            taken = free[: rng.choice((1, 1, 2))]
+            requests[NVIDIA] = str(len(taken))
+            fields["allocated"] = whole(*taken)
+        if rng.random() < 0.2:
+            fields["containers"] = ports(80)
+            requests, _ = {}, fields.pop("allocated", None)
+        made = pod(f"placed-{self.number}", requests, **fields)
+        self.submit_bound(made)
+
+    def submit_bound(self, raw: Raw) -> None:
+        self.api.pods[raw["metadata"]["name"]] = raw
+        self.pods.apply("ADDED", copy.deepcopy(raw))
+
+    def entries(self, name: str) -> list[Raw]:
+        return list(self.devices[name]["spec"]["devices"]) if name in self.devices else []
+
+    def held(self, name: str) -> set[int]:
+        return {grant.minor for charge in self.cluster.fleet.on_node(name) for grant in charge.grants}
+
+    # --- the pods that wait -----------------------------------------------------------------------------------------
+
+    def wait(self) -> list[Raw]:
+        """Return the pods of the unit that will wait."""
+        rng = self.random
+        requests: Raw = rng.choice(
+            ({"cpu": "1"}, {"cpu": "3"}, {"cpu": "9"}, {NVIDIA: "1"}, {NVIDIA: "2", "cpu": "1"}, {NVIDIA: "5"}, {GPU: "50"})
+        )
+        fields: Raw = {"priority": rng.choice((0, 0, 9)), "labels": {"app": rng.choice("xyz")}}
+        kind = rng.random()
+        if kind < 0.2:
+            fields |= selection(rng)
+        elif kind < 0.35:
+            fields |= affinity(rng)
+        elif kind < 0.45:
+            fields["containers"], requests = ports(80), {}
+        elif kind < 0.6:
+            fields["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+            self.some_claim()
+        elif kind < 0.65 and NVIDIA in requests:
+            fields["annotations"] = {names.MODEL_GLOBS: rng.choice(("*H100*", "*T4*"))}
+        elif kind < 0.68:
+            requests = {GPU: "150"}
+        if rng.random() < 0.25:
+            fields["tolerations"] = [{"key": "locked", "operator": "Exists"}]
+        if rng.random() < 0.3:
+            return self.gang(requests, fields)
+        return [pod("waits", requests, **fields)]
+
+    def some_claim(self) -> None:
+        """Create the pod's claim, bound, unbound or not at all, and perhaps a volume in one zone."""
+        choice = self.random.choice(("none", "delayed", "delayed", "zone", "lost"))
+        if choice == "delayed":
+            self.storage.put_claim(volumes.raw_claim("data"))
+        elif choice in ("zone", "lost"):
+            lost = {"phase": "Lost"} if choice == "lost" else {"phase": "Bound"}
+            claim = volumes.raw_claim("data", spec={"volumeName": "pv"}, annotations=BOUND, status=lost)
+            terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["a"]}]}]
+            self.storage.put_volume(
+                volumes.raw_volume(
+                    "pv",
+                    spec={
+                        "claimRef": {"namespace": "ns", "name": "data", "uid": "uid-data"},
+                        "nodeAffinity": {"required": {"nodeSelectorTerms": terms}},
+                    },
+                    status={"phase": "Bound"},
+                )
+            )
+            self.storage.put_claim(claim)
+
+    def gang(self, requests: Raw, fields: Raw) -> list[Raw]:
+        rng = self.random
+        self.minimum = rng.choice((2, 2, 3))
+        if rng.random() < 0.8:
+            self.groups.apply("ADDED", pod_group("g", self.minimum))
+        count = rng.choice((1, self.minimum, self.minimum))
+        return [self.member(number, requests, fields) for number in range(count)]
+
+    def member(self, number: int, requests: Raw, fields: Raw) -> Raw:
+        mine = copy.deepcopy(fields)
+        mine["labels"] = {**mine["labels"], GROUP: "g"}
+        return pod(f"waits-{number}", requests, **mine)
+
+    # --- what happens -----------------------------------------------------------------------------------------------
+
+    def waiting(self) -> list[PendingPod]:
+        """Return the pods of the unit that have no node."""
+        own = {each["metadata"]["name"] for each in self.wanted}
+        return sorted(
+            (each for each in self.cluster.pending.values() if each.name in own and each.uid not in self.cluster.fleet.charges),
+            key=lambda each: each.name,
+        )
+
+    def is_bound(self, name: str) -> bool:
+        return name in self.api.bound()
+
+    def explained(self, asked: PendingPod) -> list[Remedy]:
+        """Return what the operator says ends the wait of a pod."""
+        tracker = self.cluster.gang_tracker
+        gang, problem = (None, "") if asked.gang is None else tracker.waiting(asked.gang)
+        wait = Wait(pod=asked, gang=gang, problem=problem)
+        waits = Waits(self.cluster.fleet.copy(), self.policy, self.cluster.budgets, ())
+        self.why = waits.why(wait)
+        return list(waits.remedies(wait, self.why))
+
+    def delete_pods(self, uids: Iterable[str]) -> None:
+        for name in [name for name, raw in self.api.pods.items() if raw["metadata"]["uid"] in set(uids)]:
+            self.delete(name)
+
+
+Action = Callable[[WaitWorld], None]
+
+
+def change_of(remedy: Remedy, world: WaitWorld) -> Action | None:
+    """Return an action that makes true exactly what a remedy assumes; None if it cannot be made in such a world."""
+    match remedy.assumes:
+        case NewNode() as new:
+            return lambda at: add_node(at, new)
+        case ChangedNode() as changed:
+            return lambda at: at.show(as_raw(at.nodes[changed.node.name], changed.node))
+        case Gone() as gone:
+            return lambda at: at.delete_pods(gone.uids)
+        case FreeCards() as freed:
+            minors = {card.minor for card in freed.lack.cards if not card.amounts}
+            if len(minors) < len(freed.lack.cards):
+                return None
+            holders = [
+                charge.uid
+                for charge in world.cluster.fleet.on_node(freed.node)
+                if minors & {grant.minor for grant in charge.grants}
+            ]
+            return lambda at: at.delete_pods(holders)
+    if remedy.kind is Kind.MEMBER and remedy.ends:
+        return add_members
+    if remedy.kind is Kind.CLAIM and remedy.ends:
+        return bind_claim
+    if remedy.kind is Kind.PREEMPTION:
+        return lambda _: None
+    return None
+
+
+def add_node(world: WaitWorld, new: NewNode) -> None:
+    """Add a node as assumed, with a name of its own."""
+    name = "added"
+    base = world.nodes[new.like] if new.like else node(name, allocatable={"pods": "1"})
+    raw = as_raw(base, new.node)
+    raw["metadata"] |= {"name": name, "uid": f"uid-{name}"}
+    if HOSTNAME in raw["metadata"]["labels"]:
+        raw["metadata"]["labels"][HOSTNAME] = name
+    cards = copy.deepcopy(world.devices.get(new.like))
+    if new.inventory is not None:
+        entries = [
+            entry(each.minor, model=each.model, memory=dict(each.amounts)["gpu-memory"], numa=0, id=f"GPU-{each.minor}")
+            for each in new.inventory.cards
+        ]
+        cards = device(name, *entries)
+    if cards is not None:
+        cards["metadata"] |= {"name": name, "uid": f"uid-device-{name}"}
+    world.show(raw, cards)
+
+
+def as_raw(base: Raw, info: NodeInfo) -> Raw:
+    """Return a Node with the fields of a value, in the units of the API server."""
+    raw = copy.deepcopy(base)
+    raw["metadata"]["labels"] = dict(info.labels)
+    raw["spec"] = {
+        "unschedulable": info.cordoned,
+        "taints": [{"key": each.key, "value": each.value, "effect": each.effect} for each in info.taints],
+    }
+    amounts = {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in info.allocatable.items()}
+    raw["status"] |= {"allocatable": amounts, "capacity": amounts}
+    raw["status"]["conditions"] = [{"type": "Ready", "status": "True" if info.ready else "False"}]
+    return raw
+
+
+def add_members(world: WaitWorld) -> None:
+    """Create the missing members of the gang, like the first of them."""
+    first = world.wanted[0]
+    for number in range(len(world.wanted), world.minimum):
+        more = copy.deepcopy(first)
+        more["metadata"] |= {"name": f"waits-{number}", "uid": f"uid-waits-{number}"}
+        world.wanted.append(more)
+        world.submit(more)
+
+
+def bind_claim(world: WaitWorld) -> None:
+    """Create the claim that the pod names, bound to a volume that every node reaches."""
+    world.storage.put_volume(
+        volumes.raw_volume(
+            "everywhere",
+            version=2,
+            spec={"claimRef": {"namespace": "ns", "name": "data", "uid": "uid-data"}},
+            status={"phase": "Bound"},
+        )
+    )
+    world.storage.put_claim(
+        volumes.raw_claim("data", version=2, spec={"volumeName": "everywhere"}, annotations=BOUND, status={"phase": "Bound"})
+    )
+
+
+def drawn(world: WaitWorld) -> Iterator[tuple[str, Any, Action]]:
+    """Yield every action of a fixed list: its name, what it changes, and how."""
+    for name, raw in world.nodes.items():
+        yield "another node", name, lambda at, name=name: add_node(at, another(at, name))
+        if raw["spec"].get("unschedulable"):
+            yield "uncordon", name, lambda at, name=name: edit(at, name, spec={"unschedulable": False})
+        if raw["spec"].get("taints"):
+            yield "untaint", name, lambda at, name=name: edit(at, name, spec={"taints": []})
+        yield "label", (name, "pool", "1"), lambda at, name=name: edit(at, name, labels={"pool": "1"})
+        yield "more cpu", name, lambda at, name=name: edit(at, name, cpu="64")
+    for name, raw in world.api.pods.items():
+        if raw["spec"].get("nodeName"):
+            yield "end", raw["metadata"]["uid"], lambda at, name=name: at.delete(name)
+    yield "all end", "", lambda at: at.delete_pods([raw["metadata"]["uid"] for raw in at.api.pods.values() if raw["spec"].get("nodeName")])
+    if any("volumes" in raw["spec"] for raw in world.wanted):
+        yield "claim", "data", bind_claim
+    if world.wanted[0]["metadata"]["labels"].get(GROUP) and len(world.wanted) < world.minimum:
+        yield "members", "", add_members
+
+
+def another(world: WaitWorld, name: str) -> NewNode:
+    """Return a node like one that is there, as an autoscaler would add it."""
+    raw = world.nodes[name]
+    labels = {**raw["metadata"]["labels"]}
+    allocatable = {
+        key: int(value) * (1000 if key == "cpu" else 1) for key, value in raw["status"]["allocatable"].items() if value.isdigit()
+    }
+    info = world.cluster.fleet.node_info(name)
+    return NewNode(node=replace(info, labels=labels, cordoned=False, ready=True, allocatable={**info.allocatable, **allocatable}), like=name)
+
+
+def edit(world: WaitWorld, name: str, *, spec: Raw | None = None, labels: Raw | None = None, cpu: str = "") -> None:
+    """Change a Node, and nothing else of it."""
+    raw = copy.deepcopy(world.nodes[name])
+    raw["spec"] |= spec or {}
+    raw["metadata"]["labels"] |= labels or {}
+    if cpu:
+        raw["status"]["allocatable"]["cpu"] = cpu
+    world.show(raw)
+
+
+async def idle(seconds: float = IDLE) -> None:
+    """Let the operator do all that it does by itself."""
+    await asyncio.sleep(seconds)
