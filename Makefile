@@ -117,6 +117,10 @@ test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a 
 fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS="allocation quantity"
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(TARGETS)
 
+.PHONY: wait-answers
+wait-answers: setup ## compare what the operator says would end a wait with what does, in random clusters: CASES=5000 SEED=0
+	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py
+
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \

@@ -10,7 +10,7 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import names, resources
 from berth_operator.core.advice.assumptions import ChangedNode, FreeCards, Gone, NewNode
 from berth_operator.core.advice.remedies import Kind, Remedy
 from berth_operator.core.advice.waits import Wait, Waits
@@ -23,7 +23,7 @@ from tests.component.test_node_reservations import Crowded
 
 IDLE: Final = 8.0
 """Virtual seconds after which an operator is idle."""
-AFTER: Final = 40.0
+AFTER: Final = 20.0
 """Virtual seconds within which the operator has reacted, back-offs and evictions included."""
 RESERVE_AFTER: Final = 2.0
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -32,8 +32,7 @@ REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 BOUND: Final = {"pv.kubernetes.io/bind-completed": "yes"}
 CORES: Final = ("2", "4", "8")
 TAINTS: Final = (
-    [],
-    [],
+    *([],) * 6,
     [{"key": "locked", "effect": "NoSchedule"}],
     [{"key": "drained", "value": "x", "effect": "NoExecute"}],
 )
@@ -58,7 +57,12 @@ def selection(rng: Random) -> Raw:
     """Return the fields of a pod that selects nodes by labels."""
     terms = [
         {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["1", "3"]}]},
-        {"matchExpressions": [{"key": "zone", "operator": "NotIn", "values": ["a"]}, {"key": "pool", "operator": "Exists"}]},
+        {
+            "matchExpressions": [
+                {"key": "zone", "operator": "NotIn", "values": ["a"]},
+                {"key": "pool", "operator": "Exists"},
+            ]
+        },
     ]
     required = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": rng.sample(terms, rng.choice((1, 2)))}}}
     return rng.choice(({"nodeSelector": {"pool": rng.choice("123")}}, {"affinity": required}))
@@ -82,7 +86,7 @@ class WaitWorld(Crowded):
         self.number = 0
         for number in range(rng.choice((0, 1, 2, 2, 3, 3))):
             self.join(f"n{number}")
-        for _ in range(rng.choice((0, 2, 4, 6))):
+        for _ in range(rng.choice((0, 3, 6, 9))):
             self.place()
         self.storage.put_class(volumes.raw_class("local"))
         self.wanted = self.wait()
@@ -100,12 +104,13 @@ class WaitWorld(Crowded):
             labels=labels,
             allocatable={"cpu": rng.choice(CORES), "pods": rng.choice(("3", "9"))},
             taints=rng.choice(TAINTS),
-            unschedulable=rng.random() < 0.15,
-            conditions=[{"type": "Ready", "status": "False" if rng.random() < 0.1 else "True"}],
+            unschedulable=rng.random() < 0.12,
+            conditions=[{"type": "Ready", "status": "False" if rng.random() < 0.05 else "True"}],
         )
         model, memory = rng.choice(((A100, 80 * 2**30), (T4, T4_BYTES)))
         entries = [
-            entry(minor, model=model, memory=memory, health=rng.random() > 0.15) for minor in range(rng.choice((0, 1, 2, 4)))
+            entry(minor, model=model, memory=memory, health=rng.random() > 0.15)
+            for minor in range(rng.choice((0, 1, 2, 4)))
         ]
         self.show(raw, device(name, *entries) if entries else None)
 
@@ -134,6 +139,11 @@ class WaitWorld(Crowded):
         if rng.random() < 0.2:
             fields["containers"] = ports(80)
             requests, _ = {}, fields.pop("allocated", None)
+        left = self.cluster.fleet
+        cores = resources.amounts(requests).get("cpu", 0)
+        row = left.rows[name]
+        if (left.left("cpu")[row] < cores or left.left("pods")[row] < 1) and rng.random() < 0.9:
+            return
         made = pod(f"placed-{self.number}", requests, **fields)
         self.submit_bound(made)
 
@@ -153,7 +163,10 @@ class WaitWorld(Crowded):
         """Return the pods of the unit that will wait."""
         rng = self.random
         requests: Raw = rng.choice(
-            ({"cpu": "1"}, {"cpu": "3"}, {"cpu": "9"}, {NVIDIA: "1"}, {NVIDIA: "2", "cpu": "1"}, {NVIDIA: "5"}, {GPU: "50"})
+            (
+                *({"cpu": "1"}, {"cpu": "3"}, {"cpu": "9"}, {NVIDIA: "5"}, {GPU: "50"}, {NVIDIA: "1", "cpu": "2"}),
+                *({NVIDIA: "1"}, {NVIDIA: "2", "cpu": "1"}, {NVIDIA: "2"}, {NVIDIA: "4"}),
+            )
         )
         fields: Raw = {"priority": rng.choice((0, 0, 9)), "labels": {"app": rng.choice("xyz")}}
         kind = rng.random()
@@ -216,7 +229,11 @@ class WaitWorld(Crowded):
         """Return the pods of the unit that have no node."""
         own = {each["metadata"]["name"] for each in self.wanted}
         return sorted(
-            (each for each in self.cluster.pending.values() if each.name in own and each.uid not in self.cluster.fleet.charges),
+            (
+                each
+                for each in self.cluster.pending.values()
+                if each.name in own and each.uid not in self.cluster.fleet.charges
+            ),
             key=lambda each: each.name,
         )
 
@@ -323,7 +340,9 @@ def bind_claim(world: WaitWorld) -> None:
         )
     )
     world.storage.put_claim(
-        volumes.raw_claim("data", version=2, spec={"volumeName": "everywhere"}, annotations=BOUND, status={"phase": "Bound"})
+        volumes.raw_claim(
+            "data", version=2, spec={"volumeName": "everywhere"}, annotations=BOUND, status={"phase": "Bound"}
+        )
     )
 
 
@@ -335,12 +354,19 @@ def drawn(world: WaitWorld) -> Iterator[tuple[str, Any, Action]]:
             yield "uncordon", name, lambda at, name=name: edit(at, name, spec={"unschedulable": False})
         if raw["spec"].get("taints"):
             yield "untaint", name, lambda at, name=name: edit(at, name, spec={"taints": []})
-        yield "label", (name, "pool", "1"), lambda at, name=name: edit(at, name, labels={"pool": "1"})
+        if raw["metadata"]["labels"].get("pool") != "1":
+            yield "label", (name, "pool", "1"), lambda at, name=name: edit(at, name, labels={"pool": "1"})
         yield "more cpu", name, lambda at, name=name: edit(at, name, cpu="64")
     for name, raw in world.api.pods.items():
         if raw["spec"].get("nodeName"):
             yield "end", raw["metadata"]["uid"], lambda at, name=name: at.delete(name)
-    yield "all end", "", lambda at: at.delete_pods([raw["metadata"]["uid"] for raw in at.api.pods.values() if raw["spec"].get("nodeName")])
+    yield (
+        "all end",
+        "",
+        lambda at: at.delete_pods(
+            [raw["metadata"]["uid"] for raw in at.api.pods.values() if raw["spec"].get("nodeName")]
+        ),
+    )
     if any("volumes" in raw["spec"] for raw in world.wanted):
         yield "claim", "data", bind_claim
     if world.wanted[0]["metadata"]["labels"].get(GROUP) and len(world.wanted) < world.minimum:
@@ -352,10 +378,15 @@ def another(world: WaitWorld, name: str) -> NewNode:
     raw = world.nodes[name]
     labels = {**raw["metadata"]["labels"]}
     allocatable = {
-        key: int(value) * (1000 if key == "cpu" else 1) for key, value in raw["status"]["allocatable"].items() if value.isdigit()
+        key: int(value) * (1000 if key == "cpu" else 1)
+        for key, value in raw["status"]["allocatable"].items()
+        if value.isdigit()
     }
     info = world.cluster.fleet.node_info(name)
-    return NewNode(node=replace(info, labels=labels, cordoned=False, ready=True, allocatable={**info.allocatable, **allocatable}), like=name)
+    return NewNode(
+        node=replace(info, labels=labels, cordoned=False, ready=True, allocatable={**info.allocatable, **allocatable}),
+        like=name,
+    )
 
 
 def edit(world: WaitWorld, name: str, *, spec: Raw | None = None, labels: Raw | None = None, cpu: str = "") -> None:

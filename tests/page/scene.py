@@ -313,6 +313,16 @@ class Scene:
             "fitsNow": False,
             "fitsWhenEmpty": groups[0]["count"] if groups else len(names),
             "newNodeHelps": True,
+            "remedies": [
+                {
+                    "kind": "NewNode",
+                    "answer": "Ends",
+                    "message": f"another node like {names[0]} would end the wait",
+                    "node": names[0],
+                    "newNode": True,
+                }
+            ],
+            "inVain": False,
             "preemption": {"possible": False, "message": _no_victims(len(names))},
             "queue": {
                 "position": pod["position"],

@@ -75,6 +75,8 @@ def explained(namespace: str, name: str) -> Any:
         "fitsNow": False,
         "fitsWhenEmpty": 0,
         "newNodeHelps": False,
+        "remedies": [{"kind": t, "answer": t, "message": t, "node": t, "newNode": True} for t in TEXTS],
+        "inVain": True,
         "preemption": {"possible": False, "message": SCRIPT},
         "gang": {"name": IMAGE, "members": 1, "required": 2, "firstWithoutPlace": SHADE},
         "reservation": {"node": IMAGE, "message": SCRIPT},

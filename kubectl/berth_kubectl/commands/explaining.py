@@ -46,7 +46,10 @@ def _outlook(explanation: Explanation) -> Iterator[tuple[str, str]]:
     if "fitsWhenEmpty" in explanation and explanation["state"] not in ("Bound", "Binding"):
         empty, nodes = explanation["fitsWhenEmpty"], explanation.get("nodes", 0)
         fits = "it would be placed now" if explanation.get("fitsNow") else "not now"
-        yield "Fits", f"{fits}; {f'on {empty} of {nodes} nodes if they were empty' if empty else 'on no node even if empty'}"
+        yield (
+            "Fits",
+            f"{fits}; {f'on {empty} of {nodes} nodes if they were empty' if empty else 'on no node even if empty'}",
+        )
     remedies = explanation.get("remedies", [])
     yield "New node", "; ".join(each["message"] for each in remedies if each["newNode"])
     if explanation.get("inVain"):

@@ -193,6 +193,96 @@ async def test_why_the_points_of_a_bind_are_not_kept(annotations: dict[str, str]
     assert (await scene.explain("p"))["bind"]["message"] == message
 
 
+GROUP = {"pod-group.scheduling.sigs.k8s.io": "g"}
+CLAIM = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+
+
+@pytest.mark.parametrize(
+    ("requests", "answer", "message"),
+    [
+        (
+            {"kubernetes.io/gpu": "50"},
+            "Ends",
+            "2 more members of PodGroup ns/g like p (1 of 3 exist) would end the wait",
+        ),
+        (
+            ONE,
+            "Needed",
+            "needed first: 2 more members of PodGroup ns/g (1 of 3 exist; members like p would not fit now)",
+        ),
+    ],
+)
+async def test_a_member_of_a_gang_whose_others_do_not_exist(requests: Any, answer: str, message: str) -> None:
+    scene = Scene()
+    scene.cluster.put_group(pod_group("g", 3))
+    scene.add(pod("p", requests, labels=GROUP))
+    explained = await scene.explain("p")
+    assert explained["remedies"] == [remedy("Member", answer, message, node="")]
+    assert (explained["fitsNow"], explained["inVain"], explained["message"]) == (
+        False,
+        False,
+        "PodGroup ns/g: waiting for members: 1 of 3",
+    )
+    assert explained.keys().isdisjoint({"fitsWhenEmpty", "newNodeHelps"})
+    assert explained["queue"]["wakesOn"] == ["UnschedulablePodAdd", "PodGroupAdd", "PodGroupUpdate"]
+
+
+async def test_a_member_whose_pod_group_does_not_exist() -> None:
+    scene = Scene()
+    scene.add(pod("p", ONE, labels=GROUP))
+    explained = await scene.explain("p")
+    [found] = explained["remedies"]
+    assert (found["kind"], found["answer"], explained["inVain"]) == ("Claim", "Needed", False)
+    assert found["message"].startswith("needed first: a valid pod group (PodGroup ns/g does not exist: create it")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        pytest.param(
+            {"annotations": {names.MODEL_GLOBS: "*H100*"}},
+            [
+                "another node like n1 would not help",
+                "a node like n1 with 1 GPU of model *H100* would end the wait",
+            ],
+            id="a model that no node has",
+        ),
+        pytest.param(
+            {"nodeSelector": {"pool": "b"}},
+            [
+                "another node like n1 would not help",
+                "a node like n1 with the label pool=b would end the wait",
+                "the label pool=b on n1 would end the wait",
+            ],
+            id="a label that no node has",
+        ),
+        pytest.param(
+            {"volumes": CLAIM},
+            [
+                'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
+                "a new node, whatever it has would not help",
+            ],
+            id="a claim that does not exist",
+        ),
+        pytest.param(
+            {"containers": [{"name": "main", "resources": {"requests": {"kubernetes.io/gpu": "150"}}}]},
+            None,
+            id="an invalid request",
+        ),
+    ],
+)
+async def test_what_would_end_a_wait(fields: Any, expected: list[str] | None) -> None:
+    scene = Scene()
+    scene.add(pod("p", ONE, **fields))
+    explained = await scene.explain("p")
+    messages = [each["message"] for each in explained["remedies"]]
+    if expected is None:
+        assert explained["inVain"]
+        assert messages[0].startswith("nothing but creating the pod again (its request is invalid: ")
+    else:
+        assert (messages, explained["inVain"]) == (expected, False)
+
+
 def reserved(scene: Scene) -> None:
     message = "0/1 nodes are available: 1 x. reserved on n1: 1 of 2 GPUs are free."
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}

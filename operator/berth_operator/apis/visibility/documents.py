@@ -139,7 +139,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             ),
         ),
         fitsNow=of_flag("Whether it would be placed now."),
-        fitsWhenEmpty=of_number("Nodes that would take it if in service and without other pods; absent if none matters yet."),
+        fitsWhenEmpty=of_number(
+            "Nodes that would take it if in service and without other pods; absent if none matters yet."
+        ),
         newNodeHelps=of_flag("Whether another node like one of these, without a difference, would take it."),
         remedies=of_list(
             "Changes of the cluster, and whether each of them ends the wait if nothing else changes.",

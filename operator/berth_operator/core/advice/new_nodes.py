@@ -113,7 +113,9 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
         if not fits[resources.NAME]:
             short = {name: amount for name, amount in request.resources if base.allocatable.get(name, 0) < amount}
             info = replace(info, allocatable={**base.allocatable, **short})
-            shown = tuple((name, amount) for name, amount in short.items() if name != PODS and not is_device(name, fleet.kinds))
+            shown = tuple(
+                (name, amount) for name, amount in short.items() if name != PODS and not is_device(name, fleet.kinds)
+            )
             words += [f"with {amounts_text(shown)}"] if shown else []
         if request.devices and not fits[DeviceFilter.NAME]:
             inventory = _inventory(request)
@@ -197,9 +199,8 @@ def _card(request: PodRequest, part: Part, minor: int) -> CardInfo:
         amounts=tuple(amounts.items()),
         numa=0,
         pcie="0",
-        labels=tuple(sorted(_meeting({}, part.selector.requirements) or {})) and tuple(
-            sorted((_meeting({}, part.selector.requirements) or {}).items())
-        ),
+        labels=tuple(sorted(_meeting({}, part.selector.requirements) or {}))
+        and tuple(sorted((_meeting({}, part.selector.requirements) or {}).items())),
     )
 
 
@@ -225,5 +226,3 @@ def _devices_text(request: PodRequest) -> str:
 
 def _is_out_of_service(taint: Taint) -> bool:
     return taint.key.startswith(OUT_OF_SERVICE)
-
-

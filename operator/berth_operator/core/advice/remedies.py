@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.resources import PODS
 from berth_operator.core.advice import lacking, new_nodes
 from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
 from berth_operator.core.advice.lacking import Lack
@@ -90,7 +91,7 @@ class Remedy:
     def sentence(self) -> str:
         """Return the answer."""
         if self.ends is None:
-            return f"{self.what} is needed first"
+            return f"needed first: {self.what}"
         return f"{self.what} would end the wait" if self.ends else f"{self.what} would not help"
 
 
@@ -185,11 +186,11 @@ class _Search:
         listed = " and ".join(f'"{use.claim.partition("/")[2]}"' for use in missing)
         plural = "s" if len(missing) > 1 else ""
         bound = "bound to volumes" if plural else "bound to a volume"
-        what = f"PersistentVolumeClaim{plural} {listed}, {bound} that every node reaches,"
+        what = f"PersistentVolumeClaim{plural} {listed}, {bound} that every node reaches"
         left = tuple(use for use in self._request.mounts.claims if use not in missing)
         ends = self._what_ifs.ends(unit=self._mounting(replace(self._request.mounts, claims=left)))
         yield Remedy(kind=Kind.CLAIM, ends=ends or None, what=what)
-        yield Remedy(kind=Kind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
+        yield Remedy(kind=Kind.NEW_NODE, ends=False, what="a new node, whatever it has", is_new=True)
 
     # --- masks --------------------------------------------------------------------------------------------------
 
@@ -269,7 +270,9 @@ class _Search:
         for name in self._names(self._only({taints.NAME})):
             info = self._fleet.node_info(name)
             repelling = [each for each in info.taints if taints.repels(each, self._request)]
-            change = ChangedNode(node=replace(info, taints=tuple(each for each in info.taints if each not in repelling)))
+            change = ChangedNode(
+                node=replace(info, taints=tuple(each for each in info.taints if each not in repelling))
+            )
             listed = " and ".join(map(str, repelling))
             what = f"removing the taint{'s' if len(repelling) > 1 else ''} {listed} from {name}"
             yield self._verified(Kind.ADMINISTRATOR, what, name, change)
@@ -362,10 +365,13 @@ class _Search:
 
 def _lack_text(lack: Lack) -> str:
     """Return what a node lacks: `1 cpu more and gpu 3 free`."""
-    more = [f"{amounts_text(lack.resources)} more"] if lack.resources else []
+    amounts = [(name, amount) for name, amount in lack.resources if name != PODS]
+    more = [f"{amounts_text(amounts)} more"] if amounts else []
+    more += [
+        f"capacity for {amount} more pod{'s' if amount > 1 else ''}" for name, amount in lack.resources if name == PODS
+    ]
     cards = [
         f"{card.type} {card.minor} {f'with {amounts_text(card.amounts)} more free' if card.amounts else 'free'}"
         for card in lack.cards
     ]
     return " and ".join(more + cards)
-

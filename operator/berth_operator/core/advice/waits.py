@@ -97,9 +97,7 @@ class Waits:
         elif answer is not None and answer.node:
             yield from remedies.of_preemption(answer.node, answer.victims)
         elif not isinstance(why.explanation.result, Placement) and (gang is None or gang.size <= MAX_MEMBERS):
-            what_ifs = WhatIfs(
-                self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid
-            )
+            what_ifs = WhatIfs(self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid)
             yield from self._what_ifs(wait, why, what_ifs)
 
     def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy]:

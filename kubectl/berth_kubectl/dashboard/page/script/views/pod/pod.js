@@ -48,7 +48,7 @@ function Explanation({ value, namespace, name }) {
       <p class="message" data-message>${value.message}</p>
       ${queue && html`<${Place} queue=${queue} />`}
     </section>
-    ${value.fitsWhenEmpty !== undefined && value.state !== "Bound" && html`<${Outlook} value=${value} />`}
+    ${(value.remedies ?? value.fitsWhenEmpty) !== undefined && value.state !== "Bound" && html`<${Outlook} value=${value} />`}
     <div class="columns">
       ${gang &&
       html`<section class="panel" aria-labelledby="gang-title">
@@ -83,25 +83,35 @@ function Place({ queue }) {
   </div>`;
 }
 
-/** What would help. */
+/** Whether it fits, and what would end the wait, in the operator's words. */
 function Outlook({ value }) {
-  const { fitsNow, fitsWhenEmpty, nodes = 0, newNodeHelps, preemption } = value;
+  const { fitsNow, fitsWhenEmpty, nodes = 0, remedies = [], inVain, preemption } = value;
   return html`<ul class="outlook" aria-label="What would help">
-    <${Answer} is=${fitsNow} title=${fitsNow ? "Fits now" : "Does not fit now"} text=${fitsNow ? "It would be placed now." : "No node takes it as it is."} />
-    <${Answer}
-      is=${fitsWhenEmpty > 0}
-      title=${fitsWhenEmpty > 0 ? "Waiting may help" : "Waiting is in vain"}
-      text=${fitsWhenEmpty > 0 ? `It would fit on ${count(fitsWhenEmpty)} of ${counted(nodes, "node")} if they were empty.` : `None of ${counted(nodes, "node")} would take it, even if empty.`}
-    />
-    <${Answer}
-      is=${newNodeHelps}
-      title=${newNodeHelps ? "One more node helps" : "One more node does not help"}
-      text="A node like one of these, without pods."
-    />
+    ${fitsWhenEmpty !== undefined &&
+    html`<${Answer}
+      is=${fitsNow || fitsWhenEmpty > 0}
+      title=${fitsNow ? "Fits now" : "Does not fit now"}
+      text=${`${count(fitsWhenEmpty)} of ${counted(nodes, "node")} would take it if they were empty.`}
+    />`}
+    ${inVain && html`<${Answer} is=${false} title="Waiting is in vain" text="No change of the cluster ends this wait." />`}
+    ${remedies.map(
+      ({ kind, answer, message }) => html`<${Answer} key=${message} is=${answer === "Ends"} title=${TITLES[kind] ?? kind} text=${`${message}.`} />`,
+    )}
     ${preemption &&
     html`<${Answer} is=${preemption.possible} title=${preemption.possible ? "Preemption is possible" : "No preemption"} text=${preemptionText(preemption.message)} />`}
   </ul>`;
 }
+
+const TITLES = {
+  Member: "Members",
+  Claim: "Claims",
+  Label: "Labels",
+  NewNode: "A new node",
+  Capacity: "Capacity",
+  End: "Pods that end",
+  Preemption: "Preemption",
+  Administrator: "An administrator",
+};
 
 /** Return a message about preemption, each reason with its number of nodes after it: the reasons begin with capitals. */
 function preemptionText(message) {

@@ -1,0 +1,187 @@
+"""What ends a wait, in golden words, for each kind of change; each answer is that of the decision."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_api.request.model import ModelConstraint
+from berth_operator.core.advice import remedies
+from berth_operator.core.advice.assumptions import WhatIfs
+from berth_operator.core.advice.remedies import is_in_vain
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
+from tests import volumes
+from tests.builders import (
+    NVIDIA,
+    add,
+    asks,
+    cards,
+    charge,
+    grant,
+    inventory,
+    label,
+    listens,
+    node_info,
+    waiting,
+)
+
+POLICY = Policy()
+TAINT = Taint(key="x", value="", effect="NoSchedule")
+ONE = {NVIDIA: 1}
+H100 = ModelConstraint(globs=("*H100*",))
+NO_OTHER = "another node like a would not help"
+ANOTHER = "another node like a would end the wait"
+
+
+def sentences(made: Fleet, pod: PendingPod) -> list[str]:
+    """Return what is said; the copy that it is tried on is restored."""
+    copied = made.copy()
+    before = {name: copied.node_info(name) for name in copied.rows}, copied.charges, copied.nominees
+    said = [each.sentence for each in remedies.of_pod(WhatIfs(copied, pod, POLICY, Budgets()), pod, POLICY)]
+    assert ({name: copied.node_info(name) for name in copied.rows}, copied.charges, copied.nominees) == before
+    return said
+
+
+def one_node(*placed: Charge, fresh: bool = True, **fields: Any) -> Fleet:
+    """Return a fleet of one node with two cards."""
+    made = Fleet()
+    add(made, node_info("a", **fields), inventory(*cards(2)), fresh=fresh)
+    for each in placed:
+        made.charge(each)
+    return made
+
+
+def holder(name: str, *minors: int, **fields: Any) -> Charge:
+    return charge(name, *(grant(minor, core=100, ratio=100) for minor in minors), node="a", **fields)
+
+
+@pytest.mark.parametrize(
+    ("made", "pod", "said"),
+    [
+        pytest.param(
+            one_node(), waiting(request={NVIDIA: 9}), [NO_OTHER, "a node like a with 9 GPUs would end the wait"],
+            id="more cards than any node has",
+        ),
+        pytest.param(
+            one_node(), waiting(request=asks(ONE, model=H100)),
+            [NO_OTHER, "a node like a with 1 GPU of model *H100* would end the wait"],
+            id="a model that no node has",
+        ),
+        pytest.param(
+            one_node(), waiting(request=asks(ONE, selector={"pool": "b"})),
+            [
+                NO_OTHER,
+                "a node like a with the label pool=b would end the wait",
+                "the label pool=b on a would end the wait",
+            ],
+            id="a label that no node has",
+        ),
+        pytest.param(
+            one_node(labels={"pool": "a"}),
+            waiting(request=asks(ONE, affinity=[NodeTerm(labels=(label("pool", "NotIn", "a"), label("gen", "Gt", "3")))])),
+            [
+                NO_OTHER,
+                "a node like a with the label gen=4 and no label pool would end the wait",
+                "the label gen=4 and no label pool on a would end the wait",
+            ],
+            id="an affinity that no node matches",
+        ),
+        pytest.param(
+            one_node(taints=(TAINT,)), waiting(request=ONE),
+            [
+                NO_OTHER,
+                "a node like a without the taint x:NoSchedule would end the wait",
+                "removing the taint x:NoSchedule from a would end the wait",
+            ],
+            id="a taint",
+        ),
+        pytest.param(
+            one_node(cordoned=True), waiting(request=ONE), [ANOTHER, "uncordoning a would end the wait"], id="a cordon"
+        ),
+        pytest.param(
+            one_node(ready=False), waiting(request=ONE), [ANOTHER, "a becoming ready would end the wait"],
+            id="a node that is not ready",
+        ),
+        pytest.param(
+            one_node(fresh=False), waiting(request=ONE),
+            [ANOTHER, "a report of the agent of a would end the wait"],
+            id="a silent agent",
+        ),
+        pytest.param(
+            one_node(holder("x", 0, 1)), waiting(request=ONE),
+            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
+            id="cards in use",
+        ),
+        pytest.param(
+            one_node(holder("x", 0), replace(holder("y", 1), pod="other/y")), waiting(request={NVIDIA: 2}),
+            [
+                ANOTHER,
+                "gpu 0 free and gpu 1 free on a would end the wait",
+                "the end of pod x and 1 pod of another namespace on a would end the wait",
+            ],
+            id="two pods, one of another namespace",
+        ),
+        pytest.param(
+            one_node(holder("x", resources=(("cpu", 63_500),))), waiting(request={"cpu": 1000}),
+            [ANOTHER, "500m cpu more on a would end the wait", "the end of pod x on a would end the wait"],
+            id="cpu in use",
+        ),
+        pytest.param(
+            one_node(), waiting(request={"cpu": 65_000}),
+            [NO_OTHER, "a node like a with 65 cpu would end the wait", "1 cpu more on a would end the wait"],
+            id="more cpu than any node has",
+        ),
+        pytest.param(
+            one_node(holder("x", ports=(listens(80),))), waiting(request=asks(ports=[listens(80)])),
+            [ANOTHER, "the end of pod x on a would end the wait"],
+            id="a host port in use",
+        ),
+        pytest.param(
+            one_node(), waiting(request=volumes.wants("data")),
+            [
+                'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
+                "a new node, whatever it has would not help",
+            ],
+            id="a claim that does not exist",
+        ),
+        pytest.param(
+            one_node(taints=(TAINT,)), waiting(request=volumes.wants("data")),
+            [
+                'needed first: PersistentVolumeClaim "data", bound to a volume that every node reaches',
+                "a new node, whatever it has would not help",
+            ],
+            id="a claim that does not exist, and a taint",
+        ),
+        pytest.param(
+            Fleet(), waiting(request={NVIDIA: 1, "cpu": 1000}),
+            ["a node with 1 cpu and with 1 GPU would end the wait"],
+            id="no node",
+        ),
+    ],
+)  # fmt: skip
+def test_what_ends_a_wait(made: Fleet, pod: PendingPod, said: Sequence[str]) -> None:
+    assert sentences(made, pod) == said
+
+
+@pytest.mark.parametrize(
+    ("pod", "why"),
+    [
+        (waiting(error="no such thing"), "its request is invalid: no such thing"),
+        (waiting(request=asks(unsupported=["x"])), "pod uses x, which Berth does not support"),
+    ],
+)
+def test_waiting_is_in_vain_if_only_another_pod_can_be_placed(pod: PendingPod, why: str) -> None:
+    found = remedies.of_pod(WhatIfs(one_node(), pod, POLICY, Budgets()), pod, POLICY)
+    assert [each.sentence for each in found] == [f"nothing but creating the pod again ({why}) would end the wait"]
+    assert is_in_vain(found)
+
+
+def test_what_is_kept_for_another_pod() -> None:
+    made = one_node()
+    made.nominate(holder("first", 0, 1, priority=5))
+    assert "giving up what is kept on a for pod first would end the wait" in sentences(made, waiting(request=ONE))
