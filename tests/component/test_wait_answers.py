@@ -7,6 +7,7 @@ of the API server, and no other. `make wait-answers CASES=5000` runs more cases 
 import asyncio
 import itertools
 import os
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -37,8 +38,8 @@ async def test_what_is_said_of_a_change_comes_true() -> None:
                 differences += [] if said == is_bound else [f"seed {seed}: {name}: said {said}, bound {is_bound}"]
         if cases.total() >= CASES:
             break
+    sys.stdout.write(f"{cases.total()} cases: {sorted(cases.items())}\n")
     assert not differences, differences
-    print(f"{cases.total()} cases: {sorted(cases.items())}")
 
 
 async def run(seed: int) -> tuple[str, bool, bool] | None:
@@ -84,7 +85,7 @@ def said_of(world: WaitWorld, found: Sequence[Remedy], name: str, target: Any) -
         return False
     if any(each.kind is Kind.PREEMPTION for each in found):
         return None
-    if any(each.ends is None or each.kind in (Kind.MEMBER,) for each in found) and name not in ("claim", "members"):
+    if any(each.ends is None or each.kind is Kind.MEMBER for each in found) and name not in ("claim", "members"):
         return False
     explanation = world.why.explanation
     if name == "all end":
@@ -97,12 +98,8 @@ def _is_of(world: WaitWorld, remedy: Remedy, name: str, target: Any) -> bool:
     """Return whether a remedy assumes a change of the list."""
     match name, remedy.assumes:
         case "another node", _ if remedy.is_new:
-            return (
-                remedy.is_another
-                and remedy.node == target
-                or remedy.kind is Kind.NEW_NODE
-                and not remedy.node
-                and not remedy.ends
+            return (remedy.is_another and remedy.node == target) or (
+                remedy.kind is Kind.NEW_NODE and not remedy.node and not remedy.ends
             )
         case "end", Gone() as gone:
             return gone.uids == (target,)

@@ -259,6 +259,13 @@ Action = Callable[[WaitWorld], None]
 
 def change_of(remedy: Remedy, world: WaitWorld) -> Action | None:
     """Return an action that makes true exactly what a remedy assumes; None if it cannot be made in such a world."""
+    if remedy.assumes is None:
+        without: Mapping[tuple[Kind, bool | None], Action] = {
+            (Kind.MEMBER, True): add_members,
+            (Kind.CLAIM, True): bind_claim,
+            (Kind.PREEMPTION, True): lambda _: None,
+        }
+        return without.get((remedy.kind, remedy.ends))
     match remedy.assumes:
         case NewNode() as new:
             return lambda at: add_node(at, new)
@@ -266,23 +273,16 @@ def change_of(remedy: Remedy, world: WaitWorld) -> Action | None:
             return lambda at: at.show(as_raw(at.nodes[changed.node.name], changed.node))
         case Gone() as gone:
             return lambda at: at.delete_pods(gone.uids)
-        case FreeCards() as freed:
-            minors = {card.minor for card in freed.lack.cards if not card.amounts}
-            if len(minors) < len(freed.lack.cards):
-                return None
-            holders = [
-                charge.uid
-                for charge in world.cluster.fleet.on_node(freed.node)
-                if minors & {grant.minor for grant in charge.grants}
-            ]
-            return lambda at: at.delete_pods(holders)
-    if remedy.kind is Kind.MEMBER and remedy.ends:
-        return add_members
-    if remedy.kind is Kind.CLAIM and remedy.ends:
-        return bind_claim
-    if remedy.kind is Kind.PREEMPTION:
-        return lambda _: None
+        case FreeCards() as freed if not any(card.amounts for card in freed.lack.cards):
+            return lambda at: at.delete_pods(holders(world, freed))
     return None
+
+
+def holders(world: WaitWorld, freed: FreeCards) -> list[str]:
+    """Return the pods that hold cards."""
+    minors = {card.minor for card in freed.lack.cards}
+    on_node = world.cluster.fleet.on_node(freed.node)
+    return [each.uid for each in on_node if minors & {grant.minor for grant in each.grants}]
 
 
 def add_node(world: WaitWorld, new: NewNode) -> None:

@@ -168,7 +168,10 @@ def _merged(pairs: Iterator[tuple[str, Mask]]) -> dict[str, Mask]:
 
 def _fits_when_empty(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> Mask:
     """Return the rows that would take the pod if they were in service, and no other pod were in the cluster."""
-    return np.logical_and.reduce([fleet.present, *new_nodes.suiting(fleet, request, order).values()])
+    mask = fleet.present
+    for passes in new_nodes.suiting(fleet, request, order).values():
+        mask = mask & passes
+    return mask
 
 
 def _of_vendor(fleet: Fleet, request: PodRequest) -> Mask:

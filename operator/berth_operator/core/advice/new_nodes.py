@@ -18,11 +18,10 @@ from berth_operator.core import filters
 from berth_operator.core.advice.assumptions import NewNode
 from berth_operator.core.allocators import shortage
 from berth_operator.core.decision.reservation_note import amounts_text
-from berth_operator.core.filters import Filter, cordon, node_affinity, node_ready, node_selector
-from berth_operator.core.filters import resources, taints
+from berth_operator.core.filters import Filter, cordon, node_affinity, node_ready, node_selector, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.cards import RESOURCES, Mask
+from berth_operator.core.fleet.nodes.cards import RESOURCES, Column, Mask
 from berth_operator.core.values.inventory import DEFAULT_VENDOR, CardInfo, DeviceInventory, NodeInfo
 from berth_operator.core.values.request import PodRequest, Taint
 
@@ -81,11 +80,17 @@ def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> st
     rows = np.flatnonzero(fleet.present)
     if not rows.size:
         return ""
-    lacks = np.zeros(len(rows), np.int64)
+    lacks = missing_labels(fleet, request)[rows]
     for name, passes in suiting(fleet, request, order).items():
-        lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))
-    least = [fleet.names[row] for row in rows[lacks == lacks.min()].tolist()]
-    return min(least)
+        if name != node_selector.NAME:
+            lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))
+    return str(min(fleet.names[row] for row in rows[lacks == lacks.min()].tolist()))
+
+
+def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
+    """Return how many labels of the pod's selector each row does not have."""
+    masks = [~fleet.labels.meeting(each) for each in request.node_selector]
+    return np.sum(masks, axis=0, dtype=np.int64) if masks else np.zeros(len(fleet.names), np.int64)
 
 
 def like(fleet: Fleet, name: str) -> NodeInfo:
@@ -130,7 +135,7 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
 
 
 def labels_for(request: PodRequest, labels: Mapping[str, str]) -> Iterator[dict[str, str]]:
-    """Yield labels with which a node matches the pod's selector and a term of its affinity, changed as little as can be."""
+    """Yield labels with which a node matches the pod's selector and a term of its affinity, with few changes."""
     selected = _meeting(labels, request.node_selector)
     if selected is None:
         return
@@ -199,8 +204,7 @@ def _card(request: PodRequest, part: Part, minor: int) -> CardInfo:
         amounts=tuple(amounts.items()),
         numa=0,
         pcie="0",
-        labels=tuple(sorted(_meeting({}, part.selector.requirements) or {}))
-        and tuple(sorted((_meeting({}, part.selector.requirements) or {}).items())),
+        labels=tuple(sorted((_meeting({}, part.selector.requirements) or {}).items())),
     )
 
 

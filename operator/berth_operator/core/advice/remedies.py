@@ -35,7 +35,7 @@ from berth_operator.core.filters import (
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.mounts import Mounts
+from berth_operator.core.values.mounts import Mounts, Use
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Verdict
 
@@ -180,7 +180,7 @@ class _Search:
 
     def claims(self) -> Iterator[Remedy]:
         """Yield the claims without which no node takes the pod, if there are any."""
-        missing = [use for use in self._request.mounts.claims if self._rejects(volume_claims, Mounts(claims=(use,)))]
+        missing = [use for use in self._request.mounts.claims if self._is_missing(use)]
         if not missing:
             return
         listed = " and ".join(f'"{use.claim.partition("/")[2]}"' for use in missing)
@@ -212,9 +212,10 @@ class _Search:
     def _names(self, rows: Mask) -> list[str]:
         return sorted(self._fleet.names[row] for row in np.flatnonzero(rows).tolist())[:MAX_NODES]
 
-    def _rejects(self, filter_: object, mounts: Mounts) -> bool:
-        request = replace(self._request, mounts=mounts)
-        return not filter_.passes(self._fleet, request)[self._fleet.present].any()
+    def _is_missing(self, use: Use) -> bool:
+        """Return whether no node takes a pod that uses a claim."""
+        request = replace(self._request, mounts=Mounts(claims=(use,)))
+        return volume_claims.passes(self._fleet, request) is not self._fleet.present
 
     def _mounting(self, mounts: Mounts) -> PendingPod | Gang:
         """Return the unit as if the pod, and members like it, had other volumes."""
@@ -251,7 +252,9 @@ class _Search:
     # --- nodes that change ------------------------------------------------------------------------------------------
 
     def _labels(self) -> Iterator[Remedy]:
-        for name in self._names(self._only({node_selector.NAME, node_affinity.NAME})):
+        only = self._only({node_selector.NAME, node_affinity.NAME})
+        missing = new_nodes.missing_labels(self._fleet, self._request)
+        for name in self._names(only & (missing == missing[only].min(initial=len(self._request.node_selector)))):
             info = self._fleet.node_info(name)
             for labels in new_nodes.labels_for(self._request, info.labels):
                 change = ChangedNode(node=replace(info, labels=labels))

@@ -165,9 +165,13 @@ def missing_devices(fleet: Fleet, request: PodRequest) -> Column:
 
 def _free_devices(fleet: Fleet, request: PodRequest, part: Part) -> Column:
     """Return how many devices each row has free for a part of a request."""
-    if allocators.in_subdevices(fleet, part):
-        return allocators.subdevices_left(fleet, request, part, ALL).sum(axis=1)
-    return candidates.free(fleet, request, part).sum(axis=1)
+    in_subdevices = allocators.in_subdevices(fleet, part)
+    free: Column = (
+        allocators.subdevices_left(fleet, request, part, ALL).sum(axis=1)
+        if in_subdevices
+        else candidates.free(fleet, request, part).sum(axis=1)
+    )
+    return free
 
 
 class _Search:

@@ -31,6 +31,7 @@ from tests.builders import (
 )
 
 POLICY = Policy()
+NOT_POOL_A = NodeTerm(labels=(label("pool", "NotIn", "a"), label("gen", "Gt", "3")))
 TAINT = Taint(key="x", value="", effect="NoSchedule")
 ONE = {NVIDIA: 1}
 H100 = ModelConstraint(globs=("*H100*",))
@@ -83,7 +84,7 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
         ),
         pytest.param(
             one_node(labels={"pool": "a"}),
-            waiting(request=asks(ONE, affinity=[NodeTerm(labels=(label("pool", "NotIn", "a"), label("gen", "Gt", "3")))])),
+            waiting(request=asks(ONE, affinity=[NOT_POOL_A])),
             [
                 NO_OTHER,
                 "a node like a with the label gen=4 and no label pool would end the wait",
