@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from berth_api.allocation import Grant
-from berth_api.request import Part
+from berth_api.request import Part, is_device
 from berth_operator.core import allocators, filters
 from berth_operator.core.allocators import candidates
 from berth_operator.core.decision import cycle
@@ -247,8 +247,17 @@ class _Search:
             ends=max((each.ends for each in charges), default=0),
             placed=self._on_nodes[place],
             devices=tuple(self._devices(int(self._rows[place]), grants, charges)),
-            missing=lacking_resources(self._fleet, int(self._rows[place]), self._pod.request),
+            missing=self._missing(int(self._rows[place])),
         )
+
+    def _missing(self, row: int) -> tuple[tuple[str, int], ...]:
+        """Return what the Node has too little of; sums of devices only if nothing else is missing.
+
+        The Node's sums of devices are freed together with the devices.
+        """
+        missing = lacking_resources(self._fleet, row, self._pod.request)
+        others = tuple(each for each in missing if not is_device(each[0], self._fleet.kinds))
+        return others if others or missing_devices(self._fleet, self._pod.request)[row] else missing
 
     def _devices(self, row: int, grants: Sequence[Grant], awaited: Sequence[Charge]) -> Iterator[FreeDevices]:
         """Yield what is free of each part.

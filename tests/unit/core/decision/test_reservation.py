@@ -17,6 +17,7 @@ from berth_operator.core.values.request import PendingPod, Taint
 from tests.builders import (
     A100_BYTES,
     GI,
+    GPU,
     NVIDIA,
     RDMA,
     add,
@@ -338,6 +339,14 @@ def test_the_note_names_what_is_missing(request_: Any, placed: Sequence[Charge],
     sentence = note(reserved(made, waiting("big", request_)))
     assert sentence == f"reserved on a: {text}"
     assert recorded_node(f"0/1 nodes are available: 1 Insufficient cpu. {sentence}") == "a"
+
+
+def test_the_note_does_not_count_a_card_twice() -> None:
+    made = Fleet()
+    add(made, node_info("a", sums={GPU: 200}), inventory(*cards(2)))
+    made.charge(charge("x", grant(0, core=100, ratio=100), node="a", resources=((GPU, 100), ("pods", 1))))
+    sentence = note(reserved(made, waiting("big", {GPU: 200})))
+    assert sentence == "reserved on a: 1 of 2 GPUs are free, the rest is held by pod x."
 
 
 def test_a_long_message_keeps_the_note() -> None:
