@@ -108,7 +108,9 @@ def test_kubectl_berth_reads_it(installation: Installation, scene: str, tmp_path
     ]
     text = [" ".join(row) for row in run(f"explain waits {place}")]
     assert text[1] == "State: Waiting (position 1 of 2 in the queue)"
-    assert "Fits: not now; on no node even if empty: waiting is in vain" in text
+    assert "Fits: not now; on no node even if empty" in text
+    new = f"New node: another node like {scene} would not help; a node like {scene} with 8 GPUs would end the wait"
+    assert new in text
     assert run(f"explain holds {place}")[1] == ["State:", "Bound"]
     # The profile and the limit that are shown are the operator's.
     pod = installation.arena.pod("first", requests=WHOLE, limits=WHOLE)
