@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from berth_operator.core.advice.assumptions import ChangedNode, Gone
-from berth_operator.core.advice.remedies import Kind, Remedy, is_in_vain
+from berth_operator.core.advice.remedies import Remedy, RemedyKind, is_in_vain
 from tests.component.wait_worlds import AFTER, Action, WaitWorld, change_of, drawn, idle
 
 pytestmark = pytest.mark.looptime
@@ -83,9 +83,9 @@ def said_of(world: WaitWorld, found: Sequence[Remedy], name: str, target: Any) -
     """Return whether a change of the list was said to end the wait; None if nothing was said of it."""
     if is_in_vain(found):
         return False
-    if any(each.kind is Kind.PREEMPTION for each in found):
+    if any(each.kind is RemedyKind.PREEMPTION for each in found):
         return None
-    if any(each.ends is None or each.kind is Kind.MEMBER for each in found) and name not in ("claim", "members"):
+    if any(each.ends is None or each.kind is RemedyKind.MEMBER for each in found) and name not in ("claim", "members"):
         return False
     explanation = world.why.explanation
     if name == "all end":
@@ -99,21 +99,21 @@ def _is_of(world: WaitWorld, remedy: Remedy, name: str, target: Any) -> bool:
     match name, remedy.assumes:
         case "another node", _ if remedy.is_new:
             return (remedy.is_another and remedy.node == target) or (
-                remedy.kind is Kind.NEW_NODE and not remedy.node and not remedy.ends
+                remedy.kind is RemedyKind.NEW_NODE and not remedy.node and not remedy.ends
             )
         case "end", Gone() as gone:
             return gone.uids == (target,)
         case "claim", _:
-            return remedy.kind is Kind.CLAIM and bool(remedy.ends)
+            return remedy.kind is RemedyKind.CLAIM and bool(remedy.ends)
         case "members", _:
-            return remedy.kind is Kind.MEMBER and bool(remedy.ends)
+            return remedy.kind is RemedyKind.MEMBER and bool(remedy.ends)
         case (_, ChangedNode() as changed) if remedy.node == (target[0] if isinstance(target, tuple) else target):
             now = world.cluster.fleet.node_info(remedy.node)
             return {
                 "uncordon": changed.node == replace(now, cordoned=False),
                 "untaint": changed.node == replace(now, taints=()),
                 "label": changed.node == replace(now, labels={**now.labels, "pool": "1"}),
-                "more cpu": remedy.kind is Kind.CAPACITY
+                "more cpu": remedy.kind is RemedyKind.CAPACITY
                 and {**changed.node.allocatable, "cpu": 0} == {**now.allocatable, "cpu": 0},
             }.get(name, False)
     return False

@@ -5,14 +5,15 @@ Nothing here uses what explains a wait, except that `change_of` reads what a rem
 
 import asyncio
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
 from berth_api import names, resources
 from berth_operator.core.advice.assumptions import ChangedNode, FreeCards, Gone, NewNode
-from berth_operator.core.advice.remedies import Kind, Remedy
+from berth_operator.core.advice.remedies import Remedy, RemedyKind
 from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PendingPod
@@ -31,7 +32,7 @@ GROUP: Final = "pod-group.scheduling.sigs.k8s.io"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 BOUND: Final = {"pv.kubernetes.io/bind-completed": "yes"}
 CORES: Final = ("2", "4", "8")
-TAINTS: Final = (
+TAINTS: Final[Sequence[list[Raw]]] = (
     *([],) * 6,
     [{"key": "locked", "effect": "NoSchedule"}],
     [{"key": "drained", "value": "x", "effect": "NoExecute"}],
@@ -81,7 +82,7 @@ class WaitWorld(Crowded):
         self.policy = replace(self.policies[names.SCHEDULER], preemption=rng.random() < 0.5)
         self.policies[names.SCHEDULER] = self.policy
         self.storage = Storage(self.cluster)
-        self.nodes: dict[str, Raw] = {}
+        self.shown_nodes: dict[str, Raw] = {}
         self.devices: dict[str, Raw] = {}
         self.number = 0
         for number in range(rng.choice((0, 1, 2, 2, 3, 3))):
@@ -117,7 +118,7 @@ class WaitWorld(Crowded):
     def show(self, raw: Raw, cards: Raw | None = None) -> None:
         """Show a Node, and its Device if it is new."""
         name = raw["metadata"]["name"]
-        self.nodes[name] = raw
+        self.shown_nodes[name] = raw
         self.cluster.put_node(copy.deepcopy(raw))
         if cards is not None:
             self.devices[name] = cards
@@ -125,9 +126,9 @@ class WaitWorld(Crowded):
 
     def place(self) -> None:
         """Bind a pod that another scheduler might have chosen a node for, without overbooking a card."""
-        if not self.nodes:
+        if not self.shown_nodes:
             return
-        rng, name = self.random, self.random.choice(sorted(self.nodes))
+        rng, name = self.random, self.random.choice(sorted(self.shown_nodes))
         self.number += 1
         fields: Raw = {"on": name, "priority": rng.choice((0, 0, 5)), "labels": {"app": rng.choice("xyz")}}
         requests: Raw = {"cpu": rng.choice(("500m", "1", "2"))}
@@ -260,17 +261,17 @@ Action = Callable[[WaitWorld], None]
 def change_of(remedy: Remedy, world: WaitWorld) -> Action | None:
     """Return an action that makes true exactly what a remedy assumes; None if it cannot be made in such a world."""
     if remedy.assumes is None:
-        without: Mapping[tuple[Kind, bool | None], Action] = {
-            (Kind.MEMBER, True): add_members,
-            (Kind.CLAIM, True): bind_claim,
-            (Kind.PREEMPTION, True): lambda _: None,
+        without: Mapping[tuple[RemedyKind, bool | None], Action] = {
+            (RemedyKind.MEMBER, True): add_members,
+            (RemedyKind.CLAIM, True): bind_claim,
+            (RemedyKind.PREEMPTION, True): lambda _: None,
         }
         return without.get((remedy.kind, remedy.ends))
     match remedy.assumes:
         case NewNode() as new:
             return lambda at: add_node(at, new)
         case ChangedNode() as changed:
-            return lambda at: at.show(as_raw(at.nodes[changed.node.name], changed.node))
+            return lambda at: at.show(as_raw(at.shown_nodes[changed.node.name], changed.node))
         case Gone() as gone:
             return lambda at: at.delete_pods(gone.uids)
         case FreeCards() as freed if not any(card.amounts for card in freed.lack.cards):
@@ -288,7 +289,7 @@ def holders(world: WaitWorld, freed: FreeCards) -> list[str]:
 def add_node(world: WaitWorld, new: NewNode) -> None:
     """Add a node as assumed, with a name of its own."""
     name = "added"
-    base = world.nodes[new.like] if new.like else node(name, allocatable={"pods": "1"})
+    base = world.shown_nodes[new.like] if new.like else node(name, allocatable={"pods": "1"})
     raw = as_raw(base, new.node)
     raw["metadata"] |= {"name": name, "uid": f"uid-{name}"}
     if HOSTNAME in raw["metadata"]["labels"]:
@@ -348,50 +349,38 @@ def bind_claim(world: WaitWorld) -> None:
 
 def drawn(world: WaitWorld) -> Iterator[tuple[str, Any, Action]]:
     """Yield every action of a fixed list: its name, what it changes, and how."""
-    for name, raw in world.nodes.items():
-        yield "another node", name, lambda at, name=name: add_node(at, another(at, name))
+    for name, raw in world.shown_nodes.items():
+        yield "another node", name, functools.partial(_add_another, name=name)
         if raw["spec"].get("unschedulable"):
-            yield "uncordon", name, lambda at, name=name: edit(at, name, spec={"unschedulable": False})
+            yield "uncordon", name, functools.partial(edit, name=name, spec={"unschedulable": False})
         if raw["spec"].get("taints"):
-            yield "untaint", name, lambda at, name=name: edit(at, name, spec={"taints": []})
+            yield "untaint", name, functools.partial(edit, name=name, spec={"taints": []})
         if raw["metadata"]["labels"].get("pool") != "1":
-            yield "label", (name, "pool", "1"), lambda at, name=name: edit(at, name, labels={"pool": "1"})
-        yield "more cpu", name, lambda at, name=name: edit(at, name, cpu="64")
-    for name, raw in world.api.pods.items():
-        if raw["spec"].get("nodeName"):
-            yield "end", raw["metadata"]["uid"], lambda at, name=name: at.delete(name)
-    yield (
-        "all end",
-        "",
-        lambda at: at.delete_pods(
-            [raw["metadata"]["uid"] for raw in at.api.pods.values() if raw["spec"].get("nodeName")]
-        ),
-    )
+            yield "label", (name, "pool", "1"), functools.partial(edit, name=name, labels={"pool": "1"})
+        yield "more cpu", name, functools.partial(edit, name=name, cpu="64")
+    bound = [raw["metadata"]["uid"] for raw in world.api.pods.values() if raw["spec"].get("nodeName")]
+    for uid in bound:
+        yield "end", uid, functools.partial(WaitWorld.delete_pods, uids=[uid])
+    yield "all end", "", functools.partial(WaitWorld.delete_pods, uids=bound)
     if any("volumes" in raw["spec"] for raw in world.wanted):
         yield "claim", "data", bind_claim
     if world.wanted[0]["metadata"]["labels"].get(GROUP) and len(world.wanted) < world.minimum:
         yield "members", "", add_members
 
 
+def _add_another(world: WaitWorld, name: str) -> None:
+    add_node(world, another(world, name))
+
+
 def another(world: WaitWorld, name: str) -> NewNode:
     """Return a node like one that is there, as an autoscaler would add it."""
-    raw = world.nodes[name]
-    labels = {**raw["metadata"]["labels"]}
-    allocatable = {
-        key: int(value) * (1000 if key == "cpu" else 1)
-        for key, value in raw["status"]["allocatable"].items()
-        if value.isdigit()
-    }
     info = world.cluster.fleet.node_info(name)
-    return NewNode(
-        node=replace(info, labels=labels, cordoned=False, ready=True, allocatable={**info.allocatable, **allocatable}),
-        like=name,
-    )
+    return NewNode(node=replace(info, cordoned=False, ready=True), like=name)
 
 
 def edit(world: WaitWorld, name: str, *, spec: Raw | None = None, labels: Raw | None = None, cpu: str = "") -> None:
     """Change a Node, and nothing else of it."""
-    raw = copy.deepcopy(world.nodes[name])
+    raw = copy.deepcopy(world.shown_nodes[name])
     raw["spec"] |= spec or {}
     raw["metadata"]["labels"] |= labels or {}
     if cpu:

@@ -168,8 +168,8 @@ def test_waiting_is_in_vain_only_if_no_change_can_end_it() -> None:
 
 def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:
     lacking = {key: value for key, value in WAITING.items() if key not in ("fitsWhenEmpty", "newNodeHelps")}
-    member: Any = {"kind": "Member", "answer": "Ends", "node": "", "newNode": False,
-                   "message": "2 more members of PodGroup team/ring like a (1 of 3 exist) would end the wait"}  # fmt: skip
+    message = "2 more members of PodGroup team/ring like a (1 of 3 exist) would end the wait"
+    member: Any = {"kind": "Member", "answer": "Ends", "node": "", "newNode": False, "message": message}
     lines = explaining.text(cast("Explanation", {**lacking, "remedies": [member]}))
     assert not any(line.startswith(("Fits:", "New node:")) for line in lines)
     assert member["message"] in lines

@@ -146,8 +146,10 @@ class WhatIfs:
         self.fleet, self.unit, self._asked = fleet, unit, asked
         self._policy, self._budgets, self._in_flight = policy, budgets, in_flight
 
-    def ends(self, *assumptions: Assumption, unit: Unit | None = None) -> bool:
+    def ends(self, *assumptions: Assumption, unit: Unit | None = None, evicting: bool = True) -> bool:
         """Return whether the unit, or another one in its place, would be bound if all of this were so.
+
+        Without `evicting` that is only known if it is bound without preemption, which takes much longer to find out.
 
         Raises:
             PluginFailedError: a plug-in failed.
@@ -155,21 +157,23 @@ class WhatIfs:
         with ExitStack() as stack:
             for each in assumptions:
                 stack.enter_context(_assumed(each, self.fleet))
-            return self._is_bound(unit or self.unit)
+            return self._is_bound(unit or self.unit, evicting=evicting)
 
-    def _is_bound(self, unit: Unit) -> bool:
+    def _is_bound(self, unit: Unit, *, evicting: bool) -> bool:
         """Return whether the decision places a unit, now or once its victims have left."""
         if isinstance(unit, Gang):
-            return self._is_gang_bound(unit)
+            return self._is_gang_bound(unit, evicting=evicting)
         if isinstance(decide(self.fleet, unit, self._policy), Placement):
             return True
-        return not unit.error and self._preempts(replace(unit, nominated_node=""))
+        return evicting and not unit.error and self._preempts(replace(unit, nominated_node=""))
 
-    def _is_gang_bound(self, gang: Gang) -> bool:
+    def _is_gang_bound(self, gang: Gang, *, evicting: bool) -> bool:
         """Return whether the asked member is placed with its gang, which may leave out members beyond its minimum."""
         placed = decide_gang(self.fleet, gang, self._policy)
         if not isinstance(placed, Failure):
             return self._asked in {each.pod.uid for each in placed}
+        if not evicting:
+            return False
         preemption = preempt_gang(self.fleet, gang, self._policy, self._budgets, self._in_flight)
         return preemption is not None and (
             gang.needed == gang.size or self._asked in {each.uid for each in preemption.nominees}

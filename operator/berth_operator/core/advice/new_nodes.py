@@ -80,7 +80,8 @@ def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> st
     rows = np.flatnonzero(fleet.present)
     if not rows.size:
         return ""
-    lacks = missing_labels(fleet, request)[rows]
+    # A pod selects its nodes on purpose: one that has the labels resembles what is wanted more than one that has not.
+    lacks = len(_ADAPTED) * missing_labels(fleet, request)[rows]
     for name, passes in suiting(fleet, request, order).items():
         if name != node_selector.NAME:
             lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))

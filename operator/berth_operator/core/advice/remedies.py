@@ -14,6 +14,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
 from berth_operator.core.advice import lacking, new_nodes
 from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
@@ -46,7 +47,7 @@ MAX_PODS: Final = 24
 MAX_NOMINEES: Final = 8
 
 
-class Kind(enum.StrEnum):
+class RemedyKind(enum.StrEnum):
     """What has to happen."""
 
     MEMBER = "Member"
@@ -71,7 +72,7 @@ class Kind(enum.StrEnum):
 class Remedy:
     """One change, and whether it ends the wait if nothing else changes."""
 
-    kind: Kind
+    kind: RemedyKind
     ends: bool | None
     """None for a change that is necessary, but does not suffice or is not known to."""
     what: str
@@ -124,24 +125,26 @@ def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, 
     more = f"{missing} more member{'s' if missing > 1 else ''} of {gang.key}"
     there = f"{gang.placed + gang.size} of {gang.minimum} exist"
     if what_ifs.ends(unit=_completed(gang, pod, missing)):
-        return (Remedy(kind=Kind.MEMBER, ends=True, what=f"{more} like {pod.name} ({there})"),)
-    return (Remedy(kind=Kind.MEMBER, ends=None, what=f"{more} ({there}; members like {pod.name} would not fit now)"),)
+        return (Remedy(kind=RemedyKind.MEMBER, ends=True, what=f"{more} like {pod.name} ({there})"),)
+    return (
+        Remedy(kind=RemedyKind.MEMBER, ends=None, what=f"{more} ({there}; members like {pod.name} would not fit now)"),
+    )
 
 
 def of_group(problem: str) -> tuple[Remedy, ...]:
     """Return what ends the wait of a gang that cannot be decided because of its PodGroup or annotations."""
-    return (Remedy(kind=Kind.CLAIM, ends=None, what=f"a valid pod group ({problem})"),)
+    return (Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"a valid pod group ({problem})"),)
 
 
 def of_preemption(node: str, victims: int) -> tuple[Remedy, ...]:
     """Return that the operator will evict pods for the pod."""
     what = f"the eviction of {victims} pod(s) of lower priority on {node}"
-    return (Remedy(kind=Kind.PREEMPTION, ends=True, what=what, node=node),)
+    return (Remedy(kind=RemedyKind.PREEMPTION, ends=True, what=what, node=node),)
 
 
 def _again(why: str) -> Remedy:
     what = f"nothing but creating the pod again ({why})"
-    return Remedy(kind=Kind.ADMINISTRATOR, ends=True, what=what, is_of_pod=True)
+    return Remedy(kind=RemedyKind.ADMINISTRATOR, ends=True, what=what, is_of_pod=True)
 
 
 def _completed(gang: Gang, pod: PendingPod, missing: int) -> Gang:
@@ -189,8 +192,8 @@ class _Search:
         what = f"PersistentVolumeClaim{plural} {listed}, {bound} that every node reaches"
         left = tuple(use for use in self._request.mounts.claims if use not in missing)
         ends = self._what_ifs.ends(unit=self._mounting(replace(self._request.mounts, claims=left)))
-        yield Remedy(kind=Kind.CLAIM, ends=ends or None, what=what)
-        yield Remedy(kind=Kind.NEW_NODE, ends=False, what="a new node, whatever it has", is_new=True)
+        yield Remedy(kind=RemedyKind.CLAIM, ends=ends or None, what=what)
+        yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has", is_new=True)
 
     # --- masks --------------------------------------------------------------------------------------------------
 
@@ -238,13 +241,13 @@ class _Search:
             ends = self._what_ifs.ends(same)
             what = f"another node like {model}"
             yield Remedy(
-                kind=Kind.NEW_NODE, ends=ends, what=what, node=model, is_new=True, is_another=True, assumes=same
+                kind=RemedyKind.NEW_NODE, ends=ends, what=what, node=model, is_new=True, is_another=True, assumes=same
             )
             if ends:
                 return
         for variant in new_nodes.variants(self._fleet, self._request, self._order, model):
             if self._what_ifs.ends(variant.node):
-                kind = Kind.LABEL if variant.labels_only else Kind.NEW_NODE
+                kind = RemedyKind.LABEL if variant.labels_only else RemedyKind.NEW_NODE
                 what = f"a node like {model} {variant.what}" if model else f"a node {variant.what}"
                 yield Remedy(kind=kind, ends=True, what=what, node=model, is_new=True, assumes=variant.node)
                 return
@@ -260,7 +263,7 @@ class _Search:
                 change = ChangedNode(node=replace(info, labels=labels))
                 if self._what_ifs.ends(change):
                     what = f"{new_nodes.labels_text(info.labels, labels)} on {name}"
-                    yield Remedy(kind=Kind.LABEL, ends=True, what=what, node=name, assumes=change)
+                    yield Remedy(kind=RemedyKind.LABEL, ends=True, what=what, node=name, assumes=change)
                     return
 
     def _administrator(self) -> Iterator[Remedy]:
@@ -269,7 +272,7 @@ class _Search:
             info = self._fleet.node_info(name)
             left = tuple(each for each in info.taints if each != cordon.TAINT)
             change = ChangedNode(node=replace(info, cordoned=False, taints=left))
-            yield self._verified(Kind.ADMINISTRATOR, f"uncordoning {name}", name, change)
+            yield self._verified(RemedyKind.ADMINISTRATOR, f"uncordoning {name}", name, change)
         for name in self._names(self._only({taints.NAME})):
             info = self._fleet.node_info(name)
             repelling = [each for each in info.taints if taints.repels(each, self._request)]
@@ -278,16 +281,16 @@ class _Search:
             )
             listed = " and ".join(map(str, repelling))
             what = f"removing the taint{'s' if len(repelling) > 1 else ''} {listed} from {name}"
-            yield self._verified(Kind.ADMINISTRATOR, what, name, change)
+            yield self._verified(RemedyKind.ADMINISTRATOR, what, name, change)
         for name in self._names(self._only({node_ready.NAME})):
             change = ChangedNode(node=replace(self._fleet.node_info(name), ready=True, unreachable=False))
-            yield self._verified(Kind.ADMINISTRATOR, f"{name} becoming ready", name, change)
+            yield self._verified(RemedyKind.ADMINISTRATOR, f"{name} becoming ready", name, change)
         silent = self._only({DeviceFilter.NAME}) & self._fleet.has_device & ~self._fleet.fresh
         for name in self._names(silent):
             reporting = Reporting(node=name)
-            yield self._verified(Kind.ADMINISTRATOR, f"a report of the agent of {name}", name, reporting)
+            yield self._verified(RemedyKind.ADMINISTRATOR, f"a report of the agent of {name}", name, reporting)
 
-    def _verified(self, kind: Kind, what: str, node: str, change: Assumption) -> Remedy:
+    def _verified(self, kind: RemedyKind, what: str, node: str, change: Assumption) -> Remedy:
         return Remedy(kind=kind, ends=self._what_ifs.ends(change), what=what, node=node, assumes=change)
 
     def _capacity(self) -> Iterator[Remedy]:
@@ -300,10 +303,10 @@ class _Search:
             changes: list[Assumption] = [FreeCards(node=name, lack=lack)] if lack.cards else []
             if more:
                 changes.append(ChangedNode(node=replace(info, allocatable={**info.allocatable, **more})))
-            if changes and self._what_ifs.ends(*changes):
+            if changes and self._what_ifs.ends(*changes, evicting=False):
                 assumes = changes[0] if len(changes) == 1 else None
-                what = f"{_lack_text(lack)} on {name}"
-                yield Remedy(kind=Kind.CAPACITY, ends=True, what=what, node=name, assumes=assumes)
+                what = f"{_lack_text(lack, self._fleet.kinds)} on {name}"
+                yield Remedy(kind=RemedyKind.CAPACITY, ends=True, what=what, node=name, assumes=assumes)
                 return
 
     # --- pods that end ----------------------------------------------------------------------------------------------
@@ -315,7 +318,7 @@ class _Search:
                 who = holders(gone, self._pod.namespace)
                 assumes = Gone(uids=tuple(each.uid for each in gone))
                 what = f"the end of {who}{where}"
-                yield Remedy(kind=Kind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
+                yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
 
     def _crowds(self) -> Iterator[tuple[list[Charge], str]]:
         """Yield the pods of the nodes that others' pods alone keep this one from, and what to call their place."""
@@ -331,12 +334,12 @@ class _Search:
 
     def _necessary(self, pods: Sequence[Charge]) -> list[Charge]:
         """Return pods of these whose end suffices, each of them necessary; none if the end of all does not."""
-        if not pods or not self._what_ifs.ends(Gone(uids=tuple(each.uid for each in pods))):
+        if not pods or not self._what_ifs.ends(Gone(uids=tuple(each.uid for each in pods)), evicting=False):
             return []
         gone = sorted(pods, key=lambda each: (len(each.grants), each.pod))
         for pod in tuple(gone):
             rest = [each for each in gone if each is not pod]
-            if rest and self._what_ifs.ends(Gone(uids=tuple(each.uid for each in rest))):
+            if rest and self._what_ifs.ends(Gone(uids=tuple(each.uid for each in rest)), evicting=False):
                 gone = rest
         return gone
 
@@ -346,10 +349,10 @@ class _Search:
             if nominee.uid == self._pod.uid:
                 continue
             change = Gone(uids=(nominee.uid,))
-            if self._what_ifs.ends(change):
+            if self._what_ifs.ends(change, evicting=False):
                 who = holders([nominee], self._pod.namespace)
                 what = f"giving up what is kept on {nominee.node} for {who}"
-                yield Remedy(kind=Kind.END, ends=True, what=what, node=nominee.node, assumes=change)
+                yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=nominee.node, assumes=change)
                 return
 
     # --- volumes ----------------------------------------------------------------------------------------------------
@@ -363,12 +366,16 @@ class _Search:
         if self._request.mounts.claims and self._what_ifs.ends(unit=self._mounting(Mounts())):
             claims = ", ".join(f'"{use.claim.partition("/")[2]}"' for use in self._request.mounts.claims)
             what = f"a volume for PersistentVolumeClaim {claims} that every node reaches"
-            yield Remedy(kind=Kind.CLAIM, ends=True, what=what)
+            yield Remedy(kind=RemedyKind.CLAIM, ends=True, what=what)
 
 
-def _lack_text(lack: Lack) -> str:
-    """Return what a node lacks: `1 cpu more and gpu 3 free`."""
-    amounts = [(name, amount) for name, amount in lack.resources if name != PODS]
+def _lack_text(lack: Lack, kinds: Kinds) -> str:
+    """Return what a node lacks: `1 cpu more and gpu 3 free`; its sums of devices are freed with the cards."""
+    amounts = [
+        (name, amount)
+        for name, amount in lack.resources
+        if name != PODS and not (lack.cards and is_device(name, kinds))
+    ]
     more = [f"{amounts_text(amounts)} more"] if amounts else []
     more += [
         f"capacity for {amount} more pod{'s' if amount > 1 else ''}" for name, amount in lack.resources if name == PODS

@@ -26,7 +26,7 @@ MAX_MEMBERS: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """A waiting pod, and what its decision depends on beside the Fleet."""
+    """A waiting pod, and what its decision depends on in addition to the Fleet."""
 
     pod: PendingPod
     gang: Gang | None = None

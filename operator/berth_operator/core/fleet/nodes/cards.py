@@ -309,7 +309,7 @@ class Cards(CardColumns):
         own.minor[row, own.users[row] == 0] = EMPTY
 
     def put_like(self, row: int, like: int, intern_table: InternTable) -> None:
-        """Give a row the cards of another row, unused, for a what-if."""
+        """Copy the cards of another row to a row, unused, for a what-if."""
         own = self._own
         for values in vars(own).values():
             rows = values.swapaxes(0, 1) if values.ndim == 3 else values  # noqa: PLR2004 - (resources, nodes, slots)

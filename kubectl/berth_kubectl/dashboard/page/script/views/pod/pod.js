@@ -95,23 +95,24 @@ function Outlook({ value }) {
     />`}
     ${inVain && html`<${Answer} is=${false} title="Waiting is in vain" text="No change of the cluster ends this wait." />`}
     ${remedies.map(
-      ({ kind, answer, message }) => html`<${Answer} key=${message} is=${answer === "Ends"} title=${TITLES[kind] ?? kind} text=${`${message}.`} />`,
+      ({ kind, answer, message }) => html`<${Answer} is=${answer === "Ends"} title=${TITLES.get(kind) ?? kind} text=${`${message}.`} />`,
     )}
     ${preemption &&
     html`<${Answer} is=${preemption.possible} title=${preemption.possible ? "Preemption is possible" : "No preemption"} text=${preemptionText(preemption.message)} />`}
   </ul>`;
 }
 
-const TITLES = {
-  Member: "Members",
-  Claim: "Claims",
-  Label: "Labels",
-  NewNode: "A new node",
-  Capacity: "Capacity",
-  End: "Pods that end",
-  Preemption: "Preemption",
-  Administrator: "An administrator",
-};
+/** Kind of a remedy -> its title. */
+const TITLES = new Map([
+  ["Member", "Members"],
+  ["Claim", "Claims"],
+  ["Label", "Labels"],
+  ["NewNode", "A new node"],
+  ["Capacity", "Capacity"],
+  ["End", "Pods that end"],
+  ["Preemption", "Preemption"],
+  ["Administrator", "An administrator"],
+]);
 
 /** Return a message about preemption, each reason with its number of nodes after it: the reasons begin with capitals. */
 function preemptionText(message) {
