@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterator
-from datetime import datetime, timedelta
 
 import pytest
 
@@ -91,23 +90,20 @@ def test_same_reason_is_reported_once(shared: World) -> None:
     assert shared.arena.get("pods", "p")["metadata"]["resourceVersion"] == version
 
 
-def test_other_reason_is_reported_after_ten_seconds_in_the_same_series(shared: World) -> None:
+def test_other_reason_is_reported_in_the_same_series(shared: World) -> None:
     shared.nodes(gpus=1)
     [bare] = shared.arena.nodes()
     shared.pod("p", {"nvidia.com/gpu": "2"})
-    first = shared.waits("p", "1 .*have no Device, 1 .*too few healthy GPUs .2 requested")
-    reported_at = shared.wait(lambda: shared.events("p"), what="the Event")[0]["eventTime"]
+    shared.waits("p", "1 .*have no Device, 1 .*too few healthy GPUs .2 requested")
+    shared.wait(lambda: shared.events("p"), what="the Event")
 
     shared.device(bare, [words.gpu(0)])
 
     shared.pod("q", {"nvidia.com/gpu": "3"})
     shared.waits("q", "2 .*too few healthy GPUs .3 requested")
-    assert shared.message("p").startswith(first)
     shared.waits("p", "2 nodes are available: 2 .*too few healthy GPUs .2 requested")
     [event] = shared.wait(lambda: [each for each in shared.events("p") if each.get("series")], what="the second time")
     assert event["series"]["count"] == 2
-    quiet = datetime.fromisoformat(event["series"]["lastObservedTime"]) - datetime.fromisoformat(reported_at)
-    assert timedelta(seconds=9.5) <= quiet
 
 
 # --- waking ---------------------------------------------------------------------------------------------------
