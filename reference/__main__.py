@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reference import commands, definitions, metrics, names, settings
+from reference import commands, definitions, metrics, names, settings, words
 
 PAGES: Final = {
     "commands.md": commands.text,
@@ -13,6 +13,7 @@ PAGES: Final = {
     "names.md": names.text,
     "objects.md": definitions.text,
     "settings.md": settings.text,
+    "words.md": words.text,
 }
 
 

@@ -5,7 +5,6 @@ from typing import Final
 
 from berth_api import names
 from berth_api.request import amounts
-from berth_operator.apis.webhook.hami import PROVIDER
 from berth_operator.controllers.reconcile.sums import MANAGED
 from reference.markdown import code, page, section, table
 
@@ -20,7 +19,8 @@ VARIABLE: Final = {
 """Names that have parts which vary."""
 
 REQUESTS: Final[Rows] = {
-    "MODEL_GLOBS": "annotation: globs of GPU models, one of which must match ([models](../protocol.md#models))",
+    "MODEL_GLOBS": "annotation: globs of GPU models, one of which must match, and after `!` none of which must "
+    "([models](../protocol.md#models))",
     "MODEL_EXACT": "annotation: the whole name of the GPU model",
     "MODEL_REGEX": "label: a regular expression that is found in the GPU model",
     "MIN_GPU_MEMORY": "annotation: the least memory of what the pod gets of each card",
@@ -41,6 +41,8 @@ REQUESTS: Final[Rows] = {
     "GENIUS_NUMBER": "label: number of cards, for pods that request no device resource",
     "GENIUS_MEMORY_EACH": "label: MiB of each card",
     "GENIUS_MEMORY_TOTAL": "label: MiB of all cards together",
+    "ISOLATION": "label: `HAMi-core` for limits of shares, where nodes have the library "
+    "([containers](../containers.md#what-a-container-sees))",
 }
 WRITTEN: Final[Rows] = {
     "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
@@ -65,6 +67,7 @@ OBJECTS: Final[Rows] = {
     "DEVICE_MODEL": "label of single devices, for selectors of hints: the model",
     "DEVICE_NUMA_NODE": "label of single devices: the NUMA node",
     "DEVICE_PCIE_SWITCH": "label of single devices: the PCIe switch",
+    "DEVICE_UUID": "label of single devices: the UUID of a card, the PCI address of a NIC",
     "DEVICE_RDMA": "label of NICs: the RDMA device, such as `mlx5_0`",
     "DEVICE_LINK_LAYER": "label of NICs: `InfiniBand` or `Ethernet`",
 }
@@ -99,11 +102,6 @@ OF_PLUGINS: Final[Rows] = {
     amounts.NPU_CPU: "of a part of an NPU: not supported yet",
     amounts.NPU_DVPP: "of a part of an NPU: not supported yet",
 }
-OF_ADMISSION: Final[Rows] = {
-    PROVIDER: "label: `HAMi-core` for limits of shares, where nodes have the library "
-    "([containers](../containers.md#what-a-container-sees))",
-}
-"""Names that admission reads from pods."""
 ELSEWHERE_DEFINED: Final[Rows] = {
     MANAGED: "label of Nodes: Berth writes the sums of devices in their capacity",
     "berth.dev/routing": "label of namespaces: `disabled` ends [routing](../admission.md#routing) there",
@@ -131,7 +129,7 @@ def text() -> str:
         "Names",
         "Every annotation, label, taint, resource and condition that Berth reads or writes, except the labels of GPU "
         "Feature Discovery, which [the agent](../agent.md#labels-of-the-node) writes. [Requests](../protocol.md) has "
-        "the values and what they mean together.",
+        "the values and what they mean together; [words](words.md) the names of other systems that Berth reads.",
         section(
             "Resources",
             f"Berth's own, with the prefix {prefixes}:",
@@ -139,7 +137,7 @@ def text() -> str:
             "Resources that device plugins offer to kubelet:",
             table(("resource", "what is counted"), _named(OF_PLUGINS)),
         ),
-        section("What pods request", table(("name", "meaning"), [*_rows(REQUESTS), *_named(OF_ADMISSION)])),
+        section("What pods request", table(("name", "meaning"), _rows(REQUESTS))),
         section("What Berth writes to pods", table(("name", "meaning"), _rows(WRITTEN))),
         section("On other objects", table(("name", "meaning"), [*_rows(OBJECTS), *_named(ELSEWHERE_DEFINED)])),
         section("Conditions", table(("type", "meaning"), _rows(CONDITIONS))),

@@ -171,6 +171,7 @@ def asks(
     features: Sequence[str] = (),
     unsupported: Sequence[str] = (),
     uninjected: Sequence[str] = (),
+    unlimited: Sequence[str] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> PodRequest:
     """Return a pod's class: one container with these requests (cpu in thousandths), and device annotations."""
@@ -193,6 +194,7 @@ def asks(
         features=tuple(features),
         unsupported=tuple(unsupported),
         uninjected=tuple(uninjected),
+        unlimited=tuple(unlimited),
     )
 
 

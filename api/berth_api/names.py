@@ -99,6 +99,9 @@ POD_ANNOTATIONS: Final = (
 )
 POD_LABELS: Final = (FENCED_BY,)
 
+# The label by which a pod asks for limits in its containers; on Nodes, that the library for them is there.
+ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
+
 # Taints that node pools put on new nodes and that the operator removes once the devices of the node are known.
 AGENT_NOT_READY: Final = (
     "berth.dev/agent-not-ready",
@@ -130,6 +133,7 @@ RESERVED_MINORS: Final = "berth.dev/reserved-minors"
 DEVICE_MODEL: Final = "berth.dev/model"
 DEVICE_NUMA_NODE: Final = "berth.dev/numa-node"
 DEVICE_PCIE_SWITCH: Final = "berth.dev/pcie-switch"
+DEVICE_UUID: Final = "berth.dev/uuid"
 
 # Labels that the agent writes for NICs: the name of the RDMA device, and the link layer of its ports.
 DEVICE_RDMA: Final = "berth.dev/rdma-device"

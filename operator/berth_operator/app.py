@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import structlog
 
-from berth_api import names
+from berth_api import names, words
 from berth_client import served
 from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.debug_api import server as debug_server
@@ -237,7 +237,7 @@ class App:
 
 def _cluster(settings: Settings, plugins: Mapping[str, DevicePlugin], listener: Listener) -> Cluster:
     """Return an empty state of the cluster."""
-    kinds = kinds_of(plugins)
+    kinds = kinds_of(plugins, words.read_units(settings.memory_units))
     return Cluster(
         grace=settings.agent_grace,
         startup_timeout=settings.node_startup_timeout,

@@ -6,7 +6,7 @@ import orjson
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from berth_api import allocation, names, request
+from berth_api import allocation, names, request, words
 from berth_api.allocation import device_ids, partitions
 from berth_api.device import Device, Model
 from berth_api.objects.gpupod import GpuPod
@@ -15,6 +15,7 @@ from berth_api.objects.podgroup import PodGroup
 from berth_api.request import model
 from berth_api.resources import quantity
 from berth_api.values import selectors
+from berth_api.words import WordPlace
 from tests.builders import condition, device, entry, gpu_pod, held, instance, pod_group, replica, whole, with_functions
 from tests.fuzz import inputs
 from tests.fuzz.target import Target
@@ -130,6 +131,15 @@ def _request(given: dict[str, Any]) -> None:
     model.of_pod(strings(given.get("annotations")), strings(given.get("labels"))).accepts("NVIDIA A100")
 
 
+def _words(given: dict[str, Any]) -> None:
+    container = {"name": "main", "resources": {"requests": strings(given.get("requests"))}}
+    annotations, labels = strings(given.get("annotations")), strings(given.get("labels"))
+    reading = words.read({"containers": [container]}, annotations, labels)
+    again = words.read(reading.spec, reading.annotations, reading.labels)
+    assert (again.spec, again.annotations) == (reading.spec, reading.annotations)
+    words.gang(annotations, labels)
+
+
 def strings(given: Any) -> dict[str, str]:
     """Return annotations as the API server has them: other values than texts are JSON."""
     fields = given if isinstance(given, dict) else {}
@@ -157,6 +167,14 @@ def _of_kind(kind: type[Model], example: Any) -> Target:
         parse=lambda raw: _model(kind, raw),
         errors=(ValidationError,),
     )
+
+
+def _of_system(system: words.System, place: WordPlace) -> dict[str, dict[str, str]]:
+    """Return an input with all words of a system in one place, except those that are refused."""
+    readable = (each for each in system.words if each.place == place and each.role != words.Role.REFUSED)
+    held = {word.name: next(iter(word.choices), "2") for word in readable}
+    empty: dict[str, dict[str, str]] = {each: {} for each in ("requests", "annotations", "labels")}
+    return {**empty, "requests" if place == WordPlace.RESOURCE else f"{place}s": held}
 
 
 _AMOUNT: Final = st.tuples(
@@ -201,6 +219,18 @@ TARGETS: Final = (
         ),
         parse=_request,
         errors=(request.RequestError, model.ModelError),
+    ),
+    Target(
+        name="words",
+        inputs=inputs.objects(
+            *(_of_system(system, place) for system in words.TABLE.systems for place in WordPlace),
+            {
+                **_of_system(words.TABLE.systems[0], WordPlace.ANNOTATION),
+                "requests": {"nvidia.com/gpumem": "3000"},
+            },
+        ),
+        parse=_words,
+        errors=(request.RequestError,),
     ),
     Target(
         name="selector",

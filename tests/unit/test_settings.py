@@ -27,6 +27,15 @@ def test_identity_can_be_given() -> None:
     assert settings(f"--pod={POD}", "--identity=a").identity == "a"
 
 
+# --- units --------------------------------------------------------------------------------------------------------
+
+
+def test_the_unit_of_a_resource_that_has_none_is_refused() -> None:
+    assert settings("--memory-units=aliyun.com/gpu-mem=1Mi").memory_units
+    with pytest.raises(ValidationError, match=r'"cpu"; allowed are nvidia\.com/gpumem, '):
+        settings("--memory-units=cpu=1Mi")
+
+
 # --- the extender -------------------------------------------------------------------------------------------------
 
 PORT = "--extender-port=1"

@@ -6,7 +6,7 @@ FPGAs are built in and need no `Kind`.
 
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 from berth_api import allocation, plugins
@@ -134,9 +134,11 @@ def split(kind: str, amount: int, hint: Hint) -> Part:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Kinds:
-    """All types of devices: the built-in ones, and those added."""
+    """All types of devices, the built-in ones and those added, and the units in which pods request them."""
 
     added: tuple[Kind, ...] = ()
+    units: Mapping[str, int] = field(default_factory=dict)
+    """Resource of another system -> bytes of its unit, where it is not the usual one (`berth_api.words`)."""
 
     @property
     def names(self) -> tuple[str, ...]:

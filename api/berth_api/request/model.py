@@ -10,6 +10,8 @@ from typing import Final
 from berth_api import names
 
 MAX_LENGTH: Final = 1024
+NONE_OF: Final = "!"
+"""Before a glob: no card whose model it matches."""
 
 
 ModelAliases = Mapping[str, tuple[str, ...]]
@@ -34,12 +36,15 @@ class ModelConstraint:
     """`genius/gpu-model`, matched anywhere in the name."""
     globs: tuple[str, ...] = ()
     """`berth.dev/gpu-model`, any of these."""
+    excluded: tuple[str, ...] = ()
+    """`berth.dev/gpu-model` after `!`, none of these."""
 
     def __bool__(self) -> bool:
-        return bool(self.exact or self.regex or self.globs)
+        return bool(self.exact or self.regex or self.globs or self.excluded)
 
     def __str__(self) -> str:
-        return " and ".join(filter(None, (self.exact, self.regex, " or ".join(self.globs))))
+        excluded = f"not {' or '.join(self.excluded)}" if self.excluded else ""
+        return " and ".join(filter(None, (self.exact, self.regex, " or ".join(self.globs), excluded)))
 
     def accepts(self, model: str, aliases: ModelAliases = NO_ALIASES) -> bool:
         """Return whether a card of this model passes, by its name or by its aliases."""
@@ -49,6 +54,7 @@ class ModelConstraint:
             (not self.exact or self.exact.lower() in known_as)
             and (not self.regex or any(re.search(self.regex, name, re.IGNORECASE) for name in known_as))
             and (not self.globs or any(_matches(name, self.globs) for name in known_as))
+            and not any(_matches(name, self.excluded) for name in known_as)
         )
 
     def hint(self, models: Collection[str]) -> str:
@@ -95,10 +101,12 @@ def of_pod(annotations: Mapping[str, str], labels: Mapping[str, str]) -> ModelCo
     Raises:
         ModelError: a pattern is not valid.
     """
+    globs = _globs(_bounded(annotations, names.MODEL_GLOBS), present=names.MODEL_GLOBS in annotations)
     return ModelConstraint(
         exact=_bounded(annotations, names.MODEL_EXACT),
         regex=_regex(_bounded(labels, names.MODEL_REGEX)),
-        globs=_globs(_bounded(annotations, names.MODEL_GLOBS), present=names.MODEL_GLOBS in annotations),
+        globs=tuple(glob for glob in globs if not glob.startswith(NONE_OF)),
+        excluded=tuple(glob.removeprefix(NONE_OF).strip() for glob in globs if glob.startswith(NONE_OF)),
     )
 
 

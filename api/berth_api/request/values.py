@@ -6,7 +6,7 @@ from typing import Final, Literal
 from berth_api import names
 from berth_api.names import GPU_MEMORY_RATIO
 from berth_api.values import interning
-from berth_api.values.selectors import EVERYTHING, LabelSelector
+from berth_api.values.selectors import EVERYTHING, LabelSelector, Requirement
 
 CARD: Final = 100
 """A whole card, in hundredths."""
@@ -86,6 +86,22 @@ class Part:
         return self._hash
 
     @property
+    def names_cards(self) -> bool:
+        """Return whether the selector names single cards, so that nodes with equal cards may differ."""
+        return any(each.key == names.DEVICE_UUID for each in self.selector.requirements)
+
+    @property
+    def of_cards(self) -> tuple[Requirement, ...]:
+        """Return what the selector requires of the ids of cards."""
+        return tuple(each for each in self.selector.requirements if each.key == names.DEVICE_UUID)
+
+    @property
+    def of_labels(self) -> LabelSelector:
+        """Return what the selector requires of the labels of cards."""
+        rest = tuple(each for each in self.selector.requirements if each.key != names.DEVICE_UUID)
+        return self.selector if len(rest) == len(self.selector.requirements) else LabelSelector(requirements=rest)
+
+    @property
     def whole(self) -> bool:
         """Return whether each card must be free of other pods."""
         amounts = dict(self.amounts)
@@ -151,6 +167,11 @@ class DeviceRequest:
 
     def __bool__(self) -> bool:
         return bool(self.parts)
+
+    @property
+    def names_cards(self) -> bool:
+        """Return whether a part names single cards."""
+        return any(part.names_cards for part in self.parts)
 
 
 NOTHING: Final = DeviceRequest()

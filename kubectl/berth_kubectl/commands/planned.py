@@ -16,6 +16,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     own = parser.add_argument_group("settings in place of the operator's")
     own.add_argument("--config", metavar="FILE", help="BerthSchedulerConfiguration")
     own.add_argument("--genius-priorities", metavar="LIMITS", help="highest genius/priority of namespaces: ml=10,*=5")
+    own.add_argument("--memory-units", metavar="UNITS", help="unit of memory in other systems' resources: NAME=1Gi")
     own.add_argument("--trusted-schedulers", metavar="NAMES", help="others whose allocations are trusted")
     own.add_argument("--node-selector", metavar="LABELS", help="the nodes to use")
     own.add_argument("--agent-namespace", metavar="NAME", help="namespace of the agents' Leases")

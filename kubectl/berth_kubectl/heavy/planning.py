@@ -72,6 +72,7 @@ def _planner(options: argparse.Namespace, origin: Origin) -> tuple[Planner, str]
             trusted_schedulers=options.trusted_schedulers,
             node_selector=options.node_selector,
             agent_namespace=options.agent_namespace,
+            memory_units=options.memory_units,
         ),
         namespace=options.namespace,
     )

@@ -9,7 +9,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import names, words
 from berth_client.errors import ApiError
 from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, FLEET, PODS, SETTINGS, SETTINGS_PARAMETER
 from berth_operator.commands.errors import InputError
@@ -41,6 +41,7 @@ class Given:
     trusted_schedulers: str | None = None
     node_selector: str | None = None
     agent_namespace: str | None = None
+    memory_units: str | None = None
 
 
 NOTHING: Final = Given()
@@ -68,6 +69,7 @@ class Effective:
     node_selector: str
     agent_namespace: str
     charges_foreign: bool
+    memory_units: Mapping[str, int]
     note: str = ""
     """What is assumed, and why; empty if nothing is."""
 
@@ -133,6 +135,7 @@ def combined(given: Given, served: Served) -> Effective:
         node_selector=str(settings.get("nodeSelector", "")) if selector is None else selector,
         agent_namespace=str(settings.get("agentNamespace", names.LEASE_NAMESPACE)) if agents is None else agents,
         charges_foreign=bool(settings.get("chargeForeign", True)),
+        memory_units=_memory_units(given, settings),
         note=_note(given, served),
     )
 
@@ -154,6 +157,15 @@ def _priorities(given: Given, settings: Object) -> PriorityLimits:
         return genius_priority.read_limits(given.genius_priorities)
     except ValueError as error:
         raise InputError(f"--genius-priorities: {error}") from error
+
+
+def _memory_units(given: Given, settings: Object) -> Mapping[str, int]:
+    if given.memory_units is None:
+        return dict(settings.get("memoryUnits", {}))
+    try:
+        return words.read_units(given.memory_units)
+    except words.UnitError as error:
+        raise InputError(f"--memory-units: {error}") from error
 
 
 def _note(given: Given, served: Served) -> str:
@@ -180,4 +192,6 @@ def _assumed(given: Given, settings: Object) -> Iterator[str]:
         yield "all nodes (--node-selector)"
     if given.agent_namespace is None:
         yield f"Leases of agents in {names.LEASE_NAMESPACE} (--agent-namespace)"
+    if given.memory_units is None and not settings:
+        yield "the usual units of other systems' resources (--memory-units)"
     yield "that cards in use outside Kubernetes are taken"

@@ -110,6 +110,7 @@ def _planner(options: argparse.Namespace) -> Planner:
             trusted_schedulers=options.trusted_schedulers,
             node_selector=options.node_selector,
             agent_namespace=options.agent_namespace,
+            memory_units=options.memory_units,
         ),
         namespace=options.namespace,
         min_age=options.min_age,
@@ -192,6 +193,7 @@ def parser() -> argparse.ArgumentParser:
     asking.add_argument(
         "--genius-priorities", help="the highest genius/priority of each namespace, like the operator's"
     )
+    asking.add_argument("--memory-units", help="the unit of memory in other systems' resources, like the operator's")
     asking.add_argument("-n", "--namespace", default="default", help="namespace of objects that name none")
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
     asking.set_defaults(min_age=0.0, file="", pod="")

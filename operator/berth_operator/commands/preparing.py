@@ -66,7 +66,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
     snapshot = Snapshot(
         grace=GRACE,
         schedulers=policies,
-        kinds=kinds_of(plugins),
+        kinds=kinds_of(plugins, settings.memory_units),
         trusted_schedulers=settings.trusted_schedulers,
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,

@@ -15,7 +15,7 @@ from uuid import uuid4
 from pydantic import AfterValidator, Field, IPvAnyAddress, model_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from berth_api import names
+from berth_api import names, words
 from berth_api.admission.routing import DEFAULT
 from berth_base.logs import Form, Level
 from berth_operator.core.decision.policy import Policy
@@ -137,6 +137,10 @@ class Settings(BaseSettings):
     genius_priorities: Annotated[str, Field(pattern=f"^({FORM}(,{FORM})*)?$"), AfterValidator(_check_priorities)] = ""
     """The highest `genius/priority` of the pods of each namespace, such as `team-a=10,*=5`, where `*` stands for all
     others; 0 for a namespace that is not listed. Values below 0 are free for all."""
+
+    memory_units: Annotated[str, AfterValidator(words.checked_units)] = ""
+    """The unit of memory in resources of other systems, where it is set to another one there than usual: `NAME=1Gi`,
+    joined by commas (docs/reference/words.md)."""
 
     charge_foreign: bool = True
     """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""

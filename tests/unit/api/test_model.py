@@ -35,6 +35,11 @@ def read(exact: str | None = None, regex: str | None = None, globs: str | None =
         pytest.param(read(globs="A100*"), A100, False, id="a glob covers the whole name"),
         pytest.param(read(globs="Tesla T?"), T4, True, id="one character"),
         pytest.param(read(globs="*A100*"), "", False, id="a card without a name"),
+        pytest.param(read(globs="!*a100*"), A100, False, id="excluded"),
+        pytest.param(read(globs="! *H100*"), A100, True, id="another is excluded"),
+        pytest.param(read(globs="!*H100*"), "", True, id="a card without a name is not excluded"),
+        pytest.param(read(globs="*A100*, !*SXM*"), A100, False, id="a glob that matches, and one that excludes"),
+        pytest.param(read(globs="*A100*, !*PCIE*"), A100, True, id="a glob that matches, and another is excluded"),
         pytest.param(read(globs="*A100*", regex="SXM"), A100, True, id="both hold"),
         pytest.param(read(globs="*A100*", regex="PCIe"), A100, False, id="one does not"),
         pytest.param(read(exact=A100, globs="*H100*"), A100, False, id="exact holds, glob does not"),
@@ -42,6 +47,11 @@ def read(exact: str | None = None, regex: str | None = None, globs: str | None =
 )
 def test_a_model_is_accepted(constraint: ModelConstraint, name: str, *, accepted: bool) -> None:
     assert constraint.accepts(name) is accepted
+
+
+def test_what_is_excluded_is_in_the_text() -> None:
+    assert str(read(globs="!*A100*, *H*, !*T4*")) == "*H* and not *A100* or *T4*"
+    assert read(globs="!*A100*")
 
 
 ALIASES = {"a100": ("nvidia a100*",), "big": ("*80GB", "nvidia h200")}
@@ -53,6 +63,7 @@ ALIASES = {"a100": ("nvidia a100*",), "big": ("*80GB", "nvidia h200")}
         pytest.param(ModelConstraint(exact="A100"), "NVIDIA A100-PCIE-40GB", True, id="an alias for the whole name"),
         pytest.param(ModelConstraint(exact="a100"), "NVIDIA H100", False, id="an alias of others"),
         pytest.param(ModelConstraint(exact="nvidia h200"), "NVIDIA H200", True, id="the full name all the same"),
+        pytest.param(ModelConstraint(excluded=("big",)), "NVIDIA H200", False, id="an alias is excluded"),
         pytest.param(ModelConstraint(regex="^big$"), "NVIDIA H200", True, id="a regular expression on an alias"),
         pytest.param(ModelConstraint(globs=("bi?",)), "NVIDIA A100-SXM4-80GB", True, id="a glob on an alias"),
         pytest.param(

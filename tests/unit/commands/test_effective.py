@@ -21,7 +21,7 @@ GROUP = "/apis/visibility.berth.dev/v1alpha1"
 FLEET = f"{GROUP}/fleet"
 PACKING = Policy(card_strategy="MostAllocated", switched_off=frozenset({"taints"}))
 PROFILES = rendering.document(Configuration(policies={"mine": PACKING}))
-HEAD = {"kind": "OperatorSettings", "configuration": PROFILES}
+HEAD = {"kind": "OperatorSettings", "configuration": PROFILES, "memoryUnits": {"aliyun.com/gpu-mem": 2**30}}
 OF_ML = {**HEAD, "geniusPriorities": {"ml": 5}}
 OF_CLUSTER = {
     **HEAD,
@@ -37,9 +37,11 @@ ASSUMED = (
     "no trusted schedulers (--trusted-schedulers), all nodes (--node-selector), Leases of agents in "
     "berth-node-lease (--agent-namespace), that cards in use outside Kubernetes are taken"
 )
+UNITS = "the usual units of other systems' resources (--memory-units), "
+BEFORE, OUTSIDE = ASSUMED.rsplit("that cards", 1)
 UNKNOWN = (
     "assumed are a default profile for berth-scheduler (--config), no genius/priority above 0 (--genius-priorities), "
-    + ASSUMED
+    f"{BEFORE}{UNITS}that cards{OUTSIDE}"
 )
 
 
@@ -64,6 +66,7 @@ def test_the_right_for_the_fleet_shows_all() -> None:
     used = effective.combined(NOTHING, asked({FLEET: OF_CLUSTER}, "ml"))
     assert used.configuration.policies == {"mine": PACKING}
     assert (used.priorities.highest("ml"), used.trusted_schedulers) == (2, frozenset({"koord-scheduler"}))
+    assert used.memory_units == {"aliyun.com/gpu-mem": 2**30}
     assert (used.node_selector, used.agent_namespace, used.charges_foreign) == ("pool=a", "leases", False)
     assert used.note == ""
 
@@ -108,13 +111,21 @@ def test_the_command_line_comes_first(tmp_path: Path) -> None:
     config = tmp_path / "berth.yaml"
     config.write_text(yaml.safe_dump(rendering.document(Configuration(policies={"own": Policy()}))))
     given = Given(
-        config=config, genius_priorities="ml=7", trusted_schedulers="", node_selector="pool=b", agent_namespace="own"
+        config=config,
+        genius_priorities="ml=7",
+        trusted_schedulers="",
+        node_selector="pool=b",
+        agent_namespace="own",
+        memory_units="aliyun.com/gpu-mem=1Mi",
     )
     used = effective.combined(given, Served(settings=OF_CLUSTER))
     assert (list(used.configuration.policies), used.priorities.highest("ml")) == (["own"], 7)
     assert (used.trusted_schedulers, used.node_selector, used.agent_namespace) == (frozenset(), "pool=b", "own")
+    assert used.memory_units == {"aliyun.com/gpu-mem": 2**20}
     assert effective.combined(given, Served(why_not="why")).note == (
         "the operator's settings are not known: why; assumed are that cards in use outside Kubernetes are taken"
     )
+    with pytest.raises(InputError, match='--memory-units: "cpu"; allowed are'):
+        effective.combined(Given(memory_units="cpu=1"), Served())
     with pytest.raises(InputError, match="--genius-priorities: ml is listed twice"):
         effective.combined(Given(genius_priorities="ml=1,ml=2"), Served())

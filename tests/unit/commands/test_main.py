@@ -128,6 +128,14 @@ def test_pods_of_a_trusted_scheduler_hold_what_their_allocation_says(desk: Desk,
     assert status == (0 if trusted else 1)
 
 
+def test_a_unit_of_a_resource_that_has_none_is_refused(desk: Desk) -> None:
+    desk.nodes(a=1).with_workload(requesting("q", CARD))
+    assert desk.run("simulate", "--memory-units=aliyun.com/gpu-mem=1Mi")[0] == 0
+    status, _, err = desk.run("simulate", "--memory-units=cpu=1Mi")
+    assert status == 2
+    assert '--memory-units: "cpu"; allowed are nvidia.com/gpumem, ' in err
+
+
 # --- simulate -----------------------------------------------------------------------------------------------------
 
 

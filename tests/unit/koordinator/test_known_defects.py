@@ -125,6 +125,19 @@ REPORTED = [
         pytest.param("gpu", {"selector": {"matchLabels": {"berth.dev/pcie-switch": "0000:17:00.0"}}}, [1], id="switch"),
         pytest.param("gpu", {"selector": {"matchLabels": {"berth.dev/numa-node": "1"}}}, [1], id="NUMA node"),
         pytest.param("rdma", {"selector": {"matchLabels": {"berth.dev/numa-node": "1"}}}, [1], id="a NIC's NUMA node"),
+        pytest.param("gpu", {"selector": {"matchLabels": {"berth.dev/uuid": "GPU-1"}}}, [1], id="a card"),
+        pytest.param(
+            "gpu",
+            {
+                "selector": {
+                    "matchLabels": {"berth.dev/numa-node": "1"},
+                    "matchExpressions": [{"key": "berth.dev/uuid", "operator": "NotIn", "values": ["GPU-0"]}],
+                }
+            },
+            [1],
+            id="any other card of a NUMA node",
+        ),
+        pytest.param("rdma", {"selector": {"matchLabels": {"berth.dev/uuid": "R-1"}}}, [1], id="a NIC"),
         pytest.param("rdma", {"vfSelector": {}}, [1], id="any virtual function"),
     ],
 )

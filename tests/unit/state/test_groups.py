@@ -12,6 +12,9 @@ from tests.builders import Raw, pod, pod_group
 LABELS, ANNOTATIONS = "labels", "annotations"
 
 
+GANG = "gang.scheduling.koordinator.sh/"
+
+
 def by(name: str | None, minimum: str | None) -> dict[str, dict[str, str]]:
     values = {names.POD_GROUP: name, names.POD_GROUP_MIN_MEMBER: minimum}
     return {ANNOTATIONS: {key: value for key, value in values.items() if value is not None}}
@@ -30,6 +33,16 @@ def by(name: str | None, minimum: str | None) -> dict[str, dict[str, str]]:
         ),
         pytest.param({LABELS: {names.POD_GROUP_LABEL: ""}}, None, id="an empty label"),
         pytest.param(by("g", "3"), Membership(group="ns/g", minimum=3), id="by annotations"),
+        pytest.param(
+            {ANNOTATIONS: {f"{GANG}name": "g", f"{GANG}min-available": "3"}},
+            Membership(group="ns/g", minimum=3),
+            id="by the annotations of another system",
+        ),
+        pytest.param(
+            {ANNOTATIONS: {"scheduling.k8s.io/group-name": "g"}},
+            Membership(group="ns/g"),
+            id="by the object of another system",
+        ),
         pytest.param(
             {**by("g", "3"), "schedulerName": "x"},
             Membership(group="ns/g", minimum=3, scheduler="x"),
@@ -58,6 +71,22 @@ def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
             {**by("g", "2"), LABELS: {names.POD_GROUP_LABEL: "g"}},
             "label scheduling.x-k8s.io/pod-group and annotation berth.dev/pod-group both name a group; allowed is one",
             id="label and annotation",
+        ),
+        pytest.param(
+            {ANNOTATIONS: {f"{GANG}name": "g"}},
+            f"annotation {GANG}name: annotation {GANG}min-available must be set, too",
+            id="no minimum in the words of another system",
+        ),
+        pytest.param(
+            {ANNOTATIONS: {**by("g", "2")[ANNOTATIONS], f"{GANG}name": "h", f"{GANG}min-available": "2"}},
+            f"annotation {GANG}name and annotation berth.dev/pod-group: g differ; write one of the two",
+            id="two groups in the words of two systems",
+        ),
+        pytest.param(
+            {ANNOTATIONS: {"scheduling.k8s.io/group-name": "g"}, LABELS: {names.POD_GROUP_LABEL: "h"}},
+            "annotation scheduling.k8s.io/group-name and label scheduling.x-k8s.io/pod-group: h differ; write one of "
+            "the two",
+            id="two objects",
         ),
         pytest.param(by("", "2"), 'annotation berth.dev/pod-group: ""; allowed is the name of the group', id="no name"),
         pytest.param(
@@ -126,6 +155,9 @@ def test_a_phase_shows_whether_a_group_has_formed(phase: str, *, formed: bool) -
 
 
 def test_of_a_pod_that_has_ended_little_is_kept() -> None:
+    gang = {f"{GANG}name": "h", f"{GANG}min-available": "2"}
+    raw = pod(annotations={**gang, "big": "x"}, status={"phase": "Failed"}, metadata={"resourceVersion": "7"})
+    assert groups.transform_ended(raw)["metadata"]["annotations"] == gang
     raw = pod(labels={names.POD_GROUP_LABEL: "g", "app": "x"}, annotations={"big": "x"}, status={"phase": "Failed"})
     raw["metadata"]["resourceVersion"] = "7"
     kept = groups.transform_ended(raw)

@@ -1,11 +1,13 @@
 """Pods as the API server sends them: parsed at the edge, and never a reason to crash."""
 
+import json
 from typing import Any
 
 import pytest
 
 from berth_api import names
 from berth_api.admission.injection import VARIABLE
+from berth_api.request import Kinds
 from berth_operator.core.values.charge import NOT_STARTED
 from berth_operator.state.objects import pods
 from tests.builders import (
@@ -75,6 +77,88 @@ def test_pods_that_differ_only_in_what_scheduling_does_not_read_are_of_one_class
 def test_pods_that_accept_different_gpus_are_of_different_classes(name: str, text: str) -> None:
     first, second = (pods.pending(pod("a", {NVIDIA: "2"}, annotations=each)) for each in ({}, {name: text}))
     assert first.request != second.request
+
+
+def seeing(name: str = "main") -> Raw:
+    path = f"metadata.annotations['{name}{names.VISIBLE_SUFFIX}']"
+    return {"name": VARIABLE, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
+
+
+HAMI = {"nvidia.com/gpumem": "3000", SHARED: "2"}
+"""Words of another system after admission."""
+
+
+def test_words_of_another_system_are_cards_that_kubelet_does_not_count() -> None:
+    raw = pod("a", containers=[container(requests={"cpu": "1", **HAMI}, env=[seeing()])], bare=True)
+    request = pods.pending(raw).request
+    assert request.resources == (("cpu", 1000), (SHARED, 2), ("pods", 1))
+    assert request.plugin_requests == ((SHARED, 2),)
+    [part] = request.devices.parts
+    assert (part.count, part.amounts) == (2, (("gpu-memory", 3000 * 2**20),))
+    assert [(each.container, each.first, each.end) for each in request.shares] == [("main", 0, 2)]
+    assert request.uninjected == ()
+    charge = pods.charge(bound(raw, halves(0, 1)))
+    assert [(each.minor, each.amounts) for each in charge.grants] == [(0, part.amounts), (1, part.amounts)]
+
+
+def bound(raw: Raw, allocated: Raw) -> Raw:
+    annotations = {**raw["metadata"]["annotations"], names.EPOCH: "1", names.ALLOCATED: json.dumps(allocated)}
+    return {"metadata": {**raw["metadata"], "annotations": annotations}, "spec": {**raw["spec"], "nodeName": "node"}}
+
+
+def halves(*minors: int) -> Raw:
+    return {"gpu": [half(minor)["gpu"][0] for minor in minors]}
+
+
+def test_a_pod_that_kubelet_would_give_devices_as_well_has_not_been_admitted_by_us() -> None:
+    """A device plugin of the node would allocate it, because no policy has replaced it."""
+    requests = {"nvidia.com/gpumem": "3000", NVIDIA: "2"}
+    for env in ([], [seeing()]):
+        raw = pod("a", containers=[container(requests=requests, env=env)], bare=True)
+        assert pods.pending(raw).request.uninjected == ("main",)
+    assert pods.pending(pod("a", containers=[container(requests={NVIDIA: "2"})])).request.uninjected == ()
+
+
+def test_amounts_in_annotations_are_charged_as_they_were_allocated() -> None:
+    """An annotation can be changed at any time, so what it says later does not count."""
+    raw = pod("a", annotations={"gpu-fraction": "0.5"})
+    [part] = pods.pending(raw).request.devices.parts
+    assert part.amounts == (("gpu-memory-ratio", 50),)
+    raw["metadata"]["annotations"] = {"gpu-fraction": "0.1"}
+    charge = pods.charge(bound(raw, half()))
+    assert dict(charge.grants[0].amounts)["gpu-memory-ratio"] == 50
+
+
+def test_amounts_that_a_label_spreads_are_charged_as_they_were_allocated() -> None:
+    raw = pod("a", {"aliyun.com/gpu-mem": "8"}, labels={"aliyun.com/gpu-count": "2"})
+    [part] = pods.pending(raw).request.devices.parts
+    assert (part.count, part.amounts) == (2, (("gpu-memory", 4 * 2**30),))
+    charge = pods.charge(bound(raw, halves(0, 1)))
+    assert len(charge.grants) == 2
+    assert charge.unknown == ()
+
+
+def test_of_another_schedulers_pod_the_cards_are_unknown() -> None:
+    raw = pod("a", {"nvidia.com/gpumem": "3000"}, on="node", schedulerName="x", bare=True)
+    assert pods.charge(raw).unknown == ("gpu",)
+
+
+def test_a_pod_whose_label_asks_for_limits_needs_them() -> None:
+    limit = f"metadata.annotations['main{names.LIMIT_PREFIX.format('memory')}0']"
+    limited = {"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "valueFrom": {"fieldRef": {"fieldPath": limit}}}
+    for labels, env, unlimited in (
+        ({}, [], ()),
+        ({names.ISOLATION: "HAMi-core"}, [], ("main",)),
+        ({names.ISOLATION: "HAMi-core"}, [limited], ()),
+    ):
+        raw = pod("a", containers=[container(requests={GPU: "50"}, env=env)], labels=labels)
+        assert pods.pending(raw).request.unlimited == unlimited
+
+
+def test_units_are_those_of_the_settings() -> None:
+    kinds = Kinds(units={"aliyun.com/gpu-mem": 2**20})
+    [part] = pods.pending(pod("a", {"aliyun.com/gpu-mem": "500"}), kinds).request.devices.parts
+    assert part.amounts == (("gpu-memory", 500 * 2**20),)
 
 
 def test_a_bound_member_of_a_gang_has_the_key_that_it_had_while_it_waited() -> None:

@@ -197,6 +197,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     SETTINGS: of_object(
         "The operator's settings that decide about pods, with `settings=true`.",
         configuration={"type": "object", "description": "The profiles in use, as a BerthSchedulerConfiguration."},
+        memoryUnits=of_map(
+            "Resource of another system -> the unit of its memory, where it is not the usual one.", of_number("Bytes.")
+        ),
         geniusPriorities=of_map(
             "Namespace, or * for all others -> the highest `genius/priority` of its pods.", of_number("0 for none.")
         ),

@@ -6,6 +6,7 @@ A user who may read explanations of a namespace may read what concerns its pods;
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from berth_api import words
 from berth_client.objects import Object
 from berth_operator.apis.aggregated.options import TRUE
 from berth_operator.apis.visibility.kinds import API_VERSION, SETTINGS, SETTINGS_PARAMETER
@@ -48,4 +49,5 @@ class OperatorSettings:
             "kind": SETTINGS,
             "apiVersion": API_VERSION,
             "configuration": rendering.document(self.configuration()),
+            "memoryUnits": words.read_units(self.settings.memory_units),
         }

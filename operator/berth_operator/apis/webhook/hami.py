@@ -6,7 +6,7 @@ from typing import Any, Final
 from berth_api import names, request
 from berth_api.admission.injection import Object, Put, asking, labels_of, with_containers
 
-PROVIDER: Final = "koordinator.sh/gpu-isolation-provider"
+PROVIDER: Final = names.ISOLATION
 """Label of pods that ask for a library, and of nodes that have it."""
 HAMI_CORE: Final = "HAMi-core"
 LIBRARY: Final = "/usr/local/vgpu/libvgpu.so"

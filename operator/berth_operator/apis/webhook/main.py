@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Annotated, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
-from berth_api import names
+from berth_api import names, words
 from berth_api.plugins import PluginError
 from berth_base import logs, start
 from berth_base.start import StartError
@@ -57,6 +57,9 @@ class WebhookSettings(ServerSettings):
     scheduler_names: SchedulerNames = names.SCHEDULER
     """Scheduler names of the profiles, joined by commas: their pods are validated; routed pods get the first name."""
 
+    memory_units: Annotated[str, AfterValidator(words.checked_units)] = ""
+    """The unit of resources of other systems, as the operator has it."""
+
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty if NVIDIA's runtime is the nodes' default."""
 
@@ -76,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
         logs.configure(form=settings.log_format, level=settings.log_level)
         logs.started(settings, os.environ)
         schedulers = tuple(settings.scheduler_names.split(","))
-        kinds = kinds_of(device_plugins.installed())
+        kinds = kinds_of(device_plugins.installed(), words.read_units(settings.memory_units))
         asyncio.run(_run(settings, Validation(schedulers=schedulers, kinds=kinds)))
     except (StartError, CredentialsError, PluginError) as error:
         start.give_up(NAME, str(error))

@@ -127,4 +127,5 @@ def subdevices_unused(fleet: Fleet, request: PodRequest, part: Part, rows: Rows)
 def takes_cards(fleet: Fleet, request: PodRequest, part: Part) -> Mask:
     """Return the rows where whole cards can serve a part that is `in_subdevices`."""
     key = ("whole cards", request.devices, request.model, part)
-    return fleet.column_cache.column(key, lambda rows: gpu.passes(fleet, request, part, rows))
+    alike = not part.names_cards
+    return fleet.column_cache.column(key, lambda rows: gpu.passes(fleet, request, part, rows), alike=alike)

@@ -192,7 +192,9 @@ def accepted(fleet: Fleet, request: PodRequest, part: Part, rows: Rows = ALL) ->
     """Return the cards whose model and labels the pod accepts."""
     mask = of_model(fleet, request, part, rows)
     if part.selector.requirements:
-        mask = mask & fleet.intern_table.selected(part.selector)[fleet.cards[part.type].labels[rows]]
+        mask = mask & fleet.intern_table.selected(part.of_labels)[fleet.cards[part.type].labels[rows]]
+    for requirement in part.of_cards:
+        mask = mask & fleet.cards[part.type].meeting(requirement, rows)
     return mask
 
 

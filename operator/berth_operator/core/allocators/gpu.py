@@ -83,8 +83,9 @@ def choose(
     common = fleet.workload.typical.common
     card_loads, overused = policy.loads(fleet, row, part), candidates.overused(fleet, row, request, part)
     key = (GPU, request.devices, request.model, part, tuple(near), policy.card_strategy, common, card_loads, overused)
+    place = fleet.names[row] if part.names_cards else ""
     chosen = fleet.column_cache.of_row(
-        row, key, lambda: _best(fleet, row, request, part, policy, near=near, card_loads=card_loads)
+        row, (key, place), lambda: _best(fleet, row, request, part, policy, near=near, card_loads=card_loads)
     )
     return grants.of_slots(fleet.cards[GPU], row, part, chosen)
 

@@ -24,7 +24,9 @@ UNLIMITED: Final = 1_000_000
 def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
     """Return for each row how many such pods it can take at most; `fits` are the rows that can take one."""
     key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
-    return np.where(fits, fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows)), 0)
+    alike = not request.devices.names_cards
+    column = fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows), alike=alike)
+    return np.where(fits, column, 0)
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, rows: Rows) -> Column:

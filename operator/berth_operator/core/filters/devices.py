@@ -34,7 +34,8 @@ class DeviceFilter:
         if not request.devices:
             return fleet.present
         key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
-        return fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows))
+        alike = not request.devices.names_cards
+        return fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows), alike=alike)
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""

@@ -7,6 +7,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api import names
 from berth_api.admission.injection import VARIABLE
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
@@ -19,15 +20,20 @@ NAME: Final = "injected"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change(0)
 TRAITS: Final = Traits(of_pod=True, refusal="NotInjected")
+LIMITS: Final = "install the component hami-core, or remove the label, then create the pod again"
 ADVICE: Final = "apply manifests/base/injection.yaml or the webhook, then create the pod again"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return all rows, or none if a container lacks the variable."""
-    return np.zeros_like(fleet.present) if request.uninjected else fleet.present
+    return np.zeros_like(fleet.present) if request.uninjected or request.unlimited else fleet.present
 
 
 def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield one reason for all rows, which names the containers and the remedy."""
-    containers = ", ".join(request.uninjected)
-    yield f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})", rejected
+    if request.uninjected:
+        containers = ", ".join(request.uninjected)
+        yield f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})", rejected
+    else:
+        containers = ", ".join(request.unlimited)
+        yield f"NotInjected: container {containers} has no limits for label {names.ISOLATION} ({LIMITS})", rejected

@@ -103,10 +103,11 @@ class DevicePlugin:
 
 NO_PLUGINS: Final[Mapping[str, DevicePlugin]] = {}
 """Device type -> plug-in."""
+USUAL_UNITS: Final[Mapping[str, int]] = {}
 SCORE_WEIGHT: Final = 10.0
 """The weight of a plug-in's score: the same as the card strategies have."""
 
 
-def kinds_of(plugins: Mapping[str, DevicePlugin]) -> Kinds:
-    """Return the built-in device types and those of the plug-ins."""
-    return Kinds(tuple(plugin.kind for plugin in plugins.values()))
+def kinds_of(plugins: Mapping[str, DevicePlugin], units: Mapping[str, int] = USUAL_UNITS) -> Kinds:
+    """Return the built-in device types and those of the plug-ins, and the units of other systems' resources."""
+    return Kinds(tuple(plugin.kind for plugin in plugins.values()), units)

@@ -64,11 +64,14 @@ def waste(fleet: Fleet, request: PodRequest) -> Amounts:
     lost: Amounts = fleet.column_cache.column(
         (NAME, kind, typical, worth.key, cpu, part, request.model),
         lambda rows: compute(fleet, request, cpu, part, rows),
+        alike=not part.names_cards,
     )
     if not typical.constrained or not fleet.models or part.unit in (INSTANCE, REPLICA):
         return lost
     taken, model = fleet.column_cache.column(
-        (NAME, typical.common, part, request.model), lambda rows: _models(fleet, request, part, rows)
+        (NAME, typical.common, part, request.model),
+        lambda rows: _models(fleet, request, part, rows),
+        alike=not part.names_cards,
     ).T
     scarce: Amounts = lost + np.rint(taken * _scarcity(fleet)[model])
     return scarce

@@ -23,7 +23,8 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
         return None
     part = next(each for each in request.devices.parts if each.type == GPU)
     key = (NAME, request.devices, request.model)
-    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, part, rows))
+    alike = not part.names_cards
+    return fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, part, rows), alike=alike)
 
 
 def _of_rows(fleet: Fleet, request: PodRequest, part: Part, rows: Rows) -> npt.NDArray[np.float64]:

@@ -113,6 +113,8 @@ class PodRequest:
     """The limits of the containers that read them."""
     uninjected: tuple[str, ...] = ()
     """Containers that would not see the pod's GPUs, or would see other GPUs too."""
+    unlimited: tuple[str, ...] = ()
+    """Containers without the limits for which the pod asks by a label."""
     excess: str = ""
     """A question for the user if limits of devices are above the requests."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)

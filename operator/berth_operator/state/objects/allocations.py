@@ -13,7 +13,7 @@ which are immutable.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from berth_api import allocation, names, request
@@ -41,6 +41,10 @@ class Requested:
     """The annotations that decide which GPUs the pod sees; None if something else may decide that."""
     least: tuple[tuple[str, int], ...] = ()
     """(type, hundredths) of NICs and FPGAs, as a minimum: hints, which are annotations, can increase the request."""
+
+    def of_allocation(self) -> "Requested":
+        """Return the same where annotations or labels decided about the GPUs, so that only the allocation has them."""
+        return replace(self, gpus=None)
 
 
 def requested(total: Mapping[str, int], kinds: Kinds, spec: Object) -> Requested:

@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import names, words
 from berth_api.objects.podgroup import MAX_MEMBERS
+from berth_api.request import RequestError
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.core.values.request import Membership
 
@@ -26,9 +27,10 @@ def of_pod(pod: Object) -> Membership | None:
 
     Raises:
         GroupError: the pod names several gangs, or an invalid minimum.
+        RequestError: the same in the words of another system.
     """
     metadata, scheduler = pod["metadata"], pod["spec"].get("schedulerName") or names.SCHEDULER
-    labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+    annotations, labels = words.gang(metadata.get("annotations") or {}, metadata.get("labels") or {})
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
         name, minimum = _gang_in_annotations(annotations, labelled)
@@ -45,7 +47,7 @@ def of_placed(pod: Object) -> Membership | None:
     """Read which gang a placed pod belongs to; None if its annotations or labels are invalid."""
     try:
         return of_pod(pod)
-    except GroupError:
+    except (GroupError, RequestError):
         return None
 
 
@@ -97,4 +99,6 @@ def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
     return {"metadata": kept, "spec": spec, "status": {"phase": pod["status"]["phase"]}}
 
 
-_READ: Final = (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER)
+_READ: Final = frozenset(
+    {names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL, names.POD_GROUP, names.POD_GROUP_MIN_MEMBER, *words.GANG_NAMES}
+)

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import orjson
 
-from berth_api import names, request, resources
+from berth_api import names, request, resources, words
 from berth_api.admission import injection
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds, model, share
@@ -56,7 +56,7 @@ _KEPT: Final = ("name", "resources", "allocatedResources")
 """Fields of a container's status that are read during a resize."""
 TEMPLATES: Final = 2**24
 """Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
-_ANNOTATIONS: Final = (
+_ANNOTATIONS: Final = {
     names.ALLOCATE_HINT,
     names.JOINT_ALLOCATE,
     names.PARTITION_SPEC,
@@ -67,7 +67,8 @@ _ANNOTATIONS: Final = (
     names.MIXED_GPUS,
     names.MODEL_EXACT,
     names.MODEL_GLOBS,
-)
+    *words.READ_ANNOTATIONS,
+}
 """The annotations that are read from a waiting pod."""
 _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
 """Fields of a spec that differ between the replicas of an application."""
@@ -195,7 +196,7 @@ def _request(pod: Object, kinds: Kinds) -> PodRequest:
 
 def _annotations(pod: Object) -> Object:
     annotations = pod["metadata"].get("annotations") or {}
-    return {name: annotations[name] for name in _ANNOTATIONS if name in annotations}
+    return {name: annotations[name] for name in annotations.keys() & _ANNOTATIONS}
 
 
 def _template(pod: Object, *more: Object | str) -> bytes:
@@ -208,18 +209,17 @@ def _template(pod: Object, *more: Object | str) -> bytes:
 @sized_cache(TEMPLATES)
 def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     spec, namespace, annotations, labels, controller = orjson.loads(template)
-    metadata = {"namespace": namespace, "labels": labels}
     total = resources.total(spec)
     request.mistakes.check_amounts(spec)
-    devices = request.of_pod(total, annotations, labels, kinds, request.Written(spec))
-    containers = resources.containers(spec)
+    asked = _asked(spec, total, words.read(spec, annotations, labels, kinds.units), kinds)
+    metadata = {"namespace": namespace, "labels": labels}
     return PodRequest(
-        resources=_counted_on_node(total),
+        resources=_counted_on_node(asked.visible),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
-        devices=devices,
-        plugin_requests=_plugin_requests(total, kinds),
-        shares=share.of_pod(containers, devices),
-        model=interning.intern(model.of_pod(annotations, labels)),
+        devices=asked.devices,
+        plugin_requests=_plugin_requests(asked.visible, kinds),
+        shares=share.of_pod(asked.containers, asked.devices),
+        model=interning.intern(model.of_pod(asked.reading.annotations, asked.reading.labels)),
         node_selector=terms.node_selector(spec.get("nodeSelector") or {}),
         node_affinity=terms.required_nodes(spec.get("affinity") or {}),
         preferred_nodes=terms.preferred_nodes(spec.get("affinity") or {}),
@@ -229,11 +229,61 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         images=images.of_pod(spec),
         identity=affinity.identity_of(namespace, labels, controller),
         affinity=affinity.of_pod({"metadata": metadata, "spec": spec}),
-        unsupported=tuple(_unsupported(spec, total, devices)),
-        uninjected=injection.lacking(spec, labels),
-        limits=limits.of_pod(spec, containers, labelled=devices.labelled),
+        unsupported=tuple(_unsupported(spec, asked.visible, asked.devices)),
+        uninjected=_uninjected(spec, asked),
+        limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
+        unlimited=_unlimited(asked),
         excess=request.mistakes.excess(spec),
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What a pod requests, in Berth's words."""
+
+    reading: words.Reading
+    spec: Object
+    containers: tuple[resources.Container, ...]
+    visible: Mapping[str, int]
+    """What kubelet counts: the total without the words of other systems, which its Node does not list."""
+    devices: DeviceRequest
+
+
+def _asked(spec: Object, visible: Mapping[str, int], reading: words.Reading, kinds: Kinds) -> _Asked:
+    # The API server has set the requests of all resources but those that were just read.
+    asking = resources.from_limits(reading.spec) if reading.words else spec
+    total = resources.total(asking) if reading.words else visible
+    return _Asked(
+        reading=reading,
+        spec=asking,
+        containers=resources.containers(asking),
+        visible={name: amount for name, amount in visible.items() if name not in reading.replaced},
+        devices=request.of_pod(total, reading.annotations, reading.labels, kinds, request.Written(asking)),
+    )
+
+
+def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
+    """Return the containers that would not see exactly their own GPUs.
+
+    Kubelet gives devices to a container that still requests the resource of a device plugin next to words: no
+    policy and no webhook replaced it when the pod was created.
+    """
+    replaced = asked.reading.replaced
+    given = (
+        str(container.get("name", ""))
+        for _, _, container in injection.all_containers(spec)
+        if any(words.TABLE.resources[name].word.by_plugin for name in words.resources_of(container, replaced))
+    )
+    return tuple(dict.fromkeys((*injection.lacking(asked.spec, asked.reading.labels), *given)))
+
+
+def _unlimited(asked: _Asked) -> tuple[str, ...]:
+    """Return the containers that have no limits though their pod's label asks for them."""
+    if names.ISOLATION not in asked.reading.labels:
+        return ()
+    limited = {limit.container for limit in limits.of_pod(asked.spec, asked.containers, labelled=False)}
+    asking = (str(container.get("name", "")) for _, _, container in injection.asking(asked.spec, asked.reading.labels))
+    return tuple(name for name in asking if name not in limited)
 
 
 def _counted_on_node(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -357,6 +407,18 @@ def _resizing(status: Object) -> Object:
     return {name: status[name] for name in resize.READS if status.get(name)}
 
 
+def _requested(spec: Object, total: Mapping[str, int], kinds: Kinds) -> allocations.Requested:
+    """Return what the allocation of a bound pod is checked against: its spec, as its metadata may have changed."""
+    if not words.is_used(spec, {}, {}):
+        return allocations.requested(total, kinds, spec)
+    try:
+        reading = words.read(spec, {}, {}, kinds.units)
+    except request.RequestError:
+        return allocations.requested({names.PREFIX + names.GPU: request.CARD}, kinds, spec).of_allocation()
+    requested = allocations.requested(resources.total(resources.from_limits(reading.spec)), kinds, spec)
+    return requested.of_allocation() if reading.may_be_in_metadata else requested
+
+
 @sized_cache(TEMPLATES)
 def _taken(template: bytes, kinds: Kinds) -> _Taken:
     spec, _, status = orjson.loads(template)
@@ -365,6 +427,6 @@ def _taken(template: bytes, kinds: Kinds) -> _Taken:
         resources=_counted_on_node(total),
         nonzero_requested=nonzero_requested.of_pod(spec, status),
         plugin_requests=_plugin_requests(total, kinds),
-        devices=allocations.requested(total, kinds, spec),
+        devices=_requested(spec, total, kinds),
         ports=ports.of_pod(spec)[: pod_limits.MAX_HOST_PORTS],
     )

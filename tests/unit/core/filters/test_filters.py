@@ -183,6 +183,14 @@ NODE_CASES = [
         "(apply manifests/base/injection.yaml or the webhook, then create the pod again)",
         id="injected: not",
     ),
+    pytest.param(
+        injected,
+        asks(unlimited=["main"]),
+        node_info(),
+        "NotInjected: container main has no limits for label koordinator.sh/gpu-isolation-provider "
+        "(install the component hami-core, or remove the label, then create the pod again)",
+        id="injected: not limited",
+    ),
     pytest.param(node_ready, asks(), node_info(), "", id="ready"),
     pytest.param(node_ready, asks(), node_info(ready=False), "node(s) were not ready", id="ready: not"),
     pytest.param(

@@ -1,6 +1,7 @@
 """Cached and repaired columns always equal columns that are computed again."""
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth_api import names
 from berth_api.request.model import ModelConstraint
 from berth_operator.core import scores
 from berth_operator.core.decision.policy import Policy
@@ -40,6 +42,7 @@ from tests.builders import (
     divided,
     fleet,
     grant,
+    hints,
     instance,
     inventory,
     node_info,
@@ -237,7 +240,16 @@ def test_single_rows_are_looked_up_again_after_a_time_without_equal_rows() -> No
 
 # --- in the fleet -----------------------------------------------------------------------------------------------
 
+
+def of_card(operator: str, *uuids: str) -> dict[str, str]:
+    """Return a hint for GPUs by their UUIDs."""
+    required = {"key": names.DEVICE_UUID, "operator": operator, "values": list(uuids)}
+    return hints(gpu={"selector": {"matchExpressions": [required]}})
+
+
 REQUESTS = (
+    asks({GPU: 20}, annotations=of_card("In", "node-1/0", "node-2/1")),
+    asks({NVIDIA: 1}, annotations=of_card("NotIn", "node-0/0", "node-1/1")),
     asks({"cpu": 1000}),
     asks({"cpu": 500, NVIDIA: 1}),
     asks({"memory": GI, NVIDIA: 3}),
@@ -277,7 +289,8 @@ def act(made: Fleet, what: str, node: int, number: int) -> None:
         case "no node":
             made.remove_node(name)
         case "device":
-            made.put_device(name, inventory(*cards(number + 1, model=(A100, T4)[number % 2])))
+            listed = cards(number + 1, model=(A100, T4)[number % 2])
+            made.put_device(name, inventory(*(replace(each, id=f"{name}/{each.minor}") for each in listed)))
         case "no device":
             made.remove_device(name)
         case "fresh":
@@ -314,6 +327,18 @@ def test_a_choice_is_recalled_for_the_same_question_only() -> None:
     for _ in range(100):
         made.workload.see(asks({GPU: 47}))
     assert chosen(made, small) == [1]  # of 50 free ones 44 could be of no use to the next pods
+
+
+def test_nodes_with_equal_cards_differ_for_a_pod_that_names_one() -> None:
+    pairs = {name: tuple(replace(card(minor), id=f"{name}/{minor}") for minor in (0, 1)) for name in ("one", "two")}
+    made = fleet(pairs)
+    request = asks({GPU: 20}, annotations=of_card("In", "one/1"))
+    rows = [made.rows["one"], made.rows["two"]]
+    for name in ("", "two", "one"):
+        if name:
+            made.charge(charge(name, grant(0, core=50, ratio=50), node=name))
+        assert devices.BUILT_IN.passes(made, request)[rows].tolist() == [True, False]
+    assert [each.id for each in Policy().choose(made, rows[0], request)] == ["one/1"]
 
 
 # --- fingerprints -----------------------------------------------------------------------------------------------

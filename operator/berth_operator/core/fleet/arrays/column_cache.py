@@ -171,7 +171,8 @@ class ColumnCache:
         Args:
             key: names the column, and everything but the rows that it is computed from.
             compute: returns the values of rows.
-            alike: whether rows with equal fingerprints have equal values; not if they depend on what was measured.
+            alike: whether rows with equal fingerprints have equal values; not if they depend on what was measured, or
+                on which cards a row has.
         """
         changes = self.changes
         kept = self._kept.pop(key, None)

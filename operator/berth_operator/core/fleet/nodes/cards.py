@@ -20,6 +20,7 @@ from berth_api.allocation import EXCLUSIVES, FUNCTIONS, MAX_MINOR, REPLICAS, Fun
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
 from berth_api.request import CARD, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED, WHOLE_CARD
 from berth_api.values.caching import HashedTuple
+from berth_api.values.selectors import Requirement
 from berth_operator.core.fleet.arrays import columns
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.arrays.copies import with_own
@@ -337,6 +338,20 @@ class Cards(CardColumns):
         """Return the slot of a card that the Device lists; None for ids of no card, or of a part of a card."""
         minor, _ = self.places[row].get(card_id, (EMPTY, ""))
         return self._slot_of(row, minor) if self.ids[row].get(minor) == card_id else None
+
+    def meeting(self, requirement: Requirement, rows: Rows = ALL) -> Mask:
+        """Return the cards whose id meets a requirement: shape of `present[rows]`.
+
+        Ids are in no column, because all of them differ: only the rows that have one of the values are read.
+        """
+        mask = np.full_like(pick(self.present, rows), requirement.accepts(""))
+        numbers = range(len(self.places))[rows] if isinstance(rows, slice) else rows.tolist()
+        for position, row in enumerate(numbers):
+            if not self.places[row].keys().isdisjoint(requirement.values):
+                for value in requirement.values:
+                    if (slot := self.slot_of_card(row, value)) is not None:
+                        mask[position, slot] = requirement.accepts(value)
+        return mask
 
     def measure(self, row: int, slot: int, values: Values, at: float) -> bool:
         """Set what was measured of a GPU at a time; return whether more of its memory may be free than before."""

@@ -1,0 +1,39 @@
+"""Words that name the group of pods with which a pod starts, in Berth's annotations and labels."""
+
+from typing import Final
+
+from berth_api import names
+from berth_api.request import RequestError
+from berth_api.words.constraints import Metadata, written
+from berth_api.words.systems import TABLE
+from berth_api.words.table import GANGS, Role, System, WordPlace
+
+NAMES: Final = frozenset(row.word.name for row in TABLE.rows() if row.word.role in GANGS)
+"""The annotations and labels that decide about gangs."""
+
+
+def replace_all(metadata: Metadata) -> None:
+    """Replace the words about gangs in place.
+
+    Raises:
+        RequestError: the group has no minimum, or the pod names two groups.
+    """
+    rows = [row for row in written(metadata) if row.word.role in GANGS]
+    for system in {id(row.system): row.system for row in rows}.values():
+        _replace(metadata, system)
+
+
+def _replace(metadata: Metadata, system: System) -> None:
+    words = {word.role: word for word in system.words if word.name in metadata.of(word.place)}
+    if Role.GROUP_OBJECT in words:
+        word = words[Role.GROUP_OBJECT]
+        metadata.put(WordPlace.LABEL, names.POD_GROUP_LABEL, metadata.take(word), word)
+        metadata.notes.append(f"{word.title}: {word.answer}")
+        return
+    for role, name in ((Role.GROUP, names.POD_GROUP), (Role.MIN_MEMBER, names.POD_GROUP_MIN_MEMBER)):
+        if role in words:
+            metadata.put(WordPlace.ANNOTATION, name, metadata.take(words[role]), words[role])
+        elif role in {word.role for word in system.words}:
+            missing = next(word for word in system.words if word.role == role)
+            there = next(words[each] for each in (Role.GROUP, Role.MIN_MEMBER) if each in words)
+            raise RequestError(f"{there.title}: {missing.title} must be set, too")

@@ -1,0 +1,54 @@
+"""What a pod requests in plain amounts: `2 cards of 3000 MiB each`."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
+from berth_api.request import CARD, INSTANCE, NVIDIA_GPU, PLUGIN_UNIT, REPLICA, DeviceRequest, Part
+from berth_api.words.table import MIB
+
+_NAMES: Final = {GPU: "card", RDMA: "RDMA NIC", FPGA: "FPGA"}
+
+
+def text(devices: DeviceRequest) -> str:
+    """Return the request in plain amounts; empty if it has none."""
+    return " and ".join(map(_part, devices.parts))
+
+
+def _part(part: Part) -> str:
+    if part.unit == PLUGIN_UNIT:
+        return f"{part.count} x {NVIDIA_GPU}"
+    if part.unit == REPLICA:
+        return f"{_many(part.count, 'slice')} of time-sliced cards"
+    if part.unit == INSTANCE:
+        return " and ".join(f"{part.count} x {name}" for name, _ in part.amounts)
+    name = "every " + _NAMES.get(part.type, part.type) if part.every else _many(part.count, _name(part))
+    cores = dict(part.amounts).get(GPU_CORE, CARD)
+    if part.whole:
+        return f"{name} with {cores} % of the cores{' each' if part.count > 1 else ''}" if cores < CARD else name
+    return f"{name} of {' and '.join(_amounts(part))}{' each' if part.count > 1 else ''}"
+
+
+def _name(part: Part) -> str:
+    name = _NAMES.get(part.type, part.type)
+    return f"whole {name}" if part.whole else name
+
+
+def _many(count: int, name: str) -> str:
+    return f"{count} {name}" if count == 1 else f"{count} {name}s"
+
+
+def _amounts(part: Part) -> Iterator[str]:
+    amounts = dict(part.amounts)
+    if GPU_MEMORY in amounts:
+        yield _memory(amounts[GPU_MEMORY])
+    if GPU_MEMORY_RATIO in amounts:
+        yield f"{amounts[GPU_MEMORY_RATIO]} % of the memory"
+    if amounts.get(GPU_CORE):
+        yield f"{amounts[GPU_CORE]} % of the cores"
+    for name in amounts.keys() - {GPU_MEMORY, GPU_MEMORY_RATIO, GPU_CORE}:
+        yield f"{amounts[name]} % of it" if name == part.type else f"{name} {amounts[name]}"
+
+
+def _memory(size: int) -> str:
+    return f"{size // MIB} MiB" if size % MIB == 0 else f"{size} bytes"

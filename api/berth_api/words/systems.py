@@ -1,0 +1,398 @@
+"""The rows of the table: the words of other systems, as their sources define them.
+
+What is not here is not read. `Word.means` goes into documents, `Word.answer` and the answers of choices into messages.
+"""
+
+from typing import Final
+
+from berth_api import names
+from berth_api.words.table import GIB, MIB, Choice, Role, System, Table, Word, WordPlace
+
+_SHARED: Final = f"{names.PREFIX}{names.GPU_SHARED}"
+_ISOLATION: Final = names.ISOLATION
+_HAMI_CORE: Final = "HAMi-core"
+
+_OWN_PROFILE: Final = (
+    "how pods are packed is decided by the profile of the scheduler name: for another strategy name the scheduler of "
+    "another profile"
+)
+_INSTANCES: Final = "request MIG instances by their profile, such as nvidia.com/mig-1g.10gb: 1"
+_NO_MPS: Final = "Berth starts no MPS: remove it, and the pods share the card's time"
+_QUEUE_MEANS: Final = "the queue whose quota the pod uses"
+_QUEUE: Final = "Berth has no queues: for quotas use a ResourceQuota, or the label kueue.x-k8s.io/queue-name with Kueue"
+_OTHER_VENDOR: Final = (
+    "Berth divides cards of NVIDIA only: request what the vendor's device plugin offers, or install a plug-in of Berth"
+)
+_GROUP_OBJECT: Final = (
+    f"the group's minimum is read from a PodGroup of {names.POD_GROUP_GROUP} with this name: create it with "
+    "spec.minMember"
+)
+_LIMIT: Final = "Berth has one amount, which is kept free and is the limit: write it as the request"
+
+
+def _annotation(name: str, role: Role, means: str, **more: object) -> Word:
+    return Word(name=name, place=WordPlace.ANNOTATION, role=role, means=means, **more)  # type: ignore[arg-type]
+
+
+def _label(name: str, role: Role, means: str, **more: object) -> Word:
+    return Word(name=name, place=WordPlace.LABEL, role=role, means=means, **more)  # type: ignore[arg-type]
+
+
+def _refused(names_of_words: tuple[str, ...], means: str, answer: str) -> tuple[Word, ...]:
+    return tuple(Word(name=name, role=Role.REFUSED, means=means, answer=answer) for name in names_of_words)
+
+
+_TOPOLOGY: Final = {
+    level: {names.GPU_TOPOLOGY: level, names.GPU_TOPOLOGY_POLICY: policy}
+    for level, policy in (("nvlink", "preferred"), ("numa", "required"))
+}
+
+_PACKING: Final = {"binpack": Choice(note=_OWN_PROFILE), "spread": Choice(note=_OWN_PROFILE)}
+
+_MODES: Final = {
+    "hami-core": Choice(labels={_ISOLATION: _HAMI_CORE}),
+    "mig": Choice(refused=_INSTANCES),
+    "mps": Choice(refused=_NO_MPS),
+}
+
+HAMI: Final = System(
+    name="HAMi",
+    schedulers=("hami-scheduler",),
+    words=(
+        Word(
+            name="nvidia.com/gpu",
+            role=Role.CARDS,
+            means="number of cards, next to another of these resources",
+            by_plugin=True,
+            renamed=_SHARED,
+            only_with=True,
+        ),
+        Word(name="nvidia.com/gpumem", role=Role.MEMORY, means="MiB of each card", unit=MIB, is_set=True),
+        Word(
+            name="nvidia.com/gpumem-percentage",
+            role=Role.PERCENT,
+            means="hundredths of each card's memory, without `gpumem`",
+        ),
+        Word(name="nvidia.com/gpucores", role=Role.CORES, means="hundredths of each card's cores"),
+        Word(
+            name="nvidia.com/priority",
+            role=Role.CHOICE,
+            means="whether the limit of cores applies (1), or only among tasks of its kind (0)",
+            choices={
+                "1": Choice(),
+                "0": Choice(refused='remove it, and set the variable CUDA_TASK_PRIORITY: "0" in the container'),
+            },
+        ),
+        _annotation(
+            "nvidia.com/use-gputype", Role.MODELS, "parts of names of models, one of which must match", strip="NVIDIA-"
+        ),
+        _annotation(
+            "nvidia.com/nouse-gputype",
+            Role.NO_MODELS,
+            "parts of names of models, none of which must match",
+            strip="NVIDIA-",
+        ),
+        _annotation("nvidia.com/use-gpuuuid", Role.UUIDS, "the cards that are allowed"),
+        _annotation("nvidia.com/nouse-gpuuuid", Role.NO_UUIDS, "the cards that are not allowed"),
+        _annotation("nvidia.com/vgpu-mode", Role.CHOICE, "how a card is divided", choices=_MODES),
+        _annotation(
+            "nvidia.com/numa-bind",
+            Role.CHOICE,
+            "whether all cards are on one NUMA node",
+            choices={"true": Choice(annotations=_TOPOLOGY["numa"]), "false": Choice()},
+        ),
+        _annotation("hami.io/node-scheduler-policy", Role.CHOICE, "which node is preferred", choices=_PACKING),
+        _annotation(
+            "hami.io/gpu-scheduler-policy",
+            Role.CHOICE,
+            "which cards of a node are preferred",
+            choices={
+                **_PACKING,
+                "topology-aware": Choice(annotations=_TOPOLOGY["nvlink"]),
+                "numa": Choice(annotations={names.GPU_TOPOLOGY: "numa", names.GPU_TOPOLOGY_POLICY: "preferred"}),
+                "mutex": Choice(refused=f"request whole cards, such as {names.PREFIX}{names.GPU}: 100"),
+            },
+        ),
+        _annotation(
+            "hami.io/device-scoring-weights",
+            Role.NO_EFFECT,
+            "weights by which cards are preferred",
+            answer=_OWN_PROFILE,
+        ),
+        *_refused(
+            (
+                "hygon.com/dcunum",
+                "hygon.com/dcumem",
+                "hygon.com/dcucores",
+                "cambricon.com/vmlu",
+                "cambricon.com/mlu.smlu.vmemory",
+                "cambricon.com/mlu.smlu.vcore",
+                "iluvatar.ai/vgpu",
+                "iluvatar.ai/vcuda-core",
+                "iluvatar.ai/vcuda-memory",
+                "iluvatar.ai/MR-V100-vgpu",
+                "mthreads.com/vgpu",
+                "mthreads.com/sgpu-memory",
+                "mthreads.com/sgpu-core",
+                "metax-tech.com/sgpu",
+                "metax-tech.com/vcore",
+                "metax-tech.com/vmemory",
+                "enflame.com/vgcu",
+                "enflame.com/vgcu-percentage",
+                "kunlunxin.com/vxpu",
+                "kunlunxin.com/vxpu-memory",
+                "huawei.com/Ascend310P-memory",
+                "huawei.com/Ascend910A-memory",
+                "huawei.com/Ascend910B-memory",
+                "huawei.com/Ascend910B2-memory",
+                "huawei.com/Ascend910B3-memory",
+                "huawei.com/Ascend910B4-memory",
+            ),
+            "a part of another vendor's card",
+            _OTHER_VENDOR,
+        ),
+    ),
+)
+
+KAI: Final = System(
+    name="KAI, Run:ai",
+    schedulers=("kai-scheduler", "runai-scheduler"),
+    needs_memory=True,
+    words=(
+        _annotation("gpu-fraction", Role.FRACTION, "part of each card's memory, such as 0.5"),
+        _annotation("gpu-memory", Role.MEMORY, "MiB of each card", unit=MIB),
+        _annotation("gpu-fraction-num-devices", Role.CARDS, "number of cards"),
+        _annotation("gpu-fraction-container-name", Role.CONTAINER, "the container that gets the cards"),
+        _annotation("gpu-fraction.limit", Role.REFUSED, "the largest part of a card's memory", answer=_LIMIT),
+        _annotation("gpu-memory.limit", Role.REFUSED, "the most MiB of a card", answer=_LIMIT),
+        _annotation(
+            "gpu-sm-percentage",
+            Role.REFUSED,
+            "the most hundredths of a card's cores",
+            answer=f"request {names.PREFIX}{names.GPU_CORE} next to {names.PREFIX}{names.GPU_MEMORY_RATIO}",
+        ),
+        _annotation(
+            "mps",
+            Role.CHOICE,
+            "whether the card is shared by MPS",
+            choices={"false": Choice(), "true": Choice(refused=_NO_MPS)},
+        ),
+        _annotation("pod-group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup", answer=_GROUP_OBJECT),
+        _annotation(
+            "kai.scheduler/batch-min-member",
+            Role.REFUSED,
+            "the minimum of a Job's group",
+            answer=(f"write the annotations {names.POD_GROUP} and {names.POD_GROUP_MIN_MEMBER} on the pods"),
+        ),
+        _label(
+            "kai.scheduler/subgroup-name",
+            Role.NO_EFFECT,
+            "a part of the group",
+            answer=("Berth counts all members of a group: no part of it has a minimum of its own"),
+        ),
+        _label("kai.scheduler/queue", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+        _label("runai/queue", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+        _label(
+            "kai.scheduler/node-pool",
+            Role.REFUSED,
+            "the nodes on which the pod may run",
+            answer="write it as spec.nodeSelector",
+        ),
+        _annotation(
+            "kai.scheduler/topology-required-placement",
+            Role.REFUSED,
+            "the level of the topology within which the group must be",
+            answer="write a required podAffinity of the members with the level's label as its topologyKey",
+        ),
+        _annotation(
+            "kai.scheduler/topology-preferred-placement",
+            Role.NO_EFFECT,
+            "the level of the topology within which the group should be",
+            answer="members are placed close together anyhow, by the profile's gang.topologyKeys",
+        ),
+    ),
+)
+
+_VOLCANO_SCHEDULERS: Final = ("volcano",)
+
+VOLCANO: Final = System(
+    name="Volcano",
+    schedulers=_VOLCANO_SCHEDULERS,
+    cards=0,
+    words=(
+        Word(name="volcano.sh/vgpu-number", role=Role.CARDS, means="number of cards"),
+        Word(name="volcano.sh/vgpu-memory", role=Role.MEMORY, means="MiB of each card", unit=MIB, is_set=True),
+        Word(
+            name="volcano.sh/vgpu-memory-percentage",
+            role=Role.PERCENT,
+            means="hundredths of each card's memory, without `vgpu-memory`",
+        ),
+        Word(name="volcano.sh/vgpu-cores", role=Role.CORES, means="hundredths of each card's cores"),
+        _annotation("volcano.sh/vgpu-mode", Role.CHOICE, "how a card is divided", choices=_MODES),
+        _annotation("volcano.sh/vgpu-use-gpuuuid", Role.UUIDS, "the cards that are allowed"),
+        _annotation("volcano.sh/vgpu-nouse-gpuuuid", Role.NO_UUIDS, "the cards that are not allowed"),
+        _annotation(
+            "volcano.sh/vgpu-podgroup-policy",
+            Role.CHOICE,
+            "whether the members of a group get different cards",
+            choices={
+                "spread": Choice(
+                    refused="request whole cards, or put the members on different nodes by a topologySpreadConstraint"
+                )
+            },
+        ),
+        _annotation(
+            "scheduling.k8s.io/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup", answer=_GROUP_OBJECT
+        ),
+        _annotation("volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+        _annotation("scheduling.volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+        _label("volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
+        _annotation(
+            "volcano.sh/preemptable",
+            Role.NO_EFFECT,
+            "whether others may preempt the pod",
+            answer="Berth preempts by priority alone: give the pod a PriorityClass",
+        ),
+    ),
+)
+
+VOLCANO_SHARE: Final = System(
+    name="Volcano",
+    schedulers=_VOLCANO_SCHEDULERS,
+    needs_memory=True,
+    words=(Word(name="volcano.sh/gpu-memory", role=Role.MEMORY, means="MiB of one card", unit=MIB, is_set=True),),
+)
+
+VOLCANO_NUMBER: Final = System(
+    name="Volcano",
+    schedulers=_VOLCANO_SCHEDULERS,
+    words=(Word(name="volcano.sh/gpu-number", role=Role.CARDS, means="number of whole cards"),),
+)
+
+_GANG: Final = "gang.scheduling.koordinator.sh/"
+
+KOORDINATOR: Final = System(
+    name="Koordinator",
+    schedulers=("koord-scheduler",),
+    words=(
+        _annotation(f"{_GANG}name", Role.GROUP, "the pod's group"),
+        _annotation(f"{_GANG}min-available", Role.MIN_MEMBER, "how many members the group needs"),
+        _annotation(
+            f"{_GANG}total-number",
+            Role.NO_EFFECT,
+            "how many members the group has",
+            answer=("the group is placed as soon as its minimum fits, and further members as they are created"),
+        ),
+        _annotation(
+            f"{_GANG}waiting-time",
+            Role.NO_EFFECT,
+            "how long the group may wait",
+            answer=("a group that waits holds nothing and may wait; --gang-timeout limits the time of its binds"),
+        ),
+        _annotation(
+            f"{_GANG}mode",
+            Role.CHOICE,
+            "what happens to the other members if one does not fit",
+            choices={
+                "Strict": Choice(),
+                "NonStrict": Choice(note="a group that waits holds nothing, as with Strict"),
+            },
+        ),
+        _annotation(
+            f"{_GANG}match-policy",
+            Role.CHOICE,
+            "which members count",
+            choices={
+                "once-satisfied": Choice(),
+                "waiting-and-running": Choice(
+                    note="once the minimum was bound, members that end cost the others nothing, as with once-satisfied"
+                ),
+                "only-waiting": Choice(refused="remove it: members that are bound count, too"),
+            },
+        ),
+        _annotation(
+            f"{_GANG}groups",
+            Role.REFUSED,
+            "several groups that start together",
+            answer=(
+                f"make one group of them: on all pods the same {names.POD_GROUP}, and the sum as "
+                f"{names.POD_GROUP_MIN_MEMBER}"
+            ),
+        ),
+        _annotation(
+            f"{_GANG}network-topology-spec",
+            Role.MENTION,
+            "how close together the members are placed",
+            choices={
+                "MustGather": Choice(
+                    refused="write a required podAffinity of the members with the layer's label as its topologyKey"
+                ),
+                "PreferGather": Choice(
+                    note="members are placed close together anyhow, by the profile's gang.topologyKeys"
+                ),
+            },
+        ),
+        _annotation(
+            f"{_GANG}network-topology-index",
+            Role.NO_EFFECT,
+            "the member's rank",
+            answer=("members are placed close together, in no order"),
+        ),
+        _annotation(
+            "scheduling.koordinator.sh/reservation-affinity",
+            Role.REFUSED,
+            "the pod runs in a reservation",
+            answer="Berth has no reservations: remove it, or leave the pod to Koordinator's scheduler",
+        ),
+        _label("quota.scheduling.koordinator.sh/name", Role.NO_EFFECT, "the quota that the pod uses", answer=_QUEUE),
+        _label("quota.scheduling.koordinator.sh/tree-id", Role.NO_EFFECT, "the tree of that quota", answer=_QUEUE),
+        _label(
+            _ISOLATION,
+            Role.CHOICE,
+            "the library that limits containers to their parts of cards",
+            choices={_HAMI_CORE: Choice(kept=True)},
+        ),
+    ),
+)
+
+ALIYUN: Final = System(
+    name="Aliyun",
+    total=True,
+    needs_memory=True,
+    words=(
+        Word(name="aliyun.com/gpu-mem", role=Role.MEMORY, means="GiB of all cards together", unit=GIB, is_set=True),
+        Word(name="aliyun.com/gpu-core.percentage", role=Role.CORES, means="hundredths of all cards' cores together"),
+        Word(name="aliyun.com/gpu-count", role=Role.CARDS, means="number of cards"),
+        _label("aliyun.com/gpu-count", Role.CARDS, "number of cards"),
+    ),
+)
+
+TENCENT: Final = System(
+    name="Tencent",
+    needs_memory=True,
+    words=(
+        Word(
+            name="tencent.com/vcuda-core",
+            role=Role.HUNDREDTHS,
+            means="hundredths of a card's cores, or from 100 on of whole cards",
+        ),
+        Word(
+            name="tencent.com/vcuda-memory",
+            role=Role.MEMORY,
+            means="blocks of 256 MiB of a card; of no effect next to whole cards",
+            unit=256 * MIB,
+        ),
+        _annotation("tencent.com/vcuda-core-limit", Role.REFUSED, "the most hundredths of cores", answer=_LIMIT),
+    ),
+)
+
+OTHERS: Final = System(
+    name="AWS",
+    words=_refused(
+        ("k8s.amazonaws.com/vgpu",),
+        "a tenth of a card, by MPS",
+        f"request {names.PREFIX}{names.GPU_MEMORY_RATIO}: 10 in its place",
+    ),
+)
+
+TABLE: Final = Table((HAMI, KAI, VOLCANO, VOLCANO_SHARE, VOLCANO_NUMBER, KOORDINATOR, ALIYUN, TENCENT, OTHERS))

@@ -1,0 +1,188 @@
+"""What a row of the table of other systems' words says, and the table by name.
+
+The rows are data (`systems`): a system that is not there yet needs rows, and no code. What reads pods, writes
+manifests, policies and documents takes the names from here.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+MIB: Final = 2**20
+GIB: Final = 2**30
+
+
+class WordPlace(StrEnum):
+    """Where a pod writes a word."""
+
+    RESOURCE = "resource"
+    """Among the requests or limits of a container."""
+    ANNOTATION = "annotation"
+    LABEL = "label"
+
+
+class Role(StrEnum):
+    """What a word does; each role has one rule in `cards`, `constraints` or `gangs`."""
+
+    # Amounts. What is said of a card is the same for each of the container's cards.
+    CARDS = "cards"
+    """The number of cards."""
+    MEMORY = "memory"
+    """Memory in `Word.unit` bytes: of each card, or of all together if `System.total`."""
+    PERCENT = "percent"
+    """Hundredths of each card's memory."""
+    CORES = "cores"
+    """Hundredths of each card's cores."""
+    HUNDREDTHS = "hundredths"
+    """Hundredths of a card's cores, or from 100 on so many hundredths of whole cards."""
+    FRACTION = "fraction"
+    """The part of each card's memory, as a decimal fraction up to 1."""
+    CONTAINER = "container"
+    """The name of the container for which an annotation requests; without it the first one."""
+
+    # Which cards.
+    MODELS = "models"
+    """Parts of names of models, of which a card must have one."""
+    NO_MODELS = "no models"
+    """Parts of names of models, of which a card must have none."""
+    UUIDS = "uuids"
+    """The cards that are allowed, by UUID."""
+    NO_UUIDS = "no uuids"
+    """The cards that are not allowed, by UUID."""
+
+    # Which pods start together.
+    GROUP = "group"
+    """The name of a group whose minimum another word has."""
+    MIN_MEMBER = "minimum"
+    """The minimum of that group."""
+    GROUP_OBJECT = "group object"
+    """The name of a group that an object describes."""
+
+    # The rest.
+    CHOICE = "choice"
+    """One of the values in `Word.choices`; each becomes Berth's words, or is answered."""
+    MENTION = "mention"
+    """As a choice, but the first value that the text mentions counts."""
+    NO_EFFECT = "no effect"
+    """It has no effect on where the pod runs with what; `Word.answer` says what has."""
+    REFUSED = "refused"
+    """It cannot be honoured; `Word.answer` says what to write instead."""
+
+
+AMOUNTS: Final = frozenset(
+    {Role.CARDS, Role.MEMORY, Role.PERCENT, Role.CORES, Role.HUNDREDTHS, Role.FRACTION, Role.CONTAINER}
+)
+GANGS: Final = frozenset({Role.GROUP, Role.MIN_MEMBER, Role.GROUP_OBJECT})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """What a value becomes; nothing, if all fields are empty: it is what Berth does anyhow."""
+
+    annotations: Mapping[str, str] = field(default_factory=dict)
+    """Berth's annotations that say the same."""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    note: str = ""
+    """Why it has no effect, and what has."""
+    refused: str = ""
+    """What to do instead; such a pod is refused."""
+    kept: bool = False
+    """Whether the word itself is Berth's with this value, and stays."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Word:
+    """A row: one name, and what it means."""
+
+    name: str
+    place: WordPlace = WordPlace.RESOURCE
+    role: Role
+    means: str
+    """What it means in its system, for documents."""
+    unit: int = 1
+    """Bytes of one unit of memory."""
+    is_set: bool = False
+    """Whether the source has a flag for the unit, and so has Berth (`--memory-units`)."""
+    choices: Mapping[str, Choice] = field(default_factory=dict)
+    answer: str = ""
+    by_plugin: bool = False
+    """Whether a device plugin may offer it, and would allocate devices of its own choice: admission renames it to
+    `Word.renamed`."""
+    renamed: str = ""
+    """Berth's resource that stands for it in its container once admission has renamed it."""
+    only_with: bool = False
+    """Whether it is only read in pods with another word of its system; alone it is Berth's word, too."""
+    strip: str = ""
+    """What the values of this word begin with, and names of models do not."""
+
+    @property
+    def title(self) -> str:
+        """Return the name as messages have it."""
+        return self.name if self.place == WordPlace.RESOURCE else f"{self.place} {self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class System:
+    """A system, and the words that belong together: those of one request come from one row of these."""
+
+    name: str
+    schedulers: tuple[str, ...] = ()
+    """The `schedulerName` that its manifests have."""
+    cards: int = 1
+    """Cards of a container that requests, but not how many; 0 if it must say."""
+    total: bool = False
+    """Whether memory and cores are those of all cards together."""
+    needs_memory: bool = False
+    """Whether a part of a card must say how much memory; else it is all of the card's."""
+    words: tuple[Word, ...]
+
+    @property
+    def in_metadata(self) -> bool:
+        """Return whether annotations or labels decide about amounts, which can change after the pod was created."""
+        return any(word.role in AMOUNTS and word.place != WordPlace.RESOURCE for word in self.words)
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A word with its system."""
+
+    system: System
+    word: Word
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """All rows, and the rows of each place by name."""
+
+    systems: tuple[System, ...]
+    resources: Mapping[str, Row] = field(init=False)
+    annotations: Mapping[str, Row] = field(init=False)
+    labels: Mapping[str, Row] = field(init=False)
+    telling: frozenset[str] = field(init=False)
+    """The resources by which a pod is known to use a system's words."""
+    renamed: Mapping[str, tuple[Row, ...]] = field(init=False)
+    """Berth's resource -> the rows for which it stands."""
+
+    def __post_init__(self) -> None:
+        """Index the rows: pods are looked up in every parse."""
+        rows = [Row(system, word) for system in self.systems for word in system.words]
+        for place in WordPlace:
+            of_place = {row.word.name: row for row in rows if row.word.place == place}
+            object.__setattr__(self, f"{place}s", MappingProxyType(of_place))
+        resources = [row for row in rows if row.word.place == WordPlace.RESOURCE]
+        object.__setattr__(self, "telling", frozenset(row.word.name for row in resources if not row.word.only_with))
+        renamed: dict[str, tuple[Row, ...]] = {}
+        for row in resources:
+            if row.word.renamed:
+                renamed[row.word.renamed] = (*renamed.get(row.word.renamed, ()), row)
+        object.__setattr__(self, "renamed", MappingProxyType(renamed))
+
+    def rows(self) -> Iterator[Row]:
+        """Yield all rows in the order of the table."""
+        return (Row(system, word) for system in self.systems for word in system.words)
+
+    def units(self) -> Mapping[str, int]:
+        """Return the words whose unit can be set, each with the bytes of its default unit."""
+        return {row.word.name: row.word.unit for row in self.rows() if row.word.is_set}

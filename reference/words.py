@@ -1,0 +1,73 @@
+"""The words of other systems that Berth reads from pods: the table of `berth_api.words`."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from berth_api import names
+from berth_api.words import TABLE, Role, System, Word, WordPlace
+from berth_api.words.table import Choice
+from reference.markdown import code, page, section, table
+
+_BECOMES: Final = {
+    Role.CARDS: f"cards (`{names.PREFIX}{names.GPU_SHARED}`)",
+    Role.MEMORY: f"`{names.PREFIX}{names.GPU_MEMORY}`",
+    Role.PERCENT: f"`{names.PREFIX}{names.GPU_MEMORY_RATIO}`",
+    Role.CORES: f"`{names.PREFIX}{names.GPU_CORE}`",
+    Role.HUNDREDTHS: f"`{names.PREFIX}{names.GPU_CORE}`, or whole cards",
+    Role.FRACTION: f"`{names.PREFIX}{names.GPU_MEMORY_RATIO}`",
+    Role.CONTAINER: "the container that requests",
+    Role.MODELS: f"`{names.MODEL_GLOBS}`",
+    Role.NO_MODELS: f"`{names.MODEL_GLOBS}` with `!`",
+    Role.UUIDS: f"the selector of `{names.ALLOCATE_HINT}`: `{names.DEVICE_UUID}` in",
+    Role.NO_UUIDS: f"the selector of `{names.ALLOCATE_HINT}`: `{names.DEVICE_UUID}` not in",
+    Role.GROUP: f"`{names.POD_GROUP}`",
+    Role.MIN_MEMBER: f"`{names.POD_GROUP_MIN_MEMBER}`",
+    Role.GROUP_OBJECT: f"label `{names.POD_GROUP_LABEL}`",
+}
+
+
+def text() -> str:
+    """Return the page."""
+    systems = dict.fromkeys(system.name for system in TABLE.systems)
+    return page(
+        "Words of other systems",
+        "What Berth reads of other systems' names in its pods, and what each becomes. Amounts are those of each card "
+        "unless the row says otherwise; Berth's own are [totals](../protocol.md#requests). What cannot be honoured is "
+        "refused with the answer in the last column; what has no effect says what has. A unit with a `*` can be set by "
+        "`--memory-units`.",
+        *(section(name, table(("word", "where", "means", "becomes"), _rows(name))) for name in systems),
+    )
+
+
+def _rows(name: str) -> Iterator[tuple[str, str, str, str]]:
+    rows: dict[tuple[str, str, str], list[str]] = {}
+    for system in TABLE.systems:
+        for word in system.words if system.name == name else ():
+            rows.setdefault((str(word.place), _means(system, word), _becomes(word)), []).append(code(word.name))
+    for (place, means, becomes), alike in rows.items():
+        yield ", ".join(alike), place, means, becomes
+
+
+def _means(system: System, word: Word) -> str:
+    means = f"{word.means}*" if word.is_set else word.means
+    needed = word.role == Role.CARDS and not system.cards and word.place == WordPlace.RESOURCE
+    return f"{means}; it must be set" if needed else means
+
+
+def _becomes(word: Word) -> str:
+    if word.role in (Role.CHOICE, Role.MENTION):
+        return "; ".join(f"{code(value)}: {_choice(choice)}" for value, choice in word.choices.items())
+    if word.role == Role.NO_EFFECT:
+        return f"no effect: {word.answer}"
+    if word.role == Role.REFUSED:
+        return f"refused: {word.answer}"
+    return f"{_BECOMES[word.role]}; {word.answer}" if word.answer else _BECOMES[word.role]
+
+
+def _choice(choice: Choice) -> str:
+    if choice.refused:
+        return f"refused: {choice.refused}"
+    written = [code(f"{name}: {value}") for name, value in (*choice.annotations.items(), *choice.labels.items())]
+    if choice.note:
+        written.append(f"no effect: {choice.note}")
+    return " ".join(written) or "as it is"
