@@ -143,6 +143,7 @@ class WhatIfs:
         `in_flight` are UIDs of pods whose Binding is not confirmed yet, `asked` is the UID of the member that is asked
         about if the unit is a gang.
         """
+        fleet.make_room()
         self.fleet, self.unit, self._asked = fleet, unit, asked
         self._policy, self._budgets, self._in_flight = policy, budgets, in_flight
 

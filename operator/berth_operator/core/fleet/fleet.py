@@ -418,6 +418,11 @@ class Fleet(NodeColumns):
         # Resources that were added after `amounts` was computed have no line in it.
         self._own.requested[: len(amounts), rows] += sign * amounts
 
+    def make_room(self) -> None:
+        """Make room for one more node, so that arrays that were computed before it is added keep their shape."""
+        if not self._free_rows:
+            self._grow()
+
     def put_like(self, node: NodeInfo, like: str) -> None:
         """Add a node with the Device of another one, whose agent is alive and whose cards no pod uses, to a copy."""
         self.put_node(node)
@@ -546,8 +551,7 @@ class Fleet(NodeColumns):
     def _row(self, name: str) -> int:
         if name in self.rows:
             return self.rows[name]
-        if not self._free_rows:
-            self._grow()
+        self.make_room()
         row = self.rows[name] = self._free_rows.pop()
         self.column_cache.alter(row)
         self.names[row] = name

@@ -12,7 +12,7 @@ from berth_operator.core.advice.assumptions import WhatIfs
 from berth_operator.core.advice.remedies import is_in_vain
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.fleet import ROWS, Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
 from tests import volumes
@@ -186,3 +186,14 @@ def test_what_is_kept_for_another_pod() -> None:
     made = one_node()
     made.nominate(holder("first", 0, 1, priority=5))
     assert "giving up what is kept on a for pod first would end the wait" in sentences(made, waiting(request=ONE))
+
+
+def test_a_fleet_without_a_spare_row_is_answered_as_any_other() -> None:
+    """The arrays grow with the node that a what-if adds."""
+    made = Fleet()
+    for number in range(ROWS):
+        add(made, node_info(f"n{number:02}"), inventory(*cards(2)))
+    assert sentences(made, waiting(request={NVIDIA: 3})) == [
+        "another node like n00 would not help",
+        "a node like n00 with 3 GPUs would end the wait",
+    ]
