@@ -1,6 +1,7 @@
 """`simulate` and `advise` agree with the operator, by the settings that it serves: random pods, five configurations."""
 
 import asyncio
+import copy
 import json
 import random
 from collections.abc import Iterator, Mapping
@@ -21,6 +22,8 @@ from berth_operator.commands.planning import Planner
 from berth_operator.commands.preparing import Inputs, Origin
 from berth_operator.core.advice.simulate import Outcome
 from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.fleet.pods import workload_document
+from berth_operator.core.fleet.pods.workload import Workload
 from berth_operator.process.configured import Configured
 from berth_operator.settings import configuration
 from berth_operator.settings.flags import Settings
@@ -161,9 +164,18 @@ def bound(raw: Raw) -> str:
 # --- the command ------------------------------------------------------------------------------------------------
 
 
+def mix(case: Case, waiting: list[Raw]) -> Workload:
+    """Return the mix of pods that the operator has seen: of those that exist."""
+    return world_of(case, copy.deepcopy(waiting)).fleet.workload
+
+
 def planner(case: Case, file: Path | None, waiting: list[Raw], *, is_served: bool = True) -> Planner:
     """Return what `simulate` and `advise` decide with, read as a user with the right of the case reads it."""
-    served = OperatorSettings(settings=case.settings, configuration=lambda: case.configured.scheduled_configuration)
+    served = OperatorSettings(
+        settings=case.settings,
+        configuration=lambda: case.configured.scheduled_configuration,
+        mix=lambda: workload_document.document(mix(case, waiting)),
+    )
 
     async def get(path: str, params: Mapping[str, str]) -> Any:
         assert params == {"settings": "true"}

@@ -230,7 +230,7 @@ def _admitted(read: workload.WorkloadFile, body: Any) -> None:
     classes = {each["metadata"]["name"]: each for each in read.priority_classes}
     admission = workload.Admission(namespace="ns", schedulers=("berth-scheduler",), priority_classes=classes)
     document = workload.Document(where="file", body=body)
-    pods.pending(pods.transform(admission.admit(document, body, 0)))
+    pods.pending(pods.transform(admission.admit(document, body)))
 
 
 def _snapshot(content: bytes) -> None:

@@ -17,7 +17,7 @@ from berth_kubectl.errors import ANSWERED, NEGATIVE, CommandError, ReadError
 from berth_kubectl.printing.output import Output
 from berth_kubectl.transport.proxy import Proxy
 from berth_kubectl.transport.request import Request
-from berth_operator.commands import effective, preparing, reports, snapshots, tables
+from berth_operator.commands import effective, preparing, reports, tables
 from berth_operator.commands.effective import Effective, Given
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
@@ -36,7 +36,7 @@ def of_snapshot(options: argparse.Namespace) -> tuple[Planner, str]:
     Raises:
         CommandError: a file is invalid.
     """
-    return _planner(options, preparing.of_file(functools.partial(snapshots.load, Path(options.snapshot))))
+    return _planner(options, preparing.of_file(Path(options.snapshot)))
 
 
 def of_cluster(options: argparse.Namespace, proxy: Proxy) -> tuple[Planner, str]:

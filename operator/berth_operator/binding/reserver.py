@@ -8,22 +8,19 @@ reservation: since when the pod waits, and the node.
 
 import time
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import replace
-from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
 import structlog
 
-from berth_client import times
 from berth_operator.binding.reporter import Reporter
-from berth_operator.core.decision import cycle, reservation
+from berth_operator.core.decision import reservation, reservation_note
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE, with_note
+from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
-from berth_operator.core.decision.reservation_note import note, recorded_node, reserved_nodes
+from berth_operator.core.decision.reservation_note import note, recorded_node
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
 from berth_operator.core.values.request import PendingPod
@@ -73,42 +70,22 @@ class Reserver:
 
     def backfill(self, pod: PendingPod, policy: Policy) -> Placement | None:
         """Place a pod that fits nowhere else on a reserved node that it leaves in time; None if there is none."""
-        now, fleet = self._wall(), self._cluster.fleet
-        usable = [
-            each.nominee
-            for uid, each in self._by_uid.items()
-            if each.is_open_to(pod.lifetime, now) and uid in fleet.nominees
-        ]
-        if not usable:
-            return None
-        with fleet.without(usable):
-            return cycle.place(fleet, replace(pod, ends=int(now) + pod.lifetime + reservation.START_SECONDS), policy)
+        return reservation.backfill(self._cluster.fleet, pod, policy, self._by_uid, self._wall())
 
     def explained(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
         """Return a failure with the number of nodes that would take the pod if they were not reserved for others."""
-        fleet = self._cluster.fleet
-        others = [fleet.nominees[uid] for uid in self._by_uid if uid in fleet.nominees and uid != pod.uid]
-        if not others or pod.error:
-            return failure
-        with fleet.without([*others, *fleet.lower_priority_nominees(pod.uid, pod.priority)]):
-            nodes = int(cycle.feasible(fleet, pod.request, policy.filters_of(pod.request)).sum())
-        return replace(failure, message=with_note(failure.message, reserved_nodes(nodes))) if nodes else failure
+        return reservation_note.explained(self._cluster.fleet, pod, failure, policy, self._by_uid)
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
         """Return a pod's failure with a sentence about its reservation, if it has one."""
-        kept = self._by_uid.get(pod.uid)
-        return failure if kept is None else replace(failure, message=with_note(failure.message, note(kept)))
+        return reservation_note.annotated(pod, failure, self._by_uid)
 
     # --- keeping reservations up to date ----------------------------------------------------------------------
 
     def restore(self) -> None:
         """Restore the last leader's reservations, before smaller pods are decided."""
-        waiting = [
-            each
-            for each in self._cluster.pending.values()
-            if recorded_node(each.last_message) and each.last_reason == UNSCHEDULABLE and self._may_have(each)
-        ]
-        for pod in entitled(waiting, reservation.most_nodes(self._cluster.fleet)):
+        pending = self._cluster.pending.values()
+        for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, self._wall()):
             self._reserve(pod)
 
     def follow(self) -> None:
@@ -174,13 +151,7 @@ class Reserver:
 
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
-        if not pod.request.devices or not pod.unschedulable_since or pod.gang is not None or pod.error:
-            return False
-        # A pod whose Binding is refused would keep the room without end.
-        if pod.nominated_node or pod.last_reason == SCHEDULER_ERROR or pod.uid in self._cluster.fleet.charges:
-            return False
-        after = self._policy(pod.scheduler).reserve_after
-        return bool(after) and pod.unschedulable_since <= _time(self._wall() - after)
+        return reservation.may_have(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall())
 
     def _renew_longest_unchecked(self) -> None:
         if self._version == self._cluster.version:
@@ -264,7 +235,3 @@ def _first(parked: Parked[PendingPod | Gang]) -> PendingPod | None:
     units = islice(parked.units.values(), MAX_OF_CLASS)
     pods = (each for each in units if not isinstance(each, Gang) and each.unschedulable_since)
     return min(pods, key=lambda pod: (pod.unschedulable_since, pod.created, pod.uid), default=None)
-
-
-def _time(seconds: float) -> str:
-    return times.time(datetime.fromtimestamp(seconds, UTC))

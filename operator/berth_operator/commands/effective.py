@@ -14,6 +14,8 @@ from berth_client.errors import ApiError
 from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATIONS, FLEET, PODS, SETTINGS, SETTINGS_PARAMETER
 from berth_operator.commands.errors import InputError
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.pods import workload_document
+from berth_operator.core.fleet.pods.workload import Workload
 from berth_operator.settings import configuration
 from berth_operator.settings.configuration import Configuration, ConfigurationError
 from berth_operator.state.objects import genius_priority
@@ -30,6 +32,8 @@ ASK: Final = {SETTINGS_PARAMETER: "true"}
 DEFAULT: Final = Configuration(policies={names.SCHEDULER: Policy()})
 OF_CLUSTER: Final = "trustedSchedulers"
 """A field of what a user with the right for the fleet gets."""
+MIX: Final = "podMix"
+"""Another one; operators before it do not serve it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,6 +74,8 @@ class Effective:
     agent_namespace: str
     charges_foreign: bool
     memory_units: Mapping[str, int]
+    mix: Workload | None = None
+    """The mix of pods that the operator has seen; None if it is not known."""
     note: str = ""
     """What is assumed, and why; empty if nothing is."""
 
@@ -136,6 +142,7 @@ def combined(given: Given, served: Served) -> Effective:
         agent_namespace=str(settings.get("agentNamespace", names.LEASE_NAMESPACE)) if agents is None else agents,
         charges_foreign=bool(settings.get("chargeForeign", True)),
         memory_units=_memory_units(given, settings),
+        mix=None if (mix := settings.get(MIX)) is None else workload_document.of_document(mix),
         note=_note(given, served),
     )
 
@@ -145,8 +152,10 @@ def _readable(served: Served) -> tuple[Served, Configuration]:
     if not served.settings:
         return served, DEFAULT
     try:
+        if MIX in served.settings:
+            workload_document.of_document(served.settings[MIX])
         return served, configuration.of_document(served.settings["configuration"], "its configuration")
-    except (KeyError, ConfigurationError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, ConfigurationError) as error:
         return Served(why_not=f"the operator has another version: {error}"), DEFAULT
 
 
@@ -195,3 +204,4 @@ def _assumed(given: Given, settings: Object) -> Iterator[str]:
     if given.memory_units is None and not settings:
         yield "the usual units of other systems' resources (--memory-units)"
     yield "that cards in use outside Kubernetes are taken"
+    yield "that the operator has seen no pods but the existing ones"

@@ -7,9 +7,9 @@ Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or ca
 
 import argparse
 import asyncio
-import functools
 import logging
 import sys
+import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -18,7 +18,6 @@ from typing import Final, NoReturn
 import orjson
 import structlog
 
-from berth_api import names
 from berth_api.plugins import PluginError
 from berth_base import start
 from berth_client.credentials import CredentialsError
@@ -96,8 +95,17 @@ def _snapshot(options: argparse.Namespace) -> int:
 
 async def _lines(options: argparse.Namespace) -> list[bytes]:
     """Return the lines of all objects; none is written unless all could be read."""
-    selector, agents = options.node_selector or "", options.agent_namespace or names.LEASE_NAMESPACE
-    return [snapshots.line(of, obj) async for of, obj in _taken(options, selector, agents)]
+    served = await _served(options, ())
+    settings = effective.combined(_given(options), served)
+    taken = _taken(options, settings.node_selector, settings.agent_namespace)
+    return [
+        snapshots.operator(served.settings, node_selector=settings.node_selector, now=time.time()),
+        *[snapshots.line(of, obj) async for of, obj in taken],
+    ]
+
+
+def _given(options: argparse.Namespace) -> Given:
+    return Given(node_selector=options.node_selector, agent_namespace=options.agent_namespace)
 
 
 def _planner(options: argparse.Namespace) -> Planner:
@@ -116,7 +124,7 @@ def _planner(options: argparse.Namespace) -> Planner:
         min_age=options.min_age,
     )
     if options.snapshot:
-        origin = preparing.of_file(functools.partial(snapshots.load, options.snapshot))
+        origin = preparing.of_file(options.snapshot)
     else:
         origin = Origin(
             ask=lambda namespaces: asyncio.run(_served(options, namespaces)),

@@ -6,7 +6,7 @@ from fnmatch import fnmatchcase
 
 from berth_api.admission import routing
 from berth_operator.commands.errors import InputError
-from berth_operator.commands.workload import Admission, Document, WorkloadFile
+from berth_operator.commands.workload import CREATED, Admission, Document, WorkloadFile
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
@@ -67,24 +67,42 @@ class Planner:
         self._notes += workload.notes
         for document, group in workload.groups:
             self._add_group(document, group)
-        for number, (document, pod) in enumerate(workload.pods):
-            self._add_pod(document, pods.transform(admission.admit(document, pod, number)))
+        for document, pod in workload.pods:
+            self._add_pod(document, pods.transform(admission.admit(document, pod)), is_ours=admission.is_ours(pod))
         if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
             self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
 
     def _add_group(self, document: Document, group: Object) -> None:
-        metadata = {"namespace": self._namespace, **group["metadata"], "uid": f"simulated/{document.where}"}
-        self._cluster.put_group({**group, "metadata": metadata})
+        """Add a PodGroup; one that exists keeps its age and status."""
+        metadata = {"namespace": self._namespace, **group["metadata"]}
+        known = self._cluster.gangs.view(f"{metadata['namespace']}/{metadata['name']}")
+        metadata |= {
+            "uid": known.group.uid if known else f"simulated/{document.where}",
+            "creationTimestamp": known.group.created if known else CREATED,
+        }
+        self._cluster.put_group({**group, "metadata": metadata, "status": known.status if known else {}})
 
-    def _add_pod(self, document: Document, pod: Object) -> None:
-        uid = pod["metadata"]["uid"]
+    def _add_pod(self, document: Document, pod: Object, *, is_ours: bool) -> None:
+        uid, spec, where = pod["metadata"]["uid"], pod["spec"], f"{document.where} ({document.title})"
         if uid in self._pods:
-            raise InputError(f"{document.where} ({document.title}): there is a second pod {_key(pod)}")
+            raise InputError(f"{where}: there is a second pod {_key(pod)}")
         try:
-            self._cluster.put_pending(pod)
+            if is_ours:
+                self._cluster.put_pending(pod)
+                self._pods[uid] = pod
+            elif spec.get("nodeName"):
+                self._cluster.put_bound(pod)
+                self._note(f"{where} is counted on {spec['nodeName']}, which it names")
+            else:
+                why_not = routing.not_ours(spec["schedulerName"], self._policies)
+                self._note(f"{where} is left out, because the nodes of its pods are not known: {why_not}")
         except (KeyError, TypeError, AttributeError) as error:
-            raise InputError(f"{document.where} ({document.title}): spec cannot be read: {error!r}") from error
-        self._pods[uid] = pod
+            raise InputError(f"{where}: spec cannot be read: {error!r}") from error
+
+    def _note(self, note: str) -> None:
+        """Add a note, once for all pods of a document."""
+        if self._notes[-1:] != [note]:
+            self._notes.append(note)
 
     # --- answers ----------------------------------------------------------------------------------------------
 
@@ -94,13 +112,15 @@ class Planner:
             uid for uid, pod in self._snapshot.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
         ]
         budgets = self._cluster.budgets
-        simulation = simulate(self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone)
+        simulation = simulate(
+            self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone, now=self._snapshot.now
+        )
         outcomes = {each.pod.uid: each for each in (*simulation.outcomes, *self._unready(), *self._gated())}
         return Answer(
             simulation=simulation,
             pods=tuple(outcomes[uid] for uid in self._pods),
             waiting=tuple(each for uid, each in outcomes.items() if uid not in self._pods),
-            notes=tuple(self._notes),
+            notes=(*self._notes, *_of_evictions(simulation)),
         )
 
     def advise(self, key: str = "") -> tuple[PendingPod, Advice]:
@@ -191,6 +211,14 @@ class Planner:
 
 def _key(pod: Object) -> str:
     return f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
+
+
+def _of_evictions(simulation: Simulation) -> Iterator[str]:
+    if count := len(simulation.evicted):
+        yield (
+            f"{count} pod(s) would be evicted: what waits may fit once they have ended, but which pod is first depends "
+            "on when they end"
+        )
 
 
 def _gates(pod: Object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from berth_api.values import keys
-from berth_operator.commands import effective, workload
+from berth_operator.commands import effective, snapshots, workload
 from berth_operator.commands.effective import NOTHING, Effective, Given, Served
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.planning import Planner
@@ -45,10 +45,9 @@ class Origin:
     """Puts the objects that an operator with these settings reads."""
 
 
-def of_file(put: Callable[[Snapshot], None]) -> Origin:
-    """Return the origin for a snapshot that was saved; `put` puts its objects."""
-    unknown = Served(why_not="a snapshot does not have them")
-    return Origin(ask=lambda _: unknown, read=lambda snapshot, _: put(snapshot))
+def of_file(path: Path) -> Origin:
+    """Return the origin for a snapshot that was saved."""
+    return Origin(ask=lambda _: snapshots.served(path), read=lambda snapshot, _: snapshots.load(path, snapshot))
 
 
 def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
@@ -71,9 +70,13 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,
         min_age=inputs.min_age,
+        confined=bool(settings.node_selector),
     )
     snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
     origin.read(snapshot, settings)
+    if settings.mix is not None:
+        # In place of that of the existing pods: it has those that have ended, too.
+        snapshot.cluster.fleet.workload = settings.mix
     plan = Planner(snapshot, policies, namespace=inputs.namespace)
     if requested is not None:
         plan.add(requested)

@@ -1,13 +1,15 @@
-"""Snapshot files: JSON lines, first a header, then one object on each line."""
+"""Snapshot files: JSON lines, first a header, then one object on each line, first what is known of the operator."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 import orjson
 
+from berth_operator.commands.effective import Served
 from berth_operator.commands.errors import InputError
-from berth_operator.state.watches.snapshot import KEPT, Object, Snapshot, kept
+from berth_operator.state.watches.snapshot import KEPT, OPERATOR, Object, Snapshot, kept
 
 HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 
@@ -15,6 +17,28 @@ HEAD: Final = {"kind": "BerthSnapshot", "version": 1}
 def head() -> bytes:
     """Return the header line."""
     return orjson.dumps(HEAD) + b"\n"
+
+
+def operator(settings: Mapping[str, Any], *, node_selector: str = "", now: float) -> bytes:
+    """Return the line about the operator: the settings that it serves, empty if it serves none, and which nodes follow.
+
+    `now` is when the snapshot is taken, in seconds since 1970.
+    """
+    about = {"metadata": {}, "takenAt": now, "nodeSelector": node_selector}
+    return line(OPERATOR, {**about, "settings": settings} if settings else about)
+
+
+def served(path: Path) -> Served:
+    """Return the operator's settings that a file has.
+
+    Raises:
+        InputError: the file cannot be read, or is invalid.
+    """
+    for where, value in islice(_objects(path), 1):
+        of, obj = _object(value, where)
+        if of == OPERATOR and isinstance(settings := obj.get("settings"), dict):
+            return Served(settings=settings)
+    return Served(why_not="the snapshot does not have them")
 
 
 def line(of: str, obj: Object) -> bytes:
@@ -28,6 +52,13 @@ def load(path: Path, into: Snapshot) -> None:
     Raises:
         InputError: the file cannot be read, or is invalid.
     """
+    for where, value in _objects(path):
+        of, obj = _object(value, where)
+        put(into, of, obj, where)
+
+
+def _objects(path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield (where, value) of each line after the header."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -35,9 +66,7 @@ def load(path: Path, into: Snapshot) -> None:
     lines = _lines(content, path)
     if next(lines, ("", None))[1] != HEAD:
         raise InputError(f"{path}: line 1: not a snapshot; it begins with {head().decode().strip()}")
-    for where, value in lines:
-        of, obj = _object(value, where)
-        put(into, of, obj, where)
+    yield from lines
 
 
 def put(into: Snapshot, of: str, obj: Object, where: str) -> None:

@@ -25,6 +25,9 @@ Object = dict[str, Any]
 MAX_PODS: Final = 100_000
 """Most pods of one file."""
 HASH: Final = "simulated"
+CREATED: Final = "9999-01-01T00:00:00Z"
+"""When all pods and PodGroups of a file are created: later than all that exist, because the queue orders by age. In one
+second, so that it orders them as they stand in the file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,11 +296,19 @@ class Admission:
     """The scheduler names that a pod may have; the first is the default."""
     priority_classes: Mapping[str, Object]
 
-    def admit(self, document: Document, pod: Object, number: int) -> Object:
-        """Return a pod as the API server would create it, as the `number`th pod.
+    def scheduler(self, pod: Object) -> str:
+        """Return the scheduler name that a pod gets."""
+        return pod["spec"].get("schedulerName") or self.schedulers[0]
+
+    def is_ours(self, pod: Object) -> bool:
+        """Return whether a profile would schedule a pod: not if it names its node or another scheduler."""
+        return not pod["spec"].get("nodeName") and self.scheduler(pod) in self.schedulers
+
+    def admit(self, document: Document, pod: Object) -> Object:
+        """Return a pod as the API server would create it.
 
         Raises:
-            InputError: the pod would be refused, or no profile would schedule it.
+            InputError: the pod would be refused.
         """
         metadata, spec = pod["metadata"], pod["spec"]
         namespace = metadata.get("namespace") or self.namespace
@@ -308,28 +319,16 @@ class Admission:
                     **metadata,
                     "namespace": namespace,
                     "uid": f"simulated/{namespace}/{metadata['name']}",
-                    # Later than all existing pods, because the queue orders pods by age.
-                    "creationTimestamp": f"9999-01-01T00:00:00.{number:06d}Z",
+                    "creationTimestamp": CREATED,
                 },
                 "spec": {
                     **resources.from_limits(spec),
-                    "schedulerName": self._scheduler(spec, where),
+                    "schedulerName": self.scheduler(pod),
                     **self._priority(spec, where),
                 },
                 "status": {},
             }
         )
-
-    def _scheduler(self, spec: Object, where: str) -> str:
-        if spec.get("nodeName"):
-            raise InputError(
-                f'{where}.nodeName: "{spec["nodeName"]}": a pod that names its node is not scheduled; remove the field'
-            )
-        name = spec.get("schedulerName") or self.schedulers[0]
-        if name not in self.schedulers:
-            allowed = ", ".join(self.schedulers)
-            raise InputError(f'{where}.schedulerName: "{name}" has no profile; allowed: {allowed}')
-        return str(name)
 
     def _priority(self, spec: Object, where: str) -> Object:
         name = spec.get("priorityClassName")

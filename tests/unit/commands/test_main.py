@@ -12,6 +12,9 @@ import yaml
 from berth_api import names
 from berth_operator.commands import snapshots
 from berth_operator.commands.main import main
+from berth_operator.core.decision.policy import Policy
+from berth_operator.settings import rendering
+from berth_operator.settings.configuration import Configuration
 from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
 
 Raw = dict[str, Any]
@@ -20,6 +23,7 @@ SHARE = {"kubernetes.io/gpu": "50"}
 NPU = {"example.com/npu": "1"}
 NPUS = {"example.com/npu": 2, "example.com/bad": 1}
 SCHEDULER = {"schedulerName": names.SCHEDULER}
+NOT_OURS = 'because the nodes of its pods are not known: Berth does not schedule pods of schedulerName "kai-scheduler"'
 OWNED = {"ownerReferences": [{"kind": "ReplicaSet", "name": "rs", "uid": "1", "controller": True}]}
 MIRROR = {"ownerReferences": [{"kind": "Node", "name": "a", "uid": "1", "controller": True}]}
 
@@ -58,7 +62,7 @@ class Desk:
         status = main(arguments)
         captured = self._capture.readouterr()
         note, of_settings, rest = captured.err.partition("\n")
-        if "note: the operator's settings are not known: a snapshot does not have them; assumed are" not in note:
+        if "note: the operator's settings are not known: the snapshot does not have them; assumed are" not in note:
             return status, captured.out, captured.err
         assert of_settings
         return status, captured.out, rest
@@ -300,6 +304,45 @@ def test_notes_are_shown(desk: Desk) -> None:
         f"{desk.workload}: document 2: Secret None is left out: it makes no pods here",
         "there already, and simulated once more: ns/p",
     ]
+
+
+def test_pods_of_other_schedulers_are_counted_where_they_are_and_never_refused(desk: Desk) -> None:
+    theirs = {"schedulerName": "kai-scheduler", "nodeName": "a"}
+    desk.nodes(a=2, b=1).with_workload(
+        requesting("bound", {"cpu": "60"}, spec=theirs),
+        requesting("unknown", CARD, spec={"schedulerName": "kai-scheduler"}),
+        requesting("ours", {**CARD, "cpu": "8"}),
+    )
+    status, report = desk.json("simulate")
+    assert (status, placed(report)) == (0, {"default/ours": "b [0]"})
+    assert report["notes"] == [
+        f"{desk.workload}: document 1 (Pod bound) is counted on a, which it names",
+        f"{desk.workload}: document 2 (Pod unknown) is left out, {NOT_OURS}",
+    ]
+
+
+def test_a_new_pod_group_is_younger_than_what_waits(desk: Desk) -> None:
+    desk.nodes(a=1).put("pods", pod("older", CARD, **SCHEDULER))
+    group = {"kind": "PodGroup", "metadata": {"name": "g"}, "spec": {"minMember": 1}}
+    member = requesting("m", CARD, labels={names.POD_GROUP_LABEL: "g"})
+    _, report = desk.with_workload(group, member).json("simulate")
+    assert placed(report, "waiting") == {"ns/older": "a [0]"}
+
+
+def test_what_others_evict_is_not_promised(desk: Desk) -> None:
+    desk.nodes(a=1).put("pods", pod("low", CARD, on="a", allocated=whole(0)))
+    _, report = desk.with_workload(requesting("high", CARD, spec={"priority": 5})).json("simulate")
+    assert report["pods"][0]["reason"].endswith(" preemption: ns/low would be evicted from node a.")
+    assert [note for note in report["notes"] if note.startswith("1 pod(s) would be evicted: what waits may fit once")]
+
+
+def test_a_snapshot_has_the_settings_of_the_operator(desk: Desk) -> None:
+    profiles = rendering.document(Configuration(policies={"mine": Policy()}))
+    settings = {"kind": "OperatorSettings", "configuration": profiles, "geniusPriorities": {"*": 2}}
+    desk._lines.append(snapshots.operator({**settings, "trustedSchedulers": []}, now=0.0))
+    desk.nodes(a=1).with_workload(requesting("p", CARD, labels={names.GENIUS_PRIORITY: "2"}))
+    arguments = ["simulate", "--snapshot", str(desk.snapshot), "-f", str(desk.workload)]
+    assert (main(arguments), desk._capture.readouterr().err) == (0, "")
 
 
 def test_the_tables(desk: Desk) -> None:
@@ -596,10 +639,6 @@ def test_a_mistake_in_the_workload_is_reported(desk: Desk) -> None:
         (
             [requesting("a", CARD, spec={"topologySpreadConstraints": spread})],
             "document 1 (Pod a): spec cannot be read: KeyError",
-        ),
-        (
-            [requesting("a", CARD, spec={"schedulerName": "x"})],
-            'document 1 (Pod a): spec.schedulerName: "x" has no profile',
         ),
     ):
         status, out, err = desk.nodes().with_workload(*documents).run("simulate")

@@ -32,7 +32,7 @@ def read(*documents: Any) -> WorkloadFile:
 
 def admitted(parsed: WorkloadFile, namespace: str = "ns", classes: Mapping[str, Raw] = CLASSES) -> list[Raw]:
     rules = Admission(namespace=namespace, schedulers=("berth-scheduler", "other"), priority_classes=classes)
-    return [rules.admit(document, pod, number) for number, (document, pod) in enumerate(parsed.pods)]
+    return [rules.admit(document, pod) for document, pod in parsed.pods]
 
 
 def names(parsed: WorkloadFile) -> list[str]:
@@ -119,7 +119,7 @@ def test_pods_are_as_the_api_server_would_have_them() -> None:
     assert [each["metadata"]["namespace"] for each in (first, second)] == ["ns", "theirs"]
     read_first, read_second = (pods.pending(pods.transform(each)) for each in (first, second))
     assert read_first.request.devices.parts[0].count == 1
-    assert read_first.created < read_second.created
+    assert read_first.created == read_second.created == workload.CREATED
     assert read_first.created > "2026-01-01T00:00:00Z"
     assert read_first.uid != read_second.uid
 
@@ -239,15 +239,7 @@ def test_the_field_of_a_mistake_is_named(document: Raw, message: str) -> None:
     ("spec", "message"),
     [
         pytest.param(
-            {"schedulerName": "kai"},
-            'schedulerName: "kai" has no profile; allowed: berth-scheduler, other',
-            id="scheduler",
-        ),
-        pytest.param(
             {"priorityClassName": "hihg"}, 'priorityClassName: "hihg" does not exist; allowed: high, usual', id="class"
-        ),
-        pytest.param(
-            {"nodeName": "n"}, 'nodeName: "n": a pod that names its node is not scheduled; remove the field', id="node"
         ),
     ],
 )

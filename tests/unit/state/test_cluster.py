@@ -821,3 +821,14 @@ def test_pods_that_are_there_at_the_start_count_with_what_they_asked_for() -> No
     typical = world.cluster.fleet.workload.typical
     assert typical.cpu_per_card == pytest.approx(4000)
     assert [each.globs for each in typical.constraints] == [("*A100*",)]
+
+
+def test_where_other_instances_have_nodes_only_pods_of_our_schedulers_count() -> None:
+    world = World(confined=True)
+    world.cluster.gangs.set_schedulers(["ours"])
+    theirs = pod("a", {"cpu": "4", NVIDIA: "1"}, on="node", allocated=whole(0), schedulerName="theirs")
+    world.cluster.put_bound(theirs)
+    assert world.cluster.fleet.workload.typical.cpu_per_card == 0
+    ours = pod("b", {"cpu": "8", NVIDIA: "1"}, on="node", allocated=whole(1), schedulerName="ours")
+    world.cluster.put_bound(ours)
+    assert world.cluster.fleet.workload.typical.cpu_per_card == pytest.approx(8000)

@@ -4,6 +4,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -16,7 +17,8 @@ from berth_operator.core.advice import summary
 from berth_operator.state.objects import affinity, budgets, devices, groups, kubelet, nodes, pods, volumes
 from berth_operator.state.watches import snapshot
 from berth_operator.state.watches.snapshot import Snapshot, kept
-from tests.builders import container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
+from tests import manifests_of_others
+from tests.builders import condition, container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
 from tests.differential import generate, on_volumes
 from tests.differential.draft import Draft
 
@@ -28,6 +30,11 @@ LIMIT = {
     "name": "CUDA_DEVICE_MEMORY_LIMIT_0",
     "valueFrom": {"fieldRef": {"fieldPath": f"metadata.annotations['main{names.LIMIT_PREFIX.format('memory')}0']"}},
 }
+
+
+DEADLINE: Raw = {"activeDeadlineSeconds": 60, "terminationGracePeriodSeconds": 5}
+STARTED = {"startTime": "2026-01-01T00:00:00Z"}
+UNSCHEDULABLE = condition("PodScheduled", "False", reason="Unschedulable", message="why")
 
 
 def pending(raw: Raw) -> Any:
@@ -140,6 +147,9 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             )
             for env in ([], [{"name": injection.VARIABLE, "value": injection.NO_DEVICES}])
         ],
+        pytest.param("pods", pod(restartPolicy="Never", **DEADLINE), pending, id="when it ends"),
+        pytest.param("pods", pod(on="n", status=STARTED, **DEADLINE), pods.charge, id="when a bound pod ends"),
+        pytest.param("pods", pod(status={"conditions": [UNSCHEDULABLE]}), pending, id="since when it waits"),
         pytest.param("pods", pod(hostNetwork=True, hostUsers=False), pending, id="features that it needs"),
         pytest.param("pods", pod(preemptionPolicy="Never", priority=3), pending, id="preemption policy and priority"),
         pytest.param("pods", pod(metadata={"ownerReferences": [owner("set")]}), pending, id="its controller"),
@@ -174,6 +184,12 @@ def test_what_no_scenario_has_is_kept(of: str, obj: Raw, read: Callable[[Raw], A
     assert read(reduced) == read(obj) or (
         of == "devices" and replace(read(reduced), reported=read(obj).reported) == read(obj)
     )
+
+
+@pytest.mark.parametrize("file", manifests_of_others.files(), ids=manifests_of_others.name)
+def test_the_words_of_other_systems_are_kept(file: Path) -> None:
+    raw = manifests_of_others.pod(file)
+    assert pending(kept("pods", raw)) == pending(raw)
 
 
 PRIVATE = "hunter2"
@@ -291,7 +307,8 @@ async def test_a_snapshot_equals_what_the_api_server_returns() -> None:
 async def test_every_kind_that_is_read_is_kept() -> None:
     api = Api({})
     assert [each async for each in snapshot.taken(api.get_page, node_selector="", agent_namespace="leases")] == []
-    assert len({path for path, _ in api.requests}) == len(snapshot.KEPT) - 1  # each stands for two pods
+    # Pods are two kinds, and the operator is not listed.
+    assert len({path for path, _ in api.requests}) == len(snapshot.KEPT) - 2
 
 
 async def test_few_lists_are_under_way_at_the_same_time() -> None:

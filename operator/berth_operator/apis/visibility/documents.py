@@ -207,6 +207,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         nodeSelector=of_text("Label selector of the nodes; empty for all."),
         agentNamespace=of_text("Namespace of the agents' Leases."),
         chargeForeign=of_flag("Whether cards that processes outside Kubernetes use are kept from pods."),
+        podMix={"type": "object", "description": "What the pods that the leader has seen request, for simulations."},
     ),
 }
 _EXPLANATION_RESOURCE: Final[discovery.Document] = {

@@ -27,6 +27,8 @@ class OperatorSettings:
     settings: Settings
     configuration: Callable[[], Configuration]
     """Returns the profiles of the pods that Berth schedules itself."""
+    mix: Callable[[], Object]
+    """Returns the mix of the pods that the leader has seen, by which it scores nodes."""
 
     def of_namespace(self, namespace: str) -> Object:
         """Return what concerns the pods of a namespace."""
@@ -42,6 +44,7 @@ class OperatorSettings:
             "nodeSelector": settings.node_selector,
             "agentNamespace": settings.agent_namespace,
             "chargeForeign": settings.charge_foreign,
+            "podMix": self.mix(),
         }
 
     def _head(self) -> Object:

@@ -33,6 +33,7 @@ from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
+from berth_operator.core.fleet.pods import workload_document
 from berth_operator.metrics import counters
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
@@ -132,7 +133,11 @@ class VisibilityService:
             ranking=decisions.ranking,
             term=lambda: self._election.term,
         )
-        in_use = OperatorSettings(settings=self._settings, configuration=decisions.configuration)
+        in_use = OperatorSettings(
+            settings=self._settings,
+            configuration=decisions.configuration,
+            mix=lambda: workload_document.document(cluster.fleet.workload),
+        )
         self._leading = Leading(caches=caches, explainer=explainer, settings=in_use)
 
     async def _serve_for(self, front_proxy: FrontProxy, client: KubeClient, reviews: Reviews) -> FrontProxy:

@@ -2,21 +2,27 @@
 
     simulate(fleet, units, policies)  ->  Simulation
 
-The units pass through a queue like the operator's, and the same `decide` and `decide_gang` decide them on a copy of the
-Fleet. Each placement is charged before the next decision, and units that wait for another pod are decided again when it
-is placed. No time passes: no pod ends, no pod is evicted, and all members of a gang are assumed to exist.
+The units pass through a queue like that of an operator that has just become the leader, and the same `decide` and
+`decide_gang` decide them on a copy of the Fleet. Nominations and node reservations that the last leader recorded are
+kept first. Each placement is charged before the next decision, and units that wait for another pod are decided again
+when it is placed. Pods that would be evicted are only marked: their capacity is kept for the pod that preempts them. No
+time passes: no pod ends, and all members of a gang are assumed to exist.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from berth_operator.core.advice.free_report import Left, Place, free_capacity, unused
+from berth_operator.core.advice.simulated_queue import SimulatedQueue, Unit
+from berth_operator.core.decision import reservation, reservation_note
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, decide_gang, pods_of
-from berth_operator.core.decision.gang_preemption import preempt_gang
+from berth_operator.core.decision.gang_preemption import NO_VICTIMS, leaving, may_preempt, preempt_gang
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
+    NEVER,
     TERMINATING,
     add_preemption,
     nominated_fit,
@@ -25,11 +31,10 @@ from berth_operator.core.decision.preemption import (
     not_tried,
     preempt,
 )
-from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.decision.reservation import NodeReservation, reserve
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import PluginFailedError
-from berth_operator.core.queue import queueing_hints
-from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 
@@ -59,24 +64,29 @@ class Simulation:
     """Nodes with cards, none of which a pod uses at the end."""
     emptied: frozenset[str]
     """Nodes among them whose cards are used now."""
+    evicted: tuple[Charge, ...] = ()
+    """Pods that would be evicted for pods that wait. What happens once they have ended is not simulated."""
 
 
 def simulate(
     fleet: Fleet,
-    units: Sequence[PendingPod | Gang],
+    units: Sequence[Unit],
     policies: Mapping[str, Policy],
     *,
     budgets: Budgets | None = None,
     gone: Iterable[str] = (),
+    now: float = 0.0,
 ) -> Simulation:
     """Decide all units without the pods `gone` (UIDs); the Fleet is left as it is.
 
-    `policies` must have the policy of every scheduler name among the units' pods.
+    `policies` must have the policy of every scheduler name among the units' pods. `now` is in seconds since 1970: which
+    pods have waited long enough to keep a node reservation depends on it.
     """
     what_if = fleet.copy()
     for uid in gone:
         what_if.release(uid)
-    outcomes = _Run(what_if, policies, budgets or Budgets()).run(units)
+    run = _Run(what_if, units, policies, budgets or Budgets(), now)
+    outcomes = run.run()
     left = unused(what_if)
     return Simulation(
         outcomes=outcomes,
@@ -84,94 +94,207 @@ def simulate(
         after=free_capacity(what_if),
         unused=frozenset(left),
         emptied=frozenset(left - unused(fleet)),
+        evicted=tuple(run.evicted.values()),
     )
 
 
 class _Run:
     """One run of the queue until no unit is active."""
 
-    def __init__(self, fleet: Fleet, policies: Mapping[str, Policy], budgets: Budgets) -> None:
-        self._fleet, self._policies, self._budgets = fleet, policies, budgets
-        self._queue: Queue[PendingPod | Gang] = Queue()
+    def __init__(
+        self,
+        fleet: Fleet,
+        units: Sequence[Unit],
+        policies: Mapping[str, Policy],
+        budgets: Budgets,
+        now: float,
+    ) -> None:
+        self._fleet, self._policies, self._budgets, self._now = fleet, policies, budgets, now
+        self._queue = SimulatedQueue(fleet, units)
         self._placed: list[Outcome] = []
-        self._waiting: dict[str, tuple[PendingPod | Gang, Failure]] = {}
+        self._waiting: dict[str, tuple[Unit, Failure]] = {}
         """UID of a unit -> the unit and why it waits."""
+        self._reservations: dict[str, NodeReservation] = {}
+        """UID of a pod -> its node reservation."""
+        self.evicted: dict[str, Charge] = {}
+        """UID -> pod that would be evicted."""
+        self._victims: dict[str, str] = {}
+        """UID of a unit -> what is said of the pods that would be evicted for it."""
 
-    def run(self, units: Sequence[PendingPod | Gang]) -> tuple[Outcome, ...]:
+    def run(self) -> tuple[Outcome, ...]:
         """Decide until no unit is left that may fit."""
-        self._keep_for_nominees(units)
-        for new_unit in units:
-            self._queue.put(new_unit)
-        while (unit := self._queue.pop(0.0)) is not None:
-            outcome = self._queue.parked_failure(unit) or self._decide_or_fail(unit)
-            if isinstance(outcome, Failure):
-                self._queue.park(unit, outcome)
-                self._waiting[unit.uid] = unit, outcome
-            else:
-                self._queue.remove(unit.uid)
-                self._waiting.pop(unit.uid, None)
-                self._place(unit, outcome)
-        waiting = [Outcome(pod=pod, result=why) for unit, why in self._waiting.values() for pod in pods_of(unit)]
+        self._restore_nominations()
+        self._restore_reservations()
+        self._queue.start()
+        self._decide_active()
+        self._review()
+        self._queue.confirm()
+        self._decide_active()
+        waiting = [
+            Outcome(pod=pod, result=reservation_note.annotated(pod, why, self._reservations))
+            for unit, why in self._waiting.values()
+            for pod in pods_of(unit)
+        ]
         return (*self._placed, *waiting)
 
-    def _keep_for_nominees(self, units: Iterable[PendingPod | Gang]) -> None:
-        for pod in nominated_pods(each for unit in units for each in pods_of(unit)):
-            if (kept := nominated_fit(self._fleet, pod, self._policies[pod.scheduler], pod.nominated_node)) is not None:
-                self._fleet.nominate(kept)
+    def _decide_active(self) -> None:
+        while (unit := self._queue.pop()) is not None:
+            outcome = self._queue.parked_failure(unit) or self._decide_or_fail(unit)
+            if isinstance(outcome, Failure):
+                self._park(self._queue.unit(unit.uid), outcome)
+            else:
+                self._waiting.pop(unit.uid, None)
+                self._queue.placed(unit, outcome)
+                self._placed += [Outcome(pod=each.pod, result=each) for each in outcome]
+                self._renew({each.node for each in outcome})
 
-    def _decide_or_fail(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
+    def _review(self) -> None:
+        """Decide each parked class once more, as the operator does: only preemption can have another result then."""
+        for class_key in self._queue.classes() if self.evicted else ():
+            self._queue.review(class_key)
+            self._decide_active()
+
+    def _park(self, unit: Unit, why: Failure) -> None:
+        self._queue.park(unit, why)
+        self._waiting[unit.uid] = unit, why
+
+    def _policy(self, scheduler: str) -> Policy:
+        return self._policies[scheduler]
+
+    # --- what the last leader kept ----------------------------------------------------------------------------
+
+    def _restore_nominations(self) -> None:
+        """Keep the capacity of nominated nodes; for a gang on all of them, or on none."""
+        waiting = nominated_pods(self._queue.pods())
+        for pod in waiting:
+            if (nominee := self._nominated_fit(pod)) is not None:
+                self._queue.nominate(pod, nominee)
+        for uid, count in Counter(self._queue.unit_of(each.uid) for each in waiting).items():
+            if isinstance(self._queue.unit(uid), Gang) and len(self._queue.nominees(uid)) < count:
+                self._queue.withdraw_unit(uid)
+
+    def _restore_reservations(self) -> None:
+        for pod in reservation_note.recorded(self._fleet, self._queue.pods(), self._policy, self._now):
+            kept = self._search(pod, reservation_note.recorded_node(pod.last_message))
+            if kept is not None:
+                self._queue.reserve(pod, kept.nominee)
+                self._reservations[pod.uid] = kept
+
+    def _search(self, pod: PendingPod, node: str) -> NodeReservation | None:
+        try:
+            return reserve(self._fleet, pod, self._policy(pod.scheduler), self._now, node=node)
+        except PluginFailedError:
+            # The pod's decision reports the error.
+            return None
+
+    def _renew(self, nodes: Collection[str]) -> None:
+        """Drop the reservations that have ended, and search those on nodes with new pods again."""
+        for uid, kept in list(self._reservations.items()):
+            if uid not in self._fleet.nominees:
+                del self._reservations[uid]
+            elif kept.node in nodes and isinstance(pod := self._queue.unit(uid), PendingPod):
+                self._search_again(pod, kept)
+
+    def _search_again(self, pod: PendingPod, kept: NodeReservation) -> None:
+        new = self._search(pod, kept.node)
+        if new is not None and new.is_taken_by_higher(kept):
+            new = self._search(pod, "")
+        if new is None:
+            del self._reservations[pod.uid]
+            self._queue.put(self._queue.withdraw(pod))
+            return
+        self._reservations[pod.uid] = new
+        if new.nominee != kept.nominee:
+            self._queue.put(self._queue.reserve(pod, new.nominee))
+
+    # --- decisions --------------------------------------------------------------------------------------------
+
+    def _decide_or_fail(self, unit: Unit) -> Sequence[Placement] | Failure:
         try:
             return self._decide(unit)
         except PluginFailedError as error:
             return plugin_failure(error)
 
-    def _decide(self, unit: PendingPod | Gang) -> Sequence[Placement] | Failure:
-        policy = self._policies[pods_of(unit)[0].scheduler]
+    def _decide(self, unit: Unit) -> Sequence[Placement] | Failure:
+        policy = self._policy(pods_of(unit)[0].scheduler)
         if isinstance(unit, Gang):
             placements = decide_gang(self._fleet, unit, policy)
-            return self._add_gang_victims(unit, placements, policy) if isinstance(placements, Failure) else placements
+            return self._preempt_for_gang(unit, placements, policy) if isinstance(placements, Failure) else placements
         outcome = decide(self._fleet, unit, policy)
-        return [outcome] if isinstance(outcome, Placement) else self._add_victims(unit, outcome, policy)
+        if isinstance(outcome, Failure) and unit.lifetime:
+            outcome = reservation.backfill(self._fleet, unit, policy, self._reservations, self._now) or outcome
+        if isinstance(outcome, Placement):
+            return [outcome]
+        failure = self._preempt_for(unit, outcome, policy)
+        return reservation_note.explained(self._fleet, unit, failure, policy, self._reservations)
 
-    def _add_victims(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
-        """Return the failure with the pods that the operator would evict for the pod."""
+    def _nominated_fit(self, pod: PendingPod) -> Charge | None:
+        return nominated_fit(self._fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
+
+    def _preempt_for(self, pod: PendingPod, failure: Failure, policy: Policy) -> Failure:
+        """Keep a node for a pod, and return its failure with the pods that the operator would evict for it."""
         if pod.error:
             return failure
+        if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
+            self._queue.nominate(pod, nominee)
+            return add_preemption(failure, self._victims.get(pod.uid, TERMINATING))
         if (why := not_tried(self._fleet, pod, policy, failure)) is not None:
+            self._withdraw_nomination(pod)
             return why
-        if (preemption := preempt(self._fleet, pod, policy, self._budgets)) is None:
-            return not_helpful(self._fleet, pod, policy, failure)
-        if not preemption.victims:
-            return add_preemption(failure, TERMINATING)
+        in_flight = self._queue.in_flight
+        preemption = preempt(self._fleet, pod, policy, self._budgets, in_flight)
+        if preemption is None:
+            self._withdraw_nomination(pod)
+            return _until_evictable(not_helpful(self._fleet, pod, policy, failure, in_flight), in_flight)
+        node = preemption.nominee.node
+        self._queue.displace(node, pod.priority)
+        self._queue.nominate(pod, preemption.nominee)
+        self._evict(preemption.victims)
         victims = ", ".join(each.pod for each in preemption.victims)
-        return add_preemption(failure, f"{victims} would be evicted from node {preemption.nominee.node}.")
+        self._victims[pod.uid] = f"{victims} would be evicted from node {node}." if victims else TERMINATING
+        return add_preemption(failure, self._victims[pod.uid])
 
-    def _add_gang_victims(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
-        """Return the failure with the pods that the operator would evict for the gang."""
-        preemption = preempt_gang(self._fleet, gang, policy, self._budgets)
-        if preemption is None or not preemption.victims:
-            return failure
+    def _preempt_for_gang(self, gang: Gang, failure: Failure, policy: Policy) -> Failure:
+        """Keep nodes for a gang, and return its failure with the pods that the operator would evict for it."""
+        nodes = {each.node for each in self._queue.nominees(gang.uid)}
+        if left := sum(len(leaving(self._fleet, self._fleet.on_node(node), gang.lowest)) for node in nodes):
+            text = f"pod group is waiting for preemption to complete ({left} pod(s) left)."
+            return add_preemption(failure, self._victims.get(gang.uid, text))
+        if not may_preempt(self._fleet, gang, policy):
+            return self._without_nominations(gang, failure)
+        if not all(each.preempts for each in gang.members):
+            return self._without_nominations(gang, add_preemption(failure, NEVER))
+        in_flight = self._queue.in_flight
+        preemption = preempt_gang(self._fleet, gang, policy, self._budgets, in_flight)
+        if preemption is None:
+            why = add_preemption(failure, NO_VICTIMS)
+            return self._without_nominations(gang, _until_evictable(why, in_flight))
+        members = {each.uid: each for each in gang.members}
+        for nominee in preemption.nominees:
+            self._queue.displace(nominee.node, gang.lowest)
+            self._queue.nominate(members[nominee.uid], nominee)
+        self._evict(preemption.victims)
         victims = ", ".join(sorted(f"{each.pod} on {each.node}" for each in preemption.victims))
-        return add_preemption(failure, f"{victims} would be evicted for all members.")
+        if not victims:
+            return failure
+        self._victims[gang.uid] = f"{victims} would be evicted for all members."
+        return add_preemption(failure, self._victims[gang.uid])
 
-    def _place(self, unit: PendingPod | Gang, placements: Sequence[Placement]) -> None:
-        for placement in placements:
-            self._fleet.charge(placement.charge)
-            self._placed.append(Outcome(pod=placement.pod, result=placement))
-        if isinstance(unit, Gang) and (rest := _without(unit, placements)).members:
-            self._queue.put(rest)
-        for placement in placements:
-            event = ClusterEvent(change=Change.POD_ASSIGNED, node=placement.node, after=placement.charge)
-            self._queue.wake(Change.POD_ASSIGNED, queueing_hints.EventHint(self._fleet, event))
+    def _evict(self, victims: Iterable[Charge]) -> None:
+        for victim in victims:
+            self._fleet.mark_leaving(victim.uid)
+            self.evicted[victim.uid] = victim
+
+    def _withdraw_nomination(self, pod: PendingPod) -> None:
+        if pod.nominated_node:
+            self._queue.withdraw(pod)
+
+    def _without_nominations(self, gang: Gang, failure: Failure) -> Failure:
+        for pod in gang.members:
+            self._withdraw_nomination(pod)
+        return failure
 
 
-def _without(gang: Gang, placements: Sequence[Placement]) -> Gang:
-    """Return the gang of the remaining members once some are placed."""
-    placed = {each.pod.uid for each in placements}
-    return replace(
-        gang,
-        members=tuple(each for each in gang.members if each.uid not in placed),
-        placed=gang.placed + len(placements),
-        nodes=(*gang.nodes, *(each.node for each in placements)),
-        held=(*gang.held, *(each.pod.uid for each in placements)),
-    )
+def _until_evictable(failure: Failure, in_flight: Collection[str]) -> Failure:
+    """Wake the unit also when pods become evictable."""
+    return replace(failure, wakes_on=failure.wakes_on | Change.EVICTABLE | (Change.BOUND if in_flight else Change(0)))

@@ -1,7 +1,9 @@
 """Node reservations: the capacity of one node is gathered for a pod that has waited too long for it.
 
-    entitled(pods, limit)            ->  the pods that should have a node reservation
-    reserve(fleet, pod, policy, now) ->  NodeReservation | None
+    may_have(fleet, pod, policy, now)       ->  whether a pod has waited long enough for one
+    entitled(pods, limit)                   ->  the pods that should have a node reservation
+    reserve(fleet, pod, policy, now)        ->  NodeReservation | None
+    backfill(fleet, pod, policy, kept, now) ->  Placement on a reserved node | None
 
 A node reservation is a nomination without victims: the pods that have to leave end by themselves. Only nodes are
 reserved that lack nothing but amounts, and that the pod would fit if all pods that may end were gone. Of these, the one
@@ -10,8 +12,9 @@ fewest missing cards are examined, so that the cost does not grow with the clust
 (docs/decisions/0028-node-reservations.md).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import Final
 
 import numpy as np
@@ -22,6 +25,7 @@ from berth_operator.core import allocators, filters
 from berth_operator.core.allocators import candidates
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
 from berth_operator.core.filters.resources import NAME as RESOURCES
@@ -112,6 +116,40 @@ def entitled(pods: Iterable[PendingPod], limit: int) -> list[PendingPod]:
     for pod in by_rank:
         of_namespaces.setdefault(pod.namespace, pod)
     return list(of_namespaces.values())[:limit]
+
+
+def may_have(fleet: Fleet, pod: PendingPod, policy: Policy, now: float) -> bool:
+    """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough.
+
+    `now` is in seconds since 1970.
+    """
+    if not pod.request.devices or not pod.unschedulable_since or pod.gang is not None or pod.error:
+        return False
+    # A pod whose Binding is refused would keep the room without end.
+    if pod.nominated_node or pod.last_reason == SCHEDULER_ERROR or pod.uid in fleet.charges:
+        return False
+    after = policy.reserve_after
+    return bool(after) and pod.unschedulable_since <= _time(now - after)
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def backfill(
+    fleet: Fleet, pod: PendingPod, policy: Policy, kept: Mapping[str, NodeReservation], now: float
+) -> Placement | None:
+    """Place a pod that fits nowhere else on a reserved node that it leaves in time; None if there is none.
+
+    `kept` has the reservations by the UIDs of their pods, `now` is in seconds since 1970.
+    """
+    usable = [
+        each.nominee for uid, each in kept.items() if each.is_open_to(pod.lifetime, now) and uid in fleet.nominees
+    ]
+    if not usable:
+        return None
+    with fleet.without(usable):
+        return cycle.place(fleet, replace(pod, ends=int(now) + pod.lifetime + START_SECONDS), policy)
 
 
 def reserve(fleet: Fleet, pod: PendingPod, policy: Policy, now: float, *, node: str = "") -> NodeReservation | None:

@@ -8,16 +8,23 @@ The next leader reads the node from this sentence, so that the pod keeps it.
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
 
 from berth_api.resources import quantity
 from berth_api.values import keys, listing
 from berth_operator.core.allocators import shortage
-from berth_operator.core.decision.reservation import NodeReservation
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.messages import UNSCHEDULABLE, with_note
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.reservation import NodeReservation, entitled, may_have, most_nodes
+from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
 
 NAMED: Final = 3
 """Pods that are named; the others are counted."""
@@ -55,6 +62,34 @@ def _missing(reservation: NodeReservation) -> str:
 def reserved_nodes(count: int) -> str:
     """Return the sentence for a pod that nodes would take if they were not reserved for others."""
     return f"{count} node(s) would fit, but are reserved for pods that have waited longer."
+
+
+def recorded(fleet: Fleet, pods: Iterable[PendingPod], policy: Callable[[str], Policy], now: float) -> list[PendingPod]:
+    """Return the pods whose conditions say that they have a reservation, and that may keep it, in order.
+
+    `policy` returns that of a scheduler name, `now` is in seconds since 1970.
+    """
+    waiting = (each for each in pods if each.last_reason == UNSCHEDULABLE and recorded_node(each.last_message))
+    keeping = (each for each in waiting if may_have(fleet, each, policy(each.scheduler), now))
+    return entitled(keeping, most_nodes(fleet))
+
+
+def explained(
+    fleet: Fleet, pod: PendingPod, failure: Failure, policy: Policy, kept: Mapping[str, NodeReservation]
+) -> Failure:
+    """Return a failure with the number of nodes that would take the pod if they were not reserved for others."""
+    others = [fleet.nominees[uid] for uid in kept if uid in fleet.nominees and uid != pod.uid]
+    if not others or pod.error:
+        return failure
+    with fleet.without([*others, *fleet.lower_priority_nominees(pod.uid, pod.priority)]):
+        nodes = int(cycle.feasible(fleet, pod.request, policy.filters_of(pod.request)).sum())
+    return replace(failure, message=with_note(failure.message, reserved_nodes(nodes))) if nodes else failure
+
+
+def annotated(pod: PendingPod, failure: Failure, kept: Mapping[str, NodeReservation]) -> Failure:
+    """Return a pod's failure with a sentence about its reservation, if it has one."""
+    own = kept.get(pod.uid)
+    return failure if own is None else replace(failure, message=with_note(failure.message, note(own)))
 
 
 def recorded_node(message: str) -> str:

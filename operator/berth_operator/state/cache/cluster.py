@@ -100,6 +100,8 @@ class Cluster:
             waker=self.waker,
             listener=self.listener,
             clock=self.clock,
+            # Other instances' pods would change how this one scores its nodes.
+            is_counted=lambda scheduler: not self.confined or self.gangs.schedules(scheduler),
         )
 
     def _create_queue(self, pending: dict[str, PendingPod]) -> None:

@@ -43,7 +43,11 @@ class Gangs:
 
     def is_ours(self, gang: Membership) -> bool:
         """Return whether we schedule a gang; gangs of other schedulers are ignored."""
-        return self._schedulers is None or gang.scheduler in self._schedulers
+        return self.schedules(gang.scheduler)
+
+    def schedules(self, name: str) -> bool:
+        """Return whether a scheduler name is one of ours."""
+        return self._schedulers is None or name in self._schedulers
 
     # --- PodGroups --------------------------------------------------------------------------------------------
 

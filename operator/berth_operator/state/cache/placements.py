@@ -58,7 +58,10 @@ class Placements:
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
+        is_counted: Callable[[str], bool] = lambda _scheduler: True,
     ) -> None:
+        """Create an empty collection; `is_counted`: whether the pods of a scheduler name belong to the mix of pods."""
+        self._is_counted = is_counted
         self._fleet, self._kinds, self._trusted = fleet, kinds, trusted_schedulers
         self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
         self._waker, self._listener, self._clock = waker, listener, clock
@@ -150,7 +153,8 @@ class Placements:
 
     def _count_for_workload(self, raw: Object, charge: Charge) -> None:
         """Count a bound pod for the typical workload, unless it was counted while it waited."""
-        if charge.grants and self._pending.get(charge.uid) is None and charge.uid not in self._fleet.charges:
+        is_new = self._pending.get(charge.uid) is None and charge.uid not in self._fleet.charges
+        if charge.grants and is_new and self._is_counted(charge.scheduler):
             self._fleet.workload.see(pods.request_of(raw, self._kinds))
 
     def _confirm(self, charge: Charge) -> None:

@@ -5,11 +5,10 @@ import time
 from collections.abc import Callable, Iterable
 
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.queue.queue import NOT_CONCERNED, Hint, Queue
-from berth_operator.core.queue.queueing_hints import EventHint
+from berth_operator.core.queue import waking
+from berth_operator.core.queue.queue import Hint, Queue
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -62,11 +61,7 @@ class Waker:
     def happened(self, event: ClusterEvent) -> None:
         """Wake the pods that an event may help."""
         self.record_change()
-        if not self._queue.awaits(event.change):
-            return
-        # Without the node's nominees: their kept capacity must not hide the event from them or from higher priorities.
-        with self._fleet.without(self._nominees(event.node)):
-            self._queue.wake(event.change, EventHint(self._fleet, event))
+        waking.happened(self._fleet, self._queue, event)
 
     def memory_measured(self, nodes: Iterable[str]) -> None:
         """Wake the pods that wait for measured memory and may fit now on these nodes, which have more of it free."""
@@ -76,7 +71,8 @@ class Waker:
 
     def pod_assigned(self, charge: Charge) -> None:
         """Wake the pods that wait for an assigned pod, such as those with pod affinity."""
-        self.happened(ClusterEvent(change=Change.POD_ASSIGNED, node=charge.node, after=charge))
+        self.record_change()
+        waking.pod_assigned(self._fleet, self._queue, charge)
 
     def pod_bound(self) -> None:
         """Wake the pods that could not preempt because a bind was in flight."""
@@ -85,27 +81,6 @@ class Waker:
 
     def pod_left(self, gone: Charge) -> None:
         """Wake the pods that may fit, or may preempt others, after a pod has left its node."""
-        change = Change.POD_DELETED | Change.CAPACITY_FREED
-        # The volumes that its decision chose are free again.
-        self.happened(
-            ClusterEvent(change=change | Change.VOLUME if gone.volumes else change, node=gone.node, before=gone)
-        )
-        if self._queue.awaits(Change.EVICTABLE) and gone.node in self._fleet.rows:
-            self._wake_preempting(gone)
-
-    def _wake_preempting(self, gone: Charge) -> None:
-        with self._fleet.without(self._nominees(gone.node)):
-            without_lower_priority = WithoutLowerPriority(self._fleet, gone.node)
-            woken = self._queue.wake(
-                Change.EVICTABLE,
-                lambda parked: (
-                    None
-                    if without_lower_priority.may_take(parked.unit, gone, parked.failure.filters)
-                    else NOT_CONCERNED
-                ),
-            )
-        if woken:
+        self.record_change()
+        if waking.pod_left(self._fleet, self._queue, gone):
             self._listener.work_ready()
-
-    def _nominees(self, node: str) -> list[Charge]:
-        return [nominee for nominee in self._fleet.nominees.values() if nominee.node == node]

@@ -6,11 +6,12 @@ annotations only those for scheduling.
 """
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from berth_api import names
+from berth_api import names, words
 from berth_api.admission import injection
 from berth_api.request import BUILT_IN, Kinds
 from berth_client.reflector import GetPage, Source, list_once
@@ -18,7 +19,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import limits
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
-from berth_operator.state.objects import groups, kubelet
+from berth_operator.state.objects import endings, groups, kubelet
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 from berth_operator.state.watches import sinks, sources
 from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
@@ -38,6 +39,8 @@ TURN: Final = 50
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
 PRIORITY_CLASSES: Final = "priority classes"
+OPERATOR: Final = "operator"
+"""What is known of the operator: its settings, which nodes the snapshot has, and when it was taken."""
 
 ANNOTATIONS: Final = (
     "berth.dev/",
@@ -48,7 +51,8 @@ ANNOTATIONS: Final = (
     "pv.kubernetes.io/bind-completed",
     "storageclass.kubernetes.io/",
 )
-"""Prefixes of the annotations that are kept, in addition to those from which containers read which cards they see."""
+"""Prefixes of the annotations that are kept, in addition to other systems' that are read, and to those from which
+containers read which cards they see."""
 
 
 def _injected(env: Sequence[Object]) -> list[Object]:
@@ -132,7 +136,8 @@ KEPT: Final[Mapping[str, Tree]] = {
             **dict.fromkeys(("nodeName", "schedulerName", "priority", "priorityClassName", "preemptionPolicy"), ...),
             **dict.fromkeys(("nodeSelector", "affinity", "tolerations", "topologySpreadConstraints"), ...),
             **dict.fromkeys(("schedulingGates", "schedulingGroup", "resourceClaims", "resources", "overhead"), ...),
-            **dict.fromkeys(("hostNetwork", "hostUsers"), ...),
+            **dict.fromkeys(("hostNetwork", "hostUsers", "restartPolicy"), ...),
+            **dict.fromkeys(("activeDeadlineSeconds", "terminationGracePeriodSeconds"), ...),
             "containers": _CONTAINER,
             "initContainers": _CONTAINER,
             "ephemeralContainers": _SEEING,
@@ -140,13 +145,14 @@ KEPT: Final[Mapping[str, Tree]] = {
         },
         "status": {
             **dict.fromkeys(("phase", "nominatedNodeName", "startTime", "resources", "allocatedResources"), ...),
-            "conditions": dict.fromkeys(("type", "status", "reason", "message"), ...),
+            "conditions": dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), ...),
             "containerStatuses": _RESIZED,
             "initContainerStatuses": _RESIZED,
         },
     },
     ENDED_PODS: {"spec": {"schedulerName": ...}, "status": {"phase": ...}},
     PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
+    OPERATOR: dict.fromkeys(("takenAt", "nodeSelector", "settings"), ...),
 }
 """Name of a kind -> what is kept in addition to the metadata."""
 
@@ -158,7 +164,7 @@ def kept(kind: str, obj: Object) -> Object:
     pruned["metadata"]["annotations"] = {
         name: text
         for name, text in annotations.items()
-        if name.startswith(ANNOTATIONS) or name.endswith(names.VISIBLE_SUFFIX)
+        if name.startswith(ANNOTATIONS) or name.endswith(names.VISIBLE_SUFFIX) or name in words.TABLE.annotations
     }
     return dict(pruned)
 
@@ -217,7 +223,11 @@ async def _read(get_page: GetPage, source: Source, room: asyncio.Semaphore, obje
 
 
 class Snapshot:
-    """A state that a snapshot is loaded into; its clock stands still."""
+    """A state that a snapshot is loaded into; its clock stands still.
+
+    Attributes:
+        now: when the snapshot was taken, in seconds since 1970.
+    """
 
     def __init__(
         self,
@@ -229,16 +239,20 @@ class Snapshot:
         priorities: PriorityLimits = UNLIMITED,
         charges_foreign: bool = True,
         min_age: float = 0.0,
+        confined: bool = False,
     ) -> None:
         """Create an empty snapshot; pods younger than `min_age` seconds are not moved."""
+        self.now = time.time()
         self.cluster = Cluster(
             grace=grace,
+            confined=confined,
             fleet=Fleet(kinds=kinds),
             trusted_schedulers=trusted_schedulers,
             priorities=priorities,
             charges_foreign=charges_foreign,
             tenants=Tenants(kinds=kinds, min_age=min_age),
             clock=lambda: 0.0,
+            wall=lambda: self.now,
         )
         self.cluster.gangs.set_schedulers(schedulers)
         self._schedulers = schedulers
@@ -254,6 +268,7 @@ class Snapshot:
             PODS: self._put_pod,
             ENDED_PODS: sinks.ended_pods(self.cluster).put,
             PRIORITY_CLASSES: self.put_priority_class,
+            OPERATOR: self._put_operator,
         }
 
     def put(self, kind: str, obj: Object) -> None:
@@ -272,6 +287,13 @@ class Snapshot:
     def put_priority_class(self, obj: Object) -> None:
         """Add a PriorityClass."""
         self.priority_classes[obj["metadata"]["name"]] = obj
+
+    def _put_operator(self, obj: Object) -> None:
+        now = float(obj["takenAt"])
+        if not 0.0 <= now < endings.LATEST:
+            raise ValueError(f"takenAt: {now}")
+        self.now = now
+        self.cluster.confined = bool(obj["nodeSelector"])
 
     def _put_pod(self, pod: Object) -> None:
         if pod["spec"].get("nodeName"):

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -15,8 +16,10 @@ from berth_operator.core.advice.free_report import Left, by_model
 from berth_operator.core.advice.simulate import Simulation, simulate
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
@@ -163,6 +166,34 @@ def test_a_pod_that_would_clear_a_node_names_the_victims() -> None:
     assert "preemption" not in text_of(peaceful.result)
 
 
+def test_the_capacity_of_a_pod_that_preempts_others_is_kept_for_it() -> None:
+    of = fleet({"n": cards(2)})
+    of.charge(charge("low", grant(0, core=100, ratio=100), node="n"))
+    units = [waiting("high", TWO, priority=5), waiting("other", ONE)]
+    simulation = simulate(of, units, DEFAULT)
+    texts = texts_of(simulation)
+    assert texts["high"].endswith(" preemption: ns/low would be evicted from node n.")
+    assert not any(each.fits for each in simulation.outcomes)
+    assert [each.uid for each in simulation.evicted] == ["uid-low"]
+    assert not of.leaving
+    assert not of.nominees
+
+
+def test_a_node_reservation_is_kept_as_a_new_leader_keeps_it() -> None:
+    of = fleet({"n": cards(2)})
+    of.charge(charge("low", grant(0, core=100, ratio=100), node="n", ends=ending.UNKNOWN))
+    message = "0/1 nodes are available. reserved on n: 1 of 2 GPUs are free, the rest is held by pod low."
+    condition = {"last_message": message, "last_reason": UNSCHEDULABLE, "unschedulable_since": "2026-01-01T00:00:00Z"}
+    units = [waiting("large", TWO, created="1", **condition), waiting("small", ONE, created="2")]
+    policies = {names.SCHEDULER: Policy(reserve_after=60.0)}
+    start = datetime(2026, 1, 1, tzinfo=UTC).timestamp()
+    assert texts_of(simulate(of, units, policies, now=start + 30))["small"] == "n 1"
+    outcomes = simulate(of, units, policies, now=start + 60).outcomes
+    texts = {each.pod.name: each.result.message for each in outcomes if isinstance(each.result, Failure)}
+    assert texts["small"].endswith(" 1 node(s) would fit, but are reserved for pods that have waited longer.")
+    assert texts["large"].endswith(" reserved on n: 1 of 2 GPUs are free, the rest is held by pod low.")
+
+
 def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
     made = fleet({"node": cards(2)})
     for minor in (0, 1):
@@ -172,7 +203,7 @@ def test_pods_that_would_have_to_leave_for_a_gang_are_named() -> None:
     assert texts["m0"].endswith(" preemption: ns/low-0 on node, ns/low-1 on node would be evicted for all members.")
     # Three members would not fit even then.
     texts = texts_of(simulate(made, [gang(*(waiting(f"m{i}", ONE, priority=5) for i in range(3)))], DEFAULT))
-    assert "preemption" not in texts["m0"]
+    assert texts["m0"].endswith(" preemption: No preemption victims found for incoming preemptor.")
 
 
 def test_places_that_are_kept_for_a_gang_are_kept() -> None:
@@ -302,13 +333,15 @@ def test_the_fleet_is_left_as_it_was_and_every_result_is_a_decision(
     for each in before:
         change(of, each)
     uids, was = [f"uid-{name}" for name in gone], plain(of)
-    simulation = simulate(of, pods, DEFAULT, gone=uids)
+    # Without preemption, which keeps capacity that a decision alone would use.
+    peaceful = Policy(preemption=False)
+    simulation = simulate(of, pods, {names.SCHEDULER: peaceful}, gone=uids)
     assert plain(of) == was
     assert {each.pod.uid for each in simulation.outcomes} == {each.uid for each in pods}
     for uid in uids:
         of.release(uid)
     for simulated in simulation.outcomes:
-        outcome = decide(of, simulated.pod, Policy())
+        outcome = decide(of, simulated.pod, peaceful)
         if isinstance(outcome, Placement):
             assert outcome == simulated.result
             of.charge(outcome.charge)

@@ -1,10 +1,12 @@
 """The typical mix of pods."""
 
+import json
+
 import numpy as np
 import pytest
 
 from berth_api.request.model import ANY_MODEL, ModelConstraint
-from berth_operator.core.fleet.pods import workload
+from berth_operator.core.fleet.pods import workload, workload_document
 from berth_operator.core.fleet.pods.workload import Workload
 from tests.builders import CORE, GPU, MEMORY, NVIDIA, RATIO, asks
 
@@ -103,7 +105,7 @@ def test_the_kinds_of_large_pods_are_limited_to_those_with_most_demand() -> None
     made = mix(*[{"cpu": 64_000, NVIDIA: 8}] * 9)
     for number in range(2 * workload.MAX_COUNTED):
         made.see(asks({"cpu": number, NVIDIA: 2}))
-    assert len(made._large) == workload.MAX_COUNTED
+    assert len(made.counts.large) == workload.MAX_COUNTED
     assert len(large(made)) == workload.MAX_LARGE
     assert max(large(made), key=large(made).__getitem__) == (8, 64_000, ANY_MODEL)
 
@@ -122,3 +124,24 @@ def test_users_cannot_fill_the_mix_with_constraints() -> None:
         made.see(asks({NVIDIA: 1}, model=ModelConstraint(globs=(f"hostile-{number}",))))
     assert len(made.typical.constraints) <= workload.MAX_CONSTRAINTS
     assert T4 in made.typical.constraints
+
+
+def test_a_saved_mix_continues_exactly() -> None:
+    made = Workload()
+    models = (ANY_MODEL, T4, ModelConstraint(exact="H100", regex="H.*", globs=("a", "b"), excluded=("c",)))
+    for number in range(700):
+        asked = {NVIDIA: number % 5} if number % 3 else {GPU: number % 100}
+        made.see(asks({"cpu": 100 * (number % 37), **asked}, model=models[number % 3]))
+    again = workload_document.of_document(json.loads(json.dumps(workload_document.document(made))))
+    for _ in range(2):
+        assert workload_document.document(again) == workload_document.document(made)
+        assert again.typical.enough.tolist() == made.typical.enough.tolist()
+        for each in (made, again):
+            each.see(asks({"cpu": 7_000, NVIDIA: 2}, model=T4))
+            each.see(asks({"cpu": 300, GPU: 40}))
+
+
+def test_a_mix_before_any_pod_can_be_saved() -> None:
+    again = workload_document.of_document(workload_document.document(Workload()))
+    again.see(asks({"cpu": 1000, GPU: 100}))
+    assert again.typical.cpu_per_card == mix({"cpu": 1000, GPU: 100}).typical.cpu_per_card

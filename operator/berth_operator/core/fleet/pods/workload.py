@@ -88,23 +88,32 @@ class Typical:
         return self._starved.take(cpu // STEP + 1, mode="clip")
 
 
+@dataclass(slots=True, kw_only=True)
+class MixWeights:
+    """The weights of the pods that were counted."""
+
+    weight: float = 1.0
+    """Of the latest pod."""
+    total: float = 0.0
+    unseen: float = 0.0
+    """Weight of the pods that were seen after `Workload.typical` was computed."""
+    cpu: float = 0.0
+    by_cpu: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(STEPS))
+    """Steps of cpu per card -> weight of the cards."""
+    by_share: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(CARD))
+    """Hundredths of a card -> weight of the pods."""
+    demand: dict[ModelConstraint, float] = field(default_factory=dict)
+    large: dict[LargeKind, float] = field(default_factory=dict)
+    """Kind of pods with several cards -> weight of the cards."""
+
+
 class Workload:
     """What pods with GPUs request; later pods have more weight."""
 
-    def __init__(self) -> None:
-        self.typical = Typical()
-        self._weight = 1.0
-        self._total = 0.0
-        self._unseen = 0.0
-        """Weight of the pods that were seen after `typical` was computed."""
-        self._cpu = 0.0
-        self._by_cpu = np.zeros(STEPS)
-        """Steps of cpu per card -> weight of the cards."""
-        self._by_share = np.zeros(CARD)
-        """Hundredths of a card -> weight of the pods."""
-        self._demand: dict[ModelConstraint, float] = {}
-        self._large: dict[LargeKind, float] = {}
-        """Kind of pods with several cards -> weight of the cards."""
+    def __init__(self, typical: Typical | None = None, counts: MixWeights | None = None) -> None:
+        """Continue with the mix that was seen before, if any."""
+        self.typical = typical or Typical()
+        self.counts = counts or MixWeights()
 
     def see(self, request: PodRequest) -> None:
         """Count a pod; ignore pods without GPUs, and pods that request only GPU memory in bytes."""
@@ -112,56 +121,60 @@ class Workload:
         if not hundredths:
             return
         # Increasing the weight of later pods is the same as decreasing that of all earlier ones, without touching them.
-        self._weight *= _GROWTH
+        self.counts.weight *= _GROWTH
         self._count(hundredths, count, dict(request.resources).get(CPU, 0), request.model)
-        if self._unseen * FRESH >= self._total:
+        if self.counts.unseen * FRESH >= self.counts.total:
             self._draw_up()
 
     def _count(self, hundredths: int, count: int, cpu: int, model: ModelConstraint) -> None:
-        cards = self._weight * hundredths * count
-        self._total += self._weight
-        self._unseen += self._weight
-        self._cpu += self._weight * cpu
-        self._by_cpu[min(-(-cpu // (count * STEP)), STEPS - 1)] += cards
-        self._demand[model] = self._demand.get(model, 0.0) + cards
-        if len(self._demand) > MAX_CONSTRAINTS:
-            del self._demand[min(self._demand, key=self._demand.__getitem__)]
+        counts = self.counts
+        cards = counts.weight * hundredths * count
+        counts.total += counts.weight
+        counts.unseen += counts.weight
+        counts.cpu += counts.weight * cpu
+        counts.by_cpu[min(-(-cpu // (count * STEP)), STEPS - 1)] += cards
+        counts.demand[model] = counts.demand.get(model, 0.0) + cards
+        if len(counts.demand) > MAX_CONSTRAINTS:
+            del counts.demand[min(counts.demand, key=counts.demand.__getitem__)]
         if hundredths < CARD:
-            self._by_share[hundredths] += self._weight
+            counts.by_share[hundredths] += counts.weight
         if count > 1:
             self._count_large(LargeKind(cards=count, cpu=cpu, model=model), cards)
 
     def _count_large(self, kind: LargeKind, cards: float) -> None:
-        if kind not in self._large and len(self._large) >= MAX_COUNTED:
-            del self._large[min(self._large, key=self._large.__getitem__)]
-        self._large[kind] = self._large.get(kind, 0.0) + cards
+        large = self.counts.large
+        if kind not in large and len(large) >= MAX_COUNTED:
+            del large[min(large, key=large.__getitem__)]
+        large[kind] = large.get(kind, 0.0) + cards
 
     def _draw_up(self) -> None:
-        if self._weight > _RESCALE:
+        if self.counts.weight > _RESCALE:
             self._rescale()
-        cards, shares = sum(self._demand.values()), self._by_share.sum()
-        large = sorted(self._large, key=self._large.__getitem__, reverse=True)[:MAX_LARGE]
-        large_cards = np.array([self._large[kind] for kind in large])
-        self._unseen = 0.0
+        counts = self.counts
+        cards, shares = sum(counts.demand.values()), counts.by_share.sum()
+        large = sorted(counts.large, key=counts.large.__getitem__, reverse=True)[:MAX_LARGE]
+        large_cards = np.array([counts.large[kind] for kind in large])
+        counts.unseen = 0.0
         self.typical = Typical(
-            cpu_per_card=CARD * self._cpu / cards,
-            common=tuple(np.flatnonzero(self._by_share >= COMMON * shares).tolist()) if shares else (),
-            constraints=tuple(self._demand),
-            demand=np.array(tuple(self._demand.values())) / cards,
-            enough=np.cumsum(self._by_cpu) / self._by_cpu.sum(),
+            cpu_per_card=CARD * counts.cpu / cards,
+            common=tuple(np.flatnonzero(counts.by_share >= COMMON * shares).tolist()) if shares else (),
+            constraints=tuple(counts.demand),
+            demand=np.array(tuple(counts.demand.values())) / cards,
+            enough=np.cumsum(counts.by_cpu) / counts.by_cpu.sum(),
             large=tuple(large),
             large_demand=large_cards / large_cards.sum() if large else large_cards,
         )
 
     def _rescale(self) -> None:
         """Scale the weights down to keep the numbers small, and drop constraints and kinds with negligible weight."""
-        self._total /= self._weight
-        self._cpu /= self._weight
-        self._by_cpu /= self._weight
-        self._by_share /= self._weight
-        self._demand = _faded(self._demand, self._weight)
-        self._large = _faded(self._large, self._weight)
-        self._weight = 1.0
+        counts = self.counts
+        counts.total /= counts.weight
+        counts.cpu /= counts.weight
+        counts.by_cpu /= counts.weight
+        counts.by_share /= counts.weight
+        counts.demand = _faded(counts.demand, counts.weight)
+        counts.large = _faded(counts.large, counts.weight)
+        counts.weight = 1.0
 
 
 def _faded(weights: Mapping[T, float], scale: float) -> dict[T, float]:

@@ -1,0 +1,167 @@
+"""The queue of a simulation, and the capacity that it keeps for pods, as `state.cache` does it for an operator."""
+
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import replace
+
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue import waking
+from berth_operator.core.queue.queue import Queue
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
+
+Unit = PendingPod | Gang
+
+
+class SimulatedQueue:
+    """The units that wait, as they are now: with their nominations, and gangs without the members that are placed."""
+
+    def __init__(self, fleet: Fleet, units: Iterable[Unit]) -> None:
+        self._fleet = fleet
+        self._queue: Queue[Unit] = Queue()
+        self._units: dict[str, Unit] = {each.uid: each for each in units}
+        """UID of a pod or key of a gang -> unit."""
+        self._unit_of = {pod.uid: unit.uid for unit in self._units.values() for pod in pods_of(unit)}
+        """UID of a pod -> UID of its unit."""
+        self.in_flight: set[str] = set()
+        """UIDs of the pods that were placed and whose Bindings are not confirmed yet."""
+
+    def start(self) -> None:
+        """Make all units active."""
+        for unit in self._units.values():
+            self._queue.put(unit)
+
+    def put(self, unit: Unit) -> None:
+        """Make a unit active if it has changed."""
+        self._queue.put(unit)
+
+    def pop(self) -> Unit | None:
+        """Return the next unit to decide; None if there is none."""
+        return self._queue.pop(0.0)
+
+    def classes(self) -> list[Hashable]:
+        """Return the keys of the parked classes, the longest parked first."""
+        return [each.unit.class_key for each in self._queue.parked()]
+
+    def review(self, class_key: Hashable) -> None:
+        """Make the units of a class active, whatever they wait for."""
+        self._queue.wake_class(class_key)
+
+    def confirm(self) -> None:
+        """Confirm all Bindings, and wake the units that could not preempt because of them."""
+        self.in_flight.clear()
+        self._queue.wake(Change.BOUND)
+
+    def parked_failure(self, unit: Unit) -> Failure | None:
+        """Return the failure with which the unit's class is parked; None if it is not."""
+        return self._queue.parked_failure(unit)
+
+    def park(self, unit: Unit, failure: Failure) -> None:
+        """Park a unit until a change may help."""
+        self._queue.park(unit, failure)
+
+    # --- nominations ------------------------------------------------------------------------------------------
+
+    def pods(self) -> list[PendingPod]:
+        """Return the pods that wait."""
+        return [pod for unit in self._units.values() for pod in pods_of(unit)]
+
+    def unit(self, uid: str) -> Unit:
+        """Return a unit as it is now."""
+        return self._units[uid]
+
+    def unit_of(self, uid: str) -> str:
+        """Return the UID of the unit that a pod belongs to."""
+        return self._unit_of[uid]
+
+    def nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
+        """Keep a node's capacity for a pod; return the pod with this nomination."""
+        self._fleet.nominate(nominee)
+        return self._replaced(pod, nominated_node=nominee.node)
+
+    def reserve(self, pod: PendingPod, nominee: Charge) -> PendingPod:
+        """Reserve a node's capacity for a pod; return the pod with this node reservation."""
+        before = self._fleet.withdraw(pod.uid)
+        self._fleet.nominate(nominee)
+        if before is not None and (before.node, before.grants) != (nominee.node, nominee.grants):
+            waking.pod_left(self._fleet, self._queue, before)
+        return self._replaced(pod, reserved_node=nominee.node)
+
+    def withdraw(self, pod: PendingPod) -> PendingPod:
+        """Withdraw what is kept for a pod; return the pod without it."""
+        if (nominee := self._fleet.withdraw(pod.uid)) is not None:
+            waking.pod_left(self._fleet, self._queue, nominee)
+        return self._replaced(pod)
+
+    def nominees(self, uid: str) -> list[Charge]:
+        """Return what is kept for the pods of a unit."""
+        return [each for each in self._fleet.nominees.values() if self._unit_of[each.uid] == uid]
+
+    def withdraw_unit(self, uid: str) -> None:
+        """Withdraw what is kept for all pods of a unit, and make the unit active."""
+        waiting = {each.uid: each for each in pods_of(self._units[uid])}
+        for nominee in self.nominees(uid):
+            self.withdraw(waiting[nominee.uid])
+        self._queue.put(self._units[uid])
+
+    def displace(self, node: str, priority: int) -> None:
+        """Withdraw what is kept on a node for pods of lower priority, and make those pods active."""
+        for nominee in [each for each in self._fleet.nominees.values() if each.node == node]:
+            if nominee.priority < priority and nominee.uid in self._fleet.nominees:
+                self.withdraw_unit(self.unit_of(nominee.uid))
+
+    def _replaced(self, pod: PendingPod, *, nominated_node: str = "", reserved_node: str = "") -> PendingPod:
+        new, unit = (
+            replace(pod, nominated_node=nominated_node, reserved_node=reserved_node),
+            self._units[self._unit_of[pod.uid]],
+        )
+        if isinstance(unit, Gang):
+            members = tuple(new if each.uid == pod.uid else each for each in unit.members)
+            version = unit.version + (new.class_key != pod.class_key)
+            self._units[unit.uid] = replace(unit, members=members, version=version)
+        else:
+            self._units[pod.uid] = new
+        return new
+
+    # --- placements -------------------------------------------------------------------------------------------
+
+    def placed(self, unit: Unit, placements: Sequence[Placement]) -> None:
+        """Charge placements, wake the units that they may help, and leave the unit's other members in the queue."""
+        self._queue.remove(unit.uid)
+        for placement in placements:
+            self._place(placement)
+        if isinstance(unit, Gang) and (rest := _rest(unit, placements)).members:
+            self._units[unit.uid] = rest
+            self._queue.put(rest)
+        else:
+            del self._units[unit.uid]
+
+    def _place(self, placement: Placement) -> None:
+        charge = placement.charge
+        nominee = self._fleet.withdraw(charge.uid)
+        self._fleet.charge(charge)
+        self.in_flight.add(charge.uid)
+        if nominee is not None and (nominee.node, nominee.grants) != (charge.node, charge.grants):
+            # Even on the nominated node it may take other cards than were kept for it.
+            waking.pod_left(self._fleet, self._queue, nominee)
+        waking.pod_assigned(self._fleet, self._queue, charge)
+
+
+def _rest(gang: Gang, placements: Sequence[Placement]) -> Gang:
+    """Return the gang of the remaining members once some are placed."""
+    placed = {each.pod.uid for each in placements}
+    members = tuple(each for each in gang.members if each.uid not in placed)
+    # A gang with a PodGroup is as old as that.
+    created = gang.created if gang.membership.minimum is None else min((each.created for each in members), default="")
+    return replace(
+        gang,
+        members=members,
+        placed=gang.placed + len(placements),
+        nodes=(*gang.nodes, *(each.node for each in placements)),
+        held=(*gang.held, *(each.pod.uid for each in placements)),
+        created=created,
+        arrived=min((each.arrived for each in members), default=gang.arrived),
+        version=gang.version + 1,
+    )

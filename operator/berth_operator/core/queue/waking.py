@@ -1,0 +1,51 @@
+"""Wake parked units after an event: which of them it may help, on the Fleet as it is after the event."""
+
+from collections.abc import Iterable
+
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.preemption import WithoutLowerPriority
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.queue.queue import NOT_CONCERNED, Queue
+from berth_operator.core.queue.queueing_hints import EventHint
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
+
+Unit = PendingPod | Gang
+
+
+def happened(fleet: Fleet, queue: Queue[Unit], event: ClusterEvent) -> None:
+    """Wake the units that an event may help."""
+    if not queue.awaits(event.change):
+        return
+    # Without the node's nominees: their kept capacity must not hide the event from them or from higher priorities.
+    with fleet.without(_nominees(fleet, event.node)):
+        queue.wake(event.change, EventHint(fleet, event))
+
+
+def pod_assigned(fleet: Fleet, queue: Queue[Unit], charge: Charge) -> None:
+    """Wake the units that wait for an assigned pod, such as those with pod affinity."""
+    happened(fleet, queue, ClusterEvent(change=Change.POD_ASSIGNED, node=charge.node, after=charge))
+
+
+def pod_left(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
+    """Wake the units that may fit, or may preempt others, after a pod has left; return whether one may preempt."""
+    change = Change.POD_DELETED | Change.CAPACITY_FREED
+    # The volumes that its decision chose are free again.
+    change = change | Change.VOLUME if gone.volumes else change
+    happened(fleet, queue, ClusterEvent(change=change, node=gone.node, before=gone))
+    if not queue.awaits(Change.EVICTABLE) or gone.node not in fleet.rows:
+        return False
+    with fleet.without(_nominees(fleet, gone.node)):
+        without_lower_priority = WithoutLowerPriority(fleet, gone.node)
+        return queue.wake(
+            Change.EVICTABLE,
+            lambda parked: (
+                None if without_lower_priority.may_take(parked.unit, gone, parked.failure.filters) else NOT_CONCERNED
+            ),
+        )
+
+
+def _nominees(fleet: Fleet, node: str) -> Iterable[Charge]:
+    return [nominee for nominee in fleet.nominees.values() if nominee.node == node]
