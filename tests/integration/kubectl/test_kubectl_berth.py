@@ -476,9 +476,9 @@ def test_workloads_of_the_live_cluster_are_answered_with_the_users_rights(desk: 
     status, out, err = desk.run("migrate -n team")
     assert (status, err) == (0, "")
     assert "the cluster: Pod team/half: unchanged: 1 card of 50 % of the memory and 50 % of the cores" in out
-    status, out, err = desk.run("migrate -n team --as=nobody")
+    status, out, err = desk.run("migrate -n team --as=john")
     assert status == 2
-    assert 'not readable: pods is forbidden: User "nobody" cannot list resource "pods"' in err
+    assert 'not readable: pods is forbidden: User "john" cannot list resource "pods"' in err
 
 
 # --- the doctor, at last: it breaks the cluster -----------------------------------------------------------------
