@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from reference import commands, definitions, metrics, names, settings, words
+from reference import commands, definitions, metrics, migrating, names, settings, words
 
 PAGES: Final = {
     "commands.md": commands.text,
@@ -14,6 +14,7 @@ PAGES: Final = {
     "objects.md": definitions.text,
     "settings.md": settings.text,
     "words.md": words.text,
+    **migrating.PAGES,
 }
 
 

@@ -24,7 +24,7 @@ def text() -> str:
         section(
             "berth-operator",
             "Commands about a cluster: [simulation and advice](../simulation.md), "
-            "[defragmentation](../defragmentation.md), definitions.",
+            "[defragmentation](../defragmentation.md), [migration](../migrate.md), definitions.",
             *(_command(f"berth-operator {name}", parser) for name, parser in _of_operator().items()),
         ),
     )

@@ -35,8 +35,13 @@ def text() -> str:
         "unless the row says otherwise; Berth's own are [totals](../protocol.md#requests). What cannot be honoured is "
         "refused with the answer in the last column; what has no effect says what has. A unit with a `*` can be set by "
         "`--memory-units`.",
-        *(section(name, table(("word", "where", "means", "becomes"), _rows(name))) for name in systems),
+        *(section(name, of_system(name)) for name in systems),
     )
+
+
+def of_system(name: str) -> str:
+    """Return the table of a system."""
+    return table(("word", "where", "means", "becomes"), _rows(name))
 
 
 def _rows(name: str) -> Iterator[tuple[str, str, str, str]]:

@@ -18,6 +18,7 @@ VERBS: Final = {
     "who": "show which pods hold devices: by pod, namespace, owner, node or card",
     "simulate": "show whether and where the pods of a workload would fit, and what would be left",
     "advise": "show which few pods to move so that a pod fits",
+    "migrate": "write other systems' manifests in Berth's words, and show how to move a cluster",
     "dashboard": "show nodes, queue, holders and health in the browser, live",
     "doctor": "look for what is wrong with the installation, and show what to type",
     "completion": "install completion of verbs, flags and names",
@@ -104,7 +105,10 @@ def parser(verb: str) -> Parser:
     )
     command.configure(own)
     passed = own.add_argument_group("flags of kubectl")
+    own_flags = own.flags()
     for flag, value, text in FLAGS:
+        if flag in own_flags:
+            continue  # the command gives it a meaning without a value, too
         action = "append" if flag == "--as-group" else "store"
         names = ("-s", flag) if flag == "--server" else (flag,)
         passed.add_argument(*names, metavar=value, help=text, action=action)
@@ -144,7 +148,7 @@ def _passed_on(options: argparse.Namespace) -> list[str]:
     for flag, _, _ in FLAGS:
         value = getattr(options, flag[2:].replace("-", "_"))
         values = value if isinstance(value, list) else [value]
-        passed += [f"{flag}={each}" for each in values if each is not None]
+        passed += [f"{flag}={each}" for each in values if each]
     return [*passed, *(["--insecure-skip-tls-verify"] if options.insecure_skip_tls_verify else [])]
 
 

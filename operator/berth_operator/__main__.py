@@ -9,7 +9,7 @@ import sys
 from typing import Final
 
 NAME: Final = "berth-operator"
-COMMANDS: Final = ("advise", "defragment", "simulate", "snapshot")
+COMMANDS: Final = ("advise", "defragment", "migrate", "simulate", "snapshot")
 """The commands for users (`berth_operator.commands`)."""
 WEBHOOK: Final = "webhook"
 API: Final = "api"

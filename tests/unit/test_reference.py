@@ -17,7 +17,9 @@ def test_a_page_is_up_to_date(page: str) -> None:
 
 
 def test_no_other_page_is_in_the_folder() -> None:
-    assert {file.name for file in FOLDER.iterdir()} == PAGES.keys()
+    folders = {(FOLDER / page).resolve().parent for page in PAGES}
+    written = {(FOLDER / page).resolve() for page in PAGES}
+    assert {file for folder in folders for file in folder.iterdir()} == written
 
 
 def test_a_name_without_a_row_is_found() -> None:

@@ -14,7 +14,7 @@ from berth_api.words import cards, constraints, gangs, plain
 from berth_api.words.cards import DEFAULT_UNITS, KINDS, Units
 from berth_api.words.constraints import Metadata
 from berth_api.words.systems import TABLE
-from berth_api.words.table import AMOUNTS, GANGS, Choice, Role, Row, System, Table, Word, WordPlace
+from berth_api.words.table import AMOUNTS, GANGS, Choice, PodGroupKind, Role, Row, System, Table, Word, WordPlace
 
 __all__ = [
     "AMOUNTS",
@@ -24,6 +24,7 @@ __all__ = [
     "READ_ANNOTATIONS",
     "TABLE",
     "Choice",
+    "PodGroupKind",
     "Reading",
     "Role",
     "Row",
@@ -36,6 +37,7 @@ __all__ = [
     "checked_units",
     "gang",
     "is_used",
+    "of_group",
     "plain",
     "read",
     "read_units",
@@ -126,6 +128,23 @@ def gang(annotations: Strings, labels: Strings) -> tuple[Strings, Strings]:
     metadata = Metadata(dict(annotations), dict(labels))
     gangs.replace_all(metadata)
     return metadata.annotations, metadata.labels
+
+
+def of_group(annotations: Strings, labels: Strings) -> Reading:
+    """Return the annotations and labels of a PodGroup in Berth's words.
+
+    Raises:
+        RequestError: a value is not allowed, or Berth cannot honour a word.
+    """
+    metadata = Metadata(dict(annotations), dict(labels))
+    constraints.replace_all(metadata)
+    return Reading(
+        spec={},
+        annotations=metadata.annotations,
+        labels=metadata.labels,
+        words=tuple(metadata.read),
+        notes=tuple(metadata.notes),
+    )
 
 
 def read_units(text: str) -> dict[str, int]:

@@ -6,7 +6,7 @@ What is not here is not read. `Word.means` goes into documents, `Word.answer` an
 from typing import Final
 
 from berth_api import names
-from berth_api.words.table import GIB, MIB, Choice, Role, System, Table, Word, WordPlace
+from berth_api.words.table import GIB, MIB, Choice, PodGroupKind, Role, System, Table, Word, WordPlace
 
 _SHARED: Final = f"{names.PREFIX}{names.GPU_SHARED}"
 _ISOLATION: Final = names.ISOLATION
@@ -28,6 +28,24 @@ _GROUP_OBJECT: Final = (
     "spec.minMember"
 )
 _LIMIT: Final = "Berth has one amount, which is kept free and is the limit: write it as the request"
+
+
+_COUNTED_PARTS: Final = (
+    "`nvidia.com/gpu` in a Node's capacity counts parts of cards there, and cards with Berth: requested next to none "
+    "of these words, it is whole cards"
+)
+_EACH_CARD: Final = (
+    "amounts are those of each card; Berth's own are totals of all cards of the container, so `migrate` multiplies them"
+)
+_LIMITS: Final = (
+    "containers are limited to their parts of cards only with the component hami-core, in pods with its label"
+)
+_NO_QUEUES: Final = "queues have no effect: for quotas use a ResourceQuota or Kueue"
+_NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"
+_PREEMPTS: Final = "Berth preempts by priority alone: give the pod a PriorityClass"
+_PRIORITY: Final = "the priority is that of the pods: write spec.priorityClassName in their template"
+_TOPOLOGY_KEYS: Final = "members are placed close together by the profile's gang.topologyKeys"
+_BACKOFF: Final = "pods that wait are tried again when what they lack may have changed"
 
 
 def _annotation(name: str, role: Role, means: str, **more: object) -> Word:
@@ -57,6 +75,15 @@ _MODES: Final = {
 
 HAMI: Final = System(
     name="HAMi",
+    page="hami",
+    images=("projecthami/",),
+    opt_out="hami.io/webhook=ignore",
+    differs=(
+        _EACH_CARD,
+        _COUNTED_PARTS,
+        _LIMITS,
+        "the policies for nodes and cards belong to a profile of the scheduler name, not to a pod",
+    ),
     schedulers=("hami-scheduler",),
     words=(
         Word(
@@ -156,7 +183,30 @@ HAMI: Final = System(
 
 KAI: Final = System(
     name="KAI, Run:ai",
+    page="kai",
     schedulers=("kai-scheduler", "runai-scheduler"),
+    images=("kai-scheduler/", "runai/", "run-ai"),
+    differs=(
+        "annotations request there for a container of the pod; with Berth the limits of a container do",
+        "a fraction must be in hundredths of a card",
+        _NO_QUEUES,
+        _LIMITS,
+    ),
+    pod_groups=(
+        PodGroupKind(
+            group="scheduling.run.ai",
+            version="v2alpha2",
+            lost={
+                "queue": _QUEUE,
+                "subGroups": _NO_SUBGROUPS,
+                "topologyConstraint": _TOPOLOGY_KEYS,
+                "priorityClassName": _PRIORITY,
+                "preemptibility": _PREEMPTS,
+                "markUnschedulable": "pods that wait have the condition PodScheduled with the reason",
+                "schedulingBackoff": _BACKOFF,
+            },
+        ),
+    ),
     needs_memory=True,
     words=(
         _annotation("gpu-fraction", Role.FRACTION, "part of each card's memory, such as 0.5"),
@@ -188,7 +238,7 @@ KAI: Final = System(
             "kai.scheduler/subgroup-name",
             Role.NO_EFFECT,
             "a part of the group",
-            answer=("Berth counts all members of a group: no part of it has a minimum of its own"),
+            answer=_NO_SUBGROUPS,
         ),
         _label("kai.scheduler/queue", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
         _label("runai/queue", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
@@ -217,8 +267,29 @@ _VOLCANO_SCHEDULERS: Final = ("volcano",)
 
 VOLCANO: Final = System(
     name="Volcano",
+    page="volcano",
     schedulers=_VOLCANO_SCHEDULERS,
+    images=("volcanosh/", "volcano-vgpu-device-plugin"),
+    differs=(
+        _EACH_CARD,
+        "Jobs of `batch.volcano.sh` are not read: use a Job of `batch/v1` for each task, and one PodGroup",
+        _NO_QUEUES,
+        _LIMITS,
+    ),
     cards=0,
+    pod_groups=(
+        PodGroupKind(
+            group="scheduling.volcano.sh",
+            version="v1beta1",
+            lost={
+                "queue": _QUEUE,
+                "minTaskMember": _NO_SUBGROUPS,
+                "subGroupPolicy": _NO_SUBGROUPS,
+                "networkTopology": _TOPOLOGY_KEYS,
+                "priorityClassName": _PRIORITY,
+            },
+        ),
+    ),
     words=(
         Word(name="volcano.sh/vgpu-number", role=Role.CARDS, means="number of cards"),
         Word(name="volcano.sh/vgpu-memory", role=Role.MEMORY, means="MiB of each card", unit=MIB, is_set=True),
@@ -251,7 +322,7 @@ VOLCANO: Final = System(
             "volcano.sh/preemptable",
             Role.NO_EFFECT,
             "whether others may preempt the pod",
-            answer="Berth preempts by priority alone: give the pod a PriorityClass",
+            answer=_PREEMPTS,
         ),
     ),
 )
@@ -274,6 +345,9 @@ _GANG: Final = "gang.scheduling.koordinator.sh/"
 KOORDINATOR: Final = System(
     name="Koordinator",
     schedulers=("koord-scheduler",),
+    images=("koordinator-sh/",),
+    drain=False,
+    pod_groups=(PodGroupKind(group="scheduling.sigs.k8s.io", version="v1alpha1"),),
     words=(
         _annotation(f"{_GANG}name", Role.GROUP, "the pod's group"),
         _annotation(f"{_GANG}min-available", Role.MIN_MEMBER, "how many members the group needs"),
@@ -357,6 +431,13 @@ KOORDINATOR: Final = System(
 
 ALIYUN: Final = System(
     name="Aliyun",
+    page="aliyun",
+    images=("gpushare-device-plugin", "k8s-gpushare", "gpushare-scheduler-extender"),
+    differs=(
+        "memory and cores are those of all cards together, as Berth's are",
+        "the device plugin's flag for the unit of memory is `--memory-units` with Berth; without it a unit is 1 GiB",
+        _LIMITS,
+    ),
     total=True,
     needs_memory=True,
     words=(
@@ -369,6 +450,12 @@ ALIYUN: Final = System(
 
 TENCENT: Final = System(
     name="Tencent",
+    page="tencent",
+    images=("gpu-manager", "gpu-admission"),
+    differs=(
+        "from 100 hundredths on whole cards are requested, and the amount of memory has no effect",
+        _LIMITS,
+    ),
     needs_memory=True,
     words=(
         Word(

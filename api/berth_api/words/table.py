@@ -124,10 +124,33 @@ class Word:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PodGroupKind:
+    """Another system's kind of PodGroup, which becomes Berth's: it keeps what `PodGroupSpec` has."""
+
+    group: str
+    """Its API group."""
+    version: str
+    lost: Mapping[str, str] = field(default_factory=dict)
+    """Field of the spec that has no effect -> what has."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class System:
     """A system, and the words that belong together: those of one request come from one row of these."""
 
     name: str
+    page: str = ""
+    """Name of the page about migrating from it; the first of several rows of a system has it."""
+    images: tuple[str, ...] = ()
+    """Parts of the names of images by which its programs are known in a cluster."""
+    differs: tuple[str, ...] = ()
+    """What else is different with Berth, a sentence each, for documents."""
+    opt_out: str = ""
+    """The label by which a namespace is left alone by its webhook."""
+    drain: bool = True
+    """Whether its pods on a node must end before Berth can allocate there: their cards are recorded nowhere that
+    Berth reads."""
+    pod_groups: tuple[PodGroupKind, ...] = ()
     schedulers: tuple[str, ...] = ()
     """The `schedulerName` that its manifests have."""
     cards: int = 1

@@ -1,8 +1,9 @@
-"""`berth-operator simulate`, `advise`, `snapshot` and `defragment`: commands for users.
+"""`berth-operator simulate`, `advise`, `snapshot`, `migrate` and `defragment`: commands for users.
 
 Only `defragment` writes: it nominates a node for a pod, and the operator does the rest.
 
-Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or cannot be read.
+Exit status: 0 if all pods fit, 1 if some do not, 2 if an input is invalid or cannot be read. `migrate` ends with 0 if
+nothing is lost, 1 if something is lost or impossible, 2 if something could not be read.
 """
 
 import argparse
@@ -12,6 +13,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
+from http import HTTPStatus
 from pathlib import Path
 from typing import Final, NoReturn
 
@@ -21,12 +23,14 @@ import structlog
 from berth_api.plugins import PluginError
 from berth_base import start
 from berth_client.credentials import CredentialsError
-from berth_client.errors import CallError
+from berth_client.errors import ApiError, CallError
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
 from berth_operator.commands import defragmenting, effective, preparing, reports, snapshots, tables
 from berth_operator.commands.effective import Given, Served
 from berth_operator.commands.errors import InputError
+from berth_operator.commands.migrate import live, running
+from berth_operator.commands.migrate.live import ListedKind, Lists, UnreadList
 from berth_operator.commands.planning import Planner
 from berth_operator.commands.preparing import Inputs, Origin
 from berth_operator.core.decision.cycle import Failure
@@ -91,6 +95,25 @@ def _snapshot(options: argparse.Namespace) -> int:
     lines = asyncio.run(_lines(options))
     sys.stdout.buffer.writelines([snapshots.head(), *lines])
     return ALL_FIT
+
+
+def _migrate(options: argparse.Namespace) -> int:
+    def read(kinds: Sequence[ListedKind]) -> Lists:
+        return live.read(lambda paths: asyncio.run(_listed(options, paths)), kinds, options.namespace)
+
+    return running.run(options, read)
+
+
+async def _listed(options: argparse.Namespace, paths: Sequence[str]) -> list[live.Object | UnreadList]:
+    """Return the answer to each path, or why there is none."""
+    answers: list[live.Object | UnreadList] = []
+    async with _client(options) as client:
+        for path in paths:
+            try:
+                answers.append(await client.get(path, {}))
+            except ApiError as error:
+                answers.append(UnreadList(why=error.message, missing=error.status == HTTPStatus.NOT_FOUND))
+    return answers
 
 
 async def _lines(options: argparse.Namespace) -> list[bytes]:
@@ -186,13 +209,14 @@ def parser() -> argparse.ArgumentParser:
         description="Commands about a cluster; docs/simulation.md and docs/defragmentation.md explain them.",
     )
     commands = parser.add_subparsers(dest="command", required=True)
-    live = _Parser(add_help=False)
-    live.add_argument(
+    cluster = _Parser(add_help=False)
+    cluster.add_argument(
         "--kubeconfig", type=Path, help="like kubectl's; by default $KUBECONFIG, ~/.kube/config or this pod's"
     )
-    live.add_argument("--node-selector", help="label selector of the nodes to use, like the operator's")
-    live.add_argument("--agent-namespace", help="namespace of the agents' Leases, like the operator's")
-    asking = _Parser(add_help=False, parents=[live])
+    scheduling = _Parser(add_help=False, parents=[cluster])
+    scheduling.add_argument("--node-selector", help="label selector of the nodes to use, like the operator's")
+    scheduling.add_argument("--agent-namespace", help="namespace of the agents' Leases, like the operator's")
+    asking = _Parser(add_help=False, parents=[scheduling])
     asking.add_argument("--snapshot", type=Path, help="a file that `snapshot` wrote, instead of the live cluster")
     asking.add_argument("--config", type=Path, help="BerthSchedulerConfiguration file; by default the operator's")
     asking.add_argument(
@@ -238,7 +262,20 @@ def parser() -> argparse.ArgumentParser:
     move.add_argument("--timeout", type=float, default=600.0, help="seconds to wait until the pod is bound")
     move.set_defaults(answer=_defragment)
 
-    take = commands.add_parser("snapshot", parents=[live], help="write what scheduling reads, as JSON lines")
+    migrate = commands.add_parser(
+        "migrate",
+        parents=[cluster],
+        help="write other systems' manifests in Berth's words, and show how to move a cluster",
+    )
+    running.configure(migrate)
+    migrate.add_argument("-n", "--namespace", default="", help="of the live cluster; by default all")
+    migrate.add_argument(
+        "--cluster", dest="takeover", action="store_true", help="show how to move the live cluster, node by node"
+    )
+    migrate.add_argument("--memory-units", help="the unit of memory in other systems' resources, like the operator's")
+    migrate.set_defaults(answer=_migrate)
+
+    take = commands.add_parser("snapshot", parents=[scheduling], help="write what scheduling reads, as JSON lines")
     take.set_defaults(answer=_snapshot)
     return parser
 

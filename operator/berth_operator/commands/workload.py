@@ -235,6 +235,18 @@ def read(text: str, name: str) -> WorkloadFile:
     return workload
 
 
+def check_template(body: Any) -> None:
+    """Check that a value has the form of a pod or of the template of one.
+
+    Raises:
+        InputError: it has not; the message names the field.
+    """
+    try:
+        _Template.model_validate(body)
+    except ValidationError as error:
+        raise InputError("; ".join(messages(error))) from error
+
+
 def _take(document: Document, to: WorkloadFile) -> None:
     kind = document.kind
     if kind in _MAKERS:

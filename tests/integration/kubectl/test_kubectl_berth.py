@@ -7,6 +7,7 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import stat
@@ -19,6 +20,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api import words
 from berth_kubectl.transport import kubectl, proxy
 from devcluster import Cluster, waiting
 from devcluster.additions import installation
@@ -396,6 +398,87 @@ def test_the_dashboard_shows_what_its_user_may_read(desk: Desk, tmp_path: Path) 
         status, diagnosis = client.json("/api/doctor")
         assert (status, diagnosis["findings"], diagnosis["checked"], len(diagnosis["notChecked"])) == (200, [], [], 13)
         assert 'User "jane" cannot list resource' in diagnosis["notChecked"][0]["reason"]
+
+
+# --- a cluster of another system --------------------------------------------------------------------------------
+
+PLUGIN = {
+    "metadata": {"name": "plugin"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "plugin"}},
+        "template": {
+            "metadata": {"labels": {"app": "plugin"}},
+            "spec": {
+                "tolerations": [{"operator": "Exists"}],
+                "containers": [{"name": "c", "image": f"docker.io/{words.TABLE.systems[0].images[0]}plugin:1"}],
+            },
+        },
+    },
+}
+SHARES = {
+    "metadata": {"name": "shares"},
+    "spec": {
+        "selector": {"matchLabels": {"app": "shares"}},
+        "template": {
+            "metadata": {"labels": {"app": "shares"}},
+            "spec": {
+                "nodeName": "node-2",
+                "schedulerName": words.TABLE.systems[0].schedulers[0],
+                "containers": [
+                    {"name": "c", "image": "i", "resources": {"limits": {"nvidia.com/gpumem": "1000"}}},
+                ],
+            },
+        },
+    },
+}
+
+
+def _on(desk: Desk, app: str) -> set[str]:
+    pods = desk.api.get("/api/v1/namespaces/team/pods", labelSelector=f"app={app}")["items"]
+    return {pod["spec"].get("nodeName") or "" for pod in pods if not pod["metadata"].get("deletionTimestamp")}
+
+
+def _type(desk: Desk, steps: list[Any], node: str) -> None:
+    """Run the commands of a plan but those of this program and that into a file."""
+    for command in (command for step in steps for command in step["commands"]):
+        if not command.startswith("kubectl berth") and ">" not in command:
+            desk.cluster.kubectl(*shlex.split(command.replace("NODE", node))[1:])
+
+
+def test_a_node_of_another_system_is_moved_and_given_back_as_the_plan_says(desk: Desk) -> None:
+    desk.api.post("/apis/apps/v1/namespaces/team/daemonsets", PLUGIN)
+    desk.api.post("/apis/apps/v1/namespaces/team/deployments", SHARES)
+    desk.wait(lambda: _on(desk, "plugin") == set(NODES) and _on(desk, "shares") == {"node-2"})
+    name = words.TABLE.systems[0].name
+    status, out, _ = desk.run("migrate --cluster=")
+    assert status == 0
+    assert f"  {name}: 1 pods" in out
+    assert "    DaemonSet team/plugin (docker.io/" in out
+    plan = desk.json("migrate --cluster=")
+    [node] = [each for each in plan["nodes"] if each["name"] == "node-2"]
+    assert [pod.startswith("team/shares-") for pod in node["holders"][name]] == [True]
+    [pod] = node["holders"][name]
+    _type(desk, plan["before"], "")
+    _type(desk, node["steps"], "node-2")
+    desk.wait(lambda: _on(desk, "plugin") == set(NODES) - {"node-2"})
+    assert not desk.api.exists(f"/api/v1/namespaces/team/pods/{pod.partition('/')[2]}")
+    desk.api.delete("/apis/apps/v1/namespaces/team/deployments/shares", propagationPolicy="Foreground")
+    _type(desk, plan["back"], "node-2")
+    desk.wait(lambda: _on(desk, "plugin") == set(NODES))
+    moved = desk.api.get("/api/v1/nodes/node-2")
+    assert "scheduler" not in moved["metadata"]["labels"]
+    assert all(taint["key"] != "scheduler" for taint in moved["spec"].get("taints") or ())
+    desk.api.delete("/apis/apps/v1/namespaces/team/daemonsets/plugin")
+    desk.wait(lambda: _on(desk, "plugin") | _on(desk, "shares") == set())
+
+
+def test_workloads_of_the_live_cluster_are_answered_with_the_users_rights(desk: Desk) -> None:
+    status, out, err = desk.run("migrate -n team")
+    assert (status, err) == (0, "")
+    assert "the cluster: Pod team/half: unchanged: 1 card of 50 % of the memory and 50 % of the cores" in out
+    status, out, err = desk.run("migrate -n team --as=john")
+    assert status == 2
+    assert 'not readable: pods is forbidden: User "john" cannot list resource "pods"' in err
 
 
 # --- the doctor, at last: it breaks the cluster -----------------------------------------------------------------

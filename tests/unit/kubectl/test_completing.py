@@ -40,6 +40,7 @@ def test_the_answer_has_what_begins_with_the_typed_word() -> None:
     assert completing.answer(["d"]) == ["devices", "dashboard", "doctor", NO_FILES]
     assert completing.answer(["simulate", "--wi"]) == ["--without", NO_FILES]
     assert completing.answer(["simulate", "-f", ""]) == [FILES]
+    assert completing.answer(["migrate", "--cluster", "-o", "j"]) == ["json", NO_FILES]
     assert completing.answer([]) == [*arguments.VERBS, NO_FILES]
 
 

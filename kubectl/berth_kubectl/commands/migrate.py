@@ -1,0 +1,67 @@
+"""`kubectl berth migrate`: manifests of other systems in Berth's words, and how to move a live cluster."""
+
+import argparse
+from typing import Any, Final
+
+from berth_kubectl.arguments import namespaces
+from berth_kubectl.commands import connecting
+from berth_kubectl.loading import heavy
+
+SUMMARY: Final = "write other systems' manifests in Berth's words, and show how to move a cluster"
+EXAMPLES: Final = """\
+  kubectl berth migrate -f manifests/                # a line for each workload; exit status 1 if something is lost
+  helm template chart | kubectl berth migrate -f - -o yaml | kubectl apply -f -
+  kubectl berth migrate -A                           # the workloads of the live cluster
+  kubectl berth migrate --cluster                    # what runs there, and how to move it node by node
+"""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments."""
+    namespaces(parser)
+    parser.add_argument(
+        "--cluster",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="show how to move the live cluster; with a value that cluster of the kubeconfig file, as kubectl's",
+    )
+    parser.add_argument("--memory-units", metavar="UNITS", help="unit of memory in other systems' resources: NAME=1Gi")
+    _migrating_arguments(parser)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the answers; return 1 if something is lost or impossible, 2 if something could not be read."""
+    options.takeover = options.cluster is not None
+    migrating = _migrating()
+    if options.file:
+        return int(migrating.of_files(options))
+    with connecting.session(options, meanwhile=_migrating) as session:
+        return int(migrating.of_cluster(options, session.api, session.namespace))
+
+
+def _migrating() -> Any:
+    """Return the module, which loads the words' table, YAML and more."""
+    return heavy("migrating")
+
+
+def _migrating_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments as `berth-operator migrate` has them; its module is not loaded for help and completion."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
+    )
+    parser.add_argument(
+        "--scheduler-name",
+        default="berth-scheduler",
+        metavar="NAME",
+        help="what becomes the schedulerName (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
+    parser.add_argument("-o", "--output", default="", choices=("json", "yaml"), metavar="FORM", help="json | yaml")

@@ -1,0 +1,114 @@
+"""A manifest file: its documents, what becomes of them, and its text afterwards."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Final
+
+from berth_operator.commands.migrate import edits, pieces, workloads
+from berth_operator.commands.migrate.edits import NotWritableError
+from berth_operator.commands.migrate.pieces import Parsed, Piece, UnreadableError
+from berth_operator.commands.migrate.workloads import Goal, MigratedWorkload, MigrationResult
+
+_BYTE_ORDER: Final = "\ufeff"
+"""The mark with which some editors begin a file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigrationAnswer:
+    """What was found in one document."""
+
+    file: str
+    line: int
+    """Of the document's begin."""
+    workload: MigratedWorkload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """A place that could not be read; the rest of the file was."""
+
+    file: str
+    message: str
+    line: int = 0
+    """0 if the whole file could not be read."""
+    column: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """A file afterwards."""
+
+    text: str
+    answers: tuple[MigrationAnswer, ...]
+    problems: tuple[Problem, ...]
+
+
+def migrate(file: str, text: str, goal: Goal) -> Migrated:
+    """Return a file in Berth's words; documents that cannot be read stay as they are."""
+    parts = [_BYTE_ORDER] if text.startswith(_BYTE_ORDER) else []  # the parser does not count it
+    answers: list[MigrationAnswer] = []
+    problems: list[Problem] = []
+    for piece in pieces.cut(text.removeprefix(_BYTE_ORDER)):
+        try:
+            after, found = _rewritten(piece, goal) if piece.is_relevant else (piece.text, ())
+        except UnreadableError as error:
+            problems.append(Problem(file=file, message=str(error), line=error.line, column=error.column))
+            after, found = piece.text, ()
+        parts.append(after)
+        answers += [MigrationAnswer(file=file, line=piece.begin, workload=workload) for workload in found]
+    return Migrated(text="".join(parts), answers=tuple(answers), problems=tuple(problems))
+
+
+def groups(text: str) -> Iterator[tuple[str, str]]:
+    """Yield (namespace, name) of the PodGroups of a file that Berth will read."""
+    for piece in pieces.cut(text):
+        if workloads.GROUP in piece.text and piece.is_relevant:
+            try:
+                parsed = pieces.parse(piece)
+            except UnreadableError:
+                continue  # it is reported when the file is migrated
+            if parsed is not None:
+                yield from workloads.groups_of(parsed.body)
+
+
+def _rewritten(piece: Piece, goal: Goal) -> tuple[str, tuple[MigratedWorkload, ...]]:
+    parsed = pieces.parse(piece)
+    if parsed is None:
+        return piece.text, ()
+    done = workloads.rewrite(parsed.body, goal)
+    if pieces.TEMPLATE in piece.text and any(pieces.TEMPLATE in _words(each) for each in done.workloads):
+        raise pieces.template(piece)
+    if done.body == parsed.body:
+        return piece.text, done.workloads
+    try:
+        return _written(piece, parsed, done.body), done.workloads
+    except NotWritableError as error:
+        return piece.text, tuple(_not_written(each, str(error)) for each in done.workloads)
+
+
+def _words(workload: MigratedWorkload) -> str:
+    return f"{workload.why} {workload.name} {workload.becomes}"
+
+
+def _written(piece: Piece, parsed: Parsed, body: object) -> str:
+    """Return the text with another body, checked by reading it again.
+
+    Raises:
+        NotWritableError: the form of the text does not allow it.
+    """
+    text = edits.written(piece.text, parsed.node, parsed.body, body)
+    try:
+        again = pieces.parse(replace(piece, text=text))
+    except UnreadableError as error:
+        raise NotWritableError(f"the text would not be YAML: {error}") from error
+    if again is None or again.body != body:
+        raise NotWritableError("another place shares what would change, by an anchor")
+    return text
+
+
+def _not_written(workload: MigratedWorkload, why: str) -> MigratedWorkload:
+    """Return the answer about a workload whose text cannot be changed."""
+    if workload.outcome in (MigrationResult.UNCHANGED, MigrationResult.IMPOSSIBLE):
+        return workload
+    message = f"cannot be written into this text ({why}); write it by hand"
+    return replace(workload, outcome=MigrationResult.IMPOSSIBLE, why=message)

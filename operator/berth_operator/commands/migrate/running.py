@@ -1,0 +1,303 @@
+"""`migrate` as both programs run it: reads sources, writes answers, reports progress, returns the exit status."""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TextIO
+
+import orjson
+import yaml
+
+from berth_api import names, words
+from berth_api.words import UnitError
+from berth_operator.commands.errors import InputError
+from berth_operator.commands.migrate import live, manifests, pieces, reports, sources, takeover, workloads
+from berth_operator.commands.migrate.live import ListedKind, Lists
+from berth_operator.commands.migrate.manifests import Migrated, MigrationAnswer, Problem
+from berth_operator.commands.migrate.reports import Summary
+from berth_operator.commands.migrate.sources import Source
+from berth_operator.commands.migrate.workloads import Goal, MigrationResult
+
+FORMS: Final = ("json", "yaml")
+LIVE: Final = "the cluster"
+_STEP: Final = 0.1
+"""Seconds between two updates of the progress bar."""
+_WIDTH: Final = 30
+_LONG: Final = 2**16
+
+
+Read = Callable[[Sequence[ListedKind]], Lists]
+"""Lists kinds of the live cluster."""
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that both programs have."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
+    )
+    parser.add_argument(
+        "--scheduler-name",
+        default=names.SCHEDULER,
+        metavar="NAME",
+        help="what becomes the schedulerName (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
+    parser.add_argument("-o", "--output", default="", choices=FORMS, metavar="FORM", help="json | yaml")
+
+
+@dataclass(slots=True, kw_only=True)
+class Streams:
+    """Where answers and notes go."""
+
+    form: str
+    quiet: bool
+    out: TextIO
+    err: TextIO
+
+    def note(self, text: str) -> None:
+        """Write a line on standard error."""
+        if not self.quiet:
+            self.err.write(f"{text}\n")
+
+
+def goal(scheduler: str, units: str) -> Goal:
+    """Return what manifests are rewritten for.
+
+    Raises:
+        InputError: a unit is not valid.
+    """
+    try:
+        return Goal(scheduler=scheduler, units=words.read_units(units))
+    except UnitError as error:
+        raise InputError(f"--memory-units: {error}") from error
+
+
+def run(options: argparse.Namespace, read: Read) -> int:
+    """MigrationAnswer the command line; `read` lists kinds of the live cluster. Return the exit status.
+
+    Raises:
+        InputError: the command line is not valid.
+    """
+    to = Streams(form=options.output, quiet=options.quiet, out=sys.stdout, err=sys.stderr)
+    wanted = goal(options.scheduler_name, options.memory_units or "")
+    if options.in_place and (not options.file or sources.STANDARD_INPUT in options.file):
+        raise InputError("--in-place needs files: name them by --file")
+    if options.takeover:
+        if options.file:
+            raise InputError("--cluster and --file: allowed is one of them")
+        return of_cluster(read(live.TAKEOVER), to)
+    if options.file:
+        return of_files(options.file, wanted, to, in_place=options.in_place)
+    return of_lists(read(live.WORKLOADS), wanted, to)
+
+
+# --- files ----------------------------------------------------------------------------------------------------
+
+
+def of_files(named: Sequence[str], wanted: Goal, to: Streams, *, in_place: bool = False) -> int:
+    """Migrate files; return the exit status."""
+    files = sources.found(named)
+    wanted = Goal(scheduler=wanted.scheduler, units=wanted.units, groups=frozenset(_groups(files)))
+    tally, writer = Summary(), _Writer(to)
+    writer.begin()
+    for source, migrated in _migrated(files, wanted, tally, _Progress(to, len(files))):
+        for answer in migrated.answers:
+            tally.outcomes[answer.workload.outcome] += 1
+            writer.answer(answer)
+        for problem in migrated.problems:
+            tally.problems += 1
+            writer.problem(problem)
+        if in_place:
+            tally.problems += _replaced(source, migrated, writer)
+        elif to.form == "yaml":
+            writer.manifest(migrated.text)
+    writer.end(tally)
+    return tally.status
+
+
+def _groups(files: Iterable[Source]) -> Iterator[tuple[str, str]]:
+    """Yield the PodGroups of all files: a pod's may be in a later one."""
+    for source in files:
+        content = _content(source)
+        if isinstance(content, bytes) and workloads.GROUP.encode() in content and pieces.is_relevant(content):
+            yield from manifests.groups(content.decode(errors="replace"))
+
+
+def _migrated(
+    files: Sequence[Source], wanted: Goal, tally: Summary, progress: "_Progress"
+) -> Iterator[tuple[Source, Migrated]]:
+    for number, source in enumerate(files):
+        progress.show(number)
+        tally.files += 1
+        content = _content(source)
+        text = content if isinstance(content, Problem) else _text(source, content)
+        if isinstance(text, Problem):
+            progress.clear()
+            yield source, Migrated(text="", answers=(), problems=(text,))
+        elif isinstance(content, bytes) and pieces.is_relevant(content):
+            migrated = manifests.migrate(source.name, text, wanted)
+            progress.clear()
+            yield source, migrated
+        else:
+            tally.without_words += 1
+            yield source, Migrated(text=text, answers=(), problems=())
+    progress.clear()
+
+
+def _content(source: Source) -> bytes | Problem:
+    try:
+        return source.read()
+    except OSError as error:
+        return Problem(file=source.name, message=error.strerror or str(error))
+
+
+def _text(source: Source, content: bytes) -> str | Problem:
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        before = content[: error.start]
+        line, column = before.count(b"\n") + 1, error.start - before.rfind(b"\n")
+        return Problem(file=source.name, message=f"not UTF-8: {error.reason}", line=line, column=column)
+
+
+def _replaced(source: Source, migrated: Migrated, writer: "_Writer") -> int:
+    """Write a file that has changed; return the number of problems."""
+    if source.path is None or not any(_has_changed(each) for each in migrated.answers):
+        return 0
+    path = source.path.resolve()  # a link stays one
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        aside.write_bytes(migrated.text.encode())
+        aside.chmod(path.stat().st_mode)
+        aside.replace(path)
+    except OSError as error:
+        aside.unlink(missing_ok=True)
+        writer.problem(Problem(file=source.name, message=f"cannot be written: {error.strerror}"))
+        return 1
+    return 0
+
+
+def _has_changed(answer: MigrationAnswer) -> bool:
+    return answer.workload.outcome in (MigrationResult.REWRITTEN, MigrationResult.PARTLY)
+
+
+# --- the live cluster -----------------------------------------------------------------------------------------
+
+
+def of_lists(lists: Lists, wanted: Goal, to: Streams) -> int:
+    """Migrate the workloads of the live cluster; return the exit status."""
+    groups = frozenset(each for body in live.bodies(lists) for each in workloads.groups_of(body))
+    wanted = Goal(scheduler=wanted.scheduler, units=wanted.units, groups=groups)
+    tally, writer = Summary(), _Writer(to)
+    writer.begin()
+    for body in live.bodies(lists):
+        done = workloads.rewrite(body, wanted)
+        for workload in done.workloads:
+            tally.outcomes[workload.outcome] += 1
+            writer.answer(MigrationAnswer(file=LIVE, line=0, workload=workload))
+        if to.form == "yaml" and done.workloads:
+            writer.manifest(live.text(done.body))
+    for name, why in lists.unread.items():
+        tally.problems += 1
+        writer.problem(Problem(file=name, message=why))
+    writer.end(tally)
+    return tally.status
+
+
+def of_cluster(lists: Lists, to: Streams) -> int:
+    """Write how to move the live cluster; return the exit status."""
+    planned = takeover.plan(lists)
+    if to.form == "json":
+        to.out.write(_json(takeover.report(planned)) + "\n")
+    elif to.form == "yaml":
+        to.out.write(yaml.safe_dump(takeover.report(planned), sort_keys=False, allow_unicode=True, width=_LONG))
+    else:
+        to.out.writelines(f"{reports.clean(line)}\n" for line in takeover.lines(planned))
+    return reports.NOT_READ if lists.unread else reports.DONE
+
+
+# --- output ---------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Writer:
+    """Writes answers one by one, so that memory does not grow with their number."""
+
+    to: Streams
+    problems: list[Problem] = field(default_factory=list)
+    count: int = 0
+
+    def begin(self) -> None:
+        if self.to.form == "json":
+            self.to.out.write('{"workloads": [')
+
+    def answer(self, answer: MigrationAnswer) -> None:
+        if self.to.form == "json":
+            self.to.out.write(("," if self.count else "") + "\n" + _json(reports.of_answer(answer)))
+            self.count += 1
+        elif self.to.form == "yaml":
+            if answer.workload.outcome in (MigrationResult.PARTLY, MigrationResult.IMPOSSIBLE):
+                self.to.note(reports.line_of(answer))
+        else:
+            self.to.out.write(reports.line_of(answer) + "\n")
+
+    def problem(self, problem: Problem) -> None:
+        self.problems.append(problem)
+        if self.to.form != "json":
+            self.to.err.write(reports.line_of_problem(problem) + "\n")
+
+    def manifest(self, text: str) -> None:
+        """Write a manifest, apart from the one before it."""
+        if not text.strip():
+            return
+        if self.count and not text.startswith("---"):
+            self.to.out.write("---\n")
+        self.to.out.write(text if text.endswith("\n") else f"{text}\n")
+        self.count += 1
+
+    def end(self, tally: Summary) -> None:
+        if self.to.form == "json":
+            rest = {"problems": [reports.of_problem(each) for each in self.problems], "summary": tally.report()}
+            self.to.out.write("\n]," + _json(rest)[1:] + "\n")
+        elif self.to.form == "yaml":
+            self.to.note(tally.summary)
+        else:
+            self.to.out.write(f"{tally.summary}\n")
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    return orjson.dumps(value).decode()
+
+
+class _Progress:
+    """A bar on standard error, if that is a terminal and answers do not go there, too."""
+
+    def __init__(self, to: Streams, total: int) -> None:
+        self._err, self._total = to.err, total
+        self._is_shown = not to.quiet and to.err.isatty()
+        self._next, self._is_there = 0.0, False
+
+    def show(self, done: int) -> None:
+        """Show how many files are done, at most ten times a second."""
+        if self._is_shown and (now := time.monotonic()) >= self._next:
+            filled = _WIDTH * done // max(self._total, 1)
+            self._err.write(f"\r[{'#' * filled}{'.' * (_WIDTH - filled)}] {done}/{self._total} files")
+            self._err.flush()
+            self._next, self._is_there = now + _STEP, True
+
+    def clear(self) -> None:
+        """Remove the bar before other lines."""
+        if self._is_there:
+            self._err.write("\r\033[K")
+            self._err.flush()
+            self._is_there = False

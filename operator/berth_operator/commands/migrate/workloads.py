@@ -1,0 +1,419 @@
+"""What each workload of a manifest becomes in Berth's words: unchanged, rewritten, with losses, or impossible."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Final
+
+from berth_api import names, resources, words
+from berth_api.request import RequestError
+from berth_api.words import TABLE, PodGroupKind, Role
+from berth_operator.commands import workload
+from berth_operator.commands.errors import InputError
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.objects import pods
+
+Object = dict[str, Any]
+Path = tuple[str, ...]
+
+TEMPLATES: Final[Mapping[tuple[str, str], Path]] = {
+    ("", "Pod"): (),
+    ("apps", "Deployment"): ("spec", "template"),
+    ("apps", "StatefulSet"): ("spec", "template"),
+    ("apps", "DaemonSet"): ("spec", "template"),
+    ("apps", "ReplicaSet"): ("spec", "template"),
+    ("batch", "Job"): ("spec", "template"),
+    ("batch", "CronJob"): ("spec", "jobTemplate", "spec", "template"),
+}
+"""(API group, kind) -> where the pod is."""
+GROUP: Final = "PodGroup"
+GROUPS: Final = {kind.group: kind for system in TABLE.systems for kind in system.pod_groups}
+SCHEDULERS: Final = frozenset(name for system in TABLE.systems for name in system.schedulers)
+USUAL: Final = "default-scheduler"
+"""The scheduler of pods that name none."""
+_GROUP_SPEC: Final = ("minMember", "minResources", "scheduleTimeoutSeconds")
+_LIST: Final = "List"
+_OF_GROUP: Final = frozenset(
+    row.word.title for row in TABLE.rows() if row.word.role == Role.GROUP_OBJECT and row.word.answer
+)
+
+
+class MigrationResult(StrEnum):
+    """What became of a workload."""
+
+    UNCHANGED = "unchanged"
+    REWRITTEN = "rewritten"
+    PARTLY = "partly"
+    IMPOSSIBLE = "impossible"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigratedWorkload:
+    """One workload, before and after."""
+
+    kind: str
+    namespace: str
+    name: str
+    outcome: MigrationResult
+    words: tuple[str, ...] = ()
+    """The words of other systems that it has."""
+    becomes: str = ""
+    """What each pod requests, in plain amounts."""
+    lost: tuple[str, ...] = ()
+    """What has no effect, and what has."""
+    why: str = ""
+    """Why it is impossible, and what to do."""
+    scheduler: str = ""
+    """The scheduler name that it has afterwards."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goal:
+    """What manifests are rewritten for."""
+
+    scheduler: str = names.SCHEDULER
+    units: Mapping[str, int] = field(default_factory=dict)
+    """Word -> bytes of its unit, where it is not the table's."""
+    groups: frozenset[tuple[str, str]] = frozenset()
+    """(namespace, name) of the PodGroups that are there, or will be after this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A document afterwards, with what became of its workloads."""
+
+    body: Any
+    workloads: tuple[MigratedWorkload, ...] = ()
+
+
+def rewrite(body: Any, goal: Goal) -> Rewritten:
+    """Return a document in Berth's words; what is no workload stays as it is."""
+    if not isinstance(body, dict) or not isinstance(body.get("kind"), str):
+        return Rewritten(body=body)
+    if body["kind"].endswith(_LIST) and isinstance(body.get("items"), list):
+        items = [rewrite(item, goal) for item in body["items"]]
+        workloads = tuple(each for item in items for each in item.workloads)
+        return Rewritten(body={**body, "items": [item.body for item in items]}, workloads=workloads)
+    group = _group_of(body)
+    if body["kind"] == GROUP:
+        return _of_group(body, GROUPS[group]) if group in GROUPS else Rewritten(body=body)
+    path = TEMPLATES.get((group, body["kind"]))
+    return _of_unknown(body, goal) if path is None else _of_known(body, path, goal)
+
+
+def groups_of(body: Any) -> Iterator[tuple[str, str]]:
+    """Yield (namespace, name) of the PodGroups of a document that Berth reads, as they are or rewritten."""
+    if not isinstance(body, dict):
+        return
+    if isinstance(body.get("items"), list):
+        for item in body["items"]:
+            yield from groups_of(item)
+    elif body.get("kind") == GROUP and _group_of(body) in {*GROUPS, names.POD_GROUP_GROUP}:
+        yield _place(body)
+
+
+# --- pods and their templates ---------------------------------------------------------------------------------
+
+
+def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
+    template = _at(body, path)
+    try:
+        workload.check_template(template)
+    except InputError as error:
+        why = f"not the form of a {body['kind']}: {': '.join(filter(None, ('.'.join(path), str(error))))}"
+        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why)
+    try:
+        changed, found = _template(template, _place(body), goal)
+    except (RequestError, InputError) as error:
+        named = words_of(template)
+        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=str(error), words=named)
+    if found is None:
+        return Rewritten(body=body)
+    if fixed := _selected(body, path) & (_labels(template) - _labels(changed)):
+        why = (
+            f"label {min(fixed)} is in spec.selector, which cannot change; create it by another name, without the label"
+        )
+        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=found.words)
+    after = _with(body, path, changed)
+    outcome = (
+        MigrationResult.PARTLY
+        if found.lost
+        else MigrationResult.REWRITTEN
+        if after != body
+        else MigrationResult.UNCHANGED
+    )
+    return Rewritten(body=after, workloads=(_workload(body, outcome, found),))
+
+
+def _selected(body: Object, path: Path) -> frozenset[str]:
+    """Return the labels by which a controller knows its pods."""
+    selector = (body.get("spec") or {}).get("selector") if path else None
+    return frozenset((selector or {}).get("matchLabels") or ())
+
+
+def _labels(template: Object) -> frozenset[str]:
+    return frozenset((template.get("metadata") or {}).get("labels") or ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """What was read of a pod."""
+
+    words: tuple[str, ...] = ()
+    becomes: str = ""
+    lost: tuple[str, ...] = ()
+    scheduler: str = ""
+
+
+def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Object, _Found | None]:
+    """Return a pod or a template in Berth's words, and what was read; None if it concerns neither.
+
+    Raises:
+        RequestError: a word cannot be honoured.
+        InputError: the operator would refuse the pod.
+    """
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    reading = words.read(spec, metadata.get("annotations") or {}, metadata.get("labels") or {}, goal.units)
+    scheduler = spec.get("schedulerName") or ""
+    if not reading.words and scheduler not in {"", USUAL, goal.scheduler} | SCHEDULERS:
+        return template, None
+    pending = _pending(place, reading)
+    devices = words.plain.text(pending.request.devices) or _of_plugins(pending)
+    if pending.error:
+        raise InputError(pending.error)
+    if not devices and not reading.words and scheduler not in SCHEDULERS:
+        return template, None
+    changed = _changed(template, reading, goal.scheduler)
+    limited = ", with limits by the component hami-core" if pending.request.unlimited else ""
+    found = _Found(
+        words=(*reading.words, *_idle(metadata)),
+        becomes=f"{devices}{limited}",
+        lost=tuple(_lost(reading.notes, pending, goal)),
+        scheduler=goal.scheduler,
+    )
+    return changed, found
+
+
+def _pending(place: tuple[str, str], reading: words.Reading) -> PendingPod:
+    """Return what the operator reads of the pod."""
+    namespace, name = place
+    metadata = {"namespace": namespace, "name": name, "uid": ""}
+    both = {"annotations": dict(reading.annotations), "labels": dict(reading.labels)}
+    try:
+        return pods.pending({"metadata": {**metadata, **both}, "spec": resources.from_limits(reading.spec)})
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"not the form of a pod: {type(error).__name__}: {error}") from error
+
+
+def _of_plugins(pending: PendingPod) -> str:
+    return ", ".join(f"{amount} x {name}" for name, amount in pending.request.plugin_requests)
+
+
+def _lost(notes: Sequence[str], pending: PendingPod, goal: Goal) -> Iterator[str]:
+    """Yield the notes, without that about a PodGroup that is there."""
+    gang = tuple(pending.gang.group.split("/")) if pending.gang else ()
+    for note in notes:
+        is_of_group = any(note.startswith(f"{title}: ") for title in _OF_GROUP)
+        if not (is_of_group and gang in goal.groups):
+            yield note
+
+
+def _changed(template: Object, reading: words.Reading, scheduler: str) -> Object:
+    """Return a template with what was read, without the mappings that became empty."""
+    spec = dict(reading.spec)
+    for kind in ("initContainers", "containers"):
+        if spec.get(kind):
+            pairs = zip(template["spec"][kind], spec[kind], strict=True)
+            spec[kind] = [_container(before, after) for before, after in pairs]
+    return {**_with_metadata(template, reading), "spec": {**spec, "schedulerName": scheduler}}
+
+
+def _with_metadata(holder: Object, reading: words.Reading) -> Object:
+    """Return an object with the annotations and labels that were read."""
+    metadata = holder.get("metadata") or {}
+    written = dict(metadata)
+    for name, rows, after in (
+        ("annotations", TABLE.annotations, reading.annotations),
+        ("labels", TABLE.labels, reading.labels),
+    ):
+        kept = {each: value for each, value in after.items() if each not in rows or not _is_idle(rows[each])}
+        if kept != (metadata.get(name) or {}):
+            written[name] = kept
+            if not kept:
+                del written[name]
+    if written == metadata:
+        return holder
+    changed = {**holder, "metadata": written}
+    if not written:
+        del changed["metadata"]
+    return changed
+
+
+def _is_idle(row: words.Row) -> bool:
+    return row.word.role == Role.NO_EFFECT
+
+
+def _idle(metadata: Object) -> tuple[str, ...]:
+    """Return the words without effect, which are removed, too."""
+    annotations, labels = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    rows = [
+        *(TABLE.annotations[name] for name in TABLE.annotations if name in annotations),
+        *(TABLE.labels[name] for name in TABLE.labels if name in labels),
+    ]
+    return tuple(row.word.title for row in rows if _is_idle(row))
+
+
+def _container(before: Object, after: Mapping[str, Any]) -> Object:
+    """Return a container whose new amounts are numbers where they can be, and that has no empty mapping."""
+    if after == before:
+        return before
+    held = after.get("resources") or {}
+    written = {kind: _amounts(value) if kind in ("limits", "requests") else value for kind, value in held.items()}
+    kept = {kind: value for kind, value in written.items() if value != {}}
+    changed = {**after, "resources": kept}
+    if not kept:
+        del changed["resources"]
+    return changed
+
+
+def _amounts(held: Mapping[str, Any]) -> Object:
+    return {name: _number(value) if name.startswith(names.PREFIX) else value for name, value in held.items()}
+
+
+def _number(value: Any) -> Any:
+    return int(value) if isinstance(value, str) and value.isascii() and value.isdecimal() else value
+
+
+def words_of(template: Object) -> tuple[str, ...]:
+    """Return the words of the table in a pod or a template, as messages name them."""
+    metadata, spec = template.get("metadata") or {}, template["spec"]
+    held = {
+        name
+        for kind in ("initContainers", "containers")
+        for container in spec.get(kind) or ()
+        for part in (container.get("resources") or {}).values()
+        if isinstance(part, Mapping)
+        for name in part
+    }
+    requested = [TABLE.resources[name] for name in TABLE.resources if name in held]
+    annotations = [TABLE.annotations[name] for name in TABLE.annotations if name in (metadata.get("annotations") or {})]
+    labels = [TABLE.labels[name] for name in TABLE.labels if name in (metadata.get("labels") or {})]
+    return tuple(row.word.title for row in (*requested, *annotations, *labels))
+
+
+# --- PodGroups ------------------------------------------------------------------------------------------------
+
+
+def _of_group(body: Object, kind: PodGroupKind) -> Rewritten:
+    metadata, spec = body.get("metadata") or {}, body.get("spec") or {}
+    try:
+        reading = words.of_group(metadata.get("annotations") or {}, metadata.get("labels") or {})
+    except RequestError as error:
+        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=str(error))
+    if not spec.get("minMember"):
+        why = f"spec.minMember: {spec.get('minMember')}; allowed are whole numbers from 1"
+        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why)
+    gone = [name for name in spec if name not in _GROUP_SPEC]
+    lost = [f"spec.{name} has no effect{_because(kind.lost.get(name, ''))}" for name in gone]
+    kept = {name: value for name, value in spec.items() if name not in gone}
+    api = f"{names.POD_GROUP_GROUP}/{names.VERSION}"
+    changed = {**_with_metadata(body, reading), "apiVersion": api, "spec": kept}
+    found = _Found(
+        words=(*reading.words, *_idle(metadata)),
+        becomes=f"{GROUP} of {names.POD_GROUP_GROUP} with minMember {spec['minMember']}",
+        lost=(*reading.notes, *lost),
+    )
+    outcome = MigrationResult.PARTLY if found.lost else MigrationResult.REWRITTEN
+    return Rewritten(body=changed, workloads=(_workload(body, outcome, found),))
+
+
+def _because(answer: str) -> str:
+    return f"; {answer}" if answer else ""
+
+
+# --- other kinds ----------------------------------------------------------------------------------------------
+
+
+def _of_unknown(body: Object, goal: Goal) -> Rewritten:
+    """Return the answer to a kind of which only its own controller knows what becomes of its templates."""
+    held = [each for each in _templates(body) if words_of(each) or each["spec"].get("schedulerName") in SCHEDULERS]
+    if not held:
+        return Rewritten(body=body)
+    why = (
+        f"the kind {body['kind']} of {body.get('apiVersion')} is not read; write its pod templates and its "
+        "scheduler name in Berth's words, or use a Deployment or Job: "
+        f"{'; '.join(_answer(each, goal) for each in held)}"
+    )
+    named = tuple(dict.fromkeys(word for each in held for word in words_of(each)))
+    return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why, words=named)
+
+
+def _answer(template: Object, goal: Goal) -> str:
+    try:
+        workload.check_template(template)
+        _, found = _template(template, ("", ""), goal)
+    except (RequestError, InputError) as error:
+        return str(error)
+    return found.becomes if found and found.becomes else "no cards"
+
+
+def _templates(value: Any) -> Iterator[Object]:
+    """Yield all pod templates in a document."""
+    if isinstance(value, list):
+        for each in value:
+            yield from _templates(each)
+    elif isinstance(value, dict):
+        spec = value.get("spec")
+        if isinstance(spec, dict) and isinstance(spec.get("containers"), list):
+            yield value
+        else:
+            for each in value.values():
+                yield from _templates(each)
+
+
+# --- objects --------------------------------------------------------------------------------------------------
+
+
+def _group_of(body: Object) -> str:
+    return str(body.get("apiVersion") or "").rpartition("/")[0]
+
+
+def _place(body: Object) -> tuple[str, str]:
+    metadata = body.get("metadata")
+    metadata = metadata if isinstance(metadata, dict) else {}
+    return str(metadata.get("namespace") or ""), str(metadata.get("name") or metadata.get("generateName") or "")
+
+
+def _at(body: Object, path: Path) -> Any:
+    value: Any = body
+    for step in path:
+        value = value.get(step) if isinstance(value, dict) else None
+    return value
+
+
+def _with(body: Object, path: Path, value: Object) -> Object:
+    """Return a document with another pod or template."""
+    if not path:
+        return value
+    step, *rest = path
+    return {**body, step: _with(body[step], tuple(rest), value)}
+
+
+def _unwritten(body: Object, outcome: MigrationResult, *, why: str, words: tuple[str, ...] = ()) -> Rewritten:
+    namespace, name = _place(body)
+    answer = MigratedWorkload(kind=body["kind"], namespace=namespace, name=name, outcome=outcome, why=why, words=words)
+    return Rewritten(body=body, workloads=(answer,))
+
+
+def _workload(body: Object, outcome: MigrationResult, found: _Found) -> MigratedWorkload:
+    namespace, name = _place(body)
+    return MigratedWorkload(
+        kind=body["kind"],
+        namespace=namespace,
+        name=name,
+        outcome=outcome,
+        words=found.words,
+        becomes=found.becomes,
+        lost=found.lost,
+        scheduler=found.scheduler,
+    )

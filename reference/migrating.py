@@ -1,0 +1,113 @@
+"""A page about migrating from each system of the table that has one: its words, the order, what differs."""
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final
+
+import yaml
+
+from berth_api.words import TABLE, Role, System, Word, WordPlace
+from berth_api.words.table import GIB, MIB
+from berth_operator.commands.migrate import manifests, takeover
+from berth_operator.commands.migrate.takeover import Step
+from berth_operator.commands.migrate.workloads import Goal
+from reference import words
+from reference.markdown import page, section
+
+_MEMORY: Final = {MIB: 4000, GIB: 8}
+_BLOCKS: Final = 20
+_VALUES: Final = {Role.CARDS: "2", Role.FRACTION: "0.5", Role.HUNDREDTHS: "30"}
+
+
+def text(system: System) -> str:
+    """Return the page of a system."""
+    return page(
+        f"Migrating from {system.name}",
+        "Berth reads the words of these pods as they are, if they name its scheduler, and answers what it cannot "
+        "honour. [`kubectl berth migrate`](../kubectl.md#migrate) writes manifests in Berth's words, and keeps their "
+        "comments, order and quoting.",
+        section("What works", f"An example: {_example(system)}", words.of_system(system.name)),
+        section("The order", *_order(system)),
+        section("What differs", "\n".join(f"* {_sentence(each)}" for each in system.differs)),
+    )
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
+
+
+# --- what works -----------------------------------------------------------------------------------------------
+
+
+def _example(system: System) -> str:
+    manifest = _manifest(system)
+    done = manifests.migrate("", manifest, Goal())
+    [answer] = done.answers
+    typed = ["$ kubectl berth migrate -f - -o yaml -q <<'EOF'", *manifest.splitlines(), "EOF"]
+    block = "\n".join(["```console", *typed, *done.text.splitlines(), "```"])
+    return f"{answer.workload.becomes}.\n\n{block}"
+
+
+def _manifest(system: System) -> str:
+    """Return a pod that requests by the words of the system."""
+    roles = {word.role for word in system.words}
+    values = [(word, value) for word in system.words if (value := _value(word, roles))]
+    limits = {word.name: int(value) for word, value in values if word.place == WordPlace.RESOURCE}
+    annotations = {word.name: value for word, value in values if word.place == WordPlace.ANNOTATION}
+    metadata = {"name": "train", "annotations": annotations}
+    container = {
+        "name": "main",
+        "image": "example.com/train:1",
+        **({"resources": {"limits": limits}} if limits else {}),
+    }
+    pod = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {name: value for name, value in metadata.items() if value},
+        "spec": {**({"schedulerName": system.schedulers[0]} if system.schedulers else {}), "containers": [container]},
+    }
+    return yaml.safe_dump(pod, sort_keys=False)
+
+
+def _value(word: Word, roles: set[Role]) -> str:
+    if word.role == Role.MEMORY:
+        return "" if Role.FRACTION in roles else str(_MEMORY.get(word.unit, _BLOCKS))
+    return _VALUES.get(word.role, "")
+
+
+# --- the order ------------------------------------------------------------------------------------------------
+
+
+def _order(system: System) -> Iterator[str]:
+    yield (
+        "Two systems must not give the cards of one node to pods at the same time, so move node by node. This shows "
+        "what runs, whose cards are shared by what, and the commands for the programs and nodes of your cluster. It "
+        "reads with your rights, and says what it may not read:"
+    )
+    yield "```console\n$ kubectl berth migrate --cluster\nWhat runs:\n...\n```"
+    use = takeover.NodeUse(node="NODE", offered={}, holders={system.name: ("NAMESPACE/POD",)})
+    plugin = takeover.Program(kind="DaemonSet", namespace="NAMESPACE", name="DEVICE-PLUGIN", image="")
+    found = takeover.Found(system=system.name, programs=(plugin,), webhooks=(), pods=1)
+    yield _steps("Before", takeover.before((found,), (plugin,)))
+    yield _steps("Each node, those with the fewest pods first", takeover.of_node(use))
+    yield _steps("After each node, watch", takeover.WATCH)
+    yield _steps("After the last node", takeover.AFTER)
+    yield _steps("To go back", takeover.back((plugin,)))
+
+
+def _steps(title: str, steps: Any) -> str:
+    return "\n".join(
+        [f"{title}:", "", *(line for number, step in enumerate(steps, start=1) for line in _step(number, step))]
+    )
+
+
+def _step(number: int, step: Step) -> Iterator[str]:
+    yield f"{number}. {_sentence(step.title)}"
+    if step.commands:
+        yield from ("", *(f"        {command}" for command in step.commands), "")
+
+
+PAGES: Final[Mapping[str, Callable[[], str]]] = {
+    f"../migrate/{system.page}.md": partial(text, system) for system in TABLE.systems if system.page
+}
+"""Path from the folder of reference pages -> what writes the page."""
