@@ -90,6 +90,18 @@ def is_used(spec: Object) -> bool:
     )
 
 
+def asking(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> frozenset[Where]:
+    """Return the containers that request cards by other systems' words, whether or not these are valid."""
+    of_containers = frozenset(where for where, _, _ in _of_containers(spec))
+    if of_containers:
+        return of_containers
+    words = {word.row.word.role: word for word in (*_of(TABLE.annotations, annotations), *_of(TABLE.labels, labels))}
+    try:
+        return frozenset((_chosen(spec, words)[0],)) if words else frozenset()
+    except RequestError:  # no container has the name
+        return frozenset()
+
+
 def asks(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str], units: Units) -> tuple[Ask, ...]:
     """Return the cards of each container that requests by other systems' words; none if no container does.
 
