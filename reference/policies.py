@@ -238,8 +238,7 @@ def _values() -> Mapping[str, str]:
 
 
 def _words(injection: str) -> str:
-    routing = _routing()
-    return _own() + "---\n" + _copy(injection, "berth-words-injection", routing["spec"]["matchConditions"])
+    return _own() + "---\n" + _copy(injection, "berth-words-injection", [])
 
 
 def _own() -> str:
@@ -253,12 +252,20 @@ def _routing() -> Object:
 
 
 def _copy(shipped: str, name: str, conditions: list[Object]) -> str:
-    """Return a shipped policy for pods that are yet to be routed by their words, in the namespaces that opt in.
+    """Return a shipped policy for pods that are routed by their words, in the namespaces that opt in.
 
-    Mutating policies run in no fixed order.
+    Mutating policies run in no fixed order, so it takes them before and after they are routed.
     """
     policy, binding = list(yaml.safe_load_all(shipped))
-    spec = {**policy["spec"], "matchConstraints": _routing()["spec"]["matchConstraints"], "matchConditions": conditions}
+    of_berth, *_ = policy["spec"]["matchConditions"]
+    routing = _routing()["spec"]
+    unset, with_words = routing["matchConditions"]
+    unbound = {"name": "unbound", "expression": unset["expression"].partition(" && ")[2]}
+    spec = {
+        **policy["spec"],
+        "matchConstraints": routing["matchConstraints"],
+        "matchConditions": [of_berth, unbound, with_words, *conditions],
+    }
     expression = {"key": "berth.dev/routing", "operator": "In", "values": ["words"]}
     selected = {"namespaceSelector": {"matchExpressions": [expression]}}
     documents = [
@@ -272,7 +279,7 @@ def _copy(shipped: str, name: str, conditions: list[Object]) -> str:
 def _runtime_class(shipped: str) -> str:
     policy, _ = list(yaml.safe_load_all(shipped))
     own = [each for each in policy["spec"]["matchConditions"] if each["name"] in ("names-none", "asks-for-gpus")]
-    return HEADER + _copy(shipped, "berth-words-runtime-class", [*_routing()["spec"]["matchConditions"], *own])
+    return HEADER + _copy(shipped, "berth-words-runtime-class", own)
 
 
 def _with_marked(text: str) -> str:
