@@ -198,7 +198,7 @@ def _values() -> Mapping[str, str]:
         "asking": _asking(),
         "only_with": _only_with(),
         "by_plugin": _by_plugin(),
-        "by_plugin_names": [row.word.name for row in TABLE.by_plugin],
+        "next_to_plugins": list(dict.fromkeys(name for row in TABLE.by_plugin for name in _telling(row.system))),
         "amount_annotations": _names(annotation, AMOUNTS),
         "amount_labels": _names(label, AMOUNTS),
         "container_annotations": _names(annotation, (Role.CONTAINER,)),
