@@ -25,6 +25,8 @@ INJECTION: Final = MANIFESTS / "base/injection.yaml"
 RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
 HEADER: Final = "# Generated from the table of other systems' words by `make generate`; do not edit.\n"
 Object = dict[str, Any]
+FEW: Final = 32
+"""The longest map over which a loop runs: its time grows with the square of its turns."""
 _MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n", re.DOTALL | re.MULTILINE)
 
 
@@ -198,7 +200,6 @@ def _values() -> Mapping[str, str]:
         "asking": _asking(),
         "only_with": _only_with(),
         "by_plugin": _by_plugin(),
-        "next_to_plugins": list(dict.fromkeys(name for row in TABLE.by_plugin for name in _telling(row.system))),
         "amount_annotations": _names(annotation, AMOUNTS),
         "amount_labels": _names(label, AMOUNTS),
         "container_annotations": _names(annotation, (Role.CONTAINER,)),
@@ -231,14 +232,56 @@ def _values() -> Mapping[str, str]:
         "groups": _groups(),
         "original": names.ORIGINAL_RESOURCES,
     }
-    return {name: _cel(value) for name, value in cel.items()}
+    next_to_plugins = list(dict.fromkeys(name for row in TABLE.by_plugin for name in _telling(row.system)))
+    any_of = {
+        "requests_next_to_plugins": _any("each.resources.requests", next_to_plugins),
+        "requests_resources": _any("each.resources.requests", cel["resources"]),
+        "limits_resources": _any("each.resources.limits", cel["resources"]),
+        "requests_asking": _any("each.resources.requests", cel["asking"]),
+        "object_annotations": _any("object.metadata.annotations", cel["annotations"]),
+        "object_labels": _any("object.metadata.labels", cel["labels"]),
+        "pod_annotations": _any("pod.metadata.annotations", cel["annotations"]),
+        "pod_labels": _any("pod.metadata.labels", cel["labels"]),
+    }
+    return {name: _cel(value) for name, value in cel.items()} | any_of
+
+
+def _any(written: str, known: object) -> str:
+    """Return whether a map has one of the names: by its few keys, as most have, or else by the names."""
+    keys = f"keys.exists(key, key in {_cel(known)})"
+    return f"[{written}].exists(keys, keys.size() <= {FEW} ? {keys} : {_cel(known)}.exists(name, name in keys))"
 
 
 # --- the files --------------------------------------------------------------------------------------------------
 
 
 def _words(injection: str) -> str:
-    return _own() + "---\n" + _copy(injection, "berth-words-injection", [])
+    own: list[Object] = list(yaml.safe_load_all(_own()))
+    renaming, _, _, _, warnings, _ = own
+    unset = {"name": "unset", "expression": _unset(warnings["spec"]["matchConditions"][0]["expression"])}
+    return "---\n".join(
+        (
+            _own(),
+            _copy(injection, "berth-words-injection", []),
+            _written(_selected(own[0:2], "berth-words-renaming-unnamed", _of_unnamed(renaming))),
+            _written(_selected(own[4:6], "berth-words-unnamed", [unset])),
+        )
+    )
+
+
+def _of_unnamed(renaming: Object) -> list[Object]:
+    [condition] = renaming["spec"]["matchConditions"]
+    names_of_both = condition["expression"].replace('["berth-scheduler"]', '["berth-scheduler", "default-scheduler"]')
+    unset, _ = _routing()["spec"]["matchConditions"]
+    return [{**condition, "expression": names_of_both}, {"name": "unbound", "expression": _unbound(unset)}]
+
+
+def _unset(expression: str) -> str:
+    return expression.replace('in ["berth-scheduler"]', 'in ["", "default-scheduler"]')
+
+
+def _unbound(unset: Object) -> str:
+    return str(unset["expression"].partition(" && ")[2])
 
 
 def _own() -> str:
@@ -260,19 +303,28 @@ def _copy(shipped: str, name: str, conditions: list[Object]) -> str:
     of_berth, *_ = policy["spec"]["matchConditions"]
     routing = _routing()["spec"]
     unset, with_words = routing["matchConditions"]
-    unbound = {"name": "unbound", "expression": unset["expression"].partition(" && ")[2]}
-    spec = {
-        **policy["spec"],
-        "matchConstraints": routing["matchConstraints"],
-        "matchConditions": [of_berth, unbound, with_words, *conditions],
-    }
+    policy["spec"]["matchConstraints"] = routing["matchConstraints"]
+    unbound = {"name": "unbound", "expression": _unbound(unset)}
+    return _written(_selected([policy, binding], name, [of_berth, unbound, with_words, *conditions]))
+
+
+def _selected(shipped: list[Object], name: str, conditions: list[Object]) -> list[Object]:
+    """Return a policy and its binding under another name, with these conditions, in the namespaces that opt in."""
+    policy, binding = shipped
     expression = {"key": "berth.dev/routing", "operator": "In", "values": ["words"]}
     selected = {"namespaceSelector": {"matchExpressions": [expression]}}
-    documents = [
-        {**policy, "metadata": {"name": name}, "spec": spec},
-        {**binding, "metadata": {"name": name}, "spec": {"policyName": name, "matchResources": selected}},
+    return [
+        {**policy, "metadata": {"name": name}, "spec": {**policy["spec"], "matchConditions": conditions}},
+        {
+            **binding,
+            "metadata": {"name": name},
+            "spec": {**binding["spec"], "policyName": name, "matchResources": selected},
+        },
     ]
-    head = f"# As {policy['metadata']['name']}, for pods that are routed by their words: policies run in no fixed order.\n"
+
+
+def _written(documents: list[Object]) -> str:
+    head = "# For pods that are routed by their words: policies run in no fixed order.\n"
     return head + yaml.safe_dump_all(documents, sort_keys=False, width=sys.maxsize)
 
 
@@ -297,8 +349,7 @@ _ASKED: Final = """
 - name: asked # names of the containers that request GPUs by words of other systems (docs/reference/words.md)
   expression: >-
     [object.spec.?initContainers.orValue([]) + object.spec.containers].map(all, all.filter(each,
-      each.?resources.requests.orValue({}).size() > 0 && (
-        $asking.exists(name, name in each.resources.requests)
+      has(each.resources) && has(each.resources.requests) && ($requests_asking
         || $only_with.exists(row, row[0] in each.resources.requests && row.exists(name, name != row[0]
           && all.exists(other, name in other.?resources.requests.orValue({})))))
     ).map(each, each.name))[0]
@@ -321,7 +372,7 @@ _ASKS: Final = """
     || (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(each,
       has(each.resources) && has(each.resources.requests) && (each.resources.requests.exists(name,
         name.matches("^(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$$)|^nvidia[.]com/(gpu|mig-)"))
-      || $asking.exists(name, name in each.resources.requests)))
+      || $requests_asking))
     || $amount_annotations.exists(name, name in object.metadata.?annotations.orValue({}))
     || $amount_labels.exists(name, name in object.metadata.?labels.orValue({}))
 """
