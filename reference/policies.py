@@ -16,7 +16,7 @@ from typing import Any, Final
 
 import yaml
 
-from berth_api import names, words
+from berth_api import names
 from berth_api.words import AMOUNTS, TABLE, Role, Row, System, WordPlace
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"

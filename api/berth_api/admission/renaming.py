@@ -39,7 +39,9 @@ def renamed(pod: Object) -> Object:
 def _is_used(spec: Object, row: Row) -> bool:
     """Return whether a container requests by another word of the row's system."""
     telling = {word.name for word in row.system.words} & TABLE.telling
-    return any(not telling.isdisjoint(_of(container, kind)) for _, _, container in all_containers(spec) for kind in LISTS)
+    return any(
+        not telling.isdisjoint(_of(container, kind)) for _, _, container in all_containers(spec) for kind in LISTS
+    )
 
 
 def _names(container: Object, rows: list[Row], *, known: bool) -> Mapping[str, str]:

@@ -4,7 +4,8 @@ No other scheduler allocates `kubernetes.io/gpu` and the like, and a pod that go
 any card there. The API server sets `default-scheduler` before admission, so a pod with that name has not chosen. The
 API server routes it (`manifests/base/routing.yaml` has the same rules in CEL) or our webhook.
 
-Pods with words of other systems are routed in namespaces whose label says so. Pods that request `nvidia.com/*` are not routed for that: the device plugin serves pods of all schedulers.
+Pods with words of other systems are routed in namespaces whose label says so. Pods that request `nvidia.com/*` are not
+routed for that: the device plugin serves pods of all schedulers.
 """
 
 import re

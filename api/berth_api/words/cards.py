@@ -140,7 +140,11 @@ def _of_containers(spec: Object) -> Iterator[tuple[Where, str, list[_Written]]]:
     ]
     systems = {id(TABLE.resources[name].system) for _, _, each in held for name in TABLE.telling & each.keys()}
     for where, container, each in held:
-        words = [_Written(row, _number_as_written(each[name])) for name in each if (row := _row(name, systems)) and _is_amount(row)]
+        words = [
+            _Written(row, _number_as_written(each[name]))
+            for name in each
+            if (row := _row(name, systems)) and _is_amount(row)
+        ]
         if words:
             yield where, container, words
 

@@ -25,7 +25,9 @@ ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
 BY_WORDS = {
-    f"MutatingAdmissionPolicy{kind}/berth-words-{name}" for kind in ("", "Binding") for name in ("renaming-unnamed", "routing", "injection")
+    f"MutatingAdmissionPolicy{kind}/berth-words-{name}"
+    for kind in ("", "Binding")
+    for name in ("renaming-unnamed", "routing", "injection")
 }
 """What routes and injects pods by words of other systems, in namespaces that opt in."""
 UNNAMED = {f"ValidatingAdmissionPolicy{kind}/berth-words-unnamed" for kind in ("", "Binding")}

@@ -55,7 +55,9 @@ class Answers(http.server.BaseHTTPRequestHandler):
         request = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
         encoded = base64.b64encode(json.dumps(patch(request["object"])).encode()).decode()
         response = {"uid": request["uid"], "allowed": True, "patchType": "JSONPatch", "patch": encoded}
-        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}).encode()
+        body = json.dumps(
+            {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "response": response}
+        ).encode()
         self.send_response(200)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
@@ -124,7 +126,9 @@ def our_webhook(arena: Arena, folder: Path) -> Iterator[None]:
 def admitted(arena: Arena, scheduler: str, limits: dict[str, str], **labels: str) -> Manifest:
     containers = [{"name": "main", "image": "none", "resources": {"limits": limits}}]
     pod = arena.pod(scheduler_name=scheduler, containers=containers, labels=labels)
-    return arena.cluster.api.request("POST", f"/api/v1/namespaces/{arena.namespace}/pods", body=pod, query={"dryRun": "All"})
+    return arena.cluster.api.request(
+        "POST", f"/api/v1/namespaces/{arena.namespace}/pods", body=pod, query={"dryRun": "All"}
+    )
 
 
 def seen(made: Manifest) -> tuple[str, dict[str, str], bool, str]:

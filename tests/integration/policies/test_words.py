@@ -1,4 +1,4 @@
-"""Manifests of other systems on the real API server: what is said at apply, what admission makes of them, what they get."""
+"""Manifests of other systems on the real API server: warnings at apply, what admission changes, and what pods get."""
 
 import json
 import re
@@ -44,7 +44,11 @@ def world(arena: Arena) -> Iterator[World]:
 
 def in_force(arena: Arena, probe: Manifest) -> bool:
     made = admitted(arena, probe)
-    return "env" in made["spec"]["containers"][0] and names.ORIGINAL_RESOURCES in made["metadata"].get("annotations", {}) and said(arena, probe) != []
+    return (
+        "env" in made["spec"]["containers"][0]
+        and names.ORIGINAL_RESOURCES in made["metadata"].get("annotations", {})
+        and said(arena, probe) != []
+    )
 
 
 def own(arena: Arena, file: Path, **fields: Any) -> Manifest:
@@ -99,8 +103,9 @@ WAITING = {
 FIRST, LAST = MANIFESTS / "koordinator/gang.yaml", MANIFESTS / "koordinator/topology-preferred.yaml"
 """The two members of a group."""
 AMOUNTS = re.compile(
-    r"(?P<count>\d+) (?:x nvidia.com/gpu|(?P<whole>whole )?cards?)(?: of (?:(?P<mebibytes>\d+) MiB|(?P<percent>\d+) % of "
-    r"the memory))?(?: (?:and|with) (?P<cores>\d+) % of the cores)?(?: each)?(?: and 1 whole RDMA NIC)?"
+    r"(?P<count>\d+) (?:x nvidia.com/gpu|(?P<whole>whole )?cards?)"
+    r"(?: of (?:(?P<mebibytes>\d+) MiB|(?P<percent>\d+) % of the memory))?"
+    r"(?: (?:and|with) (?P<cores>\d+) % of the cores)?(?: each)?(?: and 1 whole RDMA NIC)?"
 )
 
 
@@ -152,15 +157,15 @@ USED = [file for file in manifests.files() if words.is_used(*manifests.parts(fil
 
 def test_at_apply_it_is_said_what_is_read_and_what_is_not_had(world: World) -> None:
     for file in USED:
-        answer, told = manifests.answer(file), said(world.arena, own(world.arena, file))
-        notes = [note for text in told for note in text.split("; ")]
+        answer, shown = manifests.answer(file), said(world.arena, own(world.arena, file))
+        notes = [note for text in shown for note in text.split("; ")]
         assert all(part in notes for note in answer.get("notes", ()) for part in note.split("; ")), file
         if manifests.name(file) in TOO_MUCH:
-            assert told[0].endswith(LATER), file
+            assert shown[0].endswith(LATER), file
         elif "refused" in answer:
-            assert told[0] == f"invalid request: {answer['refused']}", file
+            assert shown[0] == f"invalid request: {answer['refused']}", file
         elif has_amounts(file):
-            assert told[0].endswith(f" read as {answer['gets']}"), file
+            assert shown[0].endswith(f" read as {answer['gets']}"), file
 
 
 def has_amounts(file: Path) -> bool:
@@ -250,9 +255,14 @@ def test_webhook_and_policies_make_the_same_of_a_pod(world: World, file: Path) -
         pairs = zip(by_policy["spec"].get(kind, ()), by_webhook["spec"].get(kind, ()), strict=True)
         for made, expected in pairs:
             assert made.get("env") == expected.get("env")
-            assert made["resources"].get("requests", {}).keys() == (expected.get("resources") or {}).get("requests", {}).keys()
+            assert (
+                made["resources"].get("requests", {}).keys()
+                == (expected.get("resources") or {}).get("requests", {}).keys()
+            )
     kept = names.ORIGINAL_RESOURCES
-    assert by_policy["metadata"].get("annotations", {}).get(kept) == by_webhook["metadata"].get("annotations", {}).get(kept)
+    assert by_policy["metadata"].get("annotations", {}).get(kept) == by_webhook["metadata"].get("annotations", {}).get(
+        kept
+    )
 
 
 def resources_set(pod: Manifest) -> Manifest:

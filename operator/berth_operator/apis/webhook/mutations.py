@@ -5,8 +5,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import request
-from berth_api import words
+from berth_api import request, words
 from berth_api.admission import injection, renaming, rewriting, routing
 from berth_api.admission.injection import Object, annotations_of, labels_of
 from berth_operator.apis.webhook import hami
