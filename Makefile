@@ -301,6 +301,7 @@ generate: stubs binaries ## write the files that are made from the models, inter
 	@$(BIN)/python -m berth_operator.settings.schema docs/configuration.schema.json
 	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard manifests/components
 	@$(BIN)/python -m reference docs/reference
+	@$(BIN)/python -m reference.policies
 	@$(BIN)/python -m charts.generate
 	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
 
@@ -310,6 +311,7 @@ verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_operator.settings.schema --check docs/configuration.schema.json
 	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard --check manifests/components
 	@$(BIN)/python -m reference --check docs/reference
+	@$(BIN)/python -m reference.policies --check
 	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 

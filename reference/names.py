@@ -46,6 +46,8 @@ REQUESTS: Final[Rows] = {
 }
 WRITTEN: Final[Rows] = {
     "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
+    "ORIGINAL_RESOURCES": "annotation: what containers requested by resources that "
+    "[admission](../admission.md#words-of-other-systems) has renamed, as JSON",
     "EPOCH": "annotation: the leader's term; the pod was bound by Berth",
     "FENCED_BY": "label: the LeaderLease whose fence applied to the Binding",
     "VISIBLE_SUFFIX": "annotation: the UUIDs that the container sees, joined by commas",
@@ -104,7 +106,8 @@ OF_PLUGINS: Final[Rows] = {
 }
 ELSEWHERE_DEFINED: Final[Rows] = {
     MANAGED: "label of Nodes: Berth writes the sums of devices in their capacity",
-    "berth.dev/routing": "label of namespaces: `disabled` ends [routing](../admission.md#routing) there",
+    "berth.dev/routing": "label of namespaces: `disabled` ends [routing](../admission.md#routing) there; `words` "
+    "extends it to pods with [words of other systems](words.md)",
     "nvidia.com/gpu.clique": "label of Nodes, from GPU Feature Discovery: [gangs](../gangs.md) prefer one value",
 }
 """Names that no constant of `berth_api.names` has."""

@@ -48,6 +48,8 @@ MIXED_GPUS: Final = "berth.dev/mixed-gpus"
 MOVABLE: Final = "berth.dev/movable"
 """Whether defragmentation may move the pod; also on namespaces, for their pods without it."""
 EPOCH: Final = "berth.dev/epoch"
+ORIGINAL_RESOURCES: Final = "berth.dev/original-resources"
+"""What containers requested by resources that admission has renamed, as JSON."""
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs that the container sees, joined by commas."""
 
@@ -96,6 +98,7 @@ POD_ANNOTATIONS: Final = (
     POD_GROUP,
     POD_GROUP_MIN_MEMBER,
     EPOCH,
+    ORIGINAL_RESOURCES,
 )
 POD_LABELS: Final = (FENCED_BY,)
 

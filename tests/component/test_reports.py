@@ -68,6 +68,24 @@ async def test_a_pod_without_devices_gets_an_event_with_its_node() -> None:
     assert api.events_of("a", "Scheduled") == ["Successfully assigned ns/a to node"]
 
 
+async def test_what_was_read_of_other_systems_words_is_said_once_on_the_controller() -> None:
+    note = "nvidia.com/gpumem is read as 1 card of 3000 MiB"
+    world = World()
+    world.add_node(cards=1)
+    owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "uid-train", "controller": True}
+    for name in ("a", "b", "alone"):
+        manifest = pod(name, {"nvidia.com/gpumem": "3k"})
+        manifest["metadata"]["ownerReferences"] = [] if name == "alone" else [owner]
+        world.submit(manifest)
+    async with world.running() as api:
+        await asyncio.sleep(30)
+    events = {event["metadata"]["name"]: event for _, event in api.events if event["reason"] == "WordsRead"}
+    assert {event["note"] for event in events.values()} == {note}
+    regarding = {"apiVersion": "batch/v1", "kind": "Job", "namespace": "ns", "name": "train", "uid": "uid-train"}
+    assert events.pop("train.uid-train.words")["regarding"] == regarding
+    assert list(events) == ["alone.uid-alone.words"]
+
+
 async def test_what_is_asked_about_limits_is_in_the_event_and_in_the_condition() -> None:
     question = (
         f"container main: {GPU}: 100 in requests and 800 in limits; "

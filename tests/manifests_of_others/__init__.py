@@ -57,6 +57,12 @@ def pod(file: Path) -> Raw:
     return pod
 
 
+def parts(file: Path) -> tuple[Raw, Mapping[str, str], Mapping[str, str]]:
+    """Return spec, annotations and labels of that pod."""
+    made = pod(file)
+    return made["spec"], made["metadata"].get("annotations", {}), made["metadata"].get("labels", {})
+
+
 def _pod(document: Raw) -> Raw | None:
     template = document["spec"]["template"] if document["kind"] in _WITH_TEMPLATE else document
     if document["kind"] not in ("Pod", *_WITH_TEMPLATE):

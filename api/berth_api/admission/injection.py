@@ -14,9 +14,10 @@ ephemeral container no device.
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Final
 
-from berth_api import names, request
+from berth_api import names, request, words
 
 Object = Mapping[str, Any]
 Put = tuple[str, int, Object]
@@ -33,6 +34,7 @@ RESOURCES: Final = frozenset(
 """A container that requests one of these sees GPUs that kubelet does not know."""
 EPHEMERAL: Final = "ephemeralContainers"
 _KINDS: Final = ("initContainers", "containers")
+NO_ANNOTATIONS: Final[Mapping[str, str]] = MappingProxyType({})
 NOTHING: Final = (None, "0")
 """How the API server writes an amount of zero."""
 _GPUS: Final = re.compile(r"nvidia\.com/(gpu(\.shared)?$|mig-)")
@@ -71,12 +73,17 @@ def is_variable(entry: object) -> bool:
     return isinstance(entry, Mapping) and entry.get("name") == VARIABLE
 
 
-def places(spec: Object, labels: Mapping[str, str], renamed: Collection[str] = ()) -> Iterator[Place]:
+def places(
+    spec: Object,
+    labels: Mapping[str, str],
+    renamed: Collection[str] = (),
+    annotations: Mapping[str, str] = NO_ANNOTATIONS,
+) -> Iterator[Place]:
     """Yield all containers of a pod, each with the entry that it must have.
 
     `renamed` are resources to which NVIDIA's device plugin has given other names.
     """
-    seeing = _seeing(spec, labels)
+    seeing = _seeing(spec, labels, annotations)
     for kind in _KINDS:
         for number, container in enumerate(spec.get(kind) or ()):
             name = container.get("name", "")
@@ -84,10 +91,11 @@ def places(spec: Object, labels: Mapping[str, str], renamed: Collection[str] = (
             yield Place(kind=kind, number=number, container=container, entry=entry)
 
 
-def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Iterator[Place]:
+def fresh_places(pod: Object, before: Object) -> Iterator[Place]:
     """Yield the ephemeral containers that an update adds to a pod; existing ones cannot be changed."""
+    spec = pod["spec"]
     existing = {container["name"] for container in before.get(EPHEMERAL) or ()}
-    seeing = _seeing(spec, labels)
+    seeing = _seeing(spec, labels_of(pod), annotations_of(pod))
     for number, container in enumerate(spec.get(EPHEMERAL) or ()):
         if container["name"] not in existing:
             entry = _entry(container.get("targetContainerName", ""), seeing)
@@ -95,7 +103,7 @@ def fresh_places(spec: Object, labels: Mapping[str, str], before: Object) -> Ite
 
 
 def asking(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
-    """Yield the containers that must see GPUs that kubelet does not know."""
+    """Yield the containers that request GPUs which kubelet does not know, in Berth's words."""
     labelled = any(label in labels for label in request.LABELS)
     for kind, number, container in all_containers(spec):
         if labelled or requests_any(container, RESOURCES.__contains__):
@@ -129,17 +137,22 @@ def annotations_read(spec: Object) -> frozenset[str] | None:
 
 def injected(pod: Object, renamed: Collection[str] = ()) -> dict[str, Any]:
     """Return a new pod with the variable injected; `renamed` as for `places`."""
-    return _filled(pod, places(pod["spec"], labels_of(pod), renamed))
+    return _filled(pod, places(pod["spec"], labels_of(pod), renamed, annotations_of(pod)))
 
 
 def joined(pod: Object, before: Object) -> dict[str, Any]:
     """Return an updated pod with the variable injected into its new ephemeral containers."""
-    return _filled(pod, fresh_places(pod["spec"], labels_of(pod), before["spec"]))
+    return _filled(pod, fresh_places(pod, before["spec"]))
 
 
 def labels_of(pod: Object) -> Mapping[str, str]:
     """Return the labels of a pod."""
     return pod["metadata"].get("labels") or {}
+
+
+def annotations_of(pod: Object) -> Mapping[str, str]:
+    """Return the annotations of a pod."""
+    return pod["metadata"].get("annotations") or {}
 
 
 def all_containers(spec: Object) -> Iterator[Put]:
@@ -186,8 +199,16 @@ def _filled(pod: Object, all_places: Iterator[Place]) -> dict[str, Any]:
     return {**pod, "spec": with_containers(pod["spec"], changed)}
 
 
-def _seeing(spec: Object, labels: Mapping[str, str]) -> frozenset[str]:
-    return frozenset(container.get("name", "") for _, _, container in asking(spec, labels))
+def _seeing(spec: Object, labels: Mapping[str, str], annotations: Mapping[str, str]) -> frozenset[str]:
+    """Return the names of the containers that see GPUs which kubelet does not know."""
+    by_words = words.asking(spec, annotations, labels)
+    return frozenset(
+        container.get("name", "")
+        for container in (
+            *(container for _, _, container in asking(spec, labels)),
+            *(container for kind, number, container in all_containers(spec) if (kind, number) in by_words),
+        )
+    )
 
 
 def _entry(container: str, seeing: Collection[str]) -> Object:

@@ -4,15 +4,16 @@ No other scheduler allocates `kubernetes.io/gpu` and the like, and a pod that go
 any card there. The API server sets `default-scheduler` before admission, so a pod with that name has not chosen. The
 API server routes it (`manifests/base/routing.yaml` has the same rules in CEL) or our webhook.
 
-Pods that request `nvidia.com/*` are not routed for that: the device plugin serves pods of all schedulers.
+Pods with words of other systems are routed in namespaces whose label says so. Pods that request `nvidia.com/*` are not
+routed for that: the device plugin serves pods of all schedulers.
 """
 
 import re
 from collections.abc import Collection
 from typing import Any, Final
 
-from berth_api import request
-from berth_api.admission.injection import Object, labels_of, requests_any, requests_of_plugin
+from berth_api import request, words
+from berth_api.admission.injection import Object, annotations_of, labels_of, requests_any, requests_of_plugin
 from berth_api.values import spelling
 
 DEFAULT: Final = "default-scheduler"
@@ -30,6 +31,15 @@ def is_routed(pod: Object) -> bool:
 def routed(pod: Object, scheduler: str) -> Object:
     """Return a new pod with this scheduler if it is to be routed."""
     return {**pod, "spec": {**pod["spec"], "schedulerName": scheduler}} if is_routed(pod) else pod
+
+
+def routed_by_words(pod: Object, scheduler: str) -> Object:
+    """Return a new pod with this scheduler if it has a word of another system; its namespace has opted in."""
+    spec = pod["spec"]
+    is_unset = spec.get("schedulerName") == DEFAULT and not spec.get("nodeName")
+    if not is_unset or not words.is_used(spec, annotations_of(pod), labels_of(pod)):
+        return pod
+    return {**pod, "spec": {**spec, "schedulerName": scheduler}}
 
 
 def meant(name: str, schedulers: Collection[str]) -> str:

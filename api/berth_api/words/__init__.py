@@ -34,6 +34,7 @@ __all__ = [
     "Units",
     "Word",
     "WordPlace",
+    "asking",
     "checked_units",
     "gang",
     "is_used",
@@ -48,6 +49,7 @@ Object = Mapping[str, Any]
 Strings = Mapping[str, str]
 
 GANG_NAMES: Final = gangs.NAMES
+asking = cards.asking
 READ_ANNOTATIONS: Final = frozenset(TABLE.annotations) - GANG_NAMES
 """The annotations that decide about cards."""
 

@@ -27,6 +27,7 @@ DEFAULT_UNITS: Final[Units] = {}
 KINDS: Final = ("initContainers", "containers")
 _ANY_WITH: Final = (names.RDMA, names.FPGA)
 """Devices that may be requested in addition."""
+_SUFFIXES: Final = ("k", "M", "G")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +91,18 @@ def is_used(spec: Object) -> bool:
     )
 
 
+def asking(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str]) -> frozenset[Where]:
+    """Return the containers that request cards by other systems' words, whether or not these are valid."""
+    of_containers = frozenset(where for where, _, _ in _of_containers(spec))
+    if of_containers:
+        return of_containers
+    words = {word.row.word.role: word for word in (*_of(TABLE.annotations, annotations), *_of(TABLE.labels, labels))}
+    try:
+        return frozenset((_chosen(spec, words)[0],)) if words else frozenset()
+    except RequestError:  # no container has the name
+        return frozenset()
+
+
 def asks(spec: Object, annotations: Mapping[str, str], labels: Mapping[str, str], units: Units) -> tuple[Ask, ...]:
     """Return the cards of each container that requests by other systems' words; none if no container does.
 
@@ -127,9 +140,18 @@ def _of_containers(spec: Object) -> Iterator[tuple[Where, str, list[_Written]]]:
     ]
     systems = {id(TABLE.resources[name].system) for _, _, each in held for name in TABLE.telling & each.keys()}
     for where, container, each in held:
-        words = [_Written(row, each[name]) for name in each if (row := _row(name, systems)) and _is_amount(row)]
+        words = [
+            _Written(row, _number_as_written(each[name]))
+            for name in each
+            if (row := _row(name, systems)) and _is_amount(row)
+        ]
         if words:
             yield where, container, words
+
+
+def _number_as_written(value: str) -> str:
+    """Return 3000 for `3k`, as the API server stores it."""
+    return str(quantity.parse(value)) if value.endswith(_SUFFIXES) and value[:-1].isdecimal() else value
 
 
 def _row(name: str, systems: Collection[int]) -> Row | None:

@@ -1,6 +1,6 @@
 """What a pod requests in plain amounts: `2 cards of 3000 MiB each`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, RDMA
@@ -13,6 +13,14 @@ _NAMES: Final = {GPU: "card", RDMA: "RDMA NIC", FPGA: "FPGA"}
 def text(devices: DeviceRequest) -> str:
     """Return the request in plain amounts; empty if it has none."""
     return " and ".join(map(_part, devices.parts))
+
+
+def reading(words: Iterable[str], notes: Iterable[str], devices: DeviceRequest) -> str:
+    """Return as what words were read, and what has no effect; empty if there are none."""
+    titles = tuple(words)
+    means = text(devices) or "Berth's own"
+    read = f"{', '.join(titles)} {'is' if len(titles) == 1 else 'are'} read as {means}"
+    return "; ".join((*([read] if titles else ()), *notes))
 
 
 def _part(part: Part) -> str:

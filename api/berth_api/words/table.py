@@ -187,6 +187,8 @@ class Table:
     """The resources by which a pod is known to use a system's words."""
     renamed: Mapping[str, tuple[Row, ...]] = field(init=False)
     """Berth's resource -> the rows for which it stands."""
+    by_plugin: tuple[Row, ...] = field(init=False)
+    """The resources that admission renames."""
 
     def __post_init__(self) -> None:
         """Index the rows: pods are looked up in every parse."""
@@ -196,6 +198,7 @@ class Table:
             object.__setattr__(self, f"{place}s", MappingProxyType(of_place))
         resources = [row for row in rows if row.word.place == WordPlace.RESOURCE]
         object.__setattr__(self, "telling", frozenset(row.word.name for row in resources if not row.word.only_with))
+        object.__setattr__(self, "by_plugin", tuple(row for row in resources if row.word.by_plugin))
         renamed: dict[str, tuple[Row, ...]] = {}
         for row in resources:
             if row.word.renamed:

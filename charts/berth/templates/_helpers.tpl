@@ -47,6 +47,13 @@ labels:
 {{- toJson $names -}}
 {{- end }}
 
+{{/* The setting of units: name=size, joined by commas. Argument: the map. */}}
+{{- define "berth.units" -}}
+{{- $units := list -}}
+{{- range $name, $size := . }}{{ $units = append $units (printf "%s=%s" $name $size) }}{{ end -}}
+{{- join "," $units -}}
+{{- end }}
+
 {{/* What happens to pods of default-scheduler that request devices: routed, refused, or extended (placed by kube-scheduler). */}}
 {{- define "berth.unnamed" -}}
 {{- if .Values.extender.enabled -}}extended{{- else if .Values.routing.enabled -}}routed{{- else -}}refused{{- end -}}

@@ -25,6 +25,8 @@ MAX_NOTE: Final = 1024
 """Bytes of an Event's note."""
 MAX_NAME: Final = 200
 """Characters of a pod's name in the names of its Events."""
+_WITHOUT_NAMESPACE: Final = ("Device", "Node")
+"""Kinds of subjects."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -38,10 +40,10 @@ class EventApi(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What an Event is about: a pod, or an object without a namespace."""
+    """What an Event is about: a pod, its controller, or an object without a namespace."""
 
     namespace: str
-    """Of the pod and the Event."""
+    """Of the pod or its controller, and of the Event."""
     name: str
     uid: str
     controller: str
@@ -53,6 +55,21 @@ class Subject:
     def of(cls, pod: PendingPod) -> "Subject":
         """Return the subject for a pending pod."""
         return cls(namespace=pod.namespace, name=pod.name, uid=pod.uid, controller=pod.scheduler)
+
+    @classmethod
+    def of_owner(cls, pod: PendingPod) -> "Subject":
+        """Return the subject for a pending pod's controller; the pod itself if it has none."""
+        owner = pod.owner
+        if not owner.uid:
+            return cls.of(pod)
+        return cls(
+            namespace=pod.namespace,
+            name=owner.name,
+            uid=owner.uid,
+            controller=pod.scheduler,
+            kind=owner.kind,
+            api_version=owner.api_version,
+        )
 
 
 def microtime() -> str:
@@ -81,7 +98,7 @@ class Event:
     def body(self, instance: str) -> dict[str, Any]:
         """Return the JSON object for the API server."""
         subject = self.subject
-        place = {"namespace": subject.namespace} if subject.kind == "Pod" else {}
+        place = {} if subject.kind in _WITHOUT_NAMESPACE else {"namespace": subject.namespace}
         return {
             "apiVersion": "events.k8s.io/v1",
             "kind": "Event",

@@ -7,7 +7,9 @@ the status and Events of pods that fit nowhere.
 import asyncio
 import hashlib
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from typing import Final
 
 import structlog
 
@@ -23,6 +25,9 @@ from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.objects.devices import DeviceRecord
+
+MAX_READ: Final = 10_000
+"""Controllers that are remembered; for one that is forgotten an Event is sent again, which exists already."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -41,6 +46,8 @@ class Reporter:
         """Create a reporter; `state_changed_at` returns when something last changed that may change reasons."""
         self.in_flight_binds = InFlightBinds()
         """Counts the binds in flight, which reports let go first."""
+        self._read: OrderedDict[str, None] = OrderedDict()
+        """The UIDs of the controllers, or pods, about which it was said last what was read of their words."""
         self._events = EventQueue(api=api, instance=instance, in_flight_binds=self.in_flight_binds, clock=clock)
         self._waiting = WaitingPods(
             api=api,
@@ -65,6 +72,7 @@ class Reporter:
 
     def unschedulable(self, pod: PendingPod, failure: Failure) -> None:
         """Report that a pod fits nowhere, or cannot be decided."""
+        self._words_read(pod)
         reason = Reason(message=failure.message, condition=failure.condition, event="FailedScheduling")
         self._waiting.waits(pod, reason)
 
@@ -92,6 +100,7 @@ class Reporter:
         """Report that a pod was bound; `devices` is the text of its devices."""
         pod = placement.pod
         self.dismiss(pod.uid)
+        self._words_read(pod)
         note = f"Successfully assigned {pod.key} to {placement.node}" + (f" with {devices}" if devices else "")
         note += f" ({pod.request.excess})" if pod.request.excess else ""
         self._events.put(
@@ -103,6 +112,21 @@ class Reporter:
                 action="Binding",
                 note=note,
             )
+        )
+
+    def _words_read(self, pod: PendingPod) -> None:
+        """Report what was read of other systems' words, once for each controller, or pod without one."""
+        subject = Subject.of_owner(pod)
+        if not pod.request.read or subject.uid in self._read:
+            return
+        self._read[subject.uid] = None
+        if len(self._read) > MAX_READ:
+            self._read.popitem(last=False)
+        # The name allows one for each, whichever process sends it.
+        name = event_name(subject.name, f"{subject.uid}.words")
+        note = pod.request.read
+        self._events.put(
+            Event(subject=subject, name=name, type="Normal", reason="WordsRead", action="Scheduling", note=note)
         )
 
     def unknown(self, charge: Charge) -> None:

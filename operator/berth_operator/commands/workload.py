@@ -13,7 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from pydantic.alias_generators import to_camel
 
 from berth_api import resources
-from berth_api.admission import injection
+from berth_api.admission import injection, renaming
 from berth_api.resources import quantity
 from berth_base import documents
 from berth_base.documents import DocumentError
@@ -325,22 +325,21 @@ class Admission:
         metadata, spec = pod["metadata"], pod["spec"]
         namespace = metadata.get("namespace") or self.namespace
         where = f"{document.where} ({document.title}): spec"
-        return injection.injected(
-            {
-                "metadata": {
-                    **metadata,
-                    "namespace": namespace,
-                    "uid": f"simulated/{namespace}/{metadata['name']}",
-                    "creationTimestamp": CREATED,
-                },
-                "spec": {
-                    **resources.from_limits(spec),
-                    "schedulerName": self.scheduler(pod),
-                    **self._priority(spec, where),
-                },
-                "status": {},
-            }
-        )
+        created = {
+            "metadata": {
+                **metadata,
+                "namespace": namespace,
+                "uid": f"simulated/{namespace}/{metadata['name']}",
+                "creationTimestamp": CREATED,
+            },
+            "spec": {
+                **resources.from_limits(spec),
+                "schedulerName": self.scheduler(pod),
+                **self._priority(spec, where),
+            },
+            "status": {},
+        }
+        return injection.injected(renaming.renamed(created))
 
     def _priority(self, spec: Object, where: str) -> Object:
         name = spec.get("priorityClassName")

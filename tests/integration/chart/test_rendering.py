@@ -9,6 +9,7 @@ from typing import Any, Final
 import pytest
 import yaml
 
+from berth_api import words
 from charts import generate
 from devcluster.control_plane.api import Manifest
 from tests import chart, policies
@@ -185,7 +186,7 @@ def test_each_version_gets_what_its_api_server_serves(minor: int) -> None:
     objects = chart.rendered(kube_version=f"1.{minor}.0")
     by_policies = [key for key in objects if key.startswith("MutatingAdmission")]
     by_webhook = {"MutatingWebhookConfiguration/berth-injection", "Deployment/berth-webhook"} & objects.keys()
-    assert (len(by_policies), len(by_webhook)) == ((4, 0) if minor >= 36 else (0, 2))
+    assert (len(by_policies), len(by_webhook)) == ((12, 0) if minor >= 36 else (0, 2))
 
 
 @pytest.mark.parametrize(
@@ -234,6 +235,16 @@ def test_renamed_resources_reach_the_policy_and_the_webhook() -> None:
     by_webhook = chart.rendered({**values, "admission": {"by": "webhook"}})
     [webhook] = by_webhook["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
     assert "--nvidia-resources=nvidia.com/a100,nvidia.com/h100" in webhook["args"]
+
+
+def test_units_reach_the_policy_the_operator_and_the_webhook() -> None:
+    [name] = (name for name, unit in words.TABLE.units().items() if unit == words.table.GIB)
+    rendered = chart.rendered({"memoryUnits": {name: "1Mi"}, "validation": WEBHOOK})
+    variables = rendered["ValidatingAdmissionPolicy/berth-words"]["spec"]["variables"]
+    assert {"name": "units", "expression": json.dumps({name: "1Mi"}, separators=(",", ":"))} in variables
+    for deployment in ("berth-operator", "berth-webhook"):
+        [container] = rendered[f"Deployment/{deployment}"]["spec"]["template"]["spec"]["containers"]
+        assert f"--memory-units={name}=1Mi" in container["args"]
 
 
 def test_warnings_know_the_profiles_and_the_trusted_schedulers() -> None:

@@ -24,6 +24,14 @@ ROOT = Path(__file__).parents[3]
 ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
+BY_WORDS = {
+    f"MutatingAdmissionPolicy{kind}/berth-words-{name}"
+    for kind in ("", "Binding")
+    for name in ("renaming-unnamed", "routing", "injection")
+}
+"""What routes and injects pods by words of other systems, in namespaces that opt in."""
+UNNAMED = {f"ValidatingAdmissionPolicy{kind}/berth-words-unnamed" for kind in ("", "Binding")}
+RENAMING = "MutatingAdmissionPolicy/berth-words-renaming"
 REFUSAL = "ValidatingAdmissionPolicy/berth-unscheduled"
 WARNINGS = "ValidatingAdmissionPolicy/berth-warnings"
 HOOKS = "MutatingWebhookConfiguration/berth-injection"
@@ -70,7 +78,8 @@ def test_validation_comes_without_injection_by_the_webhook(build: Build) -> None
 
 def test_the_webhook_that_injects_validates_too(build: Build) -> None:
     assert build("validation").keys() - build("webhook").keys() == {
-        *(ALONE, ALONE.replace("Policy", "PolicyBinding"), ROUTING, ROUTING_BINDING)
+        *(ALONE, ALONE.replace("Policy", "PolicyBinding"), ROUTING, ROUTING_BINDING),
+        *(RENAMING, RENAMING.replace("Policy", "PolicyBinding"), *BY_WORDS),
     }
 
 
@@ -111,7 +120,7 @@ def test_warnings_know_who_validates_and_routes(
 @pytest.mark.parametrize("components", [(), ("webhook",)], ids=["policies", "webhook"])
 def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, components: tuple[str, ...]) -> None:
     before, after = build(*components), build(*components, "no-routing")
-    assert before.keys() - after.keys() == (set() if components else {ROUTING, ROUTING_BINDING})
+    assert before.keys() - after.keys() == UNNAMED | (set() if components else {ROUTING, ROUTING_BINDING, *BY_WORDS})
     assert REFUSAL in after
     hooks = [each["name"] for each in after.get(HOOKS, {}).get("webhooks", ())]
     assert hooks == (["injection.berth.dev"] if components else [])
@@ -120,7 +129,9 @@ def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, c
 def test_without_routing_no_policy_takes_pods_of_the_default_scheduler(build: Build) -> None:
     built = build("hami-core", "runtime-class", "no-routing")
     mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
-    conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating]
+    renaming = built[RENAMING]["spec"]
+    assert '"default-scheduler"' not in json.dumps(renaming["matchConditions"])
+    conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating if policy != renaming]
     assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 3
 
 
@@ -185,13 +196,19 @@ def test_grafana_finds_the_dashboard_and_prometheus_the_ports_and_rules(build: B
 
 def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> None:
     base = build()
-    routing, injection = build("webhook")[HOOKS]["webhooks"]
+    routing, by_words, injection = build("webhook")[HOOKS]["webhooks"]
     for hook, name in ((routing, ROUTING), (injection, ALONE)):
         rules = base[name]["spec"]["matchConstraints"]["resourceRules"]
         assert [{**each, "scope": "Namespaced"} for each in rules] == hook["rules"]
     assert routing["matchConditions"] == base[ROUTING]["spec"]["matchConditions"]
     [opt_out] = base[ROUTING_BINDING]["spec"]["matchResources"]["namespaceSelector"]["matchExpressions"]
     assert opt_out in routing["namespaceSelector"]["matchExpressions"]
+    policy = base[ROUTING.replace("routing", "words-routing")]["spec"]
+    assert by_words["matchConditions"] == policy["matchConditions"][:1]  # it knows the words itself
+    [opt_in] = base[ROUTING_BINDING.replace("routing", "words-routing")]["spec"]["matchResources"]["namespaceSelector"][
+        "matchExpressions"
+    ]
+    assert opt_in in by_words["namespaceSelector"]["matchExpressions"]
     # Webhooks are called in order, so this one need not take pods that are yet to be routed.
     [of_berth] = injection["matchConditions"]
     expected = of_berth["expression"].replace("]", ', "default-scheduler"]')
@@ -201,11 +218,16 @@ def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> No
 def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -> None:
     """They run in no fixed order, so each must take these pods before they are routed, too."""
     built = build("hami-core", "runtime-class")
-    mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
+    mutating = {name: each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")}
+    by_words = {name: mutating.pop(name) for name in list(mutating) if "-words-" in name}
     routed = built[ROUTING]["spec"]["matchConditions"][1]
     assert len(mutating) == 4
-    for policy in mutating:
+    for policy in mutating.values():
         assert routed in policy["matchConditions"]
+        assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
+    assert by_words.pop(RENAMING)  # its copy takes them
+    assert len(by_words) == 4
+    for policy in by_words.values():
         assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
 
 

@@ -21,6 +21,7 @@ from devcluster import Cluster, DevclusterError, waiting
 from devcluster.control_plane import components
 from devcluster.control_plane.api import ApiError, Manifest
 from devcluster.processes import state
+from tests import manifests_of_others as manifests
 from tests import policies
 from tests.builders import GPU
 
@@ -30,6 +31,8 @@ FILES = (
     "base/routing.yaml",
     "components/hami-core/policy.yaml",
     "components/runtime-class/policy.yaml",
+    "base/words.yaml",
+    "components/runtime-class/words.yaml",
 )
 RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
 """How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""
@@ -39,6 +42,8 @@ REWRITTEN = {"limits": {"koordinator.sh/gpu": "50"}, "requests": {"koordinator.s
 EXTENDED = "-extended"
 KUBE_SCHEDULER = "kube-scheduler"
 """Stands for the default scheduler, whose pods are routed on this cluster."""
+WORDS = "words"
+"""A namespace whose pods with words of other systems are routed."""
 LABELS = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
 
 
@@ -49,6 +54,7 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         for file in FILES:
             for document in yaml.safe_load_all((MANIFESTS / file).read_text()):
                 running.api.apply(document)
+        running.api.post("/api/v1/namespaces", {"metadata": {"name": WORDS, "labels": {"berth.dev/routing": "words"}}})
         for document in of_extender(tmp_path_factory.mktemp("built")):
             running.api.apply(document)
         yield running
@@ -100,6 +106,14 @@ def admitted(cluster: Cluster, number: int, scheduler: str = "") -> Manifest:
     return cluster.api.request("POST", "/api/v1/namespaces/default/pods", body=pod, query={"dryRun": "All"})
 
 
+def by_words(cluster: Cluster) -> Manifest:
+    """Return a pod that names no scheduler and requests by words of another system."""
+    pod = manifests.pod(manifests.FOLDER / "hami/two-cards.yaml")
+    metadata = {"name": "a", "labels": LABELS}
+    body = {"metadata": metadata, "spec": pod["spec"]}
+    return cluster.api.request("POST", f"/api/v1/namespaces/{WORDS}/pods", body=body, query={"dryRun": "All"})
+
+
 @pytest.mark.timeout(120 + 60 * RESTARTS)
 def test_all_pods_that_are_routed_or_rewritten_are_injected_after_any_restart(own_cluster: Cluster) -> None:
     port = int(own_cluster.server.rpartition(":")[2])
@@ -114,6 +128,12 @@ def test_all_pods_that_are_routed_or_rewritten_are_injected_after_any_restart(ow
                 assert routed["schedulerName"] == "berth-scheduler"
                 rewritten = admitted(own_cluster, number, KUBE_SCHEDULER)["spec"]
                 assert rewritten["containers"][0]["resources"] == REWRITTEN
+                worded = by_words(own_cluster)["spec"]
+                assert worded["schedulerName"] == "berth-scheduler"
+                assert worded["containers"][0]["resources"]["requests"]["kubernetes.io/gpu.shared"] == "2"
+                assert "nvidia.com/gpu" not in worded["containers"][0]["resources"]["requests"]
+                assert worded["runtimeClassName"] == "nvidia"
+                assert injection.is_variable(worded["containers"][0]["env"][0])
                 for spec in (routed, rewritten):
                     assert injection.lacking(spec, {}) == ()
                     assert spec["runtimeClassName"] == "nvidia"

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
-from berth_api import request
-from berth_api.admission import injection, rewriting, routing
-from berth_api.admission.injection import Object, labels_of
+from berth_api import request, words
+from berth_api.admission import injection, renaming, rewriting, routing
+from berth_api.admission.injection import Object, annotations_of, labels_of
 from berth_operator.apis.webhook import hami
 
 _OF_POD: Final = ("schedulerName", "volumes", "nodeSelector", "runtimeClassName")
@@ -36,7 +36,7 @@ class Mutations:
         return injection.joined(pod, before) if before else self._created(pod)
 
     def _created(self, pod: Object) -> Object:
-        mutated: Object = injection.injected(pod, self.renamed)
+        mutated: Object = injection.injected(renaming.renamed(pod), self.renamed)
         mutated = hami.limited(mutated) if self.hami_core else mutated
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
 
@@ -51,6 +51,18 @@ class Routing:
     def made_of(self, pod: Object, _before: Object | None) -> Object:
         """Return the pod, routed if it requests Berth's devices and names no scheduler."""
         return routing.routed(pod, self.scheduler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordsRouting:
+    """The mutation that routes pods with words of other systems; only pods of namespaces that opt in are sent."""
+
+    scheduler: str
+    """The scheduler name of routed pods."""
+
+    def made_of(self, pod: Object, _before: Object | None) -> Object:
+        """Return the pod, routed if it has such a word and names no scheduler."""
+        return routing.routed_by_words(pod, self.scheduler)
 
 
 class Rewriting:
@@ -73,13 +85,18 @@ def _requests_gpus(pod: Object) -> bool:
     spec = pod["spec"]
     containers = [*spec["containers"], *(spec.get("initContainers") or ())]
     requested = (name for each in containers for name in (each.get("resources") or {}).get("requests") or ())
-    return any(label in labels_of(pod) for label in request.LABELS) or any(map(_GPUS.match, requested))
+    return (
+        any(label in labels_of(pod) for label in request.LABELS)
+        or any(map(_GPUS.match, requested))
+        or bool(words.asking(spec, annotations_of(pod), labels_of(pod)))
+    )
 
 
 def patch(pod: Object, mutated: Object) -> list[dict[str, Any]]:
     """Return the JSON patch from a pod to its mutated form; empty if they are equal."""
     before, after = pod["spec"], mutated["spec"]
-    operations = list(_differing("/spec", before, after, _OF_POD))
+    operations = list(_differing("/metadata", pod["metadata"], mutated["metadata"], ("annotations",)))
+    operations += _differing("/spec", before, after, _OF_POD)
     for kind in _LISTS:
         pairs = zip(before.get(kind) or (), after.get(kind) or (), strict=True)
         for number, (old, new) in enumerate(pairs):

@@ -9,7 +9,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from berth_api.admission.injection import Object
-from berth_operator.apis.webhook.mutations import Mutations, Rewriting, Routing, patch
+from berth_operator.apis.webhook.mutations import Mutations, Rewriting, Routing, WordsRouting, patch
 from berth_operator.apis.webhook.validation import Admitted, Validation
 
 VERSION: Final = "admission.k8s.io/v1"
@@ -34,6 +34,7 @@ def responders(mutations: Mutations, routing: Routing, validation: Validation) -
     return {
         "/inject": functools.partial(answer, mutator=mutations),
         "/route": functools.partial(answer, mutator=routing),
+        "/route-words": functools.partial(answer, mutator=WordsRouting(scheduler=routing.scheduler)),
         "/rewrite": functools.partial(answer, mutator=Rewriting()),
         "/validate": functools.partial(validated, validation=validation),
     }

@@ -1,4 +1,4 @@
-"""The controller of a pod, for people who ask whose it is."""
+"""The controller of a pod, for people who ask whose it is, and for Events about all its pods."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -10,6 +10,8 @@ class Owner:
 
     kind: str = ""
     name: str = ""
+    api_version: str = ""
+    uid: str = ""
 
 
 NO_OWNER: Final = Owner()

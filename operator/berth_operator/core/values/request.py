@@ -117,6 +117,8 @@ class PodRequest:
     """Containers without the limits for which the pod asks by a label."""
     excess: str = ""
     """A question for the user if limits of devices are above the requests."""
+    read: str = ""
+    """What was read of other systems' words, and what of them has no effect; empty if the pod has none."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:

@@ -166,7 +166,14 @@ def _owner(metadata: Object) -> Owner:
     """Return a pod's controller."""
     for owner in metadata.get("ownerReferences") or ():
         if owner.get("controller"):
-            return interning.intern(Owner(kind=owner.get("kind") or "", name=owner.get("name") or ""))
+            return interning.intern(
+                Owner(
+                    kind=owner.get("kind") or "",
+                    name=owner.get("name") or "",
+                    api_version=owner.get("apiVersion") or "",
+                    uid=owner.get("uid") or "",
+                )
+            )
     return NO_OWNER
 
 
@@ -234,6 +241,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
         unlimited=_unlimited(asked),
         excess=request.mistakes.excess(spec),
+        read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
     )
 
 

@@ -1,0 +1,80 @@
+"""Resources of other systems that a device plugin would allocate, renamed to Berth's in new pods.
+
+Kubelet gives a container devices of the plugin's choice for a resource that its Node offers, next to those of Berth. So
+where a pod is read by another system's words, such a resource is renamed when the pod is created; reading keeps its
+amount. The annotation keeps the original. The API server renames (`manifests/base/words.yaml`, generated from the same
+table) or our webhook.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import orjson
+
+from berth_api import names
+from berth_api.admission.injection import Object, Put, all_containers, annotations_of, with_containers
+from berth_api.words import TABLE, Row
+
+LISTS: Final = ("requests", "limits")
+
+
+def renamed(pod: Object) -> Object:
+    """Return a new pod with such resources renamed, and the originals in its annotation."""
+    annotations = annotations_of(pod)
+    rows = [row for row in TABLE.by_plugin if _is_used(pod["spec"], row)]
+    known = names.ORIGINAL_RESOURCES in annotations
+    changed = [(put, _names(put[2], rows, known=known)) for put in all_containers(pod["spec"])]
+    changed = [(put, new_names) for put, new_names in changed if new_names]
+    if not changed:
+        return pod
+    originals = {put[2]["name"]: _amounts(put[2], new_names) for put, new_names in changed}
+    written = annotations if known else {**annotations, names.ORIGINAL_RESOURCES: orjson.dumps(originals).decode()}
+    return {
+        **pod,
+        "metadata": {**pod["metadata"], "annotations": written},
+        "spec": with_containers(pod["spec"], _renamed(changed)),
+    }
+
+
+def _is_used(spec: Object, row: Row) -> bool:
+    """Return whether a container requests by another word of the row's system."""
+    telling = {word.name for word in row.system.words} & TABLE.telling
+    return any(
+        not telling.isdisjoint(_of(container, kind)) for _, _, container in all_containers(spec) for kind in LISTS
+    )
+
+
+def _names(container: Object, rows: list[Row], *, known: bool) -> Mapping[str, str]:
+    """Return old name -> new name; a container that has both keeps them, and the pod is refused.
+
+    If the annotation is there, a webhook has added a resource again that was renamed before.
+    """
+    return {
+        row.word.name: row.word.renamed
+        for row in rows
+        for kind in LISTS
+        if row.word.name in _of(container, kind) and (known or row.word.renamed not in _of(container, kind))
+    }
+
+
+def _amounts(container: Object, new_names: Mapping[str, str]) -> dict[str, str]:
+    held = {**_of(container, "limits"), **_of(container, "requests")}
+    return {name: str(held[name]) for name in new_names}
+
+
+def _renamed(changed: list[tuple[Put, Mapping[str, str]]]) -> Iterator[Put]:
+    for (kind, number, container), new_names in changed:
+        resources = {**container["resources"]}
+        for key in LISTS:
+            if held := _of(container, key):
+                resources[key] = _with_new(held, new_names)
+        yield kind, number, {**container, "resources": resources}
+
+
+def _with_new(held: Object, new_names: Mapping[str, str]) -> dict[str, Any]:
+    kept = {name: amount for name, amount in held.items() if name not in new_names}
+    return {**{new_names[name]: amount for name, amount in held.items() if name in new_names}, **kept}
+
+
+def _of(container: Object, kind: str) -> Object:
+    return (container.get("resources") or {}).get(kind) or {}

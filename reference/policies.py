@@ -1,0 +1,399 @@
+"""Write what admission policies have of the table of other systems' words: `python -m reference.policies [--check]`.
+
+`manifests/base/words.yaml` is written as a whole. In the policies that people write, the lines between two marks are.
+The expressions say in CEL what `berth_api.words` says in Python, as far as CEL can state it simply; tests compare the
+two for every manifest of `tests/manifests_of_others`.
+"""
+
+import argparse
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from string import Template
+from typing import Any, Final
+
+import yaml
+
+from berth_api import names
+from berth_api.words import AMOUNTS, TABLE, Role, Row, System, WordPlace
+
+MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
+TEMPLATE: Final = Path(__file__).parent / "words.yaml"
+INJECTION: Final = MANIFESTS / "base/injection.yaml"
+RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
+HEADER: Final = "# Generated from the table of other systems' words by `make generate`; do not edit.\n"
+Object = dict[str, Any]
+FEW: Final = 32
+"""The longest map over which a loop runs: its time grows with the square of its turns."""
+_MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n", re.DOTALL | re.MULTILINE)
+
+
+def files() -> dict[Path, str]:
+    """Return the text of each file."""
+    marked = {file: _with_marked(file.read_text()) for file in (INJECTION, RUNTIME)}
+    return {
+        **marked,
+        MANIFESTS / "base/words.yaml": _words(marked[INJECTION]),
+        RUNTIME.with_name("words.yaml"): _runtime_class(marked[RUNTIME]),
+    }
+
+
+# --- the table as CEL -------------------------------------------------------------------------------------------
+
+
+def _cel(value: object) -> str:
+    """Return a list or text as a CEL literal, which is JSON."""
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _rows(place: WordPlace) -> Iterator[Row]:
+    return (row for row in TABLE.rows() if row.word.place == place)
+
+
+def _names(place: WordPlace, roles: Iterable[Role] = tuple(Role)) -> list[str]:
+    return [row.word.name for row in _rows(place) if row.word.role in roles]
+
+
+def _number(system: System) -> str:
+    """Return what stands for a system in expressions, where texts and numbers do not mix."""
+    return str([id(each) for each in TABLE.systems].index(id(system)))
+
+
+def _telling(system: System) -> list[str]:
+    return [word.name for word in system.words if word.name in TABLE.telling]
+
+
+def _asking() -> list[str]:
+    """Return the resources by which a container requests cards, whatever else its pod has."""
+    return [name for name in _names(WordPlace.RESOURCE, AMOUNTS) if name in TABLE.telling]
+
+
+def _only_with() -> list[list[str]]:
+    """Return the resources that count next to one of the others in their list."""
+    return [
+        [row.word.name, *_telling(row.system)]
+        for row in _rows(WordPlace.RESOURCE)
+        if row.word.only_with and row.word.role in AMOUNTS
+    ]
+
+
+def _by_plugin() -> list[list[str]]:
+    """Return [resource, Berth's resource, the words next to which it is renamed ...]."""
+    return [[row.word.name, row.word.renamed, *_telling(row.system)] for row in TABLE.by_plugin]
+
+
+def _amount_rows(place: WordPlace) -> list[list[str]]:
+    """Return [name, role, system, title, bytes of its unit] of each word about amounts."""
+    return [
+        [row.word.name, str(row.word.role), _number(row.system), row.word.title, str(row.word.unit)]
+        for row in _rows(place)
+        if row.word.role in AMOUNTS and not row.word.only_with
+    ]
+
+
+def _rows_next_to() -> list[list[str]]:
+    """Return the same of resources that count next to others, by both names; the others follow."""
+    return [
+        [name, str(row.word.role), _number(row.system), row.word.title, str(row.word.unit), *_telling(row.system)]
+        for row in _rows(WordPlace.RESOURCE)
+        if row.word.only_with and row.word.role in AMOUNTS
+        for name in filter(None, (row.word.name, row.word.renamed))
+    ]
+
+
+def _titles(place: WordPlace) -> list[str]:
+    """Return the names of words that become Berth's own without an amount."""
+    silent = (*AMOUNTS, Role.CHOICE, Role.MENTION, Role.NO_EFFECT, Role.REFUSED)
+    return [row.word.name for row in _rows(place) if row.word.role not in silent]
+
+
+def _answers(place: WordPlace, role: Role) -> list[list[str]]:
+    """Return [name, sentence] of words with an answer."""
+    between = {Role.REFUSED: " is not supported; ", Role.NO_EFFECT: " has no effect; ", Role.GROUP_OBJECT: ": "}[role]
+    return [
+        [row.word.name, f"{row.word.title}{between}{row.word.answer}"] for row in _rows(place) if row.word.role == role
+    ]
+
+
+def _choices(place: WordPlace, kind: str) -> list[list[str]]:
+    """Return [name, value, sentence] of values that are refused, or have no effect."""
+    return [
+        [
+            row.word.name,
+            value,
+            f"{row.word.title}: {value} {'is not supported' if kind == 'refused' else 'has no effect'}; {text}",
+        ]
+        for row in _rows(place)
+        if row.word.role == Role.CHOICE
+        for value, choice in row.word.choices.items()
+        if (text := getattr(choice, kind))
+    ]
+
+
+def _effects() -> list[list[str]]:
+    """Return [annotation, value] of choices that become Berth's words."""
+    return [
+        [row.word.name, value]
+        for row in _rows(WordPlace.ANNOTATION)
+        for value, choice in row.word.choices.items()
+        if choice.annotations or choice.labels
+    ]
+
+
+def _mentions(kind: str) -> list[list[str]]:
+    """Return [name, value, sentence, values that count before it ...] of what a text may mention."""
+    return [
+        [
+            row.word.name,
+            value,
+            f"{row.word.title}: {value} {'is not supported' if kind == 'refused' else 'has no effect'}; {text}",
+            *list(row.word.choices)[:number],
+        ]
+        for row in _rows(WordPlace.ANNOTATION)
+        if row.word.role == Role.MENTION
+        for number, (value, choice) in enumerate(row.word.choices.items())
+        if (text := getattr(choice, kind))
+    ]
+
+
+def _allowed(place: WordPlace) -> list[list[str]]:
+    """Return [name, title, values ...] of words with a choice."""
+    return [[row.word.name, row.word.title, *row.word.choices] for row in _rows(place) if row.word.role == Role.CHOICE]
+
+
+def _needs(role: Role, systems: Callable[[System], bool]) -> list[list[str]]:
+    """Return [system, what it needs] of systems that need a word of a role."""
+    roles = (Role.MEMORY, Role.FRACTION) if role == Role.MEMORY else (role,)
+    return [
+        [
+            _number(system),
+            " or ".join(dict.fromkeys(word.title for word in system.words if word.role in roles)),
+        ]
+        for system in TABLE.systems
+        if systems(system)
+    ]
+
+
+def _hundredths() -> list[str]:
+    return [_number(each) for each in TABLE.systems if any(word.role == Role.HUNDREDTHS for word in each.words)]
+
+
+def _groups() -> list[list[str]]:
+    """Return [name, name of the minimum] of systems whose groups have one."""
+    pairs = []
+    for system in TABLE.systems:
+        by_role = {word.role: word.name for word in system.words}
+        if Role.GROUP in by_role:
+            pairs.append([by_role[Role.GROUP], by_role[Role.MIN_MEMBER]])
+    return pairs
+
+
+def _values() -> Mapping[str, str]:
+    """Return what the template names."""
+    resource, annotation, label = WordPlace.RESOURCE, WordPlace.ANNOTATION, WordPlace.LABEL
+    cel = {
+        "resources": [name for name in _names(resource) if name in TABLE.telling],
+        "annotations": _names(annotation),
+        "labels": _names(label),
+        "asking": _asking(),
+        "only_with": _only_with(),
+        "by_plugin": _by_plugin(),
+        "amount_annotations": _names(annotation, AMOUNTS),
+        "amount_labels": _names(label, AMOUNTS),
+        "container_annotations": _names(annotation, (Role.CONTAINER,)),
+        "resource_rows": _amount_rows(resource),
+        "rows_next_to": _rows_next_to(),
+        "annotation_rows": _amount_rows(annotation),
+        "label_rows": _amount_rows(label),
+        "titles": _titles(annotation),
+        "effects": _effects(),
+        "refused_resources": _answers(resource, Role.REFUSED),
+        "refused_annotations": _answers(annotation, Role.REFUSED),
+        "refused_labels": _answers(label, Role.REFUSED),
+        "noted_annotations": [
+            *_answers(annotation, Role.NO_EFFECT),
+            *_answers(annotation, Role.GROUP_OBJECT),
+        ],
+        "noted_labels": _answers(label, Role.NO_EFFECT),
+        "refused_choices_of_resources": _choices(resource, "refused"),
+        "refused_choices": _choices(annotation, "refused"),
+        "noted_choices": _choices(annotation, "note"),
+        "refused_mentions": _mentions("refused"),
+        "noted_mentions": _mentions("note"),
+        "allowed_annotations": _allowed(annotation),
+        "allowed_labels": _allowed(label),
+        "cards_of": [[_number(each), str(each.cards)] for each in TABLE.systems],
+        "totals": [_number(each) for each in TABLE.systems if each.total],
+        "needs_memory": _needs(Role.MEMORY, lambda each: each.needs_memory),
+        "needs_cards": _needs(Role.CARDS, lambda each: not each.cards),
+        "of_hundredths": _hundredths(),
+        "groups": _groups(),
+        "original": names.ORIGINAL_RESOURCES,
+    }
+    next_to_plugins = list(dict.fromkeys(name for row in TABLE.by_plugin for name in _telling(row.system)))
+    any_of = {
+        "requests_next_to_plugins": _any("each.resources.requests", next_to_plugins),
+        "requests_resources": _any("each.resources.requests", cel["resources"]),
+        "limits_resources": _any("each.resources.limits", cel["resources"]),
+        "requests_asking": _any("each.resources.requests", cel["asking"]),
+        "object_annotations": _any("object.metadata.annotations", cel["annotations"]),
+        "object_labels": _any("object.metadata.labels", cel["labels"]),
+        "pod_annotations": _any("pod.metadata.annotations", cel["annotations"]),
+        "pod_labels": _any("pod.metadata.labels", cel["labels"]),
+    }
+    return {name: _cel(value) for name, value in cel.items()} | any_of
+
+
+def _any(written: str, known: object) -> str:
+    """Return whether a map has one of the names: by its few keys, as most have, or else by the names."""
+    keys = f"keys.exists(key, key in {_cel(known)})"
+    return f"[{written}].exists(keys, keys.size() <= {FEW} ? {keys} : {_cel(known)}.exists(name, name in keys))"
+
+
+# --- the files --------------------------------------------------------------------------------------------------
+
+
+def _words(injection: str) -> str:
+    own: list[Object] = list(yaml.safe_load_all(_own()))
+    renaming, _, _, _, warnings, _ = own
+    unset = {"name": "unset", "expression": _unset(warnings["spec"]["matchConditions"][0]["expression"])}
+    return "---\n".join(
+        (
+            _own(),
+            _copy(injection, "berth-words-injection", []),
+            _written(_selected(own[0:2], "berth-words-renaming-unnamed", _of_unnamed(renaming))),
+            _written(_selected(own[4:6], "berth-words-unnamed", [unset])),
+        )
+    )
+
+
+def _of_unnamed(renaming: Object) -> list[Object]:
+    [condition] = renaming["spec"]["matchConditions"]
+    names_of_both = condition["expression"].replace('["berth-scheduler"]', '["berth-scheduler", "default-scheduler"]')
+    unset, _ = _routing()["spec"]["matchConditions"]
+    return [{**condition, "expression": names_of_both}, {"name": "unbound", "expression": _unbound(unset)}]
+
+
+def _unset(expression: str) -> str:
+    return expression.replace('in ["berth-scheduler"]', 'in ["", "default-scheduler"]')
+
+
+def _unbound(unset: Object) -> str:
+    return str(unset["expression"].partition(" && ")[2])
+
+
+def _own() -> str:
+    return Template(TEMPLATE.read_text()).substitute(_values())
+
+
+def _routing() -> Object:
+    """Return the policy that routes pods by their words."""
+    documents: Iterator[Object] = yaml.safe_load_all(_own())
+    return next(each for each in documents if each["metadata"]["name"] == "berth-words-routing")
+
+
+def _copy(shipped: str, name: str, conditions: list[Object]) -> str:
+    """Return a shipped policy for pods that are routed by their words, in the namespaces that opt in.
+
+    Mutating policies run in no fixed order, so it takes them before and after they are routed.
+    """
+    policy, binding = list(yaml.safe_load_all(shipped))
+    of_berth, *_ = policy["spec"]["matchConditions"]
+    routing = _routing()["spec"]
+    unset, with_words = routing["matchConditions"]
+    policy["spec"]["matchConstraints"] = routing["matchConstraints"]
+    unbound = {"name": "unbound", "expression": _unbound(unset)}
+    return _written(_selected([policy, binding], name, [of_berth, unbound, with_words, *conditions]))
+
+
+def _selected(shipped: list[Object], name: str, conditions: list[Object]) -> list[Object]:
+    """Return a policy and its binding under another name, with these conditions, in the namespaces that opt in."""
+    policy, binding = shipped
+    expression = {"key": "berth.dev/routing", "operator": "In", "values": ["words"]}
+    selected = {"namespaceSelector": {"matchExpressions": [expression]}}
+    return [
+        {**policy, "metadata": {"name": name}, "spec": {**policy["spec"], "matchConditions": conditions}},
+        {
+            **binding,
+            "metadata": {"name": name},
+            "spec": {**binding["spec"], "policyName": name, "matchResources": selected},
+        },
+    ]
+
+
+def _written(documents: list[Object]) -> str:
+    head = "# For pods that are routed by their words: policies run in no fixed order.\n"
+    return head + yaml.safe_dump_all(documents, sort_keys=False, width=sys.maxsize)
+
+
+def _runtime_class(shipped: str) -> str:
+    policy, _ = list(yaml.safe_load_all(shipped))
+    own = [each for each in policy["spec"]["matchConditions"] if each["name"] in ("names-none", "asks-for-gpus")]
+    return HEADER + _copy(shipped, "berth-words-runtime-class", own)
+
+
+def _with_marked(text: str) -> str:
+    return _MARKS.sub(_marked, text)
+
+
+def _marked(match: re.Match[str]) -> str:
+    indent, name = match[1], match[2]
+    lines = Template(_FRAGMENTS[name]).substitute(_values()).strip("\n").splitlines()
+    body = "\n".join(f"{indent}{line}" if line else "" for line in lines)
+    return f"{indent}# Generated: {name}\n{body}\n{indent}# End of generated\n"
+
+
+_ASKED: Final = """
+- name: asked # names of the containers that request GPUs by words of other systems (docs/reference/words.md)
+  expression: >-
+    [object.spec.?initContainers.orValue([]) + object.spec.containers].map(all, all.filter(each,
+      has(each.resources) && has(each.resources.requests) && ($requests_asking
+        || $only_with.exists(row, row[0] in each.resources.requests && row.exists(name, name != row[0]
+          && all.exists(other, name in other.?resources.requests.orValue({})))))
+    ).map(each, each.name))[0]
+- name: worded # the same, or the container for which annotations request: the named one, or the first
+  expression: >-
+    variables.asked.size() > 0
+    || !$amount_annotations.exists(name, name in object.metadata.?annotations.orValue({}))
+    && !$amount_labels.exists(name, name in object.metadata.?labels.orValue({}))
+    ? variables.asked
+    : ($container_annotations.filter(name, name in object.metadata.?annotations.orValue({}))
+        .map(name, string(object.metadata.annotations[name])) + [string(object.spec.containers[0].name)]).filter(name,
+          name != "").map(name, [name])[0]
+"""
+
+_ASKS: Final = """
+- name: asks-for-gpus
+  expression: >-
+    (has(object.metadata.labels) && ["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total"]
+      .exists(label, label in object.metadata.labels))
+    || (object.spec.containers + (has(object.spec.initContainers) ? object.spec.initContainers : [])).exists(each,
+      has(each.resources) && has(each.resources.requests) && (each.resources.requests.exists(name,
+        name.matches("^(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$$)|^nvidia[.]com/(gpu|mig-)"))
+      || $requests_asking))
+    || $amount_annotations.exists(name, name in object.metadata.?annotations.orValue({}))
+    || $amount_labels.exists(name, name in object.metadata.?labels.orValue({}))
+"""
+
+_FRAGMENTS: Final = {"worded": _ASKED, "asks": _ASKS}
+
+
+def main() -> int:
+    """Write the files, or with --check report which differ; return 1 if one does."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
+    options = parser.parse_args()
+    texts = files()
+    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
+    for path in stale:
+        if options.check:
+            sys.stderr.write(f"{path} differs from the table of words: run `make generate`\n")
+        else:
+            path.write_text(texts[path])
+    return 1 if options.check and stale else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,270 @@
+"""Manifests of other systems on the real API server: warnings at apply, what admission changes, and what pods get."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_api import names, resources, words
+from berth_api.resources import quantity
+from berth_operator.apis.webhook.mutations import Mutations
+from devcluster import Arena, waiting
+from devcluster.control_plane.api import Manifest
+from tests import manifests_of_others as manifests
+from tests import policies
+from tests.integration.operator import world as worlds
+from tests.integration.operator.world import World
+from tests.integration.policies.conftest import ACTIVE_SECONDS
+
+DRY = {"dryRun": "All"}
+MANIFESTS = manifests.FOLDER
+HAMI = MANIFESTS / "hami"
+NODES = 9
+
+
+@pytest.fixture(scope="module")
+def world(arena: Arena) -> Iterator[World]:
+    """Start an operator and nodes, under the policies as shipped."""
+    shipped = [each for file in ("injection.yaml", "words.yaml") for each in policies.policies(file, arena)]
+    applied = arena.apply(shipped)
+    world = World(arena=arena, folder=arena.folder)
+    world.agent()
+    world.operator(require_injection=None)
+    world.nodes(NODES, gpus=8, rdma=2, capacity={"nvidia.com/gpu": "8"}, labels={"nvidia.com/gpu.product": "A100"})
+    probe = own(arena, HAMI / "memory.yaml")
+    waiting.until(lambda: in_force(arena, probe), deadline=ACTIVE_SECONDS, what="the policies to be in force")
+    yield world
+    world.close()
+    for document in applied:
+        arena.cluster.api.delete(arena.cluster.api.path_of(document))
+
+
+def in_force(arena: Arena, probe: Manifest) -> bool:
+    made = admitted(arena, probe)
+    return (
+        "env" in made["spec"]["containers"][0]
+        and names.ORIGINAL_RESOURCES in made["metadata"].get("annotations", {})
+        and said(arena, probe) != []
+    )
+
+
+def own(arena: Arena, file: Path, **fields: Any) -> Manifest:
+    """Return the pod of a manifest for the arena's scheduler."""
+    pod = manifests.pod(file)
+    metadata = {key: value for key, value in pod["metadata"].items() if key in ("labels", "annotations")}
+    name = manifests.name(file).replace("/", "-")
+    spec = {**pod["spec"], "schedulerName": arena.scheduler_name, "nodeSelector": arena.labels, **fields}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**metadata, "name": name, "namespace": arena.namespace},
+        "spec": spec,
+    }
+
+
+def admitted(arena: Arena, pod: Manifest) -> Manifest:
+    return arena.cluster.api.request("POST", folder(arena, pod), body=another(pod), query=DRY)
+
+
+def said(arena: Arena, manifest: Manifest) -> list[str]:
+    """Return what the policy says at apply."""
+    answers = arena.cluster.api.warnings("POST", folder(arena, manifest), body=another(manifest), query=DRY)
+    return [each.partition(" with binding ")[2].partition(": ")[2] for each in answers]
+
+
+def folder(arena: Arena, manifest: Manifest) -> str:
+    return arena.cluster.api.path_of(manifest).rpartition("/")[0]
+
+
+def another(manifest: Manifest) -> Manifest:
+    """Return an object with a name that none has."""
+    return {**manifest, "metadata": {**manifest["metadata"], "name": "another"}}
+
+
+# --- what pods get ----------------------------------------------------------------------------------------------
+
+WAITING = {
+    "hami/mode-hami-core": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
+    "hami/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
+    "kai/group": "PodGroup .*/train does not exist",
+    "koordinator/isolation": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
+    "nvidia/mig": "have no nvidia.com/mig-1g.10gb",
+    "nvidia/time-slice": "have no nvidia.com/gpu.shared",
+    "nvidia/two-profiles": "have no nvidia.com/mig-1g.10gb",
+    "others/amd": "have no amd devices",
+    "volcano/group": "PodGroup .*/train does not exist",
+    "volcano/mode-hami-core": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
+    "volcano/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
+}
+"""Manifests that ask for what these nodes do not have -> why they wait."""
+FIRST, LAST = MANIFESTS / "koordinator/gang.yaml", MANIFESTS / "koordinator/topology-preferred.yaml"
+"""The two members of a group."""
+AMOUNTS = re.compile(
+    r"(?P<count>\d+) (?:x nvidia.com/gpu|(?P<whole>whole )?cards?)"
+    r"(?: of (?:(?P<mebibytes>\d+) MiB|(?P<percent>\d+) % of the memory))?"
+    r"(?: (?:and|with) (?P<cores>\d+) % of the cores)?(?: each)?(?: and 1 whole RDMA NIC)?"
+)
+
+
+def test_each_pod_gets_what_its_source_means_or_the_answer(world: World) -> None:
+    files = manifests.files()
+    world.arena.create([own(world.arena, file) for file in files if file != LAST])
+    world.waits("koordinator-gang", "1 of 2|of at least 2|2 members|minimum")
+    world.arena.create([own(world.arena, LAST)])
+    for file in files:
+        pod, answer = manifests.name(file).replace("/", "-"), manifests.answer(file)
+        if "refused" in answer:
+            assert world.waits(pod, "invalid request") == f"invalid request: {answer['refused']}"
+        elif reason := WAITING.get(manifests.name(file)):
+            world.waits(pod, reason)
+        else:
+            assert_gets(world.bound(pod), answer)
+    [event] = world.events("hami-two-cards", "WordsRead")
+    assert event["message"] == "nvidia.com/gpumem is read as 2 cards of 3000 MiB each"
+
+
+def assert_gets(pod: Manifest, answer: dict[str, Any]) -> None:
+    """Check number and amounts of the cards of a bound pod, and which of them each container sees."""
+    meant = AMOUNTS.fullmatch(answer["gets"])
+    assert meant, answer["gets"]
+    cards = worlds.allocation(pod)["gpu"]
+    assert len(cards) == int(meant["count"])
+    for card in cards:
+        held = {name.partition("/")[2]: quantity.parse(amount) for name, amount in card["resources"].items()}
+        if meant["mebibytes"]:
+            assert held["gpu-memory"] == int(meant["mebibytes"]) * 2**20
+        else:
+            assert held["gpu-memory-ratio"] == int(meant["percent"] or 100)
+        assert held.get("gpu-core", 0) >= int(meant["cores"] or 0)
+    annotations, identities = pod["metadata"]["annotations"], [card["id"] for card in cards]
+    for container, indexes in answer["sees"].items():
+        if (visible := annotations.get(f"{container}.{worlds.VISIBLE}")) is not None:
+            assert visible.split(",") == [identities[index] for index in indexes]
+        else:  # kubelet gives the plug-in's
+            assert "nvidia.com/gpu" in answer["gets"]
+
+
+# --- what is said at apply --------------------------------------------------------------------------------------
+
+LATER = "; its condition PodScheduled or the Event WordsRead says as what"
+TOO_MUCH = {"hami/unequal-cards", "hami/unequal-containers"}
+"""What the policy leaves to the operator."""
+USED = [file for file in manifests.files() if words.is_used(*manifests.parts(file))]
+
+
+def test_at_apply_it_is_said_what_is_read_and_what_is_not_had(world: World) -> None:
+    for file in USED:
+        answer, shown = manifests.answer(file), said(world.arena, own(world.arena, file))
+        notes = [note for text in shown for note in text.split("; ")]
+        assert all(part in notes for note in answer.get("notes", ()) for part in note.split("; ")), file
+        if manifests.name(file) in TOO_MUCH:
+            assert shown[0].endswith(LATER), file
+        elif "refused" in answer:
+            assert shown[0] == f"invalid request: {answer['refused']}", file
+        elif has_amounts(file):
+            assert shown[0].endswith(f" read as {answer['gets']}"), file
+
+
+def has_amounts(file: Path) -> bool:
+    spec, annotations, labels = manifests.parts(file)
+    return bool(words.asking(spec, annotations, labels))
+
+
+def test_what_has_no_word_passes_in_silence(world: World) -> None:
+    for file in set(manifests.files()) - set(USED):
+        assert said(world.arena, own(world.arena, file)) == []
+
+
+@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet", "DaemonSet", "Job", "CronJob"])
+def test_templates_are_answered_in_the_same_words(world: World, kind: str) -> None:
+    for file in (HAMI / "two-cards.yaml", HAMI / "mode-mig.yaml", MANIFESTS / "kai/fraction-of-two.yaml"):
+        pod = own(world.arena, file)
+        assert said(world.arena, of_kind(kind, pod)) == said(world.arena, pod)
+
+
+def of_kind(kind: str, pod: Manifest) -> Manifest:
+    """Return an object with the template of a pod."""
+    labels = {"app": "a", **pod["metadata"].get("labels", {})}
+    metadata = {"labels": labels, "annotations": pod["metadata"].get("annotations", {})}
+    spec: Manifest = {"template": {"metadata": metadata, "spec": dict(pod["spec"])}}
+    if kind in ("Deployment", "StatefulSet", "DaemonSet"):
+        spec["selector"] = {"matchLabels": {"app": "a"}}
+    else:
+        spec["template"]["spec"]["restartPolicy"] = "Never"
+    if kind == "CronJob":
+        spec = {"schedule": "0 0 * * *", "jobTemplate": {"spec": spec}}
+    head = {"name": "a", "namespace": pod["metadata"]["namespace"]}
+    return {"apiVersion": "apps/v1" if "selector" in spec else "batch/v1", "kind": kind, "metadata": head, "spec": spec}
+
+
+# --- whose pod it is --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("file", [HAMI / "two-cards.yaml", MANIFESTS / "kai/fraction.yaml"], ids=manifests.name)
+def test_a_pod_that_names_no_scheduler_is_taken_only_where_the_namespace_opts_in(world: World, file: Path) -> None:
+    arena = world.arena
+    unnamed, others = (own(arena, file, schedulerName=name) for name in ("default-scheduler", "hami-scheduler"))
+    template = of_kind("Deployment", unnamed)
+    for pod in (unnamed, others):
+        assert untouched(admitted(arena, pod), pod)
+        assert said(arena, pod) == []
+    assert said(arena, template) == []
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": "words"}}})
+    try:
+        waiting.until(lambda: not untouched(admitted(arena, unnamed), unnamed), what="the namespace to have opted in")
+        made, named = admitted(arena, unnamed)["spec"], admitted(arena, own(arena, file))["spec"]
+        assert made["schedulerName"] == arena.scheduler_name
+        for field in ("env", "resources"):
+            assert [each.get(field) for each in made["containers"]] == [each.get(field) for each in named["containers"]]
+        assert said(arena, template) == said(arena, own(arena, file)) != []
+        assert untouched(admitted(arena, others), others)
+    finally:
+        arena.merge("namespaces", arena.namespace, {"metadata": {"labels": {"berth.dev/routing": None}}})
+        waiting.until(lambda: untouched(admitted(arena, unnamed), unnamed), what="the namespace to have opted out")
+
+
+def untouched(made: Manifest, pod: Manifest) -> bool:
+    """Return whether admission has left scheduler, resources and environment as they were."""
+    [container] = made["spec"]["containers"]
+    return (
+        made["spec"]["schedulerName"] == pod["spec"]["schedulerName"]
+        and "env" not in container
+        and names.ORIGINAL_RESOURCES not in made["metadata"].get("annotations", {})
+    )
+
+
+def test_what_a_plugin_would_allocate_is_renamed_and_the_original_kept(world: World) -> None:
+    made = admitted(world.arena, own(world.arena, HAMI / "two-cards.yaml"))
+    [container] = made["spec"]["containers"]
+    amounts = {"kubernetes.io/gpu.shared": "2", "nvidia.com/gpumem": "3k"}
+    assert container["resources"] == {"limits": amounts, "requests": amounts}
+    assert json.loads(made["metadata"]["annotations"][names.ORIGINAL_RESOURCES]) == {"main": {"nvidia.com/gpu": "2"}}
+    again = admitted(world.arena, {**made, "metadata": {**made["metadata"], "uid": None, "creationTimestamp": None}})
+    assert again["spec"]["containers"] == made["spec"]["containers"]
+
+
+@pytest.mark.parametrize("file", USED, ids=manifests.name)
+def test_webhook_and_policies_make_the_same_of_a_pod(world: World, file: Path) -> None:
+    pod = own(world.arena, file)
+    by_policy = admitted(world.arena, pod)
+    by_webhook = Mutations().made_of(resources_set(pod), None)
+    for kind in ("initContainers", "containers"):
+        pairs = zip(by_policy["spec"].get(kind, ()), by_webhook["spec"].get(kind, ()), strict=True)
+        for made, expected in pairs:
+            assert made.get("env") == expected.get("env")
+            assert (
+                made["resources"].get("requests", {}).keys()
+                == (expected.get("resources") or {}).get("requests", {}).keys()
+            )
+    kept = names.ORIGINAL_RESOURCES
+    assert by_policy["metadata"].get("annotations", {}).get(kept) == by_webhook["metadata"].get("annotations", {}).get(
+        kept
+    )
+
+
+def resources_set(pod: Manifest) -> Manifest:
+    """Return a pod with the requests that the API server sets."""
+    return {**pod, "spec": resources.from_limits(pod["spec"])}
