@@ -20,7 +20,7 @@ from typing import Any, Final
 import pytest
 
 from berth_api import names, resources
-from berth_api.admission import injection
+from berth_api.admission import injection, renaming
 from berth_client import times
 from berth_client.reflector import EventType
 from berth_operator.apis.visibility.operator_settings import OperatorSettings
@@ -210,7 +210,7 @@ def created(document: Raw) -> Raw:
     metadata = {"labels": {}, "annotations": {}, **copy.deepcopy(document["metadata"])}
     metadata |= {"namespace": "ns", "uid": f"uid-{name}", "creationTimestamp": wall()}
     spec = resources.from_limits(copy.deepcopy(document["spec"]))
-    return injection.injected({"metadata": metadata, "spec": spec, "status": {}})
+    return injection.injected(renaming.renamed({"metadata": metadata, "spec": spec, "status": {}}))
 
 
 def fixtures() -> Iterator[tuple[str, Raw]]:

@@ -197,8 +197,8 @@ def test_every_program_prints_its_version(command: list[str], program: str) -> N
         pytest.param(
             ["berth_operator", "simulat"],
             "berth-operator: unknown command simulat; did you mean simulate? "
-            "(allowed are advise, defragment, simulate, snapshot, webhook, api, cleanup, crds, or none for the "
-            "operator)",
+            "(allowed are advise, defragment, migrate, simulate, snapshot, webhook, api, cleanup, crds, or none for "
+            "the operator)",
             id="mistyped command",
         ),
         pytest.param(

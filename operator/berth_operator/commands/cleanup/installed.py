@@ -74,9 +74,10 @@ def policies() -> tuple[Item, ...]:
     that its binding selects, so all of them go before any definition.
     """
     mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
+    mutating += [f"berth-words-{each}" for each in _OF_WORDS]
     fence = ["berth-fence-marked", "berth-fence-epoch"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-operator-writes"]
-    validating = [*fence, *limits, "berth-unscheduled", "berth-warnings"]
+    validating = [*fence, *limits, "berth-unscheduled", "berth-warnings", "berth-words", "berth-words-unnamed"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),
@@ -97,6 +98,8 @@ def written(namespace: str) -> tuple[Item, ...]:
     )
 
 
+_OF_WORDS: Final = ("injection", "renaming", "renaming-unnamed", "routing", "runtime-class")
+"""What policies for other systems' words do (`reference/words.yaml`)."""
 _VISIBILITY: Final = "v1alpha1.visibility.berth.dev"
 _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")
 
