@@ -1,19 +1,30 @@
-"""Checks of the devices: those that failed, with who holds them and what ends the fault."""
+"""Checks of the Devices: devices that failed, with who holds them and what ends the fault, and False conditions."""
 
 from collections.abc import Iterator
 from typing import Final
 
+from berth_api import names
 from berth_api.objects import device_text, faults
 from berth_api.objects.faults import Fault
-from berth_kubectl.doctor.facts import Facts, Finding
+from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.fleet import faults_of
-from berth_kubectl.reading.objects import name_of
+from berth_kubectl.reading.objects import condition, name_of
 
 SHOWN: Final = 4
 """Pods that a finding names before it counts the others."""
 REBOOT: Final = "UntilReboot"
 RESET: Final = "UntilReset"
+REPORTED: Final = (
+    names.DRIVER_LOADED,
+    names.INVENTORY_READ,
+    names.DEVICES_OFFERED,
+    names.ANNOTATIONS_READ,
+    names.VALID,
+    names.ACCOUNTED,
+    names.RESOURCES_WRITTEN,
+)
+"""Conditions of Devices, also with a type behind a dot. `Ready` is not one: it repeats others and the Lease."""
 
 
 def failed_device(facts: Facts) -> Iterator[Finding]:
@@ -50,4 +61,45 @@ def _fix(node: str, card: Object, ends: set[str]) -> str:
         return f"kubectl drain {node} --ignore-daemonsets --delete-emptydir-data   # then reboot it, and uncordon it"
     if RESET in ends and card["type"] == "gpu":
         return f"nvidia-smi --gpu-reset -i {card['id']}   # on {node}, once no pod holds the GPU"
+    return f"kubectl get device {node} -o yaml"
+
+
+def false_condition(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each condition of a Device that is False."""
+    for device in facts.all_of("devices"):
+        for each in (device.get("status") or {}).get("conditions") or ():
+            kind = str(each["type"]).partition(".")[0]
+            if kind in REPORTED and each["status"] == "False" and not _follows(each, device):
+                message = str(each.get("message") or "")
+                why = f"{each['reason']}: {message}" if message else each["reason"]
+                yield Finding(
+                    check="FalseCondition",
+                    object=f"device/{name_of(device)}",
+                    message=f"{each['type']} is False ({why})",
+                    fix=_fix_of_condition(kind, str(each["reason"]), name_of(device), facts),
+                )
+
+
+def _follows(found: Object, device: Object) -> bool:
+    """Return whether a condition is False because of what is right, or of another one that is reported."""
+    if found["type"] == names.INVENTORY_READ:
+        return condition(device, names.DRIVER_LOADED).get("status") == "False"
+    cards = (device.get("spec") or {}).get("devices") or ()
+    return (found["type"], found["reason"]) == (names.DEVICES_OFFERED, "NoDevices") and all(
+        card["type"] != names.GPU for card in cards
+    )
+
+
+def _fix_of_condition(kind: str, reason: str, node: str, facts: Facts) -> str:
+    if kind == names.RESOURCES_WRITTEN:
+        if reason == "RefusedByPolicy":
+            value = "operator.pluginResources='[\"example.com/npu\"]'"
+            return f"helm upgrade berth charts/berth --reuse-values --set-json {value}   # with all that are summed"
+        return f"kubectl logs -n {facts.installation.namespace} -l app.kubernetes.io/name=berth-operator --tail=50"
+    if kind == names.DRIVER_LOADED:
+        return f"nvidia-smi   # on {node}"
+    if kind == names.ANNOTATIONS_READ:
+        return f"kubectl edit device {node}   # correct or remove the annotation"
+    if kind in (names.INVENTORY_READ, names.DEVICES_OFFERED):
+        return pods_of_agent(facts, node)
     return f"kubectl get device {node} -o yaml"

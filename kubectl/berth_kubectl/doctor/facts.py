@@ -83,3 +83,9 @@ def expired_for(lease: Object, now: datetime) -> float | None:
         return 0.0
     silent = (now - renewed).total_seconds()
     return silent if silent > float(lease["spec"].get("leaseDurationSeconds") or 0) + WRITTEN_AGO else None
+
+
+def pods_of_agent(facts: Facts, node: str) -> str:
+    """Return the command that shows the agent of a node."""
+    namespace = facts.installation.agent_namespace
+    return f"kubectl get pods -n {namespace} -o wide --field-selector spec.nodeName={node}"

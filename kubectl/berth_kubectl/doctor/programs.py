@@ -6,7 +6,7 @@ from typing import Final
 
 from berth_api import names
 from berth_api.objects.node_labels import has_devices
-from berth_kubectl.doctor.facts import Facts, Finding, expired_for, written
+from berth_kubectl.doctor.facts import Facts, Finding, expired_for, pods_of_agent, written
 from berth_kubectl.printing.amounts import age
 from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.objects import condition, name_of, time_of
@@ -60,14 +60,8 @@ def silent_agent(facts: Facts) -> Iterator[Finding]:
             check="SilentAgent",
             object=f"node/{name}",
             message=f"{subject} {why}{_state(nodes.get(name))}: nothing is allocated there; pods keep what they hold",
-            fix=_agents(facts, name),
+            fix=pods_of_agent(facts, name),
         )
-
-
-def _agents(facts: Facts, node: str) -> str:
-    """Return the command that shows the agent of a node."""
-    namespace = facts.installation.agent_namespace
-    return f"kubectl get pods -n {namespace} -o wide --field-selector spec.nodeName={node}"
 
 
 def _state(node: Object | None) -> str:
@@ -90,7 +84,7 @@ def no_agent(facts: Facts) -> Iterator[Finding]:
                 check="NoAgent",
                 object=f"node/{name}",
                 message=f"the Node {why} and has no Device: no agent has reported its GPUs",
-                fix=_agents(facts, name),
+                fix=pods_of_agent(facts, name),
             )
 
 

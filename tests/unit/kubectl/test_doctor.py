@@ -150,6 +150,17 @@ def fallen(ends: str = "UntilReboot", kind: str = "Xid79") -> Raw:
     return raw_card(health=False, conditions=[summary, condition(kind, reason=ends, message=message)])
 
 
+def reported(kind: str, **fields: Any) -> Callable[[Lists], object]:
+    """Return what adds a condition to the Device that is False."""
+    return lambda lists: lists["devices"][0]["status"]["conditions"].append(condition(kind, "False", **fields))
+
+
+def no_gpus(lists: Lists) -> None:
+    """Make the Device one of a node with NICs alone, whose agent offers nothing."""
+    lists["devices"] = [raw_device("n", raw_card(type="rdma"))]
+    reported("DevicesOffered", reason="NoDevices")(lists)
+
+
 def offered(lists: Lists) -> None:
     lists["devices"][0]["status"]["conditions"].append(condition("DevicesOffered"))
     lists["pods"] = [plugin_pod("nvcr.example/nvidia/k8s-device-plugin:v0.17.0@sha256:0")]
@@ -196,6 +207,25 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "node/n",
             "(UntilReset: Xid 79: GPU has fallen off the bus); no pod holds it",
         ),
+        (
+            reported("ResourcesWritten.npu", reason="RefusedByPolicy", message="add example.com/npu"),
+            "FalseCondition",
+            "device/n",
+            "ResourcesWritten.npu is False (RefusedByPolicy: add example.com/npu)",
+        ),
+        (
+            reported("InventoryRead.npu", reason="ReadFailed"),
+            "FalseCondition",
+            "device/n",
+            "InventoryRead.npu is False (ReadFailed)",
+        ),
+        (
+            reported("DevicesOffered", reason="NotRegistered"),
+            "FalseCondition",
+            "device/n",
+            "DevicesOffered is False (NotRegistered)",
+        ),
+        (reported("Valid", reason="Contradiction"), "FalseCondition", "device/n", "Valid is False (Contradiction)"),
         (
             put("nodes", raw_node("n"), raw_node("g", labels={"nvidia.com/gpu.present": "true"})),
             "NoAgent",
@@ -341,6 +371,7 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         put("devices", raw_device("n", raw_card(health=False))),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
         put("leases", lease("n", renewed="2025-12-31T23:59:56.2Z")),
+        no_gpus,
     ],
 )
 def test_what_is_right_is_not_found(change: Callable[[Lists], object]) -> None:
@@ -492,6 +523,31 @@ def test_every_check_has_a_row_in_the_docs() -> None:
 def test_what_to_do_about_a_failed_device_follows_from_what_ends_its_fault(ends: str, fix: str) -> None:
     (finding,) = changed(put("devices", raw_device("n", fallen(ends)))).findings
     assert finding.fix == fix
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason", "fix"),
+    [
+        ("ResourcesWritten.npu", "RefusedByPolicy", "helm upgrade berth charts/berth --reuse-values --set-json operator.pluginResources="),
+        ("ResourcesWritten.npu", "Refused", "kubectl logs -n berth-system -l app.kubernetes.io/name=berth-operator"),
+        ("DriverLoaded", "NoDriver", "nvidia-smi   # on n"),
+        ("InventoryRead", "CardsUnread", "kubectl get pods -n berth-agent-system -o wide --field-selector"),
+        ("AnnotationsRead", "NoSuchDevice", "kubectl edit device n"),
+        ("Accounted", "AllocationUnknown", "kubectl get device n -o yaml"),
+    ],
+)
+def test_what_to_do_about_a_condition_follows_from_who_can_end_it(kind: str, reason: str, fix: str) -> None:
+    (finding,) = changed(reported(kind, reason=reason)).findings
+    assert finding.fix.startswith(fix)
+
+
+def test_a_driver_that_is_not_loaded_is_one_finding() -> None:
+    def change(lists: Lists) -> None:
+        reported("DriverLoaded", reason="NoDriver")(lists)
+        reported("InventoryRead", reason="NoDriver")(lists)
+
+    (finding,) = changed(change).findings
+    assert finding.message.startswith("DriverLoaded is False")
 
 
 def test_a_device_that_a_person_cordoned_is_no_finding() -> None:
