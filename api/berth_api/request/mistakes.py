@@ -25,6 +25,7 @@ _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _DEVICES: Final = (*_GPUS, RDMA, FPGA)
 _OTHERS: Final = (
     (names.KOORDINATOR_PREFIX, names.KOORDINATOR_ANNOTATIONS, "annotation"),
+    (names.GANG_PREFIX, names.GANG_ANNOTATIONS, "annotation"),
     (names.GENIUS_PREFIX, names.GENIUS_LABELS, "label"),
 )
 """(prefix of another system, the names under it that Berth reads, whether they are annotations or labels)."""

@@ -340,7 +340,7 @@ VOLCANO_NUMBER: Final = System(
     words=(Word(name="volcano.sh/gpu-number", role=Role.CARDS, means="number of whole cards"),),
 )
 
-_GANG: Final = "gang.scheduling.koordinator.sh/"
+_GANG: Final = names.GANG_PREFIX
 
 KOORDINATOR: Final = System(
     name="Koordinator",

@@ -25,6 +25,7 @@ POLICY, WEBHOOK = "policy", "webhook"
 BY = "validated-by"
 """Label of objects: who validates them. In a cluster it is one of the two."""
 KOORDINATOR = "koordinator.sh/"
+GANG = "gang.scheduling.koordinator.sh/"
 HINT = names.ALLOCATE_HINT
 TOPOLOGY, TOPOLOGY_POLICY = names.GPU_TOPOLOGY, names.GPU_TOPOLOGY_POLICY
 DRY: dict[str, str] = {"dryRun": "All"}
@@ -419,6 +420,25 @@ WARNED_BY_POLICY = [
     ),
     pytest.param(
         {GPU: "50"},
+        annotated(**{HINT.replace("device-allocate-hint", "gpu-model"): "*A100*"}),
+        "scheduling.koordinator.sh/gpu-model: did you mean the annotation berth.dev/gpu-model?",
+        id="a key of Berth under the prefix of Koordinator's hints",
+    ),
+    pytest.param(
+        {GPU: "50"},
+        annotated(**{"gpu-model": "*A100*", "device-allocate-hint": "{}"}),
+        "gpu-model: did you mean the annotation berth.dev/gpu-model? "
+        f"device-allocate-hint: did you mean the annotation {HINT}?",
+        id="keys without a prefix",
+    ),
+    pytest.param(
+        {"nvidia.com/mig-1g.10gb": "0"},
+        {},
+        "nvidia.com/mig-1g.10gb: 0 in all containers requests no device",
+        id="no MIG instance in all containers",
+    ),
+    pytest.param(
+        {GPU: "50"},
         {"schedulerName": "volcano"},
         'spec.schedulerName: "volcano" is not Berth\'s, so no device would be allocated for kubernetes.io/gpu; '
         f"write spec.schedulerName: {names.SCHEDULER} or ",
@@ -426,6 +446,19 @@ WARNED_BY_POLICY = [
     ),
 ]
 WARNED_BY_BOTH = [
+    pytest.param(
+        {NVIDIA: "1"},
+        annotated(**{GANG + "min-availble": "2"}),
+        f"{GANG}min-availble: did you mean the annotation {GANG}min-available?",
+        id="a misspelt name of Koordinator's gangs",
+    ),
+    pytest.param(
+        {NVIDIA: "1"},
+        annotated(**{"scheduling.koordinator.sh/device-joint-allocat": "{}"}),
+        "scheduling.koordinator.sh/device-joint-allocat: did you mean the annotation "
+        "scheduling.koordinator.sh/device-joint-allocate?",
+        id="the nearest of several names",
+    ),
     pytest.param(
         {NVIDIA: "1"},
         annotated(**{"scheduling.koordinator.sh/device-alocate-hint": "{}"}),
@@ -462,6 +495,24 @@ def test_what_has_no_effect_is_accepted_with_a_warning(
     for manifest in (pod(arena, by, requests, **fields), template(arena, by, requests, **fields)):
         [text] = warned(arena, manifest)
         assert warning in text
+
+
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+def test_a_name_is_asked_about_once_though_kubectl_keeps_what_was_applied(arena: Arena, by: str) -> None:
+    applied = {"kubectl.kubernetes.io/last-applied-configuration": '{"annotations":{"koordinator.sh/gpu-model":""}}'}
+    annotations = {"koordinator.sh/gpu-model": "*A100*", **applied}
+    [text] = warned(arena, pod(arena, by, {GPU: "50"}, annotations=annotations))
+    assert text.count("did you mean") == 1
+
+
+@pytest.mark.parametrize("by", [POLICY, WEBHOOK])
+def test_other_names_and_mig_instances_are_not_warned_about(arena: Arena, by: str) -> None:
+    annotations = {GANG + "name": "a", GANG + "min-available": "2", GANG + "timeout": "1s", "model": "a"}
+    containers = [
+        {"name": name, "image": "none", "resources": {"limits": {"nvidia.com/mig-1g.10gb": amount}}}
+        for name, amount in (("a", "0"), ("b", "1"))
+    ]
+    assert warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations)) == []
 
 
 def test_where_pods_are_not_routed_a_template_that_names_no_scheduler_is_warned_about(arena: Arena) -> None:
