@@ -5,6 +5,7 @@ They are refused while a pod waits. What a bound pod holds is charged as it is, 
 """
 
 from collections.abc import Iterator, Mapping
+from itertools import islice
 from typing import Any, Final
 
 from berth_api import allocation, names
@@ -23,6 +24,8 @@ _OWN_PREFIX: Final = f"{names.GROUP}/"
 _OF_USERS: Final = tuple(name for name in names.POD_ANNOTATIONS if name != names.EPOCH)
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _DEVICES: Final = (*_GPUS, RDMA, FPGA)
+MAX_COMPARED: Final = 40
+"""Names of a pod that are compared with those of a system: a pod may have thousands."""
 _OTHERS: Final = (
     (names.KOORDINATOR_PREFIX, names.KOORDINATOR_ANNOTATIONS, "annotation"),
     (names.GANG_PREFIX, names.GANG_ANNOTATIONS, "annotation"),
@@ -154,11 +157,15 @@ def misspelt(annotations: Strings, labels: Strings) -> Iterator[str]:
     These systems have more names than Berth reads, so such a name may be right.
     """
     for prefix, known, kind in _OTHERS:
-        for name in (*annotations, *labels):
-            if name.startswith(prefix) and name not in (*known, names.PARTITIONS):
-                short = spelling.closest(name.removeprefix(prefix), _short(known, prefix), spelling.ALMOST_SURE)
-                if short:
-                    yield f"{name}: did you mean the {kind} {prefix}{short}?"
+        unread = (
+            name
+            for name in (*annotations, *labels)
+            if name.startswith(prefix) and name not in (*known, names.PARTITIONS)
+        )
+        for name in islice(unread, MAX_COMPARED):
+            short = spelling.closest(name.removeprefix(prefix), _short(known, prefix), spelling.ALMOST_SURE)
+            if short:
+                yield f"{name}: did you mean the {kind} {prefix}{short}?"
 
 
 def _short(known: tuple[str, ...], prefix: str) -> tuple[str, ...]:

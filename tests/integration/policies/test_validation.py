@@ -538,6 +538,13 @@ def test_many_containers_are_within_the_budget(arena: Arena, by: str) -> None:
     excess, misspelt = warned(arena, pod(arena, by, {}, containers=containers, annotations=annotations))
     assert excess.endswith("did you mean 100 in both?")
     assert misspelt.endswith("did you mean the annotation berth.dev/movable?")
+    annotations = {f"{GANG}network-topolgy-sp{number}": "" for number in range(1000)}
+    questions = warned(arena, pod(arena, by, {GPU: "50"}, annotations=annotations))
+    assert f"did you mean the annotation {GANG}network-topology-spec?" in questions[0]
+    resources = {"limits": {f"nvidia.com/mig-{number}g.{number}gb": "0" for number in range(20)}}
+    containers = [{"name": f"c{number}", "image": "none", "resources": resources} for number in range(40)]
+    [nothing] = warned(arena, pod(arena, by, {}, containers=containers))
+    assert nothing.endswith("nvidia.com/mig-9g.9gb: 0 in all containers requests no device")
 
 
 def test_a_template_that_will_be_routed_to_berth_is_read(arena: Arena) -> None:

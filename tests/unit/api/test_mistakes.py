@@ -283,6 +283,11 @@ def test_limits_above_requests_are_a_question(requests: dict[str, str], limits: 
             "did you mean the annotation scheduling.koordinator.sh/device-allocate-hint?",
             id="koordinator",
         ),
+        pytest.param(
+            "gang.scheduling.koordinator.sh/min-availble",
+            "did you mean the annotation gang.scheduling.koordinator.sh/min-available?",
+            id="gangs",
+        ),
         pytest.param("genius/gpu-modle", "did you mean the label genius/gpu-model?", id="genius"),
     ],
 )
