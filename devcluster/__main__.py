@@ -73,10 +73,10 @@ def env(options: argparse.Namespace) -> None:
     print(f'export PATH={shlex.quote(":".join(map(str, folders)))}:"$PATH"')
 
 
-def status(_: argparse.Namespace) -> None:
-    """Show every named cluster and the health of its processes."""
+def status(options: argparse.Namespace) -> None:
+    """Show one or every named cluster and the health of its processes."""
     table = Table("name", "server", "nodes", "age", "processes", box=None)
-    for name in named.names():
+    for name in [options.name] if options.name else named.names():
         table.add_row(name, *_status(name))
     Console().print(table)
 
@@ -205,6 +205,7 @@ def _parser() -> argparse.ArgumentParser:
     command.set_defaults(command=env)
 
     command = commands.add_parser("status", help="show the clusters and their processes")
+    command.add_argument("--name", default="", help="show this cluster alone")
     command.set_defaults(command=status)
 
     command = commands.add_parser("build", help="find or build the programs")
