@@ -30,7 +30,7 @@ _OF_DEVICES: Final = frozenset((names.GROUP, *(name.partition("/")[0] for name i
 
 
 def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
-    """Return the resources that no node has, with the nearest known names.
+    """Return a sentence about the resources that no node has, with the nearest known names.
 
     Empty if none of those listed has one, or is under a domain of devices: then another scheduler's users may know it.
     Only as many as a message lists are compared: a pod may request thousands of names.
@@ -42,9 +42,8 @@ def hint(unknown: Iterable[str], offered: Iterable[str], kinds: Kinds) -> str:
     meant = {name: near for name in listed[: listing.SHOWN] if (near := nearest(name, known))}
     if not meant and not any(_is_of_devices(name) for name in listed[: listing.SHOWN]):
         return ""
-    return "no node has " + listing.first_of(
-        f"{name} (did you mean {meant[name]}?)" if name in meant else name for name in listed
-    )
+    unknown_names = (f"{name} (did you mean {meant[name]}?)" if name in meant else name for name in listed)
+    return f"no node has {listing.first_of(unknown_names)}."
 
 
 def nearest(name: str, known: Collection[str]) -> str:

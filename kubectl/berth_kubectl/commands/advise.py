@@ -15,7 +15,7 @@ EXAMPLES: Final = """\
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
     which = parser.add_mutually_exclusive_group(required=True)
-    which.add_argument("pod", nargs="?", default="", metavar="POD", help="a pod that waits")
+    which.add_argument("pod", nargs="?", default="", metavar="POD", help="a pod that waits, or namespace/name")
     which.add_argument("-f", "--file", default="", help="the pod: YAML or JSON, - for standard input")
     planned.configure(parser)
 

@@ -84,7 +84,8 @@ def _planner(options: argparse.Namespace, origin: Origin) -> tuple[Planner, str]
 
 def _pod(options: argparse.Namespace) -> str:
     """Return namespace/name of the pod of the cluster that a command is about; empty for none."""
-    return f"{options.namespace}/{options.pod}" if getattr(options, "pod", "") else ""
+    pod: str = getattr(options, "pod", "")
+    return pod if not pod or "/" in pod else f"{options.namespace}/{pod}"
 
 
 def simulate(options: argparse.Namespace, plan: Planner, to: Output) -> int:

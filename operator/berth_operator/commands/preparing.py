@@ -94,5 +94,7 @@ def _namespaces(inputs: Inputs, requested: WorkloadFile | None) -> set[str]:
 def _text(file: str) -> str:
     try:
         return sys.stdin.read() if file == "-" else Path(file).read_text()
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
+        raise InputError(f"{file}: {error.strerror}") from error
+    except UnicodeDecodeError as error:
         raise InputError(f"{file}: {error}") from error

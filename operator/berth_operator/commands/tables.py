@@ -12,8 +12,8 @@ from berth_api.resources import quantity
 from berth_operator.commands.reports import Report
 
 GI: Final = 2**30
-WIDTH: Final = 160
-"""Columns of output to a file or a pipe."""
+WIDTH: Final = 100_000
+"""Columns of output to a file or a pipe, in which no line is wrapped: each row is one line for grep and awk."""
 
 
 def console() -> Console:
@@ -125,4 +125,10 @@ def _table(titles: Sequence[str], rows: Iterable[Sequence[Any]], to: Console) ->
     table = Table(*titles, box=None, pad_edge=False, header_style="bold")
     for row in rows:
         table.add_row(*map(escape, row))
-    to.print(table)
+    if to.is_terminal:
+        to.print(table)
+        return
+    with to.capture() as written:
+        to.print(table)
+    # Without the blanks with which the last column is filled up.
+    to.print("\n".join(line.rstrip() for line in written.get().splitlines()), markup=False)

@@ -189,7 +189,9 @@ def test_simulation_and_advice_are_the_operators(desk: Desk) -> None:
     assert (status, out.startswith("team/waits fits nowhere: 0/3 nodes are available")) == (1, True)
     unknown = "the operator's settings are not known: the visibility API is not served; assumed are a default profile"
     assert err.startswith(unknown)
-    assert desk.run("advise none -n team -q") == (2, "", "error: there is no pod team/none, or it has ended\n")
+    for missing in ("none -n team", "team/none"):
+        message = "error: there is no pod team/none, or it has ended\n"
+        assert desk.run(f"advise {missing} -q") == (2, "", message)
 
 
 def test_explain_quotes_why_a_workload_has_no_pods(desk: Desk) -> None:

@@ -646,9 +646,19 @@ def test_a_mistake_in_the_workload_is_reported(desk: Desk) -> None:
         assert err.startswith(f"berth-operator simulate: {desk.workload}: {message}")
 
 
+def test_a_row_of_a_pipe_is_one_line_without_blanks_at_its_end(desk: Desk) -> None:
+    selector = {"example.com/a-long-name-of-a-label": "x" * 60}
+    pods = [requesting("a", CARD), requesting("b", CARD, spec={"nodeSelector": selector})]
+    _, out, _ = desk.nodes(a=1).with_workload(*pods).run("simulate")
+    assert [line for line in out.splitlines() if line != line.rstrip()] == []
+    [row] = [line for line in out.splitlines() if "/b " in line]
+    assert "1 node(s) didn't match Pod's node affinity/selector" in row
+    assert row.endswith("Preemption is not helpful for scheduling.")
+
+
 def test_missing_files_are_reported(desk: Desk) -> None:
     status, _, err = desk.run("simulate")
-    assert (status, f"{desk.workload}: " in err, "No such file" in err) == (2, True, True)
+    assert (status, err) == (2, f"berth-operator simulate: {desk.workload}: No such file or directory\n")
     status, _, err = desk.with_workload().run("simulate", "--config", "/nowhere")
     assert (status, err) == (2, "berth-operator simulate: /nowhere: No such file or directory\n")
 

@@ -229,7 +229,7 @@ def test_of_unknown_resources_the_nearest_names_are_suggested(wanted: dict[str, 
     made.put_node(node_info(more={"example.com/licence": 1}))
     text = message(made, wanted)
     assert all(f"1 Insufficient {name}" in text for name in wanted)
-    assert text.partition(". ")[2] == hint
+    assert text.partition(". ")[2] == (f"{hint}." if hint else "")
 
 
 def test_without_nodes_no_resource_is_unknown() -> None:

@@ -528,7 +528,11 @@ def test_what_to_do_about_a_failed_device_follows_from_what_ends_its_fault(ends:
 @pytest.mark.parametrize(
     ("kind", "reason", "fix"),
     [
-        ("ResourcesWritten.npu", "RefusedByPolicy", "helm upgrade berth charts/berth --reuse-values --set-json operator.pluginResources="),
+        (
+            "ResourcesWritten.npu",
+            "RefusedByPolicy",
+            "helm upgrade berth charts/berth --reuse-values --set-json operator.pluginResources=",
+        ),
         ("ResourcesWritten.npu", "Refused", "kubectl logs -n berth-system -l app.kubernetes.io/name=berth-operator"),
         ("DriverLoaded", "NoDriver", "nvidia-smi   # on n"),
         ("InventoryRead", "CardsUnread", "kubectl get pods -n berth-agent-system -o wide --field-selector"),
