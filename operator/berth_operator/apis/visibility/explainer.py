@@ -34,6 +34,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.pods import gates_text, has_gates
 
 RATE: Final = 20.0
 """Explanations a second for one user."""
@@ -217,9 +218,8 @@ class Explainer:
         metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
         pod = PodId(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
         scheduler = spec.get("schedulerName") or ""
-        if gates := spec.get("schedulingGates"):
-            listed = ", ".join(gate["name"] for gate in gates)
-            return self._of_scheduler(pod, scheduler, explanation.GATED, f"scheduling is blocked by gates: {listed}")
+        if has_gates(raw):
+            return self._of_scheduler(pod, scheduler, explanation.GATED, gates_text(raw))
         if (phase := status.get("phase")) in ("Succeeded", "Failed"):
             return bare_object(pod, explanation.NOT_MANAGED, f"the pod has ended: {phase}")
         if metadata.get("deletionTimestamp"):

@@ -42,7 +42,8 @@ def free_amounts(
     """Return what a decision can allocate of each resource, of columns of cards or of one card.
 
     A card is used in one mode at a time: of one that is held whole or shared no slice is free, and of one whose slices
-    or instances are held no share. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance.
+    or instances are held no share. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance
+    is free.
     """
     free = {name: np.maximum(amount - used.get(name, 0), 0) for name, amount in total.items()}
     instances = [name for name in {*total, *used} if mig.is_resource(name)]
