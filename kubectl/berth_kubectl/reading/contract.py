@@ -121,7 +121,7 @@ class QueuedPod(TypedDict):
 
     metadata: Metadata
     position: int
-    """1 is decided next; 0 if the order is not known."""
+    """1 is decided next; 0 if the order is not known, and of a pod with scheduling gates."""
     state: str
     priority: int
     waitingSeconds: int

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig, short
+from berth_api.names import GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.resources import quantity
 from berth_kubectl.commands import free
 from berth_operator.controllers.reconcile import status
@@ -68,6 +69,7 @@ SLICED: list[Raw] = [entry(minor, replicas=4) for minor in range(2)]
 @settings(max_examples=60, deadline=None)
 @given(history=histories(), withheld=st.lists(st.integers(0, 2), max_size=1))
 @example(history=(None, [SLICED, {NVIDIA: 1}, {GPU: 100}]), withheld=[])
+@example(history=(None, [SLICED, {REPLICAS: 1}]), withheld=[])
 def test_what_is_shown_as_free_is_placed_and_no_more(
     history: tuple[str | None, list[list[Raw] | Raw | int]], withheld: list[int]
 ) -> None:
@@ -88,13 +90,23 @@ def test_what_is_shown_as_free_is_placed_and_no_more(
     slices = placed(of, [slice_pod(f"slice-{number}", replica_resource) for number in range(22)])
     instances = placed(of, [waiting(f"instance-{number}", {MIG_1G: 1}) for number in range(10)])
     assert [(each[REPLICAS], each[MIG_1G]) for each in shown] == [(slices, instances)] * 4
+    left = [min(card["free"].get(name, 0) for name in (GPU_CORE, GPU_MEMORY_RATIO)) for card in the_row(of)["devices"]]
+    shares = sorted(filter(None, left), reverse=True)
+    # The largest first: each fits only where as much is shown, so the last one finds nothing.
+    pods = [waiting(f"share-{number}", {GPU: share}) for number, share in enumerate([*shares, 1])]
+    assert placed(of, pods) == len(shares)
+    status, row, summed, reported = ((each[GPU_CORE], each[GPU_MEMORY_RATIO]) for each in shown)
+    assert status == summed == reported
+    assert row == (sum(shares), 0)
 
 
 def placed(of: Fleet, pods: Sequence[PendingPod]) -> int:
-    """Place pods one after another; return how many found a place."""
+    """Place pods one after another, then release them; return how many found a place."""
     for number, pod in enumerate(pods):
         outcome = decide(of, pod, Policy())
         if not isinstance(outcome, Placement):
+            for each in pods[:number]:
+                of.release(each.uid)
             return number
         of.charge(outcome.charge)
     raise AssertionError("more pods than anything could take")
@@ -115,10 +127,16 @@ def in_the_summary(of: Fleet) -> Counter[str]:
 
 def in_the_row(of: Fleet) -> Counter[str]:
     """Return what `kubectl berth free` counts."""
-    row: Any = {"metadata": {"name": "node"}, **fleet_row(of, "node", {})}
-    pools = free.pooled([row]).items()
-    kinds = {free.SLICE: REPLICAS, "1g.10gb": MIG_1G}
-    return Counter({kinds[kind]: sum(pool.free.values()) for (_, _, kind), pool in pools if kind in kinds})
+    counted = Counter[str]()
+    units = {free.SLICE: (REPLICAS, 1), "1g.10gb": (MIG_1G, 1), free.WHOLE: (GPU_CORE, 100), free.SHARE: (GPU_CORE, 1)}
+    for (_, _, kind), pool in free.pooled([the_row(of)]).items():
+        name, unit = units[kind]
+        counted[name] += unit * sum(pool.free.values())
+    return counted
+
+
+def the_row(of: Fleet) -> Any:
+    return {"metadata": {"name": "node"}, **fleet_row(of, "node", {})}
 
 
 def in_the_report(of: Fleet) -> Counter[str]:

@@ -217,7 +217,7 @@ def test_a_card_in_mig_mode_shows_its_instances() -> None:
 def test_a_sliced_card_shows_its_slices() -> None:
     sliced = entry(0, memory=80 * GI, replicas=4)
     (use,) = expected_status(view(sliced, charges=(charge("a", replica(0, 0), replica(0, 3)),))).devices
-    assert (use.free["nvidia.com/gpu.shared"], use.free[CORE]) == ("2", "50")
+    assert (use.free["nvidia.com/gpu.shared"], use.free[CORE]) == ("2", "0")
     assert [each.id for each in use.holders] == ["GPU-0::0", "GPU-0::3"]
 
 

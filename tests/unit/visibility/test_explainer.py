@@ -297,6 +297,13 @@ def in_a_gang(scene: Scene) -> None:
         scene.add(pod(name, ONE, labels={"pod-group.scheduling.sigs.k8s.io": "g"}))
 
 
+def bound_to_a_card_that_failed(scene: Scene) -> None:
+    scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER))
+    failed = {"type": "Healthy", "status": "False", "reason": "UntilReboot", "message": "Xid 79"}
+    failed["lastTransitionTime"] = "2026-01-01T00:00:00Z"
+    scene.cluster.put_device(device("n1", entry(0, health=False, conditions=[failed]), entry(1), generation=2))
+
+
 def backing_off(scene: Scene) -> None:
     scene.add(pod("p", ONE))
     scene.cluster.queue.back_off(scene.cluster.pending["uid-p"], now=scene.cluster.clock() + 5)
@@ -318,6 +325,9 @@ OTHER = {"schedulerName": "default-scheduler"}
                      "state": "Waiting"}, id="gang"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", allocated=whole(0), schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1 with GPU 0"}, id="bound"),
+        pytest.param(bound_to_a_card_that_failed,
+                     {"state": "Bound", "message": "bound to n1 with GPU 0; GPU 0 is unhealthy: UntilReboot: Xid 79"},
+                     id="bound to a card that failed"),
         pytest.param(lambda scene: scene.add(pod("p", ONE, on="n1", bare=True, schedulerName=SCHEDULER)),
                      {"state": "Bound", "message": "bound to n1; which gpu it holds is not known: its allocation "
                       "cannot be read"}, id="bound without an allocation"),

@@ -1,6 +1,7 @@
 """Rows from the state, in virtual time: lists, changes as watches see them, and when nothing is rendered."""
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -145,6 +146,28 @@ async def test_a_list_of_the_queue_is_in_its_order_and_has_the_time_of_now() -> 
     assert [body["waitingSeconds"] for body in bodies(state.queue)] == [5, 7, 6]
     # Time alone is no change.
     assert state.queue.version == version
+
+
+async def test_a_gated_pod_is_listed_last_and_without_a_position() -> None:
+    state = State()
+    state.add_waiting("gated", priority=9, schedulingGates=[{"name": "one"}, {"name": "two"}])
+    state.add_waiting("waits")
+    await state.queue.refresh()
+    assert [(body["metadata"]["name"], body["state"], body["position"]) for body in bodies(state.queue)] == [
+        ("waits", "active", 1),
+        ("gated", "gated", 0),
+    ]
+    assert [entry.rank for entry in state.queue.select(EVERYTHING)] == [1, sys.maxsize]
+    gated = bodies(state.queue)[1]
+    assert (gated["message"], gated["wakesOn"]) == ("scheduling is blocked by gates: one, two", [])
+    async with watching(state.queue, **LIST) as client:
+        assert client.seen == [("ADDED", "waits"), ("ADDED", "gated"), END]
+        state.add_waiting("gated", priority=9)
+        await asyncio.sleep(2)
+        assert sorted(client.seen[3:]) == [("MODIFIED", "gated"), ("MODIFIED", "waits")]
+        state.cluster.remove_pending("uid-gated")
+        await asyncio.sleep(2)
+    assert names(await later(state.queue)) == ["waits"]
 
 
 async def test_one_rendering_serves_a_namespace_as_well() -> None:

@@ -73,7 +73,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     ),
     "QueuedPod": of_object(
         "A pod that waits for a node.",
-        position=of_number("1 is tried next; counts the pods of all namespaces."),
+        position=of_number("1 is tried next; counts the pods of all namespaces. 0 of a pod with scheduling gates."),
         state=of_text("active, backoff or unschedulable."),
         priority=of_number("The pod's priority."),
         waitingSeconds=of_number("Seconds since its creation, when this was rendered."),

@@ -13,6 +13,7 @@ import structlog
 
 from berth_api import names
 from berth_api.admission import routing
+from berth_api.objects import device_text
 from berth_api.request import no_devices
 from berth_api.values import keys
 from berth_client.errors import ApiError
@@ -28,12 +29,14 @@ from berth_operator.core.advice.waits import Wait, Waits, Why
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Ranking
+from berth_operator.core.fleet.nodes.cards import card_id
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.order import Place, places
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.pods import gates_text, has_gates
 
 RATE: Final = 20.0
 """Explanations a second for one user."""
@@ -133,13 +136,23 @@ class Explainer:
     async def _of_bound(self, pod: PodId, charge: Charge) -> Object:
         listed = assigned.of_grants(self._cluster.fleet, charge.node, charge.grants)
         place = explanation.bound_message(charge.node, listed, charge.unknown)
-        message = "; ".join(filter(None, (place, await self._why_no_device(pod, charge))))
+        message = "; ".join(filter(None, (place, *self._failed(charge), await self._why_no_device(pod, charge))))
         bound = self._of_scheduler(pod, charge.scheduler, explanation.BOUND, message)
         if bound["state"] != explanation.BOUND:
             return bound
         ranking = self._ranking(charge.uid)
         why_not = "" if ranking is not None else await self._why_not_kept(pod)
         return {**bound, "bind": explanation.bind(charge.node, ranking, why_not)}
+
+    def _failed(self, charge: Charge) -> Iterator[str]:
+        """Yield what is reported of each device of a bound pod that has failed."""
+        device = self._cluster.node_cache.devices.get(charge.node)
+        texts = {} if device is None else device.fault_texts
+        held = {(each.type, card_id(each)): each.minor for each in charge.grants}
+        for (device_type, name), minor in held.items():
+            if (device_type, name) in texts:
+                card = device_text.of_device(device_type, minor, name)
+                yield f"{card} is unhealthy: {texts[device_type, name]}"
 
     async def _why_not_kept(self, pod: PodId) -> str:
         """Return why the points of a pod's bind are not kept: the pod records the leader's term that bound it."""
@@ -217,9 +230,8 @@ class Explainer:
         metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
         pod = PodId(namespace=metadata["namespace"], name=metadata["name"], uid=metadata["uid"])
         scheduler = spec.get("schedulerName") or ""
-        if gates := spec.get("schedulingGates"):
-            listed = ", ".join(gate["name"] for gate in gates)
-            return self._of_scheduler(pod, scheduler, explanation.GATED, f"scheduling is blocked by gates: {listed}")
+        if has_gates(raw):
+            return self._of_scheduler(pod, scheduler, explanation.GATED, gates_text(raw))
         if (phase := status.get("phase")) in ("Succeeded", "Failed"):
             return bare_object(pod, explanation.NOT_MANAGED, f"the pod has ended: {phase}")
         if metadata.get("deletionTimestamp"):

@@ -1,5 +1,6 @@
 """The kinds of the visibility API, and their rows in tables; pure."""
 
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
@@ -83,7 +84,7 @@ QUEUE: Final = RowKind(
         column("Message", wide=True),
     ),
     cells=_queue_cells,
-    rank=lambda row: int(row["position"]),
+    rank=lambda row: int(row["position"]) or sys.maxsize,
 )
 HOLDERS: Final = RowKind(
     name="Holder",

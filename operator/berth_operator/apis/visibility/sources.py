@@ -1,6 +1,7 @@
 """The rows of the three kinds, from the state of the leader."""
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -17,7 +18,9 @@ from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
 from berth_operator.core.advice.holders import holder_row, holds_devices
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
+from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import CHUNK, Place, places, sorted_in_steps
+from berth_operator.core.queue.queue import order_of
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
@@ -116,7 +119,7 @@ class HolderRows:
 
 
 class QueueRows:
-    """A row for each waiting pod."""
+    """A row for each waiting pod, and for each with scheduling gates."""
 
     kind = QUEUE
     is_volatile = True
@@ -125,14 +128,19 @@ class QueueRows:
         self._cluster = cluster
 
     def rows(self) -> Iterator[Row | None]:
-        """Yield the rows, in the order of the queue."""
+        """Yield the rows, in the order of the queue; pods with scheduling gates have no place in it, and come last."""
         cluster = self._cluster
-        for place in places(cluster.queue, cluster.pending, cluster.fleet.charges):
+        waiting = places(cluster.queue, cluster.pending, cluster.fleet.charges)
+        for place in itertools.chain(waiting, self._gated()):
             if place is None:
                 yield None
                 continue
             pod, stamp = place.pod, (place.position, place.state, place.until, place.message, tuple(place.events))
             yield Row((pod.namespace, pod.name), pod, stamp, functools.partial(self._render, place))
+
+    def _gated(self) -> Iterator[Place | None]:
+        for pod in sorted_in_steps(list(self._cluster.gated), order_of):
+            yield None if pod is None else Place(pod=pod, position=0, state=event_labels.GATED)
 
     def _render(self, place: Place) -> Fields:
         pod, cluster = place.pod, self._cluster
@@ -179,5 +187,7 @@ def gang(cluster: Cluster, pod: PendingPod) -> Object | None:
     """Return a pod's gang; None for single pods."""
     if pod.gang is None:
         return None
+    named = {"name": keys.split(pod.gang.group)[1]}
     members, required = cluster.gang_tracker.size(pod.gang)
-    return {"name": keys.split(pod.gang.group)[1], "members": members, "required": required}
+    # All its members may have scheduling gates, so that nothing is known of it.
+    return {**named, "members": members, "required": required} if members or required else named

@@ -42,7 +42,8 @@ def free_amounts(
     """Return what a decision can allocate of each resource, of columns of cards or of one card.
 
     A card is used in one mode at a time: of one that is held whole or shared no slice is free, and of one whose slices
-    are held nothing but slices. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance.
+    or instances are held no share. `withheld` is whether kubelet cannot allocate from the card, so no slice or instance
+    is free.
     """
     free = {name: np.maximum(amount - used.get(name, 0), 0) for name, amount in total.items()}
     instances = [name for name in {*total, *used} if mig.is_resource(name)]
@@ -53,11 +54,10 @@ def free_amounts(
     of_instances = sum((used.get(name, none) for name in instances), start=none)
     shared = {name: (total[name], used.get(name, none)) for name in SHARED if name in total}
     left = np.where(withheld, 0, replicas_left(replicas, slices, users, shared.values()))
-    of_slices = {name: left * (amount // np.maximum(replicas, 1)) for name, (amount, _) in shared.items()}
     in_subdevices, in_instances = slices + of_instances > 0, (users == of_instances) & ~np.bool_(withheld)
     return {
         **free,
-        **{name: np.where(in_subdevices, amount, free[name]) for name, amount in of_slices.items()},
+        **{name: np.where(in_subdevices, 0, free[name]) for name in shared},
         **{name: np.where(in_instances, free[name], 0) for name in instances if name in total},
         **({REPLICAS: left} if REPLICAS in total else {}),
     }

@@ -63,7 +63,7 @@ class Monitor:
             if time.perf_counter() > until:
                 await asyncio.sleep(0)
                 until = time.perf_counter() + SLICE
-        return counted.values(gated=self._cluster.gated)
+        return counted.values(gated=len(self._cluster.gated))
 
     def _of_process(self) -> Mapping[Family, Values]:
         cluster, now = self._cluster, self._wall()

@@ -166,9 +166,9 @@ class Cluster:
         return self.waker.changed_at
 
     @property
-    def gated(self) -> int:
-        """Return the number of pods that do not wait yet, because they have scheduling gates."""
-        return len(self._pending_pods.gated)
+    def gated(self) -> Collection[PendingPod]:
+        """Return the pods that do not wait yet, because they have scheduling gates; their last message names these."""
+        return self._pending_pods.gated
 
     # --- events -----------------------------------------------------------------------------------------------
 

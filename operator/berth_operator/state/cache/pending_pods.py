@@ -49,16 +49,16 @@ class PendingPods:
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
         self._clock, self._priorities = clock, priorities
         self._arrivals = itertools.count()
-        self._gated: set[str] = set()
+        self._gated: dict[str, PendingPod] = {}
 
     def get(self, uid: str) -> PendingPod | None:
         """Return a waiting pod; None if there is none with this UID."""
         return self._by_uid.get(uid)
 
     @property
-    def gated(self) -> Collection[str]:
-        """Return the UIDs of the pods that do not wait yet, because they have scheduling gates."""
-        return self._gated
+    def gated(self) -> Collection[PendingPod]:
+        """Return the pods that do not wait yet, because they have scheduling gates; their last message names these."""
+        return self._gated.values()
 
     def put(self, raw: Object) -> None:
         """Add or update a pod without a node; one that is gated or being deleted does not wait."""
@@ -66,9 +66,10 @@ class PendingPods:
         if pods.is_gated(raw):
             self.remove(uid)
             if pods.has_gates(raw):
-                self._gated.add(uid)
+                gated = pods.pending(raw, self._kinds, self._priorities)
+                self._gated[uid] = replace(gated, last_message=pods.gates_text(raw))
             return
-        self._gated.discard(uid)
+        self._gated.pop(uid, None)
         known, pod = self._by_uid.get(uid), self._read(raw)
         if known is not None and known.gang != pod.gang:
             self.remove(uid)
@@ -105,7 +106,7 @@ class PendingPods:
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
-        self._gated.discard(uid)
+        self._gated.pop(uid, None)
         if (pod := self._by_uid.pop(uid, None)) is not None:
             self._queue.remove(uid)
             self._listener.pod_settled(uid)

@@ -124,6 +124,11 @@ def has_gates(pod: Object) -> bool:
     return bool(pod["spec"].get("schedulingGates"))
 
 
+def gates_text(pod: Object) -> str:
+    """Return why a pod with scheduling gates waits."""
+    return f"scheduling is blocked by gates: {', '.join(gate['name'] for gate in pod['spec']['schedulingGates'])}"
+
+
 def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = UNLIMITED) -> PendingPod:
     """Read a pending pod; `error` explains why it is invalid."""
     metadata, spec = pod["metadata"], pod["spec"]

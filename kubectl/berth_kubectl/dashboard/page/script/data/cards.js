@@ -4,6 +4,7 @@ const FULL = 100;
 /** Compute slices of a GPU in MIG mode. */
 const SLICES = 7;
 const MIG = "nvidia.com/mig-";
+const REPLICAS = "nvidia.com/gpu.shared";
 const PROFILE = /^(?:[1-9]c\.)?([1-9])g\./;
 
 export const GPU = "gpu";
@@ -19,9 +20,16 @@ export function heldShare(card) {
   if (card.mig.length) return heldSlices(card.mig);
   let share = 0;
   for (const [name, total] of Object.entries(card.total)) {
-    if (total > 0) share = Math.max(share, 1 - (card.free[name] ?? total) / total);
+    if (total > 0 && name !== REPLICAS) share = Math.max(share, heldOf(card, name));
   }
+  // A card gives slices or shares, so of the others nothing is free.
+  if (card.total[REPLICAS]) share = Math.min(share, heldOf(card, REPLICAS));
   return Math.min(1, share);
+}
+
+function heldOf(card, name) {
+  const total = card.total[name];
+  return 1 - (card.free[name] ?? total) / total;
 }
 
 function heldSlices(instances) {

@@ -28,7 +28,7 @@ export function QueueView({ query }) {
   useCollections(queue);
   useTicks(5000);
   const now = serverNow();
-  const pods = useMemo(() => [...queue.rows.values()].sort((a, b) => a.position - b.position), [queue.version]);
+  const pods = useMemo(() => [...queue.rows.values()].sort((a, b) => placeOf(a) - placeOf(b)), [queue.version]);
   const shown = useMemo(() => pods.filter(filterOf(query)), [pods, query.search, query.reason]);
   return html`
     <div class="view-head">
@@ -197,9 +197,14 @@ function QueueTable({ pods, title, sort, now }) {
   />`;
 }
 
+/** Return where a pod comes in the order: those without a position, which gates keep, come last. */
+function placeOf(pod) {
+  return pod.position || Number.MAX_SAFE_INTEGER;
+}
+
 function columnsOf(now) {
   return [
-    { key: "position", title: "#", numeric: true, value: (pod) => pod.position, cell: (pod) => count(pod.position) },
+    { key: "position", title: "#", numeric: true, value: placeOf, cell: (pod) => (pod.position ? count(pod.position) : "–") },
     {
       key: "name",
       title: "Pod",
