@@ -109,6 +109,8 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
     row = fleet.rows[model] if model else -1
     fits = {name: bool(model) and bool(rows[row]) for name, rows in suits.items()}
     for labels in labels_for(request, base.labels):
+        if is_renamed(base.labels, labels):
+            continue
         words, info, inventory = [], replace(base, labels=labels), None
         if labels != base.labels:
             words.append(f"with {labels_text(base.labels, labels)}")
@@ -147,6 +149,11 @@ def labels_for(request: PodRequest, labels: Mapping[str, str]) -> Iterator[dict[
         made = _meeting(selected, term.labels)
         if made is not None and all(each.holds(made) for each in request.node_selector) and (term.labels or term.names):
             yield made
+
+
+def is_renamed(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Return whether labels differ in the node's own name, which no one should give another node."""
+    return before.get(HOSTNAME) != after.get(HOSTNAME)
 
 
 def _meeting(labels: Mapping[str, str], requirements: Sequence[Requirement]) -> dict[str, str] | None:
