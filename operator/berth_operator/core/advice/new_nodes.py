@@ -75,7 +75,8 @@ def _passes_empty(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
 def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> str:
     """Return the node like which another one suits the pod best; empty if there are no nodes.
 
-    It is one that lacks the fewest things that a variant could have, and of these the first by name.
+    It is one that lacks the fewest things that a variant could have, of these one with a GPU of the pod's model if
+    there is one, and of these the first by name.
     """
     rows = np.flatnonzero(fleet.present)
     if not rows.size:
@@ -85,7 +86,15 @@ def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> st
     for name, passes in suiting(fleet, request, order).items():
         if name != node_selector.NAME:
             lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))
-    return str(min(fleet.names[row] for row in rows[lacks == lacks.min()].tolist()))
+    least = rows[lacks == lacks.min()]
+    of_model = least[_has_model(fleet, request)[least]]
+    return str(min(fleet.names[row] for row in (of_model if of_model.size else least).tolist()))
+
+
+def _has_model(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows with a GPU that the pod's model constraint accepts."""
+    cards = fleet.cards[GPU]
+    return (fleet.accepted_models(request.model)[cards.model] & cards.present).any(axis=1)
 
 
 def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
