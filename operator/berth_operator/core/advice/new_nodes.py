@@ -94,7 +94,9 @@ def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> st
 def _has_model(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with a GPU that the pod's model constraint accepts."""
     cards = fleet.cards[GPU]
-    return (fleet.accepted_models(request.model)[cards.model] & cards.present).any(axis=1)
+    numbers = np.flatnonzero(fleet.accepted_models(request.model))
+    mask: Mask = (np.isin(cards.model, numbers) & cards.present).any(axis=1)
+    return mask
 
 
 def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
