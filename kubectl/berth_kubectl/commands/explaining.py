@@ -11,6 +11,9 @@ from berth_kubectl.reading.contract import Bind, ExplainedGang, Explanation, Nea
 LABEL: Final = 13
 SHOWN_NODES: Final = 5
 """Names of nodes that a row lists without `-o wide`."""
+TRIED_MEMBERS: Final = 16
+"""Waiting members of a gang up to which the operator tries changes."""
+NONE_FOUND: Final = "No single change was found that would end the wait."
 
 
 def text(
@@ -26,7 +29,7 @@ def text(
         *_others(explanation),
     ]
     lines = [f"{f'{label}:':<{LABEL}}{clean(value)}" for label, value in head if value]
-    lines += _section("What would end the wait, if nothing else changes:", _remedies(explanation.get("remedies", [])))
+    lines += _section("What would end the wait, for example, if nothing else changes:", _remedies(explanation))
     lines += _section("Nodes that lack amounts alone, the nearest first:", _nearest(explanation.get("nearest", [])))
     lines += _section("All nodes, by what they lack:", _groups(explanation.get("groups", []), wide=wide))
     lines += _section("Scores of the chosen node and of the runners-up:", _scores(explanation.get("bind")))
@@ -81,8 +84,19 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, "", *lines] if lines else []
 
 
-def _remedies(remedies: Sequence[Remedy]) -> list[str]:
-    return [clean(each["message"]) for each in remedies if not each["newNode"]]
+def _remedies(explanation: Explanation) -> list[str]:
+    found = explanation.get("remedies", [])
+    shown = [clean(each["message"]) for each in found if not each["newNode"]]
+    return [*shown, NONE_FOUND] if _is_none_found(explanation, found) else shown
+
+
+def _is_none_found(explanation: Explanation, found: Sequence[Remedy]) -> bool:
+    """Return whether changes were tried for the pod, and none ends its wait."""
+    if "remedies" not in explanation or explanation.get("fitsNow") or explanation.get("inVain"):
+        return False
+    if explanation.get("gang", {}).get("waiting", 0) > TRIED_MEMBERS:
+        return False
+    return all(each["answer"] == "DoesNotHelp" for each in found)
 
 
 def _nearest(nodes: Sequence[NearNode]) -> list[str]:

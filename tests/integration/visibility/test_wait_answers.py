@@ -166,7 +166,7 @@ GANG: Final = {"annotations": {names.POD_GROUP: "g-{case}", names.POD_GROUP_MIN_
 ANOTHER, NO_OTHER = "another node like {node} would end the wait", "another node like {node} would not help"
 END = "the end of pod {holder} on {node} would end the wait"
 CLAIM = 'PersistentVolumeClaim "data-{pod}", bound to a volume that every node reaches'
-ANY_NODE = "a new node, whatever it has would not help"
+ANY_NODE = "a new node, whatever it has, would not help"
 H100 = {"annotations": {names.MODEL_GLOBS: "*A100*"}}
 
 
@@ -296,8 +296,8 @@ CARDS: Final = [
         "never",
         {"kubernetes.io/gpu": "150"},
         [
-            ("nothing but creating the pod again", NO_HELP, node(gpus=4)),
-            ("nothing but creating the pod again", NO_HELP, more_cpu),
+            ("only a corrected pod, created again, can be placed", NO_HELP, node(gpus=4)),
+            ("only a corrected pod, created again, can be placed", NO_HELP, more_cpu),
         ],
         node={"gpus": 4},
     ),

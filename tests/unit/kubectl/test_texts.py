@@ -141,7 +141,7 @@ def test_the_text_of_a_pod_that_waits() -> None:
         "Reserved:    n1: 6 of 8 GPUs are free",
         "Wakes on:    pod deleted",
         "",
-        "What would end the wait, if nothing else changes:",
+        "What would end the wait, for example, if nothing else changes:",
         "",
         "the end of pod b on n1 would end the wait",
         "",
@@ -164,6 +164,21 @@ def test_waiting_is_in_vain_only_if_no_change_can_end_it() -> None:
     assert "Fits:        not now; on no node even if empty" in lines
     assert not any("in vain" in line.lower() for line in lines)
     assert "In vain:     no change of the cluster ends this wait" in explaining.text({**WAITING, "inVain": True})
+
+
+def test_that_no_change_was_found_is_said() -> None:
+    none = "No single change was found that would end the wait."
+    silent: Any = {
+        "kind": "Administrator", "answer": "DoesNotHelp", "node": "n1", "newNode": False,
+        "message": "a report of the agent of n1 would not help",
+    }  # fmt: skip
+    for remedies in ([], [silent]):
+        assert none in explaining.text({**WAITING, "remedies": remedies})
+    assert none not in explaining.text(WAITING)
+    assert none not in explaining.text({**WAITING, "remedies": [], "inVain": True})
+    assert none not in explaining.text({**WAITING, "remedies": [], "fitsNow": True})
+    large: Any = {**WAITING["gang"], "waiting": 17}
+    assert none not in explaining.text({**WAITING, "remedies": [], "gang": large})
 
 
 def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:

@@ -260,7 +260,7 @@ async def test_a_member_whose_pod_group_does_not_exist() -> None:
             {"volumes": CLAIM},
             [
                 'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
-                "a new node, whatever it has would not help",
+                "a new node, whatever it has, would not help",
             ],
             id="a claim that does not exist",
         ),
@@ -278,7 +278,7 @@ async def test_what_would_end_a_wait(fields: Any, expected: list[str] | None) ->
     messages = [each["message"] for each in explained["remedies"]]
     if expected is None:
         assert explained["inVain"]
-        assert messages[0].startswith("nothing but creating the pod again (its request is invalid: ")
+        assert messages[0].startswith("only a corrected pod, created again, can be placed (its request is invalid: ")
     else:
         assert (messages, explained["inVain"]) == (expected, False)
 

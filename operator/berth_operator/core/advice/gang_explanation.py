@@ -6,12 +6,12 @@ The first member without a node is explained as a pod of its own on the fleet in
 nearest nodes therefore lack what the gang lacks.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.decision.cycle import Failure, Placement
-from berth_operator.core.decision.gang import Gang, decide_gang, lower_priority_nominees, order, place_all_that_fit
+from berth_operator.core.decision.gang import Gang, decide_gang, lower_priority_nominees, place_as_decided
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PendingPod
@@ -26,7 +26,8 @@ class GangExplanation:
     placed: int = 0
     """How many of the waiting members have a node when as many as possible are placed."""
     first: PendingPod | None = None
-    """The first member without a node; None if all have one, or too few members exist."""
+    """The first member without a node, with the GPUs that the decision chose for the gang; None if all members have a
+    node, or too few exist."""
     explanation: Explanation | None = None
     """Why that member has none while the others have theirs."""
     others: tuple[Placement, ...] = ()
@@ -45,17 +46,17 @@ def explain_gang(fleet: Fleet, gang: Gang, policy: Policy) -> GangExplanation:
     if len(gang.members) < gang.needed:
         return GangExplanation(result=result)
     with fleet.without(lower_priority_nominees(fleet, gang)):
-        placed = place_all_that_fit(fleet, gang, policy)
-        first = _first_without_node(gang, placed)
+        placed, members = place_as_decided(fleet, gang, policy)
+        first = _first_without_node(members, placed)
         explanation = None if first is None else _explained_beside(fleet, first, placed, policy)
     return GangExplanation(
         result=result, placed=len(placed), first=first, explanation=explanation, others=tuple(placed)
     )
 
 
-def _first_without_node(gang: Gang, placed: Collection[Placement]) -> PendingPod | None:
+def _first_without_node(members: Sequence[PendingPod], placed: Collection[Placement]) -> PendingPod | None:
     have_nodes = {placement.pod.uid for placement in placed}
-    return next((member for member in sorted(gang.members, key=order) if member.uid not in have_nodes), None)
+    return next((member for member in members if member.uid not in have_nodes), None)
 
 
 def _explained_beside(fleet: Fleet, member: PendingPod, placed: Collection[Placement], policy: Policy) -> Explanation:

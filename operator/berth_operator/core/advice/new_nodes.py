@@ -75,7 +75,8 @@ def _passes_empty(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
 def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> str:
     """Return the node like which another one suits the pod best; empty if there are no nodes.
 
-    It is one that lacks the fewest things that a variant could have, and of these the first by name.
+    It is one that lacks the fewest things that a variant could have, of these one with a GPU of the pod's model if
+    there is one, and of these the first by name.
     """
     rows = np.flatnonzero(fleet.present)
     if not rows.size:
@@ -85,7 +86,17 @@ def best_model(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> st
     for name, passes in suiting(fleet, request, order).items():
         if name != node_selector.NAME:
             lacks += np.where(passes[rows], 0, 1 if name in _ADAPTED else len(order))
-    return str(min(fleet.names[row] for row in rows[lacks == lacks.min()].tolist()))
+    least = rows[lacks == lacks.min()]
+    of_model = least[_has_model(fleet, request)[least]]
+    return str(min(fleet.names[row] for row in (of_model if of_model.size else least).tolist()))
+
+
+def _has_model(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows with a GPU that the pod's model constraint accepts."""
+    cards = fleet.cards[GPU]
+    numbers = np.flatnonzero(fleet.accepted_models(request.model))
+    mask: Mask = (np.isin(cards.model, numbers) & cards.present).any(axis=1)
+    return mask
 
 
 def missing_labels(fleet: Fleet, request: PodRequest) -> Column:
@@ -109,6 +120,8 @@ def variants(fleet: Fleet, request: PodRequest, order: Sequence[Filter], model: 
     row = fleet.rows[model] if model else -1
     fits = {name: bool(model) and bool(rows[row]) for name, rows in suits.items()}
     for labels in labels_for(request, base.labels):
+        if is_renamed(base.labels, labels):
+            continue
         words, info, inventory = [], replace(base, labels=labels), None
         if labels != base.labels:
             words.append(f"with {labels_text(base.labels, labels)}")
@@ -147,6 +160,11 @@ def labels_for(request: PodRequest, labels: Mapping[str, str]) -> Iterator[dict[
         made = _meeting(selected, term.labels)
         if made is not None and all(each.holds(made) for each in request.node_selector) and (term.labels or term.names):
             yield made
+
+
+def is_renamed(before: Mapping[str, str], after: Mapping[str, str]) -> bool:
+    """Return whether labels differ in the node's own name, which no one should give another node."""
+    return before.get(HOSTNAME) != after.get(HOSTNAME)
 
 
 def _meeting(labels: Mapping[str, str], requirements: Sequence[Requirement]) -> dict[str, str] | None:

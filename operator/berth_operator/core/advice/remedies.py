@@ -41,7 +41,9 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Verdict
 
 MAX_NODES: Final = 2
-"""Nodes that are tried for each kind of change."""
+"""Nodes that are tried for each kind of change but the end of pods."""
+MAX_CROWDS: Final = 5
+"""Nodes whose pods are searched for those that have to end."""
 MAX_PODS: Final = 24
 """Pods of a node up to which those that have to end are searched; each takes a decision."""
 MAX_NOMINEES: Final = 8
@@ -76,7 +78,7 @@ class Remedy:
     ends: bool | None
     """None for a change that is necessary, but does not suffice or is not known to."""
     what: str
-    """The change, as the subject of a sentence."""
+    """The change, as the subject of a sentence; the whole sentence if it is about the pod."""
     node: str = ""
     """The node that changes, or that the new node is like."""
     is_new: bool = False
@@ -91,6 +93,8 @@ class Remedy:
     @property
     def sentence(self) -> str:
         """Return the answer."""
+        if self.is_of_pod:
+            return self.what
         if self.ends is None:
             return f"needed first: {self.what}"
         return f"{self.what} would end the wait" if self.ends else f"{self.what} would not help"
@@ -143,7 +147,7 @@ def of_preemption(node: str, victims: int) -> tuple[Remedy, ...]:
 
 
 def _again(why: str) -> Remedy:
-    what = f"nothing but creating the pod again ({why})"
+    what = f"only a corrected pod, created again, can be placed ({why})"
     return Remedy(kind=RemedyKind.ADMINISTRATOR, ends=True, what=what, is_of_pod=True)
 
 
@@ -165,8 +169,9 @@ class _Search:
         try:
             with cycle.above_nominees(self._fleet, pod):
                 self._rejected = self._rejections()
-                self._near = lacking.ranked(self._fleet, self._request, self._only_by(policy.local))[:MAX_NODES]
-                self._lacks = [lacking.lack(self._fleet, row, self._request, policy) for row in self._near.tolist()]
+                self._near = lacking.ranked(self._fleet, self._request, self._only_by(policy.local))[:MAX_CROWDS]
+                near = self._near[:MAX_NODES].tolist()
+                self._lacks = [lacking.lack(self._fleet, row, self._request, policy) for row in near]
         finally:
             for charge in placed:
                 self._fleet.release(charge.uid)
@@ -193,7 +198,7 @@ class _Search:
         left = tuple(use for use in self._request.mounts.claims if use not in missing)
         ends = self._what_ifs.ends(unit=self._mounting(replace(self._request.mounts, claims=left)))
         yield Remedy(kind=RemedyKind.CLAIM, ends=ends or None, what=what)
-        yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has", is_new=True)
+        yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
 
     # --- masks --------------------------------------------------------------------------------------------------
 
@@ -212,8 +217,8 @@ class _Search:
             target |= rows
         return by_these & ~by_others
 
-    def _names(self, rows: Mask) -> list[str]:
-        return sorted(self._fleet.names[row] for row in np.flatnonzero(rows).tolist())[:MAX_NODES]
+    def _names(self, rows: Mask, most: int = MAX_NODES) -> list[str]:
+        return sorted(self._fleet.names[row] for row in np.flatnonzero(rows).tolist())[:most]
 
     def _is_missing(self, use: Use) -> bool:
         """Return whether no node takes a pod that uses a claim."""
@@ -261,7 +266,7 @@ class _Search:
             info = self._fleet.node_info(name)
             for labels in new_nodes.labels_for(self._request, info.labels):
                 change = ChangedNode(node=replace(info, labels=labels))
-                if self._what_ifs.ends(change):
+                if not new_nodes.is_renamed(info.labels, labels) and self._what_ifs.ends(change):
                     what = f"{new_nodes.labels_text(info.labels, labels)} on {name}"
                     yield Remedy(kind=RemedyKind.LABEL, ends=True, what=what, node=name, assumes=change)
                     return
@@ -287,14 +292,17 @@ class _Search:
             yield self._verified(RemedyKind.ADMINISTRATOR, f"{name} becoming ready", name, change)
         silent = self._only({DeviceFilter.NAME}) & self._fleet.has_device & ~self._fleet.fresh
         for name in self._names(silent):
-            reporting = Reporting(node=name)
-            yield self._verified(RemedyKind.ADMINISTRATOR, f"a report of the agent of {name}", name, reporting)
+            reporting = self._verified(
+                RemedyKind.ADMINISTRATOR, f"a report of the agent of {name}", name, Reporting(node=name)
+            )
+            if reporting.ends:
+                yield reporting
 
     def _verified(self, kind: RemedyKind, what: str, node: str, change: Assumption) -> Remedy:
         return Remedy(kind=kind, ends=self._what_ifs.ends(change), what=what, node=node, assumes=change)
 
     def _capacity(self) -> Iterator[Remedy]:
-        for row, lack in zip(self._near.tolist(), self._lacks, strict=True):
+        for row, lack in zip(self._near[:MAX_NODES].tolist(), self._lacks, strict=True):
             if lack is None:
                 continue
             name = self._fleet.names[row]
@@ -328,8 +336,8 @@ class _Search:
             return
         names = [self._fleet.names[row] for row in self._near.tolist()]
         resolvable = {each.NAME for each in self._order if each.VERDICT is Verdict.UNSCHEDULABLE}
-        names += [name for name in self._names(self._only(resolvable)) if name not in names]
-        for name in names[:MAX_NODES]:
+        names += [name for name in self._names(self._only(resolvable), MAX_CROWDS) if name not in names]
+        for name in names[:MAX_CROWDS]:
             yield list(self._fleet.on_node(name)), f" on {name}"
 
     def _necessary(self, pods: Sequence[Charge]) -> list[Charge]:

@@ -166,20 +166,27 @@ def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placeme
     return _Attempt(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
 
 
-def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
-    """Try the choices of GPUs: the first that holds all members, or else the one that holds most of them."""
+def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Placement], list[PendingPod]]:
+    """Place as many members as fit with the choice of GPUs that the decision names; the Fleet is left as it was.
+
+    Returns:
+        the placements of the members as they are, and all members with the choice, in the order of trial.
+    """
     pods = sorted(gang.members, key=order)
-    outcomes: list[_Outcome] = []
-    for choice in alike.choices(fleet, gang.held, pods, policy):
-        best = max((each for each in outcomes if each.suffices(gang)), key=_Outcome.number, default=None)
-        if best is not None and choice.is_last:
-            # Whole cards suffice, so subdevices are not needed.
-            return best.of(pods)
-        outcomes.append(_place(fleet, gang, choice, pods, policy))
-        if len(outcomes[-1].placed) == len(pods):
-            return outcomes[-1].of(pods)
-    nearest = max(outcomes, key=lambda each: (each.suffices(gang), each.number()))
-    return nearest.of(pods) if nearest.suffices(gang) else _too_few_alike(fleet, gang, nearest, policy)
+    outcome = _nearest(fleet, gang, pods, policy)
+    chosen = list(outcome.choice.applied(pods))
+    classes = _classes(fleet, chosen, policy)
+    placed = _Attempt(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in chosen])[0]
+    return replace(outcome, placed=placed).of(pods), chosen if outcome.number() else pods
+
+
+def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
+    """Place a gang with one choice of GPUs, or explain why too few members fit."""
+    pods = sorted(gang.members, key=order)
+    nearest = _nearest(fleet, gang, pods, policy)
+    if nearest.suffices(gang) or len(nearest.placed) == len(pods):
+        return nearest.of(pods)
+    return _too_few_alike(fleet, gang, nearest, policy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,6 +213,20 @@ class _Outcome:
         """Return the placements of the members as they are, without the choice."""
         by_uid = {each.uid: each for each in pods}
         return [replace(each, pod=by_uid[each.pod.uid]) for each in self.placed]
+
+
+def _nearest(fleet: Fleet, gang: Gang, pods: Sequence[PendingPod], policy: Policy) -> _Outcome:
+    """Try the choices of GPUs: the first that holds all members, or else the one that holds most of them."""
+    outcomes: list[_Outcome] = []
+    for choice in alike.choices(fleet, gang.held, pods, policy):
+        best = max((each for each in outcomes if each.suffices(gang)), key=_Outcome.number, default=None)
+        if best is not None and choice.is_last:
+            # Whole cards suffice, so subdevices are not needed.
+            return best
+        outcomes.append(_place(fleet, gang, choice, pods, policy))
+        if len(outcomes[-1].placed) == len(pods):
+            return outcomes[-1]
+    return max(outcomes, key=lambda each: (each.suffices(gang), each.number()))
 
 
 def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[PendingPod], policy: Policy) -> _Outcome:

@@ -44,3 +44,16 @@ def test_the_first_member_without_a_node_is_explained_beside_the_others() -> Non
 def test_a_gang_with_too_few_members_is_not_explained_by_nodes() -> None:
     explanation = explained(fleet({"a": cards(1)}), gang(waiting("m0", {NVIDIA: 1}), minimum=2))
     assert (explanation.placed, explanation.first, explanation.explanation) == (0, None, None)
+
+
+def test_members_have_the_places_that_the_decision_counts() -> None:
+    """GPUs of another model are no place for a member of a gang whose GPUs are alike."""
+    explanation = explained(
+        fleet({"a": cards(8), "b": cards(8, model="T4"), "c": cards(4, model="T4")}), members(8, 8, 8)
+    )
+    assert isinstance(explanation.result, Failure)
+    assert explanation.first is not None
+    assert f"next member {explanation.first.name}: " in explanation.result.message
+    assert f" {explanation.placed} of the 3 required members fit" in explanation.result.message
+    assert explanation.explanation is not None
+    assert isinstance(explanation.explanation.result, Failure)

@@ -146,7 +146,7 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             one_node(), waiting(request=volumes.wants("data")),
             [
                 'PersistentVolumeClaim "data", bound to a volume that every node reaches would end the wait',
-                "a new node, whatever it has would not help",
+                "a new node, whatever it has, would not help",
             ],
             id="a claim that does not exist",
         ),
@@ -154,7 +154,7 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             one_node(taints=(TAINT,)), waiting(request=volumes.wants("data")),
             [
                 'needed first: PersistentVolumeClaim "data", bound to a volume that every node reaches',
-                "a new node, whatever it has would not help",
+                "a new node, whatever it has, would not help",
             ],
             id="a claim that does not exist, and a taint",
         ),
@@ -178,7 +178,7 @@ def test_what_ends_a_wait(made: Fleet, pod: PendingPod, said: Sequence[str]) -> 
 )
 def test_waiting_is_in_vain_if_only_another_pod_can_be_placed(pod: PendingPod, why: str) -> None:
     found = remedies.of_pod(WhatIfs(one_node(), pod, POLICY, Budgets()), pod, POLICY)
-    assert [each.sentence for each in found] == [f"nothing but creating the pod again ({why}) would end the wait"]
+    assert [each.sentence for each in found] == [f"only a corrected pod, created again, can be placed ({why})"]
     assert is_in_vain(found)
 
 
@@ -196,4 +196,34 @@ def test_a_fleet_without_a_spare_row_is_answered_as_any_other() -> None:
     assert sentences(made, waiting(request={NVIDIA: 3})) == [
         "another node like n00 would not help",
         "a node like n00 with 3 GPUs would end the wait",
+    ]
+
+
+def test_the_ends_of_pods_are_searched_on_several_nodes() -> None:
+    made = Fleet()
+    for name in "abc":
+        add(made, node_info(name), inventory(*cards(2)))
+        made.charge(charge(f"low-{name}", *(grant(minor, core=100, ratio=100) for minor in range(2)), node=name))
+    said = sentences(made, waiting(request={NVIDIA: 2}))
+    assert [each for each in said if each.startswith("the end of")] == [
+        f"the end of pod low-{name} on {name} would end the wait" for name in "abc"
+    ]
+
+
+def test_no_node_is_said_to_need_the_name_of_another() -> None:
+    made = Fleet()
+    for name in "ab":
+        labels = {"kubernetes.io/hostname": name}
+        add(made, node_info(name, labels=labels, cordoned=name == "b"), inventory(*cards(2)))
+    said = sentences(made, waiting(request=asks(ONE, selector={"kubernetes.io/hostname": "b"})))
+    assert said == ["another node like b would not help", "uncordoning b would end the wait"]
+
+
+def test_a_node_of_the_wanted_model_is_the_one_that_a_new_node_is_like() -> None:
+    made = Fleet()
+    add(made, node_info("a"), inventory(*cards(2, model="T4")))
+    add(made, node_info("b"), inventory(*cards(2, model="NVIDIA H100")))
+    assert sentences(made, waiting(request=asks({NVIDIA: 9}, model=H100))) == [
+        "another node like b would not help",
+        "a node like b with 9 GPUs of model *H100* would end the wait",
     ]
