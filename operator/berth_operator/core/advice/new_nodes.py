@@ -95,7 +95,7 @@ def _has_model(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with a GPU that the pod's model constraint accepts."""
     cards = fleet.cards[GPU]
     numbers = np.flatnonzero(fleet.accepted_models(request.model))
-    mask: Mask = (np.isin(cards.model, numbers) & cards.present).any(axis=1)
+    mask: Mask = np.any(np.isin(cards.model, numbers) & cards.present, axis=1)
     return mask
 
 
