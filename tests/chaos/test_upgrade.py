@@ -163,12 +163,15 @@ def free(report: str) -> list[Any]:
 
 def check_both_read_alike(world: World, folder: Path) -> None:
     """Check that both versions see the same of the objects that either of them wrote."""
-    _, options = snapshot(world, folder)
+    file, options = snapshot(world, folder)
     ours = subprocess.run(
         [sys.executable, "-m", "berth_operator", *options], capture_output=True, text=True, check=False
     )
     expected = free(ours.stdout)
     assert expected
+    # The version before knows no line about the operator.
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(line for line in lines if not line.startswith(b'{"of":"operator"')))
     assert free(previous.run("berth_operator", *options, check=False)) == expected
 
 
