@@ -4,7 +4,6 @@ Each file in `charts/berth/files` is a list of objects as `kubectl kustomize` bu
 templates choose among them and replace namespace and scheduler names (docs/decisions/0026-chart.md).
 """
 
-import argparse
 import os
 import re
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster.building import programs
+from reference import writing
 
 ROOT: Final = Path(__file__).parent.parent
 MANIFESTS: Final = ROOT / "manifests"
@@ -137,17 +137,8 @@ def _text(objects: list[Object]) -> str:
 
 def main() -> int:
     """Write the files, or with --check report which differ; return 1 if one does."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    options = parser.parse_args()
-    texts = files()
-    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        if options.check:
-            sys.stderr.write(f"{path} differs from manifests/: run `make generate`\n")
-        else:
-            path.write_text(texts[path])
-    return 1 if options.check and stale else 0
+    options = writing.parser(__doc__).parse_args()
+    return writing.write(files(), "manifests/", check=options.check)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ The expressions say in CEL what `berth_api.words` says in Python, as far as CEL 
 two for every manifest of `tests/manifests_of_others`.
 """
 
-import argparse
 import json
 import re
 import sys
@@ -18,6 +17,7 @@ import yaml
 
 from berth_api import names
 from berth_api.words import AMOUNTS, TABLE, Role, Row, System, WordPlace
+from reference import writing
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
 TEMPLATE: Final = Path(__file__).parent / "words.yaml"
@@ -382,17 +382,8 @@ _FRAGMENTS: Final = {"worded": _ASKED, "asks": _ASKS}
 
 def main() -> int:
     """Write the files, or with --check report which differ; return 1 if one does."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--check", action="store_true", help="write nothing, fail on a difference")
-    options = parser.parse_args()
-    texts = files()
-    stale = [path for path, text in texts.items() if not path.exists() or path.read_text() != text]
-    for path in stale:
-        if options.check:
-            sys.stderr.write(f"{path} differs from the table of words: run `make generate`\n")
-        else:
-            path.write_text(texts[path])
-    return 1 if options.check and stale else 0
+    options = writing.parser(__doc__).parse_args()
+    return writing.write(files(), "the table of words", check=options.check)
 
 
 if __name__ == "__main__":

@@ -55,7 +55,7 @@ REQUESTS = (
 class Case:
     """Settings of an operator, and the right of the user who asks."""
 
-    flags: Mapping[str, str] = field(default_factory=dict)
+    flags: Mapping[str, Any] = field(default_factory=dict)
     profiles: tuple[Raw, ...] = ({"schedulerName": names.SCHEDULER},)
     aliases: Mapping[str, list[str]] = field(default_factory=dict)
     may_read_fleet: bool = False
@@ -69,7 +69,7 @@ class Case:
 
     @cached_property
     def settings(self) -> Settings:
-        return Settings(_cli_parse_args=[], **self.flags)  # type: ignore[arg-type]
+        return Settings(_cli_parse_args=[], **self.flags)
 
     @property
     def schedulers(self) -> list[str]:

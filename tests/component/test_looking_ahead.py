@@ -335,7 +335,7 @@ async def filled(case: Case, draw: random.Random) -> Server:
 
 
 def see_others(leader: Leader) -> None:
-    """Let a leader see pods that end before the snapshot is taken: it continues with another mix of pods."""
+    """Show a leader pods that end before the snapshot is taken, so that it continues with another mix."""
     for _ in range(500):
         leader.fleet.workload.see(asks({"cpu": 14_000, "kubernetes.io/gpu": 25}))
         leader.fleet.workload.see(asks({"cpu": 30_000, "nvidia.com/gpu": 2}))

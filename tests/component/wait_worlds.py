@@ -389,5 +389,5 @@ def edit(world: WaitWorld, name: str, *, spec: Raw | None = None, labels: Raw | 
 
 
 async def idle(seconds: float = IDLE) -> None:
-    """Let the operator do all that it does by itself."""
+    """Run the operator until it has nothing left to do."""
     await asyncio.sleep(seconds)

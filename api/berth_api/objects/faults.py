@@ -14,15 +14,24 @@ class Condition(Protocol):
     """A condition, as `device.Condition`."""
 
     @property
-    def type(self) -> str: ...  # noqa: D102
+    def type(self) -> str:
+        """Return its type, which is unique in its list."""
+
     @property
-    def status(self) -> str: ...  # noqa: D102
+    def status(self) -> str:
+        """Return `True`, `False` or `Unknown`."""
+
     @property
-    def reason(self) -> str: ...  # noqa: D102
+    def reason(self) -> str:
+        """Return the reason, one word for programs."""
+
     @property
-    def message(self) -> str: ...  # noqa: D102
+    def message(self) -> str:
+        """Return the message, for people."""
+
     @property
-    def last_transition_time(self) -> str: ...  # noqa: D102
+    def last_transition_time(self) -> str:
+        """Return since when the status is this one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -76,8 +76,11 @@ NOTHING_WRITTEN: Final = Written({})
 
 
 def _origin(parts: Sequence[Amount]) -> str:
-    if len(parts) < 2:  # noqa: PLR2004 - a sum has at least two
-        return parts[0].where if parts else ""
+    if not parts:
+        return ""
+    first, *others = parts
+    if not others:
+        return first.where
     return f"the sum of {listing.first_of((f'{part.text} in {part.where}' for part in parts), separator=' and ')}"
 
 

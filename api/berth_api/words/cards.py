@@ -24,6 +24,8 @@ Where = tuple[str, int]
 """(name of a list of containers, index in the list)."""
 
 DEFAULT_UNITS: Final[Units] = {}
+_DIGITS: Final = 10
+"""Of numbers that are read without the parser of quantities."""
 KINDS: Final = ("initContainers", "containers")
 _ANY_WITH: Final = (names.RDMA, names.FPGA)
 """Devices that may be requested in addition."""
@@ -256,7 +258,7 @@ def _lacks(system: System, words: _Words, role: Role) -> str:
 
 def _number(word: _Written) -> int:
     text = word.value.strip()
-    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= 10 else _quantity(word)  # noqa: PLR2004
+    number = int(text) if text.isascii() and text.isdecimal() and len(text) <= _DIGITS else _quantity(word)
     if number < 1:
         raise word.wrong("whole numbers from 1")
     return number

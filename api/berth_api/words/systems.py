@@ -3,7 +3,7 @@
 What is not here is not read. `Word.means` goes into documents, `Word.answer` and the answers of choices into messages.
 """
 
-from typing import Final
+from typing import Any, Final
 
 from berth_api import names
 from berth_api.words.table import GIB, MIB, Choice, PodGroupKind, Role, System, Table, Word, WordPlace
@@ -48,12 +48,12 @@ _TOPOLOGY_KEYS: Final = "members are placed close together by the profile's gang
 _BACKOFF: Final = "pods that wait are tried again when what they lack may have changed"
 
 
-def _annotation(name: str, role: Role, means: str, **more: object) -> Word:
-    return Word(name=name, place=WordPlace.ANNOTATION, role=role, means=means, **more)  # type: ignore[arg-type]
+def _annotation(name: str, role: Role, means: str, **more: Any) -> Word:
+    return Word(name=name, place=WordPlace.ANNOTATION, role=role, means=means, **more)
 
 
-def _label(name: str, role: Role, means: str, **more: object) -> Word:
-    return Word(name=name, place=WordPlace.LABEL, role=role, means=means, **more)  # type: ignore[arg-type]
+def _label(name: str, role: Role, means: str, **more: Any) -> Word:
+    return Word(name=name, place=WordPlace.LABEL, role=role, means=means, **more)
 
 
 def _refused(names_of_words: tuple[str, ...], means: str, answer: str) -> tuple[Word, ...]:

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
 import orjson
 import structlog
@@ -194,6 +194,10 @@ def _print_json(report: reports.Report) -> None:
 # --- arguments ----------------------------------------------------------------------------------------------
 
 
+_Commands = Any
+"""The commands of a parser, whose type argparse does not export."""
+
+
 class _Parser(argparse.ArgumentParser):
     """Reports a mistake in the arguments as one line."""
 
@@ -230,6 +234,16 @@ def parser() -> argparse.ArgumentParser:
     asking.add_argument("-o", "--output", choices=["table", "json"], default="table")
     asking.set_defaults(min_age=0.0, file="", pod="")
 
+    _add_simulate(commands, asking)
+    _add_advise(commands, asking)
+    _add_defragment(commands, asking)
+    _add_migrate(commands, cluster)
+    take = commands.add_parser("snapshot", parents=[scheduling], help="write what scheduling reads, as JSON lines")
+    take.set_defaults(answer=_snapshot)
+    return parser
+
+
+def _add_simulate(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     simulate = commands.add_parser(
         "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
     )
@@ -244,12 +258,16 @@ def parser() -> argparse.ArgumentParser:
     simulate.add_argument("--waiting", action="store_true", help="also list the pods that wait already")
     simulate.set_defaults(answer=_simulate)
 
+
+def _add_advise(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     advise = commands.add_parser("advise", parents=[asking], help="show which few pods to move so that a pod fits")
     which = advise.add_mutually_exclusive_group(required=True)
     which.add_argument("-f", "--file", help="the pod: YAML or JSON, - for standard input")
     which.add_argument("--pod", default="", help="namespace/name of a pod that waits in the cluster")
     advise.set_defaults(answer=_advise)
 
+
+def _add_defragment(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     move = commands.add_parser(
         "defragment", parents=[asking], help="move the few pods that allow it so that a pod fits"
     )
@@ -262,6 +280,8 @@ def parser() -> argparse.ArgumentParser:
     move.add_argument("--timeout", type=float, default=600.0, help="seconds to wait until the pod is bound")
     move.set_defaults(answer=_defragment)
 
+
+def _add_migrate(commands: _Commands, cluster: argparse.ArgumentParser) -> None:
     migrate = commands.add_parser(
         "migrate",
         parents=[cluster],
@@ -274,10 +294,6 @@ def parser() -> argparse.ArgumentParser:
     )
     migrate.add_argument("--memory-units", help="the unit of memory in other systems' resources, like the operator's")
     migrate.set_defaults(answer=_migrate)
-
-    take = commands.add_parser("snapshot", parents=[scheduling], help="write what scheduling reads, as JSON lines")
-    take.set_defaults(answer=_snapshot)
-    return parser
 
 
 def _positive(text: str) -> int:

@@ -53,10 +53,11 @@ def written(system: System, cards: int, each: OfCard, units: Mapping[str, int]) 
         values.pop(Role.CARDS, None)
     if not values or not values.keys() <= by_role.keys():
         return None
-    return tuple(  # type: ignore[return-value]
-        {by_role[role].name: str(value) for role, value in values.items() if by_role[role].place == place}
-        for place in (WordPlace.RESOURCE, WordPlace.ANNOTATION, WordPlace.LABEL)
-    )
+
+    def at(place: WordPlace) -> Raw:
+        return {by_role[role].name: str(value) for role, value in values.items() if by_role[role].place == place}
+
+    return at(WordPlace.RESOURCE), at(WordPlace.ANNOTATION), at(WordPlace.LABEL)
 
 
 def in_amounts(system: System, cards: int, each: OfCard) -> dict[Role, Any]:

@@ -192,7 +192,7 @@ def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:
 
 def test_cards_that_no_other_pod_may_use_must_become_free() -> None:
     whole = [{"type": "gpu", "minor": minor, "amounts": {}} for minor in range(2)]
-    near: Explanation = {**WAITING, "nearest": [{"node": "n0", "resources": {}, "cards": whole}]}  # type: ignore[typeddict-item]
+    near = cast("Explanation", {**WAITING, "nearest": [{"node": "n0", "resources": {}, "cards": whole}]})
     assert "n0     gpu 0: must become free; gpu 1: must become free" in explaining.text(near)
 
 

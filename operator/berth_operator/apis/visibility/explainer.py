@@ -207,18 +207,12 @@ class Explainer:
     async def _explain(self, pod: PendingPod) -> tuple[Why, list[Remedy]]:
         """Explain a pod, in slices of the loop's time: the what-ifs read a copy of the state."""
         cluster, slices = self._cluster, Slices()
-        why: Why | None = None
-        found: list[Remedy] = []
         try:
-            async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler))):
-                if isinstance(step, Why):
-                    why = step
-                elif step is not None:
-                    found.append(step)
+            steps = [step async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler)))]
         finally:
             self._budget.spend(slices.spent)
-        assert why is not None  # noqa: S101 - the first step
-        return why, found
+        [why] = [each for each in steps if isinstance(each, Why)]
+        return why, [each for each in steps if isinstance(each, Remedy)]
 
     def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
         if scheduler in (managed := self._managed()):

@@ -10,6 +10,7 @@ from berth_api import names, request, resources, words
 from berth_api.admission import injection
 from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds, model, share
+from berth_api.request.no_devices import ABOUT_DEVICES
 from berth_api.resources import PODS, nonzero_requested, resize
 from berth_api.values import interning
 from berth_api.values.caching import compact, sized_cache
@@ -57,16 +58,7 @@ _KEPT: Final = ("name", "resources", "allocatedResources")
 TEMPLATES: Final = 2**24
 """Bytes of each cache of parsed specs: the replicas of an application have equal ones."""
 _ANNOTATIONS: Final = {
-    names.ALLOCATE_HINT,
-    names.JOINT_ALLOCATE,
-    names.PARTITION_SPEC,
-    names.MIN_GPU_MEMORY,
-    names.GPU_TOPOLOGY,
-    names.GPU_TOPOLOGY_POLICY,
-    names.GPU_SUBDEVICES,
-    names.MIXED_GPUS,
-    names.MODEL_EXACT,
-    names.MODEL_GLOBS,
+    *ABOUT_DEVICES,
     *words.READ_ANNOTATIONS,
 }
 """The annotations that are read from a waiting pod."""

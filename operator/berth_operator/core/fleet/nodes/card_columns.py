@@ -111,10 +111,15 @@ def grown(of: CardColumns, rows: int, slots: int) -> CardColumns:
     return made
 
 
+def axis_of_rows(values: Array) -> int:
+    """Return which axis of a column is the nodes."""
+    return 1 if values.ndim == 3 else 0  # noqa: PLR2004 - (resources, nodes, slots)
+
+
 def excerpt(of: CardColumns, rows: Indices) -> CardColumns:
     """Return copies of these rows, in this order; rows may be repeated."""
 
     def picked(values: Array) -> Array:
-        return values.take(rows, axis=1 if values.ndim == 3 else 0)  # noqa: PLR2004 - (resources, nodes, slots)
+        return values.take(rows, axis=axis_of_rows(values))
 
     return columns.each_by(of, picked)

@@ -30,6 +30,7 @@ from berth_operator.core.fleet.nodes.card_columns import (
     NEVER,
     UNMEASURED,
     CardColumns,
+    axis_of_rows,
     card_columns,
     excerpt,
     grown,
@@ -313,7 +314,7 @@ class Cards(CardColumns):
         """Copy the cards of another row to a row, unused, for a what-if."""
         own = self._own
         for values in vars(own).values():
-            rows = values.swapaxes(0, 1) if values.ndim == 3 else values  # noqa: PLR2004 - (resources, nodes, slots)
+            rows = np.moveaxis(values, axis_of_rows(values), 0)
             rows[row] = rows[like]
         own.used[:, row] = own.users[row] = own.unknown[row] = own.unlocated[row] = own.unaccounted[row] = 0
         own.measured[:, row], own.measured_at[row] = UNMEASURED, NEVER
