@@ -7,16 +7,20 @@ import contextlib
 import fcntl
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Final
 
 from devcluster import Cluster
+from devcluster.control_plane.components import CHECKS_POLICY_TYPES
 from devcluster.processes import state
+
+ARGUMENTS: Final = {"kube-controller-manager": [CHECKS_POLICY_TYPES]}
 
 
 @contextlib.contextmanager
 def opened(folder: Path, *, prepare: Callable[[Cluster], object]) -> Iterator[Cluster]:
     """Yield the cluster in a folder that the processes share; the process that starts it prepares it."""
     with (folder / "cluster.users").open("a") as users:
-        cluster = Cluster(folder=folder / "cluster")
+        cluster = Cluster(folder=folder / "cluster", extra_args=ARGUMENTS)
         with (folder / "cluster.start").open("a") as start:
             fcntl.flock(start, fcntl.LOCK_EX)
             # This waits for the end of a cluster whose last user has gone.

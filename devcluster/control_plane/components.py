@@ -33,8 +33,12 @@ everything else is half as fast; memory is not what is short here."""
 AGGREGATOR_ROUTING: Final = "--enable-aggregator-routing=true"
 """The flag of an API server that calls webhooks at the addresses of their pods, as there is no kube-proxy."""
 ENDPOINT_SLICES: Final = "endpointslice-controller"
+POLICY_TYPES: Final = "validatingadmissionpolicy-status-controller"
+CHECKS_POLICY_TYPES: Final = f"--controllers={POLICY_TYPES}"
+"""Argument of kube-controller-manager that lets it check the expressions of policies against the types of objects."""
 UNUSED_CONTROLLERS: Final = (
     ENDPOINT_SLICES,
+    POLICY_TYPES,
     "endpointslice-mirroring-controller",
     "persistentvolume-attach-detach-controller",
 )
@@ -140,9 +144,13 @@ def _controller_manager(control_plane: ControlPlane) -> list[str]:
 
 def _unused_controllers(control_plane: ControlPlane) -> Sequence[str]:
     # No Service routes anywhere and no volume is attached here, but for each node these look at all others. Only an API
-    # server that calls the addresses behind Services needs their EndpointSlices.
-    needed = AGGREGATOR_ROUTING in control_plane.extra_args.get("kube-apiserver", ())
-    return [name for name in UNUSED_CONTROLLERS if not (needed and name == ENDPOINT_SLICES)]
+    # server that calls the addresses behind Services needs their EndpointSlices. A check of Berth's policies takes
+    # seconds, and only warns in their status.
+    needed = {
+        ENDPOINT_SLICES: AGGREGATOR_ROUTING in control_plane.extra_args.get("kube-apiserver", ()),
+        POLICY_TYPES: CHECKS_POLICY_TYPES in control_plane.extra_args.get("kube-controller-manager", ()),
+    }
+    return [name for name in UNUSED_CONTROLLERS if not needed.get(name)]
 
 
 def _scheduler(_: ControlPlane) -> list[str]:

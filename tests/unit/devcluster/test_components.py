@@ -29,14 +29,23 @@ def test_extra_arguments_come_last() -> None:
     assert "--audit-log-path=audit.log" not in CONTROL_PLANE.command("kwok")
 
 
-@pytest.mark.parametrize(("flag", "slices"), [("--profiling=true", False), (components.AGGREGATOR_ROUTING, True)])
-def test_endpoint_slices_are_kept_for_an_api_server_that_reads_them(flag: str, slices: bool) -> None:  # noqa: FBT001 - a row
-    control_plane = replace(CONTROL_PLANE, extra_args={"kube-apiserver": [flag]})
+@pytest.mark.parametrize(
+    ("component", "flag", "kept"),
+    [
+        ("kube-apiserver", "--profiling=true", set()),
+        ("kube-apiserver", components.AGGREGATOR_ROUTING, {"-endpointslice-controller"}),
+        ("kube-controller-manager", components.CHECKS_POLICY_TYPES, {"-validatingadmissionpolicy-status-controller"}),
+    ],
+)
+def test_a_controller_runs_where_an_argument_needs_it(component: str, flag: str, kept: set[str]) -> None:
+    usual = _controllers(CONTROL_PLANE)
 
-    [controllers] = [word for word in control_plane.command("kube-controller-manager") if "--controllers=" in word]
+    assert usual - _controllers(replace(CONTROL_PLANE, extra_args={component: [flag]})) == kept
 
-    assert ("-endpointslice-controller" not in controllers.split(",")) == slices
-    assert "-persistentvolume-attach-detach-controller" in controllers.split(",")
+
+def _controllers(control_plane: components.ControlPlane) -> set[str]:
+    first = next(word for word in control_plane.command("kube-controller-manager") if "--controllers=" in word)
+    return set(first.split(","))
 
 
 @pytest.mark.parametrize("name", components.CONTROL_PLANE)
