@@ -4,7 +4,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
@@ -107,7 +107,6 @@ def run(options: argparse.Namespace, read: Read) -> int:
 def of_files(named: Sequence[str], wanted: Goal, to: Streams, *, in_place: bool = False) -> int:
     """Migrate files; return the exit status."""
     files = sources.found(named)
-    wanted = Goal(scheduler=wanted.scheduler, units=wanted.units, groups=frozenset(_groups(files)))
     tally, writer = Summary(), _Writer(to)
     writer.begin()
     for source, migrated in _migrated(files, wanted, tally, _Progress(to, len(files))):
@@ -123,14 +122,6 @@ def of_files(named: Sequence[str], wanted: Goal, to: Streams, *, in_place: bool 
             writer.manifest(migrated.text)
     writer.end(tally)
     return tally.status
-
-
-def _groups(files: Iterable[Source]) -> Iterator[tuple[str, str]]:
-    """Yield the PodGroups of all files: a pod's may be in a later one."""
-    for source in files:
-        content = _content(source)
-        if isinstance(content, bytes) and workloads.GROUP.encode() in content and pieces.is_relevant(content):
-            yield from manifests.groups(content.decode(errors="replace"))
 
 
 def _migrated(
@@ -196,8 +187,6 @@ def _has_changed(answer: MigrationAnswer) -> bool:
 
 def of_lists(lists: Lists, wanted: Goal, to: Streams) -> int:
     """Migrate the workloads of the live cluster; return the exit status."""
-    groups = frozenset(each for body in live.bodies(lists) for each in workloads.groups_of(body))
-    wanted = Goal(scheduler=wanted.scheduler, units=wanted.units, groups=groups)
     tally, writer = Summary(), _Writer(to)
     writer.begin()
     for body in live.bodies(lists):
