@@ -11,7 +11,7 @@ from typing import Any, Final, TextIO
 import orjson
 import yaml
 
-from berth_api import names, words
+from berth_api import words
 from berth_api.words import UnitError
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.migrate import live, manifests, pieces, reports, sources, takeover, workloads
@@ -21,7 +21,6 @@ from berth_operator.commands.migrate.reports import Summary
 from berth_operator.commands.migrate.sources import Source
 from berth_operator.commands.migrate.workloads import Goal, MigrationResult
 
-FORMS: Final = ("json", "yaml")
 LIVE: Final = "the cluster"
 _STEP: Final = 0.1
 """Seconds between two updates of the progress bar."""
@@ -31,28 +30,6 @@ _LONG: Final = 2**16
 
 Read = Callable[[Sequence[ListedKind]], Lists]
 """Lists kinds of the live cluster."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that both programs have."""
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
-    )
-    parser.add_argument(
-        "--scheduler-name",
-        default=names.SCHEDULER,
-        metavar="NAME",
-        help="what becomes the schedulerName (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
-    parser.add_argument("-o", "--output", default="", choices=FORMS, metavar="FORM", help="json | yaml")
 
 
 @dataclass(slots=True, kw_only=True)
