@@ -255,28 +255,7 @@ def _any(written: str, known: object) -> str:
 
 
 def _words(injection: str) -> str:
-    own: list[Object] = list(yaml.safe_load_all(_own()))
-    renaming, _, _, _, warnings, _ = own
-    unset = {"name": "unset", "expression": _unset(warnings["spec"]["matchConditions"][0]["expression"])}
-    return "---\n".join(
-        (
-            _own(),
-            _copy(injection, "berth-words-injection", []),
-            _written(_selected(own[0:2], "berth-words-renaming-unnamed", _of_unnamed(renaming))),
-            _written(_selected(own[4:6], "berth-words-unnamed", [unset])),
-        )
-    )
-
-
-def _of_unnamed(renaming: Object) -> list[Object]:
-    [condition] = renaming["spec"]["matchConditions"]
-    names_of_both = condition["expression"].replace('["berth-scheduler"]', '["berth-scheduler", "default-scheduler"]')
-    unset, _ = _routing()["spec"]["matchConditions"]
-    return [{**condition, "expression": names_of_both}, {"name": "unbound", "expression": _unbound(unset)}]
-
-
-def _unset(expression: str) -> str:
-    return expression.replace('in ["berth-scheduler"]', 'in ["", "default-scheduler"]')
+    return "---\n".join((_own(), _copy(injection, "berth-words-injection", [])))
 
 
 def _unbound(unset: Object) -> str:
