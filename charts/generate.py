@@ -67,7 +67,7 @@ PARTS: Final = {
     "webhooks-refused": Part(("webhook", "no-routing"), r"MutatingWebhookConfiguration/.*"),
     "webhooks-extended": Part(("webhook", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
-    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words(-unnamed)?)"),
+    "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words)"),
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),

@@ -1,6 +1,6 @@
 """Write what admission policies have of the table of other systems' words: `python -m reference.policies [--check]`.
 
-`manifests/base/words.yaml` is written as a whole. In the policies that people write, the lines between two marks are.
+`manifests/base/words.yaml` is written as a whole. In the manifests that people write, the lines between two marks are.
 The expressions say in CEL what `berth_api.words` says in Python, as far as CEL can state it simply; tests compare the
 two for every manifest of `tests/manifests_of_others`.
 """
@@ -21,6 +21,7 @@ from reference import writing
 
 MANIFESTS: Final = Path(__file__).parent.parent / "manifests"
 TEMPLATE: Final = Path(__file__).parent / "words.yaml"
+OPERATOR: Final = MANIFESTS / "base/operator-rbac.yaml"
 INJECTION: Final = MANIFESTS / "base/injection.yaml"
 RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
 HEADER: Final = "# Generated from the table of other systems' words by `make generate`; do not edit.\n"
@@ -32,7 +33,7 @@ _MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n
 
 def files() -> dict[Path, str]:
     """Return the text of each file."""
-    marked = {file: _with_marked(file.read_text()) for file in (INJECTION, RUNTIME)}
+    marked = {file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME)}
     return {
         **marked,
         MANIFESTS / "base/words.yaml": _words(marked[INJECTION]),
@@ -111,7 +112,7 @@ def _titles(place: WordPlace) -> list[str]:
 
 def _answers(place: WordPlace, role: Role) -> list[list[str]]:
     """Return [name, sentence] of words with an answer."""
-    between = {Role.REFUSED: " is not supported; ", Role.NO_EFFECT: " has no effect; ", Role.GROUP_OBJECT: ": "}[role]
+    between = {Role.REFUSED: " is not supported; ", Role.NO_EFFECT: " has no effect; "}[role]
     return [
         [row.word.name, f"{row.word.title}{between}{row.word.answer}"] for row in _rows(place) if row.word.role == role
     ]
@@ -212,10 +213,7 @@ def _values() -> Mapping[str, str]:
         "refused_resources": _answers(resource, Role.REFUSED),
         "refused_annotations": _answers(annotation, Role.REFUSED),
         "refused_labels": _answers(label, Role.REFUSED),
-        "noted_annotations": [
-            *_answers(annotation, Role.NO_EFFECT),
-            *_answers(annotation, Role.GROUP_OBJECT),
-        ],
+        "noted_annotations": _answers(annotation, Role.NO_EFFECT),
         "noted_labels": _answers(label, Role.NO_EFFECT),
         "refused_choices_of_resources": _choices(resource, "refused"),
         "refused_choices": _choices(annotation, "refused"),
@@ -231,6 +229,7 @@ def _values() -> Mapping[str, str]:
         "of_hundredths": _hundredths(),
         "groups": _groups(),
         "original": names.ORIGINAL_RESOURCES,
+        "pod_groups": [kind.group for kind in TABLE.pod_groups],
     }
     next_to_plugins = list(dict.fromkeys(name for row in TABLE.by_plugin for name in _telling(row.system)))
     any_of = {
@@ -256,28 +255,7 @@ def _any(written: str, known: object) -> str:
 
 
 def _words(injection: str) -> str:
-    own: list[Object] = list(yaml.safe_load_all(_own()))
-    renaming, _, _, _, warnings, _ = own
-    unset = {"name": "unset", "expression": _unset(warnings["spec"]["matchConditions"][0]["expression"])}
-    return "---\n".join(
-        (
-            _own(),
-            _copy(injection, "berth-words-injection", []),
-            _written(_selected(own[0:2], "berth-words-renaming-unnamed", _of_unnamed(renaming))),
-            _written(_selected(own[4:6], "berth-words-unnamed", [unset])),
-        )
-    )
-
-
-def _of_unnamed(renaming: Object) -> list[Object]:
-    [condition] = renaming["spec"]["matchConditions"]
-    names_of_both = condition["expression"].replace('["berth-scheduler"]', '["berth-scheduler", "default-scheduler"]')
-    unset, _ = _routing()["spec"]["matchConditions"]
-    return [{**condition, "expression": names_of_both}, {"name": "unbound", "expression": _unbound(unset)}]
-
-
-def _unset(expression: str) -> str:
-    return expression.replace('in ["berth-scheduler"]', 'in ["", "default-scheduler"]')
+    return "---\n".join((_own(), _copy(injection, "berth-words-injection", [])))
 
 
 def _unbound(unset: Object) -> str:
@@ -377,7 +355,13 @@ _ASKS: Final = """
     || $amount_labels.exists(name, name in object.metadata.?labels.orValue({}))
 """
 
-_FRAGMENTS: Final = {"worded": _ASKED, "asks": _ASKS}
+_GROUPS: Final = """
+- apiGroups: $pod_groups
+  resources: [podgroups]
+  verbs: [list, watch]
+"""
+
+_FRAGMENTS: Final = {"worded": _ASKED, "asks": _ASKS, "groups": _GROUPS}
 
 
 def main() -> int:

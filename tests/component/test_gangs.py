@@ -11,6 +11,7 @@ from berth_api import names
 from berth_client.errors import Unreachable
 from berth_operator.binding.gangs import AGAIN
 from berth_operator.core.decision.policy import Policy
+from berth_operator.state.cache.views import StatusKind
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group, relist, whole
 from tests.component.world import DEFAULT, LostError, Raw, World, now, refusal
 
@@ -41,6 +42,54 @@ def filled(
     world.groups.apply("ADDED", pod_group(minimum=count, **group))
     world.submit(*(member(f"m{i}") for i in range(count)))
     return world
+
+
+# --- PodGroups of other systems -------------------------------------------------------------------------------------
+
+
+async def test_a_gang_is_decided_by_another_systems_pod_group() -> None:
+    world = World()
+    world.add_node("node", cards=8)
+    table, *_ = world.groups_of_others
+    group = pod_group(minimum=3)
+    group["spec"]["queue"] = "default"
+    table.apply("ADDED", group)
+    world.submit(*(pod(f"m{i}", {NVIDIA: "1"}, annotations={"pod-group-name": "g"}) for i in range(2)))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert api.bound() == {}
+        assert api.messages("m0")[-1] == "PodGroup ns/g: waiting for members: 2 of 3"
+        world.submit(pod("m2", {NVIDIA: "1"}, annotations={"pod-group-name": "g"}))
+        await asyncio.sleep(5)
+    assert api.bound().keys() == {"m0", "m1", "m2"}
+    notes = [event["note"] for _, event in api.events if event["metadata"]["name"].endswith(".group")]
+    queue = (
+        "PodGroup ns/g of scheduling.run.ai: spec.queue has no effect; Berth has no queues: for quotas use a "
+        "ResourceQuota, or the label kueue.x-k8s.io/queue-name with Kueue"
+    )
+    assert notes == [queue] * 3
+    # Its own controller writes its status.
+    assert world.cluster.names(StatusKind.POD_GROUP) == []
+    assert world.cluster.view(StatusKind.POD_GROUP, "ns/g") is None
+
+
+async def test_berths_pod_group_takes_precedence_over_another_of_its_name() -> None:
+    world = World()
+    world.add_node("node", cards=8)
+    table, *_ = world.groups_of_others
+    table.apply("ADDED", pod_group(minimum=1))
+    world.groups.apply("ADDED", pod_group(minimum=3))
+    world.submit(member("m0"))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert api.messages("m0")[-1] == "PodGroup ns/g: waiting for members: 1 of 3"
+        world.groups.apply("DELETED", pod_group(minimum=3))
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"m0"}
+        table.apply("DELETED", pod_group(minimum=1))
+        world.submit(member("m1"))
+        await asyncio.sleep(5)
+    assert api.messages("m1")[-1].startswith("PodGroup ns/g does not exist: create it")
 
 
 # --- bound --------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from berth_api import names
+from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.gangs import GangKeeper
@@ -249,7 +250,11 @@ class World:
     ) -> None:
         self.api = api or Api()
         self.reporter = Reporter(
-            api=self.api, instance="me", clock=now, state_changed_at=lambda: self.cluster.changed_at
+            api=self.api,
+            instance="me",
+            clock=now,
+            state_changed_at=lambda: self.cluster.changed_at,
+            lost_of=lambda gang: self.cluster.gangs.notes(gang),  # noqa: PLW0108 - there is no cluster yet
         )
         self.attempts = Attempts(clock=now)
         self.notifier = Notifier(reporter=self.reporter, attempts=self.attempts, mark=lambda _kind, _name: None)
@@ -261,7 +266,7 @@ class World:
             self.cluster.gangs.set_schedulers(schedulers)
         self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
-        self.groups = sinks.pod_groups(self.cluster)
+        self.groups, *self.groups_of_others = (sinks.pod_groups(self.cluster, kind) for kind in TABLE.pod_groups)
         self.term: int | None = 1
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""

@@ -14,14 +14,29 @@ from berth_api.words import cards, constraints, gangs, plain
 from berth_api.words.cards import DEFAULT_UNITS, KINDS, Units
 from berth_api.words.constraints import Metadata
 from berth_api.words.systems import TABLE
-from berth_api.words.table import AMOUNTS, GANGS, Choice, PodGroupKind, Role, Row, System, Table, Word, WordPlace
+from berth_api.words.table import (
+    AMOUNTS,
+    GANGS,
+    OWN_GROUPS,
+    READ_OF_GROUPS,
+    Choice,
+    PodGroupKind,
+    Role,
+    Row,
+    System,
+    Table,
+    Word,
+    WordPlace,
+)
 
 __all__ = [
     "AMOUNTS",
     "DEFAULT_UNITS",
     "GANGS",
     "GANG_NAMES",
+    "OWN_GROUPS",
     "READ_ANNOTATIONS",
+    "READ_OF_GROUPS",
     "TABLE",
     "Choice",
     "PodGroupKind",

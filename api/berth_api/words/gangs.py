@@ -24,12 +24,13 @@ def replace_all(metadata: Metadata) -> None:
 
 
 def _replace(metadata: Metadata, system: System) -> None:
-    words = {word.role: word for word in system.words if word.name in metadata.of(word.place)}
-    if Role.GROUP_OBJECT in words:
-        word = words[Role.GROUP_OBJECT]
+    written_words = [word for word in system.words if word.name in metadata.of(word.place)]
+    objects = [word for word in written_words if word.role == Role.GROUP_OBJECT]
+    for word in objects:
         metadata.put(WordPlace.LABEL, names.POD_GROUP_LABEL, metadata.take(word), word)
-        metadata.notes.append(f"{word.title}: {word.answer}")
+    if objects:
         return
+    words = {word.role: word for word in written_words}
     for role, name in ((Role.GROUP, names.POD_GROUP), (Role.MIN_MEMBER, names.POD_GROUP_MIN_MEMBER)):
         if role in words:
             metadata.put(WordPlace.ANNOTATION, name, metadata.take(words[role]), words[role])

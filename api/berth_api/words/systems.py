@@ -23,10 +23,6 @@ _QUEUE: Final = "Berth has no queues: for quotas use a ResourceQuota, or the lab
 _OTHER_VENDOR: Final = (
     "Berth divides cards of NVIDIA only: request what the vendor's device plugin offers, or install a plug-in of Berth"
 )
-_GROUP_OBJECT: Final = (
-    f"the group's minimum is read from a PodGroup of {names.POD_GROUP_GROUP} with this name: create it with "
-    "spec.minMember"
-)
 _LIMIT: Final = "Berth has one amount, which is kept free and is the limit: write it as the request"
 
 
@@ -45,6 +41,7 @@ _NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a
 _PREEMPTS: Final = "Berth preempts by priority alone: give the pod a PriorityClass"
 _PRIORITY: Final = "the priority is that of the pods: write spec.priorityClassName in their template"
 _TOPOLOGY_KEYS: Final = "members are placed close together by the profile's gang.topologyKeys"
+_MIN_RESOURCES: Final = "a group that waits holds nothing, and members are placed by their own requests"
 _BACKOFF: Final = "pods that wait are tried again when what they lack may have changed"
 
 
@@ -189,6 +186,7 @@ KAI: Final = System(
     differs=(
         "annotations request there for a container of the pod; with Berth the limits of a container do",
         "a fraction must be in hundredths of a card",
+        "the status of its PodGroups is not written; that of Berth's is",
         _NO_QUEUES,
         _LIMITS,
     ),
@@ -227,7 +225,7 @@ KAI: Final = System(
             "whether the card is shared by MPS",
             choices={"false": Choice(), "true": Choice(refused=_NO_MPS)},
         ),
-        _annotation("pod-group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup", answer=_GROUP_OBJECT),
+        _annotation("pod-group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
         _annotation(
             "kai.scheduler/batch-min-member",
             Role.REFUSED,
@@ -273,6 +271,7 @@ VOLCANO: Final = System(
     differs=(
         _EACH_CARD,
         "Jobs of `batch.volcano.sh` are not read: use a Job of `batch/v1` for each task, and one PodGroup",
+        "the status of its PodGroups is not written; that of Berth's is",
         _NO_QUEUES,
         _LIMITS,
     ),
@@ -284,6 +283,7 @@ VOLCANO: Final = System(
             lost={
                 "queue": _QUEUE,
                 "minTaskMember": _NO_SUBGROUPS,
+                "minResources": _MIN_RESOURCES,
                 "subGroupPolicy": _NO_SUBGROUPS,
                 "networkTopology": _TOPOLOGY_KEYS,
                 "priorityClassName": _PRIORITY,
@@ -312,9 +312,9 @@ VOLCANO: Final = System(
                 )
             },
         ),
-        _annotation(
-            "scheduling.k8s.io/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup", answer=_GROUP_OBJECT
-        ),
+        _annotation("scheduling.k8s.io/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
+        _annotation("scheduling.volcano.sh/group-name", Role.GROUP_OBJECT, "the pod's group, by its PodGroup"),
+        _annotation("volcano.sh/task-spec", Role.NO_EFFECT, "a part of the group", answer=_NO_SUBGROUPS),
         _annotation("volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
         _annotation("scheduling.volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
         _label("volcano.sh/queue-name", Role.NO_EFFECT, _QUEUE_MEANS, answer=_QUEUE),
@@ -347,7 +347,9 @@ KOORDINATOR: Final = System(
     schedulers=("koord-scheduler",),
     images=("koordinator-sh/",),
     drain=False,
-    pod_groups=(PodGroupKind(group="scheduling.sigs.k8s.io", version="v1alpha1"),),
+    pod_groups=(
+        PodGroupKind(group="scheduling.sigs.k8s.io", version="v1alpha1", lost={"minResources": _MIN_RESOURCES}),
+    ),
     words=(
         _annotation(f"{_GANG}name", Role.GROUP, "the pod's group"),
         _annotation(f"{_GANG}min-available", Role.MIN_MEMBER, "how many members the group needs"),

@@ -10,6 +10,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from berth_api import names
+
 MIB: Final = 2**20
 GIB: Final = 2**30
 
@@ -123,15 +125,39 @@ class Word:
         return self.name if self.place == WordPlace.RESOURCE else f"{self.place} {self.name}"
 
 
+READ_OF_GROUPS: Final = ("minMember", "scheduleTimeoutSeconds")
+"""The fields of a PodGroup's spec that are read, of whichever system it is."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroupKind:
-    """Another system's kind of PodGroup, which becomes Berth's: it keeps what `PodGroupSpec` has."""
+    """A kind of PodGroup: Berth's, or another system's."""
 
     group: str
     """Its API group."""
     version: str
     lost: Mapping[str, str] = field(default_factory=dict)
     """Field of the spec that has no effect -> what has."""
+    has_status: bool = False
+    """Whether Berth writes its status, and so knows by it what was before."""
+
+    @property
+    def path(self) -> str:
+        """Return the path of the list of all of them."""
+        return f"/apis/{self.group}/{self.version}/podgroups"
+
+    def notes(self, spec: Mapping[str, object]) -> tuple[str, ...]:
+        """Return a sentence for each field of a PodGroup's spec that has no effect."""
+        without = [name for name in spec if name not in READ_OF_GROUPS]
+        return tuple(f"spec.{name} has no effect{_because(self.lost.get(name, ''))}" for name in without)
+
+
+OWN_GROUPS: Final = PodGroupKind(group=names.POD_GROUP_GROUP, version=names.VERSION, has_status=True)
+"""Berth's PodGroups."""
+
+
+def _because(answer: str) -> str:
+    return f"; {answer}" if answer else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,6 +215,8 @@ class Table:
     """Berth's resource -> the rows for which it stands."""
     by_plugin: tuple[Row, ...] = field(init=False)
     """The resources that admission renames."""
+    pod_groups: tuple[PodGroupKind, ...] = field(init=False)
+    """The kinds of PodGroups, Berth's first: of several with one name the first counts."""
 
     def __post_init__(self) -> None:
         """Index the rows: pods are looked up in every parse."""
@@ -196,6 +224,8 @@ class Table:
         for place in WordPlace:
             of_place = {row.word.name: row for row in rows if row.word.place == place}
             object.__setattr__(self, f"{place}s", MappingProxyType(of_place))
+        kinds = (kind for system in self.systems for kind in system.pod_groups)
+        object.__setattr__(self, "pod_groups", (OWN_GROUPS, *kinds))
         resources = [row for row in rows if row.word.place == WordPlace.RESOURCE]
         object.__setattr__(self, "telling", frozenset(row.word.name for row in resources if not row.word.only_with))
         object.__setattr__(self, "by_plugin", tuple(row for row in resources if row.word.by_plugin))

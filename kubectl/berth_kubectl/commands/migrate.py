@@ -3,6 +3,7 @@
 import argparse
 from typing import Any, Final
 
+from berth_api import arguments
 from berth_kubectl.arguments import namespaces
 from berth_kubectl.commands import connecting
 from berth_kubectl.loading import heavy
@@ -27,7 +28,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
         help="show how to move the live cluster; with a value that cluster of the kubeconfig file, as kubectl's",
     )
     parser.add_argument("--memory-units", metavar="UNITS", help="unit of memory in other systems' resources: NAME=1Gi")
-    _migrating_arguments(parser)
+    arguments.migrate(parser)
 
 
 def run(options: argparse.Namespace) -> int:
@@ -43,25 +44,3 @@ def run(options: argparse.Namespace) -> int:
 def _migrating() -> Any:
     """Return the module, which loads the words' table, YAML and more."""
     return heavy("migrating")
-
-
-def _migrating_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments as `berth-operator migrate` has them; its module is not loaded for help and completion."""
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
-    )
-    parser.add_argument(
-        "--scheduler-name",
-        default="berth-scheduler",
-        metavar="NAME",
-        help="what becomes the schedulerName (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
-    parser.add_argument("-o", "--output", default="", choices=("json", "yaml"), metavar="FORM", help="json | yaml")

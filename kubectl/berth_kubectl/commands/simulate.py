@@ -3,6 +3,7 @@
 import argparse
 from typing import Final
 
+from berth_api import arguments
 from berth_kubectl.commands import planned
 
 SUMMARY: Final = "show whether and where the pods of a workload would fit, and what would be left"
@@ -15,15 +16,7 @@ EXAMPLES: Final = """\
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("-f", "--file", required=True, help="workload: YAML or JSON, - for standard input")
-    parser.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="treat placed pods (namespace/name, with * and ?) as deleted; may be repeated",
-    )
-    parser.add_argument("--waiting", action="store_true", help="also list the pods that wait already")
+    arguments.simulate(parser)
     planned.configure(parser)
 
 

@@ -23,11 +23,11 @@ from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.request import Membership, PendingPod
 from berth_operator.state.objects.devices import DeviceRecord
 
 MAX_READ: Final = 10_000
-"""Controllers that are remembered; for one that is forgotten an Event is sent again, which exists already."""
+"""Events that are remembered; for one that is forgotten an Event is sent again, which exists already."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -42,12 +42,18 @@ class Reporter:
         instance: str,
         clock: Callable[[], float],
         state_changed_at: Callable[[], float] = lambda: -math.inf,
+        lost_of: Callable[[Membership], str] = lambda _: "",
     ) -> None:
-        """Create a reporter; `state_changed_at` returns when something last changed that may change reasons."""
+        """Create a reporter.
+
+        `state_changed_at` returns when something last changed that may change reasons, `lost_of` which fields of a
+        gang's PodGroup have no effect.
+        """
         self.in_flight_binds = InFlightBinds()
         """Counts the binds in flight, which reports let go first."""
+        self._lost_of = lost_of
         self._read: OrderedDict[str, None] = OrderedDict()
-        """The UIDs of the controllers, or pods, about which it was said last what was read of their words."""
+        """The names of the last Events about words; each is named after the UID of the controller, or pod."""
         self._events = EventQueue(api=api, instance=instance, in_flight_binds=self.in_flight_binds, clock=clock)
         self._waiting = WaitingPods(
             api=api,
@@ -115,16 +121,20 @@ class Reporter:
         )
 
     def _words_read(self, pod: PendingPod) -> None:
-        """Report what was read of other systems' words, once for each controller, or pod without one."""
+        """Report what was read of other systems' words and PodGroups, once for each controller, or pod without one."""
+        self._read_once(pod, "words", pod.request.read)
+        if pod.gang is not None:
+            self._read_once(pod, "group", self._lost_of(pod.gang))
+
+    def _read_once(self, pod: PendingPod, of: str, note: str) -> None:
         subject = Subject.of_owner(pod)
-        if not pod.request.read or subject.uid in self._read:
+        # The name allows one for each, whichever process sends it.
+        name = event_name(subject.name, f"{subject.uid}.{of}")
+        if not note or name in self._read:
             return
-        self._read[subject.uid] = None
+        self._read[name] = None
         if len(self._read) > MAX_READ:
             self._read.popitem(last=False)
-        # The name allows one for each, whichever process sends it.
-        name = event_name(subject.name, f"{subject.uid}.words")
-        note = pod.request.read
         self._events.put(
             Event(subject=subject, name=name, type="Normal", reason="WordsRead", action="Scheduling", note=note)
         )

@@ -20,6 +20,7 @@ from typing import Any, Final, NoReturn
 import orjson
 import structlog
 
+from berth_api import arguments
 from berth_api.plugins import PluginError
 from berth_base import start
 from berth_client.credentials import CredentialsError
@@ -247,15 +248,7 @@ def _add_simulate(commands: _Commands, asking: argparse.ArgumentParser) -> None:
     simulate = commands.add_parser(
         "simulate", parents=[asking], help="show whether and where pods would fit, and what is left"
     )
-    simulate.add_argument("-f", "--file", required=True, help="workload: YAML or JSON, - for standard input")
-    simulate.add_argument(
-        "--without",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="treat placed pods (namespace/name, with * and ?) as deleted",
-    )
-    simulate.add_argument("--waiting", action="store_true", help="also list the pods that wait already")
+    arguments.simulate(simulate)
     simulate.set_defaults(answer=_simulate)
 
 
@@ -287,7 +280,7 @@ def _add_migrate(commands: _Commands, cluster: argparse.ArgumentParser) -> None:
         parents=[cluster],
         help="write other systems' manifests in Berth's words, and show how to move a cluster",
     )
-    running.configure(migrate)
+    arguments.migrate(migrate)
     migrate.add_argument("-n", "--namespace", default="", help="of the live cluster; by default all")
     migrate.add_argument(
         "--cluster", dest="takeover", action="store_true", help="show how to move the live cluster, node by node"

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api.words import TABLE
 from berth_client.client import APPLY
 from berth_client.errors import ApiError
 from berth_operator.clients import kube
@@ -43,7 +44,7 @@ ALLOWED = {
         ("watch", "", "nodes", ""),
         ("watch", "", "services", ""),
         ("list", "berth.dev", "devices", ""),
-        ("watch", "scheduling.x-k8s.io", "podgroups", ""),
+        *[("watch", kind.group, "podgroups", "") for kind in TABLE.pod_groups],
         ("watch", "resource.k8s.io", "deviceclasses", ""),
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),

@@ -25,15 +25,13 @@ ALONE = "MutatingAdmissionPolicy/berth-injection"
 ROUTING = "MutatingAdmissionPolicy/berth-routing"
 ROUTING_BINDING = "MutatingAdmissionPolicyBinding/berth-routing"
 BY_WORDS = {
-    f"MutatingAdmissionPolicy{kind}/berth-words-{name}"
-    for kind in ("", "Binding")
-    for name in ("renaming-unnamed", "routing", "injection")
+    f"MutatingAdmissionPolicy{kind}/berth-words-{name}" for kind in ("", "Binding") for name in ("routing", "injection")
 }
 """What routes and injects pods by words of other systems, in namespaces that opt in."""
-UNNAMED = {f"ValidatingAdmissionPolicy{kind}/berth-words-unnamed" for kind in ("", "Binding")}
 RENAMING = "MutatingAdmissionPolicy/berth-words-renaming"
 REFUSAL = "ValidatingAdmissionPolicy/berth-unscheduled"
 WARNINGS = "ValidatingAdmissionPolicy/berth-warnings"
+WORDS = "ValidatingAdmissionPolicy/berth-words"
 HOOKS = "MutatingWebhookConfiguration/berth-injection"
 
 Build = Callable[..., dict[str, Manifest]]
@@ -117,10 +115,28 @@ def test_warnings_know_who_validates_and_routes(
     assert patched == shipped | changed
 
 
+@pytest.mark.parametrize(
+    ("components", "changed"),
+    [
+        (("validation",), {"webhook": "true"}),
+        (("webhook", "no-routing"), {"webhook": "true", "routed": "false"}),
+        (("extender",), {"routed": "false"}),
+    ],
+)
+def test_warnings_of_words_know_who_validates_and_routes(
+    build: Build, components: tuple[str, ...], changed: dict[str, str]
+) -> None:
+    shipped, patched = [
+        {each["name"]: each["expression"] for each in built[WORDS]["spec"]["variables"]}
+        for built in (build(), build(*components))
+    ]
+    assert patched == shipped | changed
+
+
 @pytest.mark.parametrize("components", [(), ("webhook",)], ids=["policies", "webhook"])
 def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, components: tuple[str, ...]) -> None:
     before, after = build(*components), build(*components, "no-routing")
-    assert before.keys() - after.keys() == UNNAMED | (set() if components else {ROUTING, ROUTING_BINDING, *BY_WORDS})
+    assert before.keys() - after.keys() == (set() if components else {ROUTING, ROUTING_BINDING, *BY_WORDS})
     assert REFUSAL in after
     hooks = [each["name"] for each in after.get(HOOKS, {}).get("webhooks", ())]
     assert hooks == (["injection.berth.dev"] if components else [])
@@ -129,10 +145,8 @@ def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, c
 def test_without_routing_no_policy_takes_pods_of_the_default_scheduler(build: Build) -> None:
     built = build("hami-core", "runtime-class", "no-routing")
     mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
-    renaming = built[RENAMING]["spec"]
-    assert '"default-scheduler"' not in json.dumps(renaming["matchConditions"])
-    conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating if policy != renaming]
-    assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 3
+    conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating]
+    assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 4
 
 
 def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
@@ -225,7 +239,6 @@ def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -
     for policy in mutating.values():
         assert routed in policy["matchConditions"]
         assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
-    assert by_words.pop(RENAMING)  # its copy takes them
     assert len(by_words) == 4
     for policy in by_words.values():
         assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]

@@ -1,7 +1,6 @@
 """Manifests of other systems on the real API server: warnings at apply, what admission changes, and what pods get."""
 
 import json
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,6 @@ from typing import Any
 import pytest
 
 from berth_api import names, resources, words
-from berth_api.resources import quantity
 from berth_operator.apis.webhook.mutations import Mutations
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
@@ -18,6 +16,7 @@ from tests import policies
 from tests.integration.operator import world as worlds
 from tests.integration.operator.world import World
 from tests.integration.policies.conftest import ACTIVE_SECONDS
+from tests.manifests_of_others import checks
 
 DRY = {"dryRun": "All"}
 MANIFESTS = manifests.FOLDER
@@ -90,23 +89,20 @@ WAITING = {
     "hami/mode-hami-core": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
     "hami/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
     "kai/group": "PodGroup .*/train does not exist",
+    "kai/group-object": "PodGroup .*/train does not exist",
     "koordinator/isolation": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
     "nvidia/mig": "have no nvidia.com/mig-1g.10gb",
     "nvidia/time-slice": "have no nvidia.com/gpu.shared",
     "nvidia/two-profiles": "have no nvidia.com/mig-1g.10gb",
     "others/amd": "have no amd devices",
     "volcano/group": "PodGroup .*/train does not exist",
+    "volcano/tasks": "PodGroup .*/train does not exist",
     "volcano/mode-hami-core": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
     "volcano/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
 }
 """Manifests that ask for what these nodes do not have -> why they wait."""
 FIRST, LAST = MANIFESTS / "koordinator/gang.yaml", MANIFESTS / "koordinator/topology-preferred.yaml"
 """The two members of a group."""
-AMOUNTS = re.compile(
-    r"(?P<count>\d+) (?:x nvidia.com/gpu|(?P<whole>whole )?cards?)"
-    r"(?: of (?:(?P<mebibytes>\d+) MiB|(?P<percent>\d+) % of the memory))?"
-    r"(?: (?:and|with) (?P<cores>\d+) % of the cores)?(?: each)?(?: and 1 whole RDMA NIC)?"
-)
 
 
 def test_each_pod_gets_what_its_source_means_or_the_answer(world: World) -> None:
@@ -128,18 +124,7 @@ def test_each_pod_gets_what_its_source_means_or_the_answer(world: World) -> None
 
 def assert_gets(pod: Manifest, answer: dict[str, Any]) -> None:
     """Check number and amounts of the cards of a bound pod, and which of them each container sees."""
-    meant = AMOUNTS.fullmatch(answer["gets"])
-    assert meant, answer["gets"]
-    cards = worlds.allocation(pod)["gpu"]
-    assert len(cards) == int(meant["count"])
-    for card in cards:
-        held = {name.partition("/")[2]: quantity.parse(amount) for name, amount in card["resources"].items()}
-        if meant["mebibytes"]:
-            assert held["gpu-memory"] == int(meant["mebibytes"]) * 2**20
-        else:
-            assert held["gpu-memory-ratio"] == int(meant["percent"] or 100)
-        assert held.get("gpu-core", 0) >= int(meant["cores"] or 0)
-    annotations, identities = pod["metadata"]["annotations"], [card["id"] for card in cards]
+    annotations, identities = pod["metadata"]["annotations"], checks.held_cards(pod, answer)
     for container, indexes in answer["sees"].items():
         if (visible := annotations.get(f"{container}.{worlds.VISIBLE}")) is not None:
             assert visible.split(",") == [identities[index] for index in indexes]

@@ -174,7 +174,7 @@ def test_every_row_says_what_it_means_and_what_to_do() -> None:
     for row in TABLE.rows():
         word = row.word
         assert word.means, word.name
-        assert bool(word.answer) is (word.role in (Role.NO_EFFECT, Role.REFUSED, Role.GROUP_OBJECT)), word.name
+        assert bool(word.answer) is (word.role in (Role.NO_EFFECT, Role.REFUSED)), word.name
         assert bool(word.choices) is (word.role in (Role.CHOICE, Role.MENTION)), word.name
         assert not word.is_set or word.role == Role.MEMORY, word.name
         assert bool(word.renamed) is word.by_plugin, word.name

@@ -3,6 +3,7 @@
 import pytest
 
 from berth_api import names
+from berth_api.words import TABLE
 from berth_operator.core.decision import messages
 from berth_operator.core.queue.gang_tracker import SETTLE, GangTracker
 from berth_operator.core.values.request import Membership
@@ -123,8 +124,8 @@ def test_a_missing_pod_group_is_reported_with_the_label_that_the_pod_has(label: 
     list(tracker.unready(0))
     [(problem, _)] = tracker.unready(SETTLE)
     assert problem == (
-        "PodGroup ns/g does not exist: create it in the API group scheduling.x-k8s.io, the only one that is read, "
-        f"or remove the label {label} from its pods"
+        "PodGroup ns/g does not exist: create it in the API group scheduling.x-k8s.io, or remove the "
+        f"label {label} from its pods"
     )
 
 
@@ -152,6 +153,30 @@ def test_the_timeout_of_a_pod_group(timeout: int | None, seconds: float) -> None
 )
 def test_a_phase_shows_whether_a_group_has_formed(phase: str, *, formed: bool) -> None:
     assert groups.group(pod_group(status={"phase": phase})).formed == formed
+
+
+VOLCANO = next(kind for kind in TABLE.pod_groups if kind.group == "scheduling.volcano.sh")
+
+
+def test_the_minimum_of_another_systems_group_counts_and_the_rest_is_answered() -> None:
+    raw = pod_group(minimum=3, status={"phase": "Running"})
+    raw["spec"] |= {"minTaskMember": {"ps": 1, "worker": 2}, "minResources": {"cpu": "3"}, "unknown": 1}
+    parsed = groups.group(raw, VOLCANO)
+    assert (parsed.name, parsed.minimum, parsed.problem) == ("ns/g", 3, "")
+    assert parsed.notes == (
+        "PodGroup ns/g of scheduling.volcano.sh: spec.minTaskMember has no effect; Berth counts all members of a "
+        "group: no part of it has a minimum of its own; spec.minResources has no effect; a group that waits holds "
+        "nothing, and members are placed by their own requests; spec.unknown has no effect"
+    )
+    assert not parsed.formed  # the phase is that of its own scheduler
+    assert groups.group(pod_group(), VOLCANO).notes == groups.group(raw).notes == ""
+
+
+@pytest.mark.parametrize("name", ["scheduling.k8s.io/group-name", "scheduling.volcano.sh/group-name", "pod-group-name"])
+def test_a_missing_pod_group_is_reported_with_the_annotation_that_the_pod_has(name: str) -> None:
+    membership = pods.pending(pod(annotations={name: "g"})).gang
+    assert membership == Membership(group="ns/g")
+    assert membership.word == f"annotation {name}"
 
 
 def test_of_a_pod_that_has_ended_little_is_kept() -> None:

@@ -12,10 +12,11 @@ import pytest
 
 from berth_api import names
 from berth_api.admission import injection
+from berth_api.words import TABLE
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.state.objects import affinity, budgets, devices, groups, kubelet, nodes, pods, volumes
-from berth_operator.state.watches import snapshot
+from berth_operator.state.watches import snapshot, sources
 from berth_operator.state.watches.snapshot import Snapshot, kept
 from tests import manifests_of_others
 from tests.builders import condition, container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
@@ -108,6 +109,15 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
             id="DeviceClass",
         ),
         pytest.param("pod groups", pod_group(timeout=5, status={"phase": "Running"}), groups.group, id="PodGroup"),
+        *(
+            pytest.param(
+                sources.name_of(kind),
+                {**pod_group(), "spec": {"minMember": 3, **dict.fromkeys(kind.lost, "x")}},
+                lambda raw, kind=kind: groups.group(raw, kind),
+                id=f"PodGroup of {kind.group}",
+            )
+            for kind in TABLE.pod_groups[1:]
+        ),
         pytest.param(
             "pods",
             pod(

@@ -77,7 +77,7 @@ def policies() -> tuple[Item, ...]:
     mutating += [f"berth-words-{each}" for each in _OF_WORDS]
     fence = ["berth-fence-marked", "berth-fence-epoch"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-operator-writes"]
-    validating = [*fence, *limits, "berth-unscheduled", "berth-warnings", "berth-words", "berth-words-unnamed"]
+    validating = [*fence, *limits, "berth-unscheduled", "berth-warnings", "berth-words"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),
@@ -98,7 +98,7 @@ def written(namespace: str) -> tuple[Item, ...]:
     )
 
 
-_OF_WORDS: Final = ("injection", "renaming", "renaming-unnamed", "routing", "runtime-class")
+_OF_WORDS: Final = ("injection", "renaming", "routing", "runtime-class")
 """What policies for other systems' words do (`reference/words.yaml`)."""
 _VISIBILITY: Final = "v1alpha1.visibility.berth.dev"
 _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")

@@ -43,14 +43,12 @@ class ListedKind:
 
 _GROUPS: Final = tuple(
     ListedKind(group=kind.group, version=kind.version, plural="podgroups", name="PodGroup", optional=True)
-    for system in TABLE.systems
-    for kind in system.pod_groups
+    for kind in TABLE.pod_groups
 )
 _DAEMON_SETS: Final = ListedKind(group="apps", plural="daemonsets", name="DaemonSet")
 _DEPLOYMENTS: Final = ListedKind(group="apps", plural="deployments", name="Deployment")
 PODS: Final = ListedKind(plural="pods", name="Pod")
 WORKLOADS: Final = (
-    ListedKind(group=names.POD_GROUP_GROUP, version=names.VERSION, plural="podgroups", name="PodGroup", optional=True),
     *_GROUPS,
     _DEPLOYMENTS,
     ListedKind(group="apps", plural="statefulsets", name="StatefulSet"),

@@ -1,6 +1,5 @@
 """A manifest file: its documents, what becomes of them, and its text afterwards."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -57,18 +56,6 @@ def migrate(file: str, text: str, goal: Goal) -> Migrated:
         parts.append(after)
         answers += [MigrationAnswer(file=file, line=piece.begin, workload=workload) for workload in found]
     return Migrated(text="".join(parts), answers=tuple(answers), problems=tuple(problems))
-
-
-def groups(text: str) -> Iterator[tuple[str, str]]:
-    """Yield (namespace, name) of the PodGroups of a file that Berth will read."""
-    for piece in pieces.cut(text):
-        if workloads.GROUP in piece.text and piece.is_relevant:
-            try:
-                parsed = pieces.parse(piece)
-            except UnreadableError:
-                continue  # it is reported when the file is migrated
-            if parsed is not None:
-                yield from workloads.groups_of(parsed.body)
 
 
 def _rewritten(piece: Piece, goal: Goal) -> tuple[str, tuple[MigratedWorkload, ...]]:

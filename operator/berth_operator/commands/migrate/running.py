@@ -4,14 +4,14 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TextIO
 
 import orjson
 import yaml
 
-from berth_api import names, words
+from berth_api import words
 from berth_api.words import UnitError
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.migrate import live, manifests, pieces, reports, sources, takeover, workloads
@@ -21,7 +21,6 @@ from berth_operator.commands.migrate.reports import Summary
 from berth_operator.commands.migrate.sources import Source
 from berth_operator.commands.migrate.workloads import Goal, MigrationResult
 
-FORMS: Final = ("json", "yaml")
 LIVE: Final = "the cluster"
 _STEP: Final = 0.1
 """Seconds between two updates of the progress bar."""
@@ -31,28 +30,6 @@ _LONG: Final = 2**16
 
 Read = Callable[[Sequence[ListedKind]], Lists]
 """Lists kinds of the live cluster."""
-
-
-def configure(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that both programs have."""
-    parser.add_argument(
-        "-f",
-        "--file",
-        action="append",
-        default=[],
-        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
-    )
-    parser.add_argument(
-        "--scheduler-name",
-        default=names.SCHEDULER,
-        metavar="NAME",
-        help="what becomes the schedulerName (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
-    )
-    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
-    parser.add_argument("-o", "--output", default="", choices=FORMS, metavar="FORM", help="json | yaml")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -107,7 +84,6 @@ def run(options: argparse.Namespace, read: Read) -> int:
 def of_files(named: Sequence[str], wanted: Goal, to: Streams, *, in_place: bool = False) -> int:
     """Migrate files; return the exit status."""
     files = sources.found(named)
-    wanted = Goal(scheduler=wanted.scheduler, units=wanted.units, groups=frozenset(_groups(files)))
     tally, writer = Summary(), _Writer(to)
     writer.begin()
     for source, migrated in _migrated(files, wanted, tally, _Progress(to, len(files))):
@@ -123,14 +99,6 @@ def of_files(named: Sequence[str], wanted: Goal, to: Streams, *, in_place: bool 
             writer.manifest(migrated.text)
     writer.end(tally)
     return tally.status
-
-
-def _groups(files: Iterable[Source]) -> Iterator[tuple[str, str]]:
-    """Yield the PodGroups of all files: a pod's may be in a later one."""
-    for source in files:
-        content = _content(source)
-        if isinstance(content, bytes) and workloads.GROUP.encode() in content and pieces.is_relevant(content):
-            yield from manifests.groups(content.decode(errors="replace"))
 
 
 def _migrated(
@@ -196,8 +164,6 @@ def _has_changed(answer: MigrationAnswer) -> bool:
 
 def of_lists(lists: Lists, wanted: Goal, to: Streams) -> int:
     """Migrate the workloads of the live cluster; return the exit status."""
-    groups = frozenset(each for body in live.bodies(lists) for each in workloads.groups_of(body))
-    wanted = Goal(scheduler=wanted.scheduler, units=wanted.units, groups=groups)
     tally, writer = Summary(), _Writer(to)
     writer.begin()
     for body in live.bodies(lists):

@@ -1,6 +1,6 @@
 """What each workload of a manifest becomes in Berth's words: unchanged, rewritten, with losses, or impossible."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Final
@@ -27,15 +27,11 @@ TEMPLATES: Final[Mapping[tuple[str, str], Path]] = {
 }
 """(API group, kind) -> where the pod is."""
 GROUP: Final = "PodGroup"
-GROUPS: Final = {kind.group: kind for system in TABLE.systems for kind in system.pod_groups}
+GROUPS: Final = {kind.group: kind for kind in TABLE.pod_groups if not kind.has_status}
 SCHEDULERS: Final = frozenset(name for system in TABLE.systems for name in system.schedulers)
 USUAL: Final = "default-scheduler"
 """The scheduler of pods that name none."""
-_GROUP_SPEC: Final = ("minMember", "minResources", "scheduleTimeoutSeconds")
 _LIST: Final = "List"
-_OF_GROUP: Final = frozenset(
-    row.word.title for row in TABLE.rows() if row.word.role == Role.GROUP_OBJECT and row.word.answer
-)
 
 
 class MigrationResult(StrEnum):
@@ -74,8 +70,6 @@ class Goal:
     scheduler: str = names.SCHEDULER
     units: Mapping[str, int] = field(default_factory=dict)
     """Word -> bytes of its unit, where it is not the table's."""
-    groups: frozenset[tuple[str, str]] = frozenset()
-    """(namespace, name) of the PodGroups that are there, or will be after this."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +93,6 @@ def rewrite(body: Any, goal: Goal) -> Rewritten:
         return _of_group(body, GROUPS[group]) if group in GROUPS else Rewritten(body=body)
     path = TEMPLATES.get((group, body["kind"]))
     return _of_unknown(body, goal) if path is None else _of_known(body, path, goal)
-
-
-def groups_of(body: Any) -> Iterator[tuple[str, str]]:
-    """Yield (namespace, name) of the PodGroups of a document that Berth reads, as they are or rewritten."""
-    if not isinstance(body, dict):
-        return
-    if isinstance(body.get("items"), list):
-        for item in body["items"]:
-            yield from groups_of(item)
-    elif body.get("kind") == GROUP and _group_of(body) in {*GROUPS, names.POD_GROUP_GROUP}:
-        yield _place(body)
 
 
 # --- pods and their templates ---------------------------------------------------------------------------------
@@ -188,7 +171,7 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
     found = _Found(
         words=(*reading.words, *_idle(metadata)),
         becomes=f"{devices}{limited}",
-        lost=tuple(_lost(reading.notes, pending, goal)),
+        lost=reading.notes,
         scheduler=goal.scheduler,
     )
     return changed, found
@@ -207,15 +190,6 @@ def _pending(place: tuple[str, str], reading: words.Reading) -> PendingPod:
 
 def _of_plugins(pending: PendingPod) -> str:
     return ", ".join(f"{amount} x {name}" for name, amount in pending.request.plugin_requests)
-
-
-def _lost(notes: Sequence[str], pending: PendingPod, goal: Goal) -> Iterator[str]:
-    """Yield the notes, without that about a PodGroup that is there."""
-    gang = tuple(pending.gang.group.split("/")) if pending.gang else ()
-    for note in notes:
-        is_of_group = any(note.startswith(f"{title}: ") for title in _OF_GROUP)
-        if not (is_of_group and gang in goal.groups):
-            yield note
 
 
 def _changed(template: Object, reading: words.Reading, scheduler: str) -> Object:
@@ -313,22 +287,16 @@ def _of_group(body: Object, kind: PodGroupKind) -> Rewritten:
     if not spec.get("minMember"):
         why = f"spec.minMember: {spec.get('minMember')}; allowed are whole numbers from 1"
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why)
-    gone = [name for name in spec if name not in _GROUP_SPEC]
-    lost = [f"spec.{name} has no effect{_because(kind.lost.get(name, ''))}" for name in gone]
-    kept = {name: value for name, value in spec.items() if name not in gone}
+    kept = {name: value for name, value in spec.items() if name in words.READ_OF_GROUPS}
     api = f"{names.POD_GROUP_GROUP}/{names.VERSION}"
     changed = {**_with_metadata(body, reading), "apiVersion": api, "spec": kept}
     found = _Found(
         words=(*reading.words, *_idle(metadata)),
         becomes=f"{GROUP} of {names.POD_GROUP_GROUP} with minMember {spec['minMember']}",
-        lost=(*reading.notes, *lost),
+        lost=(*reading.notes, *kind.notes(spec)),
     )
     outcome = MigrationResult.PARTLY if found.lost else MigrationResult.REWRITTEN
     return Rewritten(body=changed, workloads=(_workload(body, outcome, found),))
-
-
-def _because(answer: str) -> str:
-    return f"; {answer}" if answer else ""
 
 
 # --- other kinds ----------------------------------------------------------------------------------------------

@@ -40,6 +40,8 @@ class Group:
     """Whether its status records that all needed members were bound."""
     problem: str = ""
     """Why the object is invalid; empty if it is valid."""
+    notes: str = ""
+    """Which of its fields have no effect, and what has; empty if all have."""
 
 
 @dataclass(slots=True)
@@ -137,10 +139,10 @@ class _Entry:
             return self.group.problem
         minima = self.minima
         if not minima:
-            # A PodGroup of Koordinator is of another API group, and kubectl does not show which.
+            # There are PodGroups in other API groups, too, and kubectl does not show which.
             return (
-                f"{self.key} does not exist: create it in the API group {POD_GROUP_GROUP}, the only one that is read, "
-                f"or remove the label {self.gang.label} from its pods"
+                f"{self.key} does not exist: create it in the API group {POD_GROUP_GROUP}, or remove the "
+                f"{self.gang.word} from its pods"
             )
         if len(minima) > 1:
             values = ", ".join(map(str, sorted(minima)))
@@ -353,6 +355,11 @@ class GangTracker:
             failed=len(entry.ended) - entry.succeeded,
             formed=entry.formed,
         )
+
+    def notes(self, gang: Membership) -> str:
+        """Return which fields of a gang's PodGroup have no effect; empty if all have, or there is none."""
+        entry = self._entries.get(gang.key)
+        return entry.group.notes if entry is not None and entry.group else ""
 
     def size(self, gang: Membership) -> tuple[int, int]:
         """Return how many members of a gang wait, have a node or have succeeded, and how many it needs."""

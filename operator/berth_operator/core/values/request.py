@@ -153,8 +153,8 @@ class Membership:
     minimum: int | None = None
     """The minimum number of members, from the pod's annotation; None if the PodGroup defines it."""
     scheduler: str = names.SCHEDULER
-    label: str = field(default=names.POD_GROUP_LABEL, compare=False)
-    """The label that names it, for messages: members may have different ones."""
+    word: str = field(default=f"label {names.POD_GROUP_LABEL}", compare=False)
+    """The label or annotation that names it, for messages: members may have different ones."""
 
     @property
     def key(self) -> str:

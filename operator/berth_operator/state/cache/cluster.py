@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
 
+from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.fleet import Fleet
@@ -204,13 +205,13 @@ class Cluster:
         """Remove a pod that had ended."""
         self.gangs.remove_ended(uid)
 
-    def put_group(self, raw: Object) -> None:
+    def put_group(self, raw: Object, kind: PodGroupKind = OWN_GROUPS) -> None:
         """Add or update a PodGroup."""
-        self.gangs.put_group(raw)
+        self.gangs.put_group(raw, kind)
 
-    def remove_group(self, name: str) -> None:
+    def remove_group(self, name: str, kind: PodGroupKind) -> None:
         """Remove a PodGroup (namespace/name)."""
-        self.gangs.remove_group(name)
+        self.gangs.remove_group(name, kind)
 
     def put_node(self, raw: Object) -> None:
         """Add or update a Node."""

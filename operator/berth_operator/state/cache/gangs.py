@@ -3,6 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from berth_api.names import POD_GROUP_GROUP
+from berth_api.words import TABLE, PodGroupKind
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.queue.gang_tracker import GangTracker, Group
@@ -34,8 +36,8 @@ class Gangs:
         self._gang_tracker, self._queue, self._nominator = gang_tracker, queue, nominator
         self._waker, self._listener, self._clock = waker, listener, clock
         self._schedulers: Collection[str] | None = None
-        self._groups: dict[str, tuple[Group, Object]] = {}
-        """namespace/name of a PodGroup -> the PodGroup and its status."""
+        self._groups: dict[str, dict[str, tuple[Group, Object]]] = {}
+        """namespace/name -> API group -> the PodGroup and its status."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
         """Set the scheduler names whose gangs are ours; until then all gangs are."""
@@ -51,26 +53,41 @@ class Gangs:
 
     # --- PodGroups --------------------------------------------------------------------------------------------
 
-    def put_group(self, raw: Object) -> None:
+    def put_group(self, raw: Object, kind: PodGroupKind) -> None:
         """Add or update a PodGroup."""
-        group = groups.group(raw)
-        self._groups[group.name] = group, raw.get("status") or {}
-        self._gang_tracker.put_group(group)
-        self.gather(Membership(group=group.name))
+        group = groups.group(raw, kind)
+        self._groups.setdefault(group.name, {})[kind.group] = group, raw.get("status") or {}
+        self._choose(group.name)
 
-    def remove_group(self, name: str) -> None:
+    def remove_group(self, name: str, kind: PodGroupKind) -> None:
         """Remove a PodGroup."""
-        del self._groups[name]
-        self._gang_tracker.remove_group(name)
+        of_name = self._groups[name]
+        del of_name[kind.group]
+        if not of_name:
+            del self._groups[name]
+        self._choose(name)
+
+    def _choose(self, name: str) -> None:
+        """Decide a gang by the PodGroup of its name whose kind is first in the table."""
+        of_name = self._groups.get(name, {})
+        group = next((of_name[kind.group][0] for kind in TABLE.pod_groups if kind.group in of_name), None)
+        if group is None:
+            self._gang_tracker.remove_group(name)
+        else:
+            self._gang_tracker.put_group(group)
         self.gather(Membership(group=name))
 
     def group_names(self) -> list[str]:
-        """Return namespace/name of all PodGroups, sorted."""
-        return sorted(self._groups)
+        """Return namespace/name of all PodGroups whose status Berth writes, sorted."""
+        return sorted(name for name, of_name in self._groups.items() if POD_GROUP_GROUP in of_name)
+
+    def notes(self, gang: Membership) -> str:
+        """Return which fields of a gang's PodGroup have no effect, and what has; empty if all have."""
+        return self._gang_tracker.notes(gang)
 
     def view(self, name: str) -> GroupView | None:
-        """Return what is known of a PodGroup; None if there is none of this name."""
-        if (known := self._groups.get(name)) is None:
+        """Return what is known of a PodGroup; None if there is none of this name whose status Berth writes."""
+        if (known := self._groups.get(name, {}).get(POD_GROUP_GROUP)) is None:
             return None
         return GroupView(group=known[0], status=known[1], counts=self._gang_tracker.counts(name))
 

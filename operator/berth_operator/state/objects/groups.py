@@ -6,6 +6,7 @@ from typing import Any, Final
 from berth_api import names, words
 from berth_api.objects.podgroup import MAX_MEMBERS
 from berth_api.request import RequestError
+from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.queue.gang_tracker import Group
 from berth_operator.core.values.request import Membership
 
@@ -30,7 +31,8 @@ def of_pod(pod: Object) -> Membership | None:
         RequestError: the same in the words of another system.
     """
     metadata, scheduler = pod["metadata"], pod["spec"].get("schedulerName") or names.SCHEDULER
-    annotations, labels = words.gang(metadata.get("annotations") or {}, metadata.get("labels") or {})
+    written = metadata.get("annotations") or {}
+    annotations, labels = words.gang(written, metadata.get("labels") or {})
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
         name, minimum = _gang_in_annotations(annotations, labelled)
@@ -39,7 +41,9 @@ def of_pod(pod: Object) -> Membership | None:
         listed = ", ".join(f"{name}: {value}" for name, value in labelled.items())
         raise GroupError(f"labels {listed} name different groups; allowed is one")
     for label, name in labelled.items():
-        return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, label=label)
+        others = words.GANG_NAMES & written.keys()
+        word = f"annotation {min(others)}" if others else f"label {label}"
+        return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=word)
     return None
 
 
@@ -70,22 +74,24 @@ def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, in
     return name, int(text)
 
 
-def group(raw: Object) -> Group:
-    """Read a PodGroup; `problem` explains why it is invalid."""
+def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
+    """Read a PodGroup of a kind; `problem` explains why it is invalid."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     name = f"{metadata['namespace']}/{metadata['name']}"
     minimum = spec.get("minMember") or 0
     problem = ""
     if minimum < 1:
         problem = f"PodGroup {name}: spec.minMember: {minimum}; allowed are whole numbers from 1"
+    notes = () if kind.has_status else kind.notes(spec)
     return Group(
         name=name,
         uid=metadata["uid"],
         minimum=max(0, minimum),
         timeout=float(max(0, spec.get("scheduleTimeoutSeconds") or 0)),
         created=metadata.get("creationTimestamp") or "",
-        formed=status.get("phase") in FORMED,
+        formed=kind.has_status and status.get("phase") in FORMED,
         problem=problem,
+        notes="; ".join((f"PodGroup {name} of {kind.group}: {notes[0]}", *notes[1:])) if notes else "",
     )
 
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from berth_api.values import keys
+from berth_api.words import PodGroupKind
 from berth_client.reflector import EventType
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import affinity, budgets
@@ -107,12 +108,12 @@ def ended_pods(cluster: Cluster) -> Table:
     return Table(key=_uid, put=cluster.put_ended, remove=cluster.remove_ended)
 
 
-def pod_groups(cluster: Cluster) -> Table:
-    """Return the table for PodGroups."""
+def pod_groups(cluster: Cluster, kind: PodGroupKind) -> Table:
+    """Return the table for PodGroups of a kind."""
     return Table(
         key=_key,
-        put=cluster.put_group,
-        remove=cluster.remove_group,
+        put=lambda obj: cluster.put_group(obj, kind),
+        remove=lambda name: cluster.remove_group(name, kind),
     )
 
 

@@ -130,7 +130,14 @@ KEPT: Final[Mapping[str, Tree]] = {
         "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
     },
     "device classes": {"spec": {"extendedResourceName": ...}},
-    "pod groups": {"spec": {"minMember": ..., "scheduleTimeoutSeconds": ...}, "status": {"phase": ...}},
+    **{
+        # Of the other fields it matters only that they are there.
+        sources.name_of(kind): {
+            "spec": {**{name: {} for name in kind.lost}, **dict.fromkeys(words.READ_OF_GROUPS, ...)},
+            "status": {"phase": ...},
+        }
+        for kind in words.TABLE.pod_groups
+    },
     PODS: {
         "spec": {
             **dict.fromkeys(("nodeName", "schedulerName", "priority", "priorityClassName", "preemptionPolicy"), ...),

@@ -1,6 +1,7 @@
 """What the operator reads from the cluster in addition to pods, and the tables that it goes into."""
 
 from berth_api import names
+from berth_api.words import TABLE, PodGroupKind
 from berth_client.reflector import Source
 from berth_operator.state.objects import nodes
 from berth_operator.state.watches import sinks, storage
@@ -14,7 +15,6 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     cluster = to.cluster
     selected = {"labelSelector": node_selector} if node_selector else {}
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
-    groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
     classes = Source(path="/apis/resource.k8s.io/v1/deviceclasses", optional=True)
     return {
         "nodes": (Source(path="/api/v1/nodes", params=selected, transform=nodes.transform), sinks.nodes(cluster)),
@@ -25,6 +25,14 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
         "services": (Source(path="/api/v1/services"), sinks.services(cluster)),
         "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
         **storage.sources(to),
-        "pod groups": (groups, sinks.pod_groups(cluster)),
+        **{
+            name_of(kind): (Source(path=kind.path, optional=True), sinks.pod_groups(cluster, kind))
+            for kind in TABLE.pod_groups
+        },
         "device classes": (classes, sinks.device_classes(cluster)),
     }
+
+
+def name_of(kind: PodGroupKind) -> str:
+    """Return the name of a kind of PodGroups."""
+    return "pod groups" if kind.has_status else f"pod groups of {kind.group}"

@@ -287,15 +287,12 @@ spec: {minMember: 2, minTaskMember: {worker: 2}}
 """
 
 
-def test_a_group_of_another_file_is_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "a.yaml").write_text(MEMBER)
-    assert asked("-f", str(tmp_path)) == 1
-    assert "lost: annotation scheduling.k8s.io/group-name: the group's minimum is read from" in capsys.readouterr().out
-    (tmp_path / "b.yaml").write_text(GROUP)
-    assert asked("-f", str(tmp_path)) == 1
-    first, second, _ = capsys.readouterr().out.splitlines()
-    assert first.endswith("a.yaml:1: Pod ml/p: rewritten: no cards")
-    assert "partly: PodGroup of scheduling.x-k8s.io with minMember 2; lost: spec.minTaskMember has no effect" in second
+def test_a_member_and_its_group_are_rewritten() -> None:
+    assert outcomes(MEMBER) == [("rewritten", "")]
+    without = (
+        "spec.minTaskMember has no effect; Berth counts all members of a group: no part of it has a minimum of its own"
+    )
+    assert outcomes(GROUP) == [("partly", without)]
 
 
 def test_a_group_without_a_minimum_is_answered() -> None:

@@ -1,0 +1,47 @@
+"""The arguments that a command has in both programs, `berth-operator` and `kubectl berth`.
+
+They stand here because the plug-in shows help without loading the operator.
+"""
+
+import argparse
+from typing import Final
+
+from berth_api import names
+
+FORMS: Final = ("json", "yaml")
+"""The forms of `migrate -o`."""
+
+
+def migrate(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `migrate`."""
+    parser.add_argument(
+        "-f",
+        "--file",
+        action="append",
+        default=[],
+        help="file or folder of manifests, - for standard input; may be repeated; without it the live cluster is read",
+    )
+    parser.add_argument(
+        "--scheduler-name",
+        default=names.SCHEDULER,
+        metavar="NAME",
+        help="what becomes the schedulerName (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--in-place", action="store_true", help="write changed files where they are, in place of printing them"
+    )
+    parser.add_argument("-q", "--quiet", action="store_true", help="leave out notes and progress on standard error")
+    parser.add_argument("-o", "--output", default="", choices=FORMS, metavar="FORM", help="json | yaml")
+
+
+def simulate(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `simulate`."""
+    parser.add_argument("-f", "--file", required=True, help="workload: YAML or JSON, - for standard input")
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="treat placed pods (namespace/name, with * and ?) as deleted; may be repeated",
+    )
+    parser.add_argument("--waiting", action="store_true", help="also list the pods that wait already")
