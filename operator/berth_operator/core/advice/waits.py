@@ -41,6 +41,11 @@ class Wait:
         """Return whether its gang waits for further members."""
         return self.gang is not None and self.gang.size < self.gang.needed
 
+    @property
+    def is_tried(self) -> bool:
+        """Return whether changes that may end its wait are tried."""
+        return self.gang is None or self.gang.size <= MAX_MEMBERS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
@@ -96,7 +101,7 @@ class Waits:
             yield from remedies.of_group(wait.problem)
         elif answer is not None and answer.node:
             yield from remedies.of_preemption(answer.node, answer.victims)
-        elif not isinstance(why.explanation.result, Placement) and (gang is None or gang.size <= MAX_MEMBERS):
+        elif not isinstance(why.explanation.result, Placement) and wait.is_tried:
             what_ifs = WhatIfs(self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid)
             yield from self._what_ifs(wait, why, what_ifs)
 
