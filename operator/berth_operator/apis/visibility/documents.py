@@ -141,7 +141,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         ),
         fitsNow=of_flag("Whether it would be placed now."),
         fitsWhenEmpty=of_number(
-            "Nodes that would take it if in service and without other pods; absent if none matters yet."
+            "Nodes that would take it, a member alone, if in service and without pods; absent if none matters yet."
         ),
         newNodeHelps=of_flag("Whether another node like one of these, without a difference, would take it."),
         remedies=of_list(

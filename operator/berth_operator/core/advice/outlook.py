@@ -11,7 +11,7 @@ from berth_operator.core.advice import remedies
 from berth_operator.core.advice.explanation import PreemptionAnswer
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
-from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.cycle import Failure, Placement
 
 CHANGES: Final = "What would end the wait, for example, if nothing else changes"
 NONE_FOUND: Final = "No single change was found that would end the wait."
@@ -44,16 +44,17 @@ def outlook(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Outloo
     changes = [Answer(message=each.sentence, helps=bool(each.ends)) for each in found if not each.is_new]
     if wait.is_tried and _is_none_found(why, found):
         changes.append(Answer(message=NONE_FOUND, helps=False))
-    return Outlook(answers=tuple(_answers(why, found, nodes)), changes=tuple(changes))
+    return Outlook(answers=tuple(_answers(wait, why, found, nodes)), changes=tuple(changes))
 
 
-def _answers(why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[Answer]:
+def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[Answer]:
     empty = why.explanation.fits_when_empty
     if isinstance(why.explanation.result, Placement):
-        yield Answer(title="Fits", message="it would be placed now", helps=True)
+        who = "it" if _is_placed(wait, why) else f"member {wait.pod.name} alone"
+        yield Answer(title="Fits", message=f"{who} would be placed now", helps=True)
     elif empty is not None:
-        where = f"on {empty} of {nodes} nodes if they were empty" if empty else "on no node even if empty"
-        yield Answer(title="Fits", message=f"not now; {where}", helps=empty > 0)
+        message = f"not now; {_when_empty(_member(wait, why), empty, nodes)}"
+        yield Answer(title="Fits", message=message, helps=empty > 0)
     if new := [each for each in found if each.is_new]:
         message = "; ".join(each.sentence for each in new)
         yield Answer(title="New node", message=message, helps=any(each.ends for each in new))
@@ -63,6 +64,28 @@ def _answers(why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[Answer]:
         possible = bool(preemption.node)
         message = f"{'possible' if possible else 'not possible'}: {preemption_message(preemption)}"
         yield Answer(title="Preemption", message=message, helps=possible)
+
+
+def _is_placed(wait: Wait, why: Why) -> bool:
+    """Return whether a pod that fits is placed now: a member only if its gang is."""
+    if wait.gang is None:
+        return True
+    result = () if why.of_gang is None or isinstance(why.of_gang.result, Failure) else why.of_gang.result
+    return any(each.pod.uid == wait.pod.uid for each in result)
+
+
+def _member(wait: Wait, why: Why) -> str:
+    """Return the name of the member that nodes are counted for; empty for a single pod."""
+    if wait.gang is None:
+        return ""
+    return wait.pod.name if why.of_gang is None or why.of_gang.first is None else why.of_gang.first.name
+
+
+def _when_empty(member: str, count: int, nodes: int) -> str:
+    """Return on how many nodes a pod would fit if they were empty. A gang may need more than all of them."""
+    if not count:
+        return f"member {member} on no node even if empty" if member else "on no node even if empty"
+    return f"{f'member {member} alone ' if member else ''}on {count} of {nodes} nodes if they were empty"
 
 
 def preemption_message(answer: PreemptionAnswer) -> str:

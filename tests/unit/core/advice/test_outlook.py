@@ -97,6 +97,22 @@ def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:
     assert changes == ["1 more member of PodGroup ns/g like m00 (1 of 2 exist) would end the wait"]
 
 
+def test_empty_nodes_are_counted_for_one_member_of_a_gang() -> None:
+    """Each member fits on an empty node, and the two of them do not."""
+    two = members(2, {NVIDIA: 2})
+    answers, _ = said(fleet({"a": cards(2)}), two[0], gang(*two))
+    assert answers[0] == "Fits: not now; member m01 alone on 1 of 1 nodes if they were empty"
+    many = members(2, {NVIDIA: 3})
+    answers, _ = said(fleet({"a": cards(2)}), many[0], gang(*many))
+    assert answers[0] == "Fits: not now; member m00 on no node even if empty"
+
+
+def test_of_a_large_gang_the_pod_itself_is_counted() -> None:
+    large = members(MAX_MEMBERS + 1, ONE)
+    answers, _ = said(fleet({"a": cards(1)}), large[3], gang(*large))
+    assert answers[0] == "Fits: member m03 alone would be placed now"
+
+
 def test_nothing_is_said_of_changes_of_a_large_gang() -> None:
     large = members(MAX_MEMBERS + 1, {NVIDIA: 2})
     assert said(fleet({"a": cards(1)}), large[0], gang(*large))[1] == []
