@@ -114,6 +114,15 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             id="a silent agent",
         ),
         pytest.param(
+            one_node(holder("x", 0, 1), fresh=False), waiting(request=ONE), [ANOTHER],
+            id="a silent agent of a node whose cards are in use",
+        ),
+        pytest.param(
+            one_node(fresh=False), waiting(request={NVIDIA: 9}),
+            [NO_OTHER, "a node like a with 9 GPUs would end the wait"],
+            id="a silent agent of a node with too few cards",
+        ),
+        pytest.param(
             one_node(holder("x", 0, 1)), waiting(request=ONE),
             [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
             id="cards in use",
