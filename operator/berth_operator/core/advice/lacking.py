@@ -79,8 +79,13 @@ class _Cards:
     def __init__(self, what_if: Fleet, request: PodRequest, policy: Policy) -> None:
         self._fleet, self._request, self._policy = what_if, request, policy
         self._parts = {part.type: part for part in request.devices.parts}
-        self._instances = {part.amounts[0][0]: part.count for part in request.devices.parts if part.unit == INSTANCE}
-        """Resource name of a MIG profile -> instances that the pod requests."""
+        known = what_if.cards[GPU].index
+        self._instances = {
+            part.amounts[0][0]: part.count
+            for part in request.devices.parts
+            if part.unit == INSTANCE and part.amounts[0][0] in known
+        }
+        """Resource name of a MIG profile that some card has -> instances that the pod requests."""
         self._used = {card: self._use(card) for card in self._in_use()}
         """Card -> what pods use of it, and by how many."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from berth_api.allocation import mig
 from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice import remedies
 from berth_operator.core.advice.assumptions import WhatIfs
@@ -140,6 +141,10 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             one_node(holder("x", resources=(("cpu", 63_500),))), waiting(request={"cpu": 1000}),
             [ANOTHER, "500m cpu more on a would end the wait", "the end of pod x on a would end the wait"],
             id="cpu in use",
+        ),
+        pytest.param(
+            one_node(holder("x", 0)), waiting(request={mig.resource("1g.10gb"): 1}), [NO_OTHER],
+            id="instances that no card has, next to a card in use",
         ),
         pytest.param(
             one_node(), waiting(request={"cpu": 65_000}),
