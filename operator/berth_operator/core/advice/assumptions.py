@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from berth_operator.core.advice.lacking import Lack
+from berth_operator.core.advice.lacking import CardLack, Lack
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
@@ -112,17 +112,32 @@ class FreeCards:
         """Reduce what is used of the cards for a moment."""
         row, before = fleet.rows[self.node], []
         for card in self.lack.cards:
-            columns = fleet.cards[card.type]
+            columns, names = fleet.cards[card.type], _given_up(fleet, self.node, card)
             slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
             used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
-            before.append((card.type, slot, used.copy(), users))
+            before.append((columns, slot, used.copy(), users, names))
             for name, amount in card.amounts:
                 used[columns.index[name]] -= amount
-            left = (used, users) if card.amounts else (np.zeros_like(used), 0)
+            left = (used, users - len(names)) if card.amounts else (np.zeros_like(used), 0)
+            columns.hold(row, names, -1)
             fleet.set_card_use(card.type, row, slot, *left)
         yield
-        for device_type, slot, used, users in before:
-            fleet.set_card_use(device_type, row, slot, used, users)
+        for columns, slot, used, users, names in before:
+            columns.hold(row, names, 1)
+            fleet.set_card_use(columns.device_type, row, slot, used, users)
+
+
+def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[str]:
+    """Return the names of subdevices that become free: all that are held of a card, or as many as are missing."""
+    pods = (*fleet.on_node(node), *(each for each in fleet.nominees.values() if each.node == node))
+    held = [grant for pod in pods for grant in pod.grants if (grant.type, grant.minor) == (card.type, card.minor)]
+    if not card.amounts:
+        return [handle for grant in held for handle in grant.handles]
+    return [
+        name
+        for resource, amount in card.amounts
+        for name in [grant.id for grant in held if grant.is_subdevice and grant.amounts[0][0] == resource][:amount]
+    ]
 
 
 class WhatIfs:

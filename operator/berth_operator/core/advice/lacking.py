@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.allocation import REPLICAS
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE
 from berth_operator.core.allocators import candidates, subdevices
@@ -165,7 +166,8 @@ class _Cards:
             return CardLack(
                 type=device_type, minor=minor, amounts=tuple((name, amount) for name, amount in taken.items() if amount)
             )
-        if part.whole or part.exclusive or part.unit != AMOUNTS:
+        in_slices = REPLICAS in columns.index and self._used[card][0][columns.index[REPLICAS]] > 0
+        if part.whole or part.exclusive or part.unit != AMOUNTS or in_slices:
             return CardLack(type=device_type, minor=minor)
         left = columns.total[:, 0, slot] - self._used[card][0]
         needs = {

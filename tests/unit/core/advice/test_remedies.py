@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from berth_api.allocation import mig
+from berth_api.allocation import REPLICAS, Grant, mig
 from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice import remedies
 from berth_operator.core.advice.assumptions import WhatIfs
@@ -15,19 +15,25 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import ROWS, Fleet
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
 from tests import volumes
 from tests.builders import (
+    GI,
     NVIDIA,
     add,
     asks,
     cards,
     charge,
+    divided,
     grant,
+    instance,
     inventory,
     label,
     listens,
     node_info,
+    replica,
+    sliced,
     waiting,
 )
 
@@ -55,6 +61,15 @@ def one_node(*placed: Charge, fresh: bool = True, **fields: Any) -> Fleet:
     add(made, node_info("a", **fields), inventory(*cards(2)), fresh=fresh)
     for each in placed:
         made.charge(each)
+    return made
+
+
+def parts(*cards: CardInfo, **held: Grant) -> Fleet:
+    """Return a fleet of one node with these cards, of which each pod holds a part."""
+    made = Fleet()
+    add(made, node_info("a"), inventory(*cards))
+    for name, part in held.items():
+        made.charge(charge(name, part, node="a"))
     return made
 
 
@@ -141,6 +156,27 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             one_node(holder("x", resources=(("cpu", 63_500),))), waiting(request={"cpu": 1000}),
             [ANOTHER, "500m cpu more on a would end the wait", "the end of pod x on a would end the wait"],
             id="cpu in use",
+        ),
+        pytest.param(
+            parts(sliced(0, 4, memory=80 * GI), x=replica(0, 0), y=replica(0, 1), z=replica(0, 2), w=replica(0, 3)),
+            waiting(request={REPLICAS: 1}),
+            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod z on a would end the wait"],
+            id="slices in use",
+        ),
+        pytest.param(
+            parts(sliced(0, 4), x=replica(0, 1)), waiting(request={"kubernetes.io/gpu": 90}),
+            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
+            id="a share of a card in slices",
+        ),
+        pytest.param(
+            parts(divided(0, "1g.10gb", "1g.10gb"), x=instance(0, 0), y=instance(0, 1)),
+            waiting(request={mig.resource("1g.10gb"): 1}),
+            [
+                ANOTHER,
+                "gpu 0 with 1 nvidia.com/mig-1g.10gb more free on a would end the wait",
+                "the end of pod y on a would end the wait",
+            ],
+            id="MIG instances in use",
         ),
         pytest.param(
             one_node(holder("x", 0)), waiting(request={mig.resource("1g.10gb"): 1}), [NO_OTHER],
