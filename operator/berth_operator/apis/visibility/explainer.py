@@ -1,6 +1,7 @@
 """Explains pods on request: one at a time, each at most once a second, and in a small share of the loop's time.
 
-An explanation costs about ten decisions and cannot be divided, so a pause that is a multiple of it follows.
+An explanation costs dozens of decisions on a copy of the Fleet, in slices of a few decisions, and a pause that is a
+multiple of it follows.
 """
 
 import time
@@ -212,7 +213,7 @@ class Explainer:
         finally:
             self._budget.spend(slices.spent)
         wait, why, *found = steps
-        return cast("Wait", wait), cast("Why", why), cast("list[Remedy]", found)
+        return cast("Wait", wait), cast("Why", why), [each for each in found if isinstance(each, Remedy)]
 
     def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
         if scheduler in (managed := self._managed()):
@@ -264,7 +265,7 @@ def _wait(cluster: Cluster, pod: PendingPod) -> Wait:
     return Wait(pod=pod, gang=gang, problem=problem, parked=parked)
 
 
-def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Wait | Why | Remedy]:
+def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Wait | Why | Remedy | None]:
     """Yield the pod once the state is copied, then why it waits, then what ends its wait."""
     waits = Waits(cluster.fleet.copy(), policy, cluster.budgets, tuple(cluster.placements.in_flight()))
     wait = _wait(cluster, pod)

@@ -20,7 +20,7 @@ def said(made: Fleet, pod: PendingPod, of: Gang | None = None) -> tuple[list[str
     """Return what is said of a pod, and of changes."""
     waits, wait = Waits(made.copy(), Policy(), Budgets()), Wait(pod=pod, gang=of)
     why = waits.why(wait)
-    made_of = outlook(wait, why, list(waits.remedies(wait, why)), int(made.present.sum()))
+    made_of = outlook(wait, why, [*filter(None, waits.remedies(wait, why))], int(made.present.sum()))
     return [f"{each.title}: {each.message}" for each in made_of.answers], [each.message for each in made_of.changes]
 
 

@@ -9,7 +9,7 @@ import pytest
 from berth_api.allocation import REPLICAS, Grant, mig
 from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice import remedies
-from berth_operator.core.advice.assumptions import WhatIfs
+from berth_operator.core.advice.assumptions import Assumption, Unit, WhatIfs
 from berth_operator.core.advice.remedies import is_in_vain
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy
@@ -26,6 +26,7 @@ from tests.builders import (
     cards,
     charge,
     divided,
+    fleet,
     grant,
     instance,
     inventory,
@@ -50,7 +51,8 @@ def sentences(made: Fleet, pod: PendingPod) -> list[str]:
     """Return what is said; the copy that it is tried on is restored."""
     copied = made.copy()
     before = {name: copied.node_info(name) for name in copied.rows}, copied.charges, copied.nominees
-    said = [each.sentence for each in remedies.of_pod(WhatIfs(copied, pod, POLICY, Budgets()), pod, POLICY)]
+    found = remedies.of_pod(WhatIfs(copied, pod, POLICY, Budgets()), pod, POLICY)
+    said = [each.sentence for each in found if each is not None]
     assert ({name: copied.node_info(name) for name in copied.rows}, copied.charges, copied.nominees) == before
     return said
 
@@ -227,9 +229,33 @@ def test_what_ends_a_wait(made: Fleet, pod: PendingPod, said: Sequence[str]) -> 
     ],
 )
 def test_waiting_is_in_vain_if_only_another_pod_can_be_placed(pod: PendingPod, why: str) -> None:
-    found = remedies.of_pod(WhatIfs(one_node(), pod, POLICY, Budgets()), pod, POLICY)
+    found = [*filter(None, remedies.of_pod(WhatIfs(one_node(), pod, POLICY, Budgets()), pod, POLICY))]
     assert [each.sentence for each in found] == [f"only a corrected pod, created again, can be placed ({why})"]
     assert is_in_vain(found)
+
+
+class CountingWhatIfs(WhatIfs):
+    """Counts what-ifs."""
+
+    count = 0
+
+    def ends(self, *assumptions: Assumption, unit: Unit | None = None, evicting: bool = True) -> bool:
+        self.count += 1
+        return super().ends(*assumptions, unit=unit, evicting=evicting)
+
+
+@pytest.mark.parametrize("request_", [ONE, {NVIDIA: 8}, {NVIDIA: 9}, asks(ONE, selector={"pool": "b"})])
+def test_other_work_can_be_done_after_few_what_ifs(request_: Any) -> None:
+    made = fleet({name: cards(8) for name in "abcdef"})
+    for name in "abcdef":
+        for minor in range(8):
+            made.charge(charge(f"{name}-{minor}", grant(minor, core=100, ratio=100), node=name))
+    pod = waiting(request=request_)
+    what_ifs, counts = CountingWhatIfs(made.copy(), pod, POLICY, Budgets()), []
+    for _ in remedies.of_pod(what_ifs, pod, POLICY):
+        counts.append(what_ifs.count)
+        what_ifs.count = 0
+    assert max(counts) <= 2
 
 
 def test_what_is_kept_for_another_pod() -> None:
