@@ -14,6 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
+from berth_api.allocation import Grant
 from berth_operator.core.advice.lacking import CardLack, Lack
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
@@ -109,34 +110,37 @@ class FreeCards:
     lack: Lack
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
-        """Reduce what is used of the cards for a moment."""
+        """Reduce what placed pods use of the cards for a moment; what is kept for nominated pods stays."""
         row, before = fleet.rows[self.node], []
+        given_up = [grant for card in self.lack.cards for grant in _given_up(fleet, self.node, card)]
+        fleet.move_grants(row, given_up, -1)
         for card in self.lack.cards:
-            columns, names = fleet.cards[card.type], _given_up(fleet, self.node, card)
-            slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
-            used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
-            before.append((columns, slot, used.copy(), users, names))
-            for name, amount in card.amounts:
-                used[columns.index[name]] -= amount
-            left = (used, users - len(names)) if card.amounts else (np.zeros_like(used), 0)
-            columns.hold(row, names, -1)
-            fleet.set_card_use(card.type, row, slot, *left)
+            if card.is_share:
+                columns = fleet.cards[card.type]
+                slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
+                used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
+                before.append((card.type, slot, used.copy(), users))
+                for name, amount in card.amounts:
+                    used[columns.index[name]] -= amount
+                fleet.set_card_use(card.type, row, slot, used, users)
         yield
-        for columns, slot, used, users, names in before:
-            columns.hold(row, names, 1)
-            fleet.set_card_use(columns.device_type, row, slot, used, users)
+        for device_type, slot, used, users in before:
+            fleet.set_card_use(device_type, row, slot, used, users)
+        fleet.move_grants(row, given_up, 1)
 
 
-def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[str]:
-    """Return the names of subdevices that become free: all that are held of a card, or as many as are missing."""
-    pods = (*fleet.on_node(node), *(each for each in fleet.nominees.values() if each.node == node))
+def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[Grant]:
+    """Return all grants of a card, or as many of its instances as are missing; none if a share is missing."""
+    if card.is_share:
+        return []
+    pods = fleet.on_node(node)
     held = [grant for pod in pods for grant in pod.grants if (grant.type, grant.minor) == (card.type, card.minor)]
     if not card.amounts:
-        return [handle for grant in held for handle in grant.handles]
+        return held
     return [
-        name
-        for resource, amount in card.amounts
-        for name in [grant.id for grant in held if grant.is_subdevice and grant.amounts[0][0] == resource][:amount]
+        grant
+        for name, amount in card.amounts
+        for grant in [each for each in held if dict(each.amounts).get(name)][:amount]
     ]
 
 

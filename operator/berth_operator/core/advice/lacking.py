@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from berth_api.allocation import REPLICAS
+from berth_api.allocation import REPLICAS, mig
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE
 from berth_operator.core.allocators import candidates, subdevices
@@ -37,6 +37,11 @@ class CardLack:
     minor: int
     amounts: tuple[tuple[str, int], ...] = ()
     """Resource -> what is missing, in MIG instances for a profile; empty if no other pod may use the card."""
+
+    @property
+    def is_share(self) -> bool:
+        """Return whether a share of the card is missing, not whole instances or the card."""
+        return any(not mig.is_resource(name) for name, _ in self.amounts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

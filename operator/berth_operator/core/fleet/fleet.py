@@ -203,16 +203,16 @@ class Fleet(NodeColumns):
         charges = tuple(self.on_node(name))
         nominees = tuple(pod for pod in self.nominees.values() if pod.node == name)
         for pod in (*charges, *nominees):
-            self._apply_grants(pod, row, -1)
+            self._apply_grants(pod.grants, row, -1)
         self._set_device_columns(row, inventory)
         for device_type, cards in self.cards.items():
             cards.put(row, [card for card in inventory.cards if card.type == device_type], self.intern_table)
         for pod in map(self.resolve_charge, charges):
-            self._apply_grants(pod, row, 1)
+            self._apply_grants(pod.grants, row, 1)
             self.charges[pod.uid] = self._pods_of(name)[pod.uid] = pod
             self.placed_pods.moved(pod.uid)
         for pod in map(self.resolve_charge, nominees):
-            self._apply_grants(pod, row, 1)
+            self._apply_grants(pod.grants, row, 1)
             self.nominees[pod.uid] = pod
 
     def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
@@ -452,6 +452,11 @@ class Fleet(NodeColumns):
             features=tuple(feature for feature, mask in self._features.masks.items() if mask[row]),
         )
 
+    def move_grants(self, row: int, grants: Iterable[Grant], sign: int) -> None:
+        """Charge (sign 1) or release (sign -1) grants of placed pods in a what-if, without the rest of the pods."""
+        self.column_cache.move(row)
+        self._apply_grants(grants, row, sign)
+
     def set_card_use(self, device_type: str, row: int, slot: int, used: Column, users: int) -> None:
         """Set what pods use of a card in a what-if: shape (resources,), and by how many pods."""
         self.column_cache.forget()
@@ -475,7 +480,7 @@ class Fleet(NodeColumns):
         for name, amount in charge.resources:
             if (index := self.resources.get(name)) is not None:
                 self._own.requested[index, row] += sign * amount
-        self._apply_grants(charge, row, sign)
+        self._apply_grants(charge.grants, row, sign)
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
@@ -486,8 +491,8 @@ class Fleet(NodeColumns):
         if charge.identity is not NO_IDENTITY:
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
 
-    def _apply_grants(self, charge: Charge, row: int, sign: int) -> None:
-        for grant in charge.grants:
+    def _apply_grants(self, grants: Iterable[Grant], row: int, sign: int) -> None:
+        for grant in grants:
             self.cards[grant.type].charge(row, grant, sign)
             if grant.functions:
                 self.cards[grant.type].find_spare(row, self.intern_table)

@@ -234,6 +234,13 @@ def test_waiting_is_in_vain_if_only_another_pod_can_be_placed(pod: PendingPod, w
     assert is_in_vain(found)
 
 
+def test_a_card_becomes_free_of_which_a_slice_is_kept_for_a_pod_of_lower_priority() -> None:
+    made = parts(sliced(0, 4, memory=80 * GI), x=replica(0, 0))
+    made.nominate(charge("low", replica(0, 1), node="a"))
+    said = sentences(made, waiting(request={"kubernetes.io/gpu": 90}, priority=5))
+    assert said == [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"]
+
+
 class CountingWhatIfs(WhatIfs):
     """Counts what-ifs."""
 
