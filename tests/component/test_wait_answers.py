@@ -102,7 +102,7 @@ def _is_of(world: WaitWorld, remedy: Remedy, name: str, target: Any) -> bool:
                 remedy.kind is RemedyKind.NEW_NODE and not remedy.node and not remedy.ends
             )
         case "report", Reporting() as reporting:
-            return reporting.node == target
+            return bool(reporting.node == target)
         case "end", Gone() as gone:
             return gone.uids == (target,)
         case (("claim" | "members"), _):
