@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from berth_operator.core.advice.assumptions import ChangedNode, Gone
+from berth_operator.core.advice.assumptions import ChangedNode, Gone, Reporting
 from berth_operator.core.advice.remedies import Remedy, RemedyKind, is_in_vain
 from tests.component.wait_worlds import AFTER, Action, WaitWorld, change_of, drawn, idle
 
@@ -101,12 +101,12 @@ def _is_of(world: WaitWorld, remedy: Remedy, name: str, target: Any) -> bool:
             return (remedy.is_another and remedy.node == target) or (
                 remedy.kind is RemedyKind.NEW_NODE and not remedy.node and not remedy.ends
             )
+        case "report", Reporting() as reporting:
+            return bool(reporting.node == target)
         case "end", Gone() as gone:
             return gone.uids == (target,)
-        case "claim", _:
-            return remedy.kind is RemedyKind.CLAIM and bool(remedy.ends)
-        case "members", _:
-            return remedy.kind is RemedyKind.MEMBER and bool(remedy.ends)
+        case (("claim" | "members"), _):
+            return remedy.kind is {"claim": RemedyKind.CLAIM, "members": RemedyKind.MEMBER}[name] and bool(remedy.ends)
         case (_, ChangedNode() as changed) if remedy.node == (target[0] if isinstance(target, tuple) else target):
             now = world.cluster.fleet.node_info(remedy.node)
             return {

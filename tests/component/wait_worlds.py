@@ -11,15 +11,34 @@ from dataclasses import replace
 from random import Random
 from typing import Any, Final
 
-from berth_api import names, resources
-from berth_operator.core.advice.assumptions import ChangedNode, FreeCards, Gone, NewNode
+from berth_api import allocation, names, resources
+from berth_api.allocation import REPLICA_MARK, REPLICAS, Grant, mig
+from berth_operator.core.advice.assumptions import ChangedNode, FreeCards, Gone, NewNode, Reporting
 from berth_operator.core.advice.remedies import Remedy, RemedyKind
 from berth_operator.core.advice.waits import Wait, Waits
 from berth_operator.core.values.inventory import NodeInfo
 from berth_operator.core.values.request import PendingPod
+from berth_operator.state.watches import sinks
 from berth_operator.state.watches.storage import Storage
 from tests import volumes
-from tests.builders import A100, GPU, NVIDIA, T4, T4_BYTES, Raw, device, entry, node, pod, pod_group, whole
+from tests.builders import (
+    A100,
+    GPU,
+    NVIDIA,
+    T4,
+    T4_BYTES,
+    Raw,
+    condition,
+    device,
+    entry,
+    instance,
+    lease,
+    node,
+    pod,
+    pod_group,
+    replica,
+    whole,
+)
 from tests.component.test_node_reservations import Crowded
 
 IDLE: Final = 8.0
@@ -31,6 +50,13 @@ HOSTNAME: Final = "kubernetes.io/hostname"
 GROUP: Final = "pod-group.scheduling.sigs.k8s.io"
 REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 BOUND: Final = {"pv.kubernetes.io/bind-completed": "yes"}
+NEW: Final = "2100-01-01T00:00:00Z"
+"""When a node that is starting was created."""
+PROFILE: Final = "1g.10gb"
+INSTANCES: Final = 2
+"""MIG instances of a card in MIG mode."""
+SLICES: Final = 4
+"""Slices of a time-sliced card."""
 CORES: Final = ("2", "4", "8")
 TAINTS: Final[Sequence[list[Raw]]] = (
     *([],) * 6,
@@ -69,6 +95,29 @@ def selection(rng: Random) -> Raw:
     return rng.choice(({"nodeSelector": {"pool": rng.choice("123")}}, {"affinity": required}))
 
 
+def some_cards(rng: Random) -> list[Raw]:
+    """Return the entries of a Device: whole cards, time-sliced ones, or some with MIG instances."""
+    model, memory = rng.choice(((A100, 80 * 2**30), (T4, T4_BYTES)))
+    kind, count = rng.choice(("whole", "whole", "whole", "sliced", "MIG")), rng.choice((0, 1, 2, 4))
+    entries = [entry(minor, model=model, memory=memory, health=rng.random() > 0.15) for minor in range(count)]
+    for each in entries:
+        if kind == "sliced":
+            each["replicas"] = SLICES
+        elif kind == "MIG" and rng.random() < 0.8:
+            ids = [f"MIG-{each['minor']}-{number}" for number in range(INSTANCES)]
+            fields = {"profile": PROFILE, "computeInstance": 0, "memory": "9Gi"}
+            listed = [{"id": name, "gpuInstance": number, **fields} for number, name in enumerate(ids)]
+            each["mig"] = {"enabled": True, "instances": listed}
+    return entries
+
+
+def budget(app: str, allowed: int) -> Raw:
+    """Return a PodDisruptionBudget for the pods with a label."""
+    selector = {"matchLabels": {"app": app}}
+    metadata = {"name": app, "namespace": "ns", "uid": f"uid-budget-{app}"}
+    return {"metadata": metadata, "spec": {"selector": selector}, "status": {"disruptionsAllowed": allowed}}
+
+
 def ports(number: int) -> list[Raw]:
     return [{"name": "port", "ports": [{"hostPort": number, "containerPort": number}]}]
 
@@ -84,7 +133,15 @@ class WaitWorld(Crowded):
         self.storage = Storage(self.cluster)
         self.shown_nodes: dict[str, Raw] = {}
         self.devices: dict[str, Raw] = {}
+        self.coming: dict[str, Raw] = {}
+        """Node that is starting -> the Device that its agent will publish."""
+        self.silent: list[str] = []
+        """Nodes whose agents are silent."""
         self.number = 0
+        budgets = sinks.disruption_budgets(self.cluster)
+        for app in "xyz":
+            if rng.random() < 0.25:
+                budgets.apply("ADDED", budget(app, rng.choice((0, 0, 1, 9))))
         for number in range(rng.choice((0, 1, 2, 2, 3, 3))):
             self.join(f"n{number}")
         for _ in range(rng.choice((0, 3, 6, 9))):
@@ -108,12 +165,16 @@ class WaitWorld(Crowded):
             unschedulable=rng.random() < 0.12,
             conditions=[{"type": "Ready", "status": "False" if rng.random() < 0.05 else "True"}],
         )
-        model, memory = rng.choice(((A100, 80 * 2**30), (T4, T4_BYTES)))
-        entries = [
-            entry(minor, model=model, memory=memory, health=rng.random() > 0.15)
-            for minor in range(rng.choice((0, 1, 2, 4)))
-        ]
-        self.show(raw, device(name, *entries) if entries else None)
+        entries = some_cards(rng)
+        if entries and rng.random() < 0.12:
+            raw["metadata"]["creationTimestamp"] = NEW
+            self.coming[name] = device(name, *entries)
+            self.show(raw)
+        elif entries and rng.random() < 0.15:
+            self.silent.append(name)
+            self.show(raw, device(name, *entries, conditions=[condition("Ready", "Unknown")]))
+        else:
+            self.show(raw, device(name, *entries) if entries else None)
 
     def show(self, raw: Raw, cards: Raw | None = None) -> None:
         """Show a Node, and its Device if it is new."""
@@ -121,8 +182,11 @@ class WaitWorld(Crowded):
         self.shown_nodes[name] = raw
         self.cluster.put_node(copy.deepcopy(raw))
         if cards is not None:
-            self.devices[name] = cards
-            self.cluster.put_device(copy.deepcopy(cards))
+            self.show_device(cards)
+
+    def show_device(self, raw: Raw) -> None:
+        self.devices[raw["metadata"]["name"]] = raw
+        self.cluster.put_device(copy.deepcopy(raw))
 
     def place(self) -> None:
         """Bind a pod that another scheduler might have chosen a node for, without overbooking a card."""
@@ -132,8 +196,16 @@ class WaitWorld(Crowded):
         self.number += 1
         fields: Raw = {"on": name, "priority": rng.choice((0, 0, 5)), "labels": {"app": rng.choice("xyz")}}
         requests: Raw = {"cpu": rng.choice(("500m", "1", "2"))}
-        free = [each["minor"] for each in self.entries(name) if each["health"] and each["minor"] not in self.held(name)]
-        if free and rng.random() < 0.7:
+        free = [
+            each["minor"]
+            for each in self.entries(name)
+            if each["health"] and "mig" not in each and each["minor"] not in self.held(name)
+        ]
+        parts = self.free_parts(name)
+        if parts and rng.random() < 0.7:
+            fields["allocated"] = allocation.render([part := rng.choice(parts)])
+            requests[REPLICAS if REPLICA_MARK in part.id else mig.resource(PROFILE)] = "1"
+        elif free and rng.random() < 0.7:
             taken = free[: rng.choice((1, 1, 2))]
             requests[NVIDIA] = str(len(taken))
             fields["allocated"] = whole(*taken)
@@ -156,7 +228,23 @@ class WaitWorld(Crowded):
         return list(self.devices[name]["spec"]["devices"]) if name in self.devices else []
 
     def held(self, name: str) -> set[int]:
-        return {grant.minor for charge in self.cluster.fleet.on_node(name) for grant in charge.grants}
+        return {each.minor for each in self.grants(name)}
+
+    def grants(self, name: str) -> list[Grant]:
+        return [grant for charge in self.cluster.fleet.on_node(name) for grant in charge.grants]
+
+    def free_parts(self, name: str) -> list[Grant]:
+        """Return the free MIG instances and slices of a node; cards that pods hold whole have none."""
+        parts = []
+        for each in self.entries(name):
+            minor = each["minor"]
+            if "mig" in each:
+                parts += [instance(minor, number, PROFILE) for number in range(INSTANCES)]
+            elif each.get("replicas") and each["health"] and each["model"] == A100:
+                parts += [replica(minor, number) for number in range(SLICES)]
+        held = self.grants(name)
+        taken, whole_cards = {each.id for each in held}, {each.minor for each in held if not each.parent}
+        return [each for each in parts if each.id not in taken and each.minor not in whole_cards]
 
     # --- the pods that wait -----------------------------------------------------------------------------------------
 
@@ -167,6 +255,7 @@ class WaitWorld(Crowded):
             (
                 *({"cpu": "1"}, {"cpu": "3"}, {"cpu": "9"}, {NVIDIA: "5"}, {GPU: "50"}, {NVIDIA: "1", "cpu": "2"}),
                 *({NVIDIA: "1"}, {NVIDIA: "2", "cpu": "1"}, {NVIDIA: "2"}, {NVIDIA: "4"}),
+                *({mig.resource(PROFILE): "1"}, {mig.resource(PROFILE): "3"}, {REPLICAS: "1"}, {REPLICAS: "2"}),
             )
         )
         fields: Raw = {"priority": rng.choice((0, 0, 9)), "labels": {"app": rng.choice("xyz")}}
@@ -184,6 +273,8 @@ class WaitWorld(Crowded):
             fields["annotations"] = {names.MODEL_GLOBS: rng.choice(("*H100*", "*T4*"))}
         elif kind < 0.68:
             requests = {GPU: "150"}
+        elif kind < 0.78 and NVIDIA in requests:
+            fields["annotations"] = {names.GPU_SUBDEVICES: rng.choice(("only", "never"))}
         if rng.random() < 0.25:
             fields["tolerations"] = [{"key": "locked", "operator": "Exists"}]
         if rng.random() < 0.3:
@@ -248,7 +339,7 @@ class WaitWorld(Crowded):
         wait = Wait(pod=asked, gang=gang, problem=problem)
         waits = Waits(self.cluster.fleet.copy(), self.policy, self.cluster.budgets, ())
         self.why = waits.why(wait)
-        return list(waits.remedies(wait, self.why))
+        return [*filter(None, waits.remedies(wait, self.why))]
 
     def delete_pods(self, uids: Iterable[str]) -> None:
         for name in [name for name, raw in self.api.pods.items() if raw["metadata"]["uid"] in set(uids)]:
@@ -260,30 +351,37 @@ Action = Callable[[WaitWorld], None]
 
 def change_of(remedy: Remedy, world: WaitWorld) -> Action | None:
     """Return an action that makes true exactly what a remedy assumes; None if it cannot be made in such a world."""
-    if remedy.assumes is None:
-        without: Mapping[tuple[RemedyKind, bool | None], Action] = {
-            (RemedyKind.MEMBER, True): add_members,
-            (RemedyKind.CLAIM, True): bind_claim,
-            (RemedyKind.PREEMPTION, True): lambda _: None,
-        }
-        return without.get((remedy.kind, remedy.ends))
     match remedy.assumes:
+        case None:
+            return _WITHOUT_ASSUMPTION.get((remedy.kind, remedy.ends))
         case NewNode() as new:
             return lambda at: add_node(at, new)
         case ChangedNode() as changed:
             return lambda at: at.show(as_raw(at.shown_nodes[changed.node.name], changed.node))
-        case Gone() as gone:
-            return lambda at: at.delete_pods(gone.uids)
-        case FreeCards() as freed if not any(card.amounts for card in freed.lack.cards):
-            return lambda at: at.delete_pods(holders(world, freed))
+        case Reporting() as reporting:
+            return lambda at: report(at, reporting.node)
+        case Gone() | FreeCards() as freed if uids := holders(world, freed):
+            return lambda at: at.delete_pods(uids)
     return None
 
 
-def holders(world: WaitWorld, freed: FreeCards) -> list[str]:
-    """Return the pods that hold cards."""
-    minors = {card.minor for card in freed.lack.cards}
-    on_node = world.cluster.fleet.on_node(freed.node)
-    return [each.uid for each in on_node if minors & {grant.minor for grant in each.grants}]
+def holders(world: WaitWorld, freed: Gone | FreeCards) -> Sequence[str]:
+    """Return the pods that end, or hold cards that become free, or as many instances of them; each pod holds one."""
+    if isinstance(freed, Gone):
+        return freed.uids
+    if not all(mig.is_resource(name) for card in freed.lack.cards for name, _ in card.amounts):
+        return ()
+    on_node, uids = list(world.cluster.fleet.on_node(freed.node)), []
+    for card in freed.lack.cards:
+        of_card = [each.uid for each in on_node if card.minor in {grant.minor for grant in each.grants}]
+        uids += of_card[: sum(amount for _, amount in card.amounts) or None]
+    return uids
+
+
+def report(world: WaitWorld, name: str) -> None:
+    """Renew the Lease of a silent agent."""
+    for renewed in "12":
+        world.cluster.put_lease(lease(name, renewed))
 
 
 def add_node(world: WaitWorld, new: NewNode) -> None:
@@ -303,6 +401,7 @@ def add_node(world: WaitWorld, new: NewNode) -> None:
         cards = device(name, *entries)
     if cards is not None:
         cards["metadata"] |= {"name": name, "uid": f"uid-device-{name}"}
+        cards["status"] = {}
     world.show(raw, cards)
 
 
@@ -347,6 +446,13 @@ def bind_claim(world: WaitWorld) -> None:
     )
 
 
+_WITHOUT_ASSUMPTION: Final[Mapping[tuple[RemedyKind, bool | None], Action]] = {
+    (RemedyKind.MEMBER, True): add_members,
+    (RemedyKind.CLAIM, True): bind_claim,
+    (RemedyKind.PREEMPTION, True): lambda _: None,
+}
+
+
 def drawn(world: WaitWorld) -> Iterator[tuple[str, Any, Action]]:
     """Yield every action of a fixed list: its name, what it changes, and how."""
     for name, raw in world.shown_nodes.items():
@@ -358,6 +464,10 @@ def drawn(world: WaitWorld) -> Iterator[tuple[str, Any, Action]]:
         if raw["metadata"]["labels"].get("pool") != "1":
             yield "label", (name, "pool", "1"), functools.partial(edit, name=name, labels={"pool": "1"})
         yield "more cpu", name, functools.partial(edit, name=name, cpu="64")
+    for name in world.silent:
+        yield "report", name, functools.partial(report, name=name)
+    for name, raw in world.coming.items():
+        yield "device", name, functools.partial(WaitWorld.show_device, raw=raw)
     bound = [raw["metadata"]["uid"] for raw in world.api.pods.values() if raw["spec"].get("nodeName")]
     for uid in bound:
         yield "end", uid, functools.partial(WaitWorld.delete_pods, uids=[uid])

@@ -304,6 +304,7 @@ class Scene:
 
     def _waits(self, pod: QueuedPod) -> dict[str, Any]:
         cards, names, groups = pod["requests"]["nvidia.com/gpu"], list(self.fleet), list(self._groups(pod["message"]))
+        fits = groups[0]["count"] if groups else len(names)
         explained = {
             "state": {"active": "Active", "backoff": "BackingOff"}.get(pod["state"], "Waiting"),
             "message": pod["message"] or "the pod has not been tried yet",
@@ -311,7 +312,7 @@ class Scene:
             "groups": groups,
             "nearest": self._nearest(cards),
             "fitsNow": False,
-            "fitsWhenEmpty": groups[0]["count"] if groups else len(names),
+            "fitsWhenEmpty": fits,
             "newNodeHelps": True,
             "remedies": [
                 {
@@ -322,6 +323,19 @@ class Scene:
                     "newNode": True,
                 }
             ],
+            "outlook": [
+                {
+                    "title": "Fits",
+                    "message": f"not now; on {fits} of {len(names)} nodes if they were empty",
+                    "helps": True,
+                },
+                {"title": "New node", "message": f"another node like {names[0]} would end the wait", "helps": True},
+                {"title": "Preemption", "message": f"not possible: {_no_victims(len(names))}", "helps": False},
+            ],
+            "changes": {
+                "title": "What would end the wait, for example, if nothing else changes",
+                "answers": [{"message": "No single change was found that would end the wait.", "helps": False}],
+            },
             "inVain": False,
             "preemption": {"possible": False, "message": _no_victims(len(names))},
             "queue": {

@@ -105,6 +105,20 @@ def test_a_waiting_pod_has_its_requests_and_its_waiting_time(window: Window, sta
     stand_in.accept()
 
 
+def test_a_waiting_pod_has_the_sentences_of_the_operator_and_no_others(window: Window, stand_in: StandIn) -> None:
+    path = views.path("pod", stand_in.scene)
+    _, _, namespace, name = path.split("/")
+    explained = stand_in.scene.explanation(namespace, name)
+    window.open(path)
+    views.wait(window, "pod")
+    shown = [each.splitlines() for each in window.page.locator(".outlook li").all_inner_texts()]
+    assert shown == [
+        *([each["title"], each["message"]] for each in explained["outlook"]),
+        *([each["message"]] for each in explained["changes"]["answers"]),
+    ]
+    assert window.page.inner_text("#changes-title") == explained["changes"]["title"]
+
+
 def test_health_says_which_faults_were_looked_for_and_not_found(window: Window) -> None:
     window.open("/health")
     views.wait(window, "health")

@@ -76,6 +76,8 @@ def explained(namespace: str, name: str) -> Any:
         "fitsWhenEmpty": 0,
         "newNodeHelps": False,
         "remedies": [{"kind": t, "answer": t, "message": t, "node": t, "newNode": True} for t in TEXTS],
+        "outlook": [{"title": t, "message": t, "helps": True} for t in TEXTS],
+        "changes": {"title": SCRIPT, "answers": [{"message": t, "helps": False} for t in TEXTS]},
         "inVain": True,
         "preemption": {"possible": False, "message": SCRIPT},
         "gang": {"name": IMAGE, "members": 1, "required": 2, "firstWithoutPlace": SHADE},

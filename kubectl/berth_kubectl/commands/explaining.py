@@ -6,14 +6,11 @@ from typing import Any, Final
 from berth_kubectl.printing import amounts, tables
 from berth_kubectl.printing.report import Column
 from berth_kubectl.printing.tables import clean
-from berth_kubectl.reading.contract import Bind, ExplainedGang, Explanation, NearNode, ReasonGroup, Remedy
+from berth_kubectl.reading.contract import Bind, Changes, ExplainedGang, Explanation, NearNode, ReasonGroup
 
 LABEL: Final = 13
 SHOWN_NODES: Final = 5
 """Names of nodes that a row lists without `-o wide`."""
-TRIED_MEMBERS: Final = 16
-"""Waiting members of a gang up to which the operator tries changes."""
-NONE_FOUND: Final = "No single change was found that would end the wait."
 
 
 def text(
@@ -25,11 +22,11 @@ def text(
         (subject, f"{metadata.get('namespace', '')}/{metadata['name']}"),
         ("State", explanation["state"] + _place(explanation)),
         ("Message", explanation["message"]),
-        *_outlook(explanation),
+        *((each["title"], each["message"]) for each in explanation.get("outlook", ())),
         *_others(explanation),
     ]
-    lines = [f"{f'{label}:':<{LABEL}}{clean(value)}" for label, value in head if value]
-    lines += _section("What would end the wait, for example, if nothing else changes:", _remedies(explanation))
+    lines = [f"{f'{clean(label)}:':<{LABEL}}{clean(value)}" for label, value in head if value]
+    lines += _changes(explanation.get("changes"))
     lines += _section("Nodes that lack amounts alone, the nearest first:", _nearest(explanation.get("nearest", [])))
     lines += _section("All nodes, by what they lack:", _groups(explanation.get("groups", []), wide=wide))
     lines += _section("Scores of the chosen node and of the runners-up:", _scores(explanation.get("bind")))
@@ -42,23 +39,6 @@ def _place(explanation: Explanation) -> str:
         return ""
     backoff = f", backs off for {queue['backoffSeconds']:.0f} s" if queue["backoffSeconds"] else ""
     return f" (position {queue['position']} of {queue['of']} in the queue{backoff})"
-
-
-def _outlook(explanation: Explanation) -> Iterator[tuple[str, str]]:
-    """Yield whether waiting, another node or preemption helps."""
-    if "fitsWhenEmpty" in explanation and explanation["state"] not in ("Bound", "Binding"):
-        empty, nodes = explanation["fitsWhenEmpty"], explanation.get("nodes", 0)
-        fits = "it would be placed now" if explanation.get("fitsNow") else "not now"
-        yield (
-            "Fits",
-            f"{fits}; {f'on {empty} of {nodes} nodes if they were empty' if empty else 'on no node even if empty'}",
-        )
-    remedies = explanation.get("remedies", [])
-    yield "New node", "; ".join(each["message"] for each in remedies if each["newNode"])
-    if explanation.get("inVain"):
-        yield "In vain", "no change of the cluster ends this wait"
-    if preemption := explanation.get("preemption"):
-        yield "Preemption", f"{'possible' if preemption['possible'] else 'not possible'}: {preemption['message']}"
 
 
 def _others(explanation: Explanation) -> Iterator[tuple[str, str]]:
@@ -84,19 +64,10 @@ def _section(title: str, lines: Sequence[str]) -> list[str]:
     return ["", title, "", *lines] if lines else []
 
 
-def _remedies(explanation: Explanation) -> list[str]:
-    found = explanation.get("remedies", [])
-    shown = [clean(each["message"]) for each in found if not each["newNode"]]
-    return [*shown, NONE_FOUND] if _is_none_found(explanation, found) else shown
-
-
-def _is_none_found(explanation: Explanation, found: Sequence[Remedy]) -> bool:
-    """Return whether changes were tried for the pod, and none ends its wait."""
-    if "remedies" not in explanation or explanation.get("fitsNow") or explanation.get("inVain"):
-        return False
-    if explanation.get("gang", {}).get("waiting", 0) > TRIED_MEMBERS:
-        return False
-    return all(each["answer"] == "DoesNotHelp" for each in found)
+def _changes(changes: Changes | None) -> list[str]:
+    if changes is None:
+        return []
+    return _section(f"{clean(changes['title'])}:", [clean(each["message"]) for each in changes["answers"]])
 
 
 def _nearest(nodes: Sequence[NearNode]) -> list[str]:

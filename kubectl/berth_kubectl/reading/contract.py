@@ -225,6 +225,27 @@ class Remedy(TypedDict):
     newNode: bool
 
 
+class Answer(TypedDict):
+    """What is said of a wait."""
+
+    message: str
+    helps: bool
+    """Whether it names a way to end the wait."""
+
+
+class TitledAnswer(Answer):
+    """The answer to a question."""
+
+    title: str
+
+
+class Changes(TypedDict):
+    """What is said of single changes."""
+
+    title: str
+    answers: list[Answer]
+
+
 class Explanation(TypedDict):
     """Why a pod waits, or why it is where it is; only `metadata`, `state` and `message` are always there."""
 
@@ -238,7 +259,9 @@ class Explanation(TypedDict):
     fitsWhenEmpty: NotRequired[int]
     newNodeHelps: NotRequired[bool]
     remedies: NotRequired[list[Remedy]]
-    """An older operator has none."""
+    outlook: NotRequired[list[TitledAnswer]]
+    changes: NotRequired[Changes]
+    """An older operator has no remedies, outlook and changes."""
     inVain: NotRequired[bool]
     preemption: NotRequired[Preemption]
     gang: NotRequired[ExplainedGang]

@@ -118,6 +118,14 @@ WAITING: Explanation = {
         {"kind": "End", "answer": "Ends", "message": "the end of pod b on n1 would end the wait", "node": "n1",
          "newNode": False},
     ],
+    "outlook": [
+        {"title": "Fits", "message": "not now; on 2 of 3 nodes if they were empty", "helps": True},
+        {"title": "Preemption", "message": "not possible: no pod has a lower priority", "helps": False},
+    ],
+    "changes": {
+        "title": "What would end the wait, for example, if nothing else changes",
+        "answers": [{"message": "the end of pod b on n1 would end the wait", "helps": True}],
+    },
     "inVain": False,
     "preemption": {"possible": False, "message": "no pod has a lower priority"},
     "gang": {
@@ -135,7 +143,6 @@ def test_the_text_of_a_pod_that_waits() -> None:
         "State:       BackingOff (position 3 of 12 in the queue, backs off for 4 s)",
         "Message:     0/3 nodes are available: 2 Insufficient cpu, 1 node(s) had untolerated taint(s).",
         "Fits:        not now; on 2 of 3 nodes if they were empty",
-        "New node:    another node like n0 would not help; a node like n0 with the label pool=b would end the wait",
         "Preemption:  not possible: no pod has a lower priority",
         "Gang:        ring: 4 members, 4 required, 0 bound, 3 wait; the first without a place is ring-2.",
         "Reserved:    n1: 6 of 8 GPUs are free",
@@ -159,35 +166,11 @@ def test_the_text_of_a_pod_that_waits() -> None:
     assert "9       n0,n1,n2,n3,n4,n5,n6,+2   Insufficient cpu" in explaining.text(WAITING, wide=True)
 
 
-def test_waiting_is_in_vain_only_if_no_change_can_end_it() -> None:
-    lines = explaining.text({**WAITING, "fitsWhenEmpty": 0})
-    assert "Fits:        not now; on no node even if empty" in lines
-    assert not any("in vain" in line.lower() for line in lines)
-    assert "In vain:     no change of the cluster ends this wait" in explaining.text({**WAITING, "inVain": True})
-
-
-def test_that_no_change_was_found_is_said() -> None:
-    none = "No single change was found that would end the wait."
-    silent: Any = {
-        "kind": "Administrator", "answer": "DoesNotHelp", "node": "n1", "newNode": False,
-        "message": "a report of the agent of n1 would not help",
-    }  # fmt: skip
-    for remedies in ([], [silent]):
-        assert none in explaining.text({**WAITING, "remedies": remedies})
-    assert none not in explaining.text(WAITING)
-    assert none not in explaining.text({**WAITING, "remedies": [], "inVain": True})
-    assert none not in explaining.text({**WAITING, "remedies": [], "fitsNow": True})
-    large: Any = {**WAITING["gang"], "waiting": 17}
-    assert none not in explaining.text({**WAITING, "remedies": [], "gang": large})
-
-
-def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:
-    lacking = {key: value for key, value in WAITING.items() if key not in ("fitsWhenEmpty", "newNodeHelps")}
-    message = "2 more members of PodGroup team/ring like a (1 of 3 exist) would end the wait"
-    member: Any = {"kind": "Member", "answer": "Ends", "node": "", "newNode": False, "message": message}
-    lines = explaining.text(cast("Explanation", {**lacking, "remedies": [member]}))
-    assert not any(line.startswith(("Fits:", "New node:")) for line in lines)
-    assert member["message"] in lines
+def test_an_operator_without_answers_is_explained_by_the_nodes() -> None:
+    older = {key: value for key, value in WAITING.items() if key not in ("outlook", "changes", "remedies")}
+    lines = explaining.text(cast("Explanation", older))
+    assert not any(line.startswith(("Fits:", "Preemption:", "What would end")) for line in lines)
+    assert "All nodes, by what they lack:" in lines
 
 
 def test_cards_that_no_other_pod_may_use_must_become_free() -> None:

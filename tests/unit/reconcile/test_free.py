@@ -1,19 +1,21 @@
 """What Devices, `kubectl berth free` and the advice show as free is what pods would get, one after another."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from berth_api import names
-from berth_api.allocation import REPLICAS, mig, short
-from berth_api.names import GPU_CORE, GPU_MEMORY_RATIO
+from berth_api.allocation import REPLICAS, Grant, mig, short
+from berth_api.names import GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
 from berth_api.resources import quantity
 from berth_kubectl.commands import free
 from berth_operator.controllers.reconcile import status
 from berth_operator.core.advice import free_report, summary
+from berth_operator.core.advice.fleet_figures import fleet_figures
 from berth_operator.core.advice.fleet_rows import fleet_row
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
@@ -22,7 +24,23 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.views import NodeView
 from berth_operator.state.objects import devices, nodes
 from berth_operator.state.objects.nodes import NodeRecord
-from tests.builders import GPU, NVIDIA, RATIO, add, asks, device, entry, node, node_info, waiting
+from tests.builders import (
+    A100_BYTES,
+    GPU,
+    NVIDIA,
+    RATIO,
+    add,
+    asks,
+    card,
+    charge,
+    device,
+    divided,
+    entry,
+    fleet,
+    node,
+    node_info,
+    waiting,
+)
 
 Raw = dict[str, Any]
 
@@ -98,6 +116,32 @@ def test_what_is_shown_as_free_is_placed_and_no_more(
     status, row, summed, reported = ((each[GPU_CORE], each[GPU_MEMORY_RATIO]) for each in shown)
     assert status == summed == reported
     assert row == (sum(shares), 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda of: of.put_node(node_info("node", cordoned=True)), id="cordoned"),
+        pytest.param(lambda of: of.put_node(node_info("node", ready=False)), id="not ready"),
+        pytest.param(lambda of: of.set_fresh("node", fresh=False), id="silent agent"),
+        pytest.param(lambda of: of.remove_node("node"), id="no Node"),
+        pytest.param(lambda of: of.charge(charge("x", unknown=("gpu",))), id="unknown allocation"),
+    ],
+)
+def test_nothing_is_free_on_a_node_that_takes_no_pods(change: Callable[[Fleet], object]) -> None:
+    of = fleet({"node": (card(0), divided(1, "1g.10gb"))})
+    assert in_the_report(of) == in_the_row(of) + Counter({GPU_MEMORY: A100_BYTES, GPU_MEMORY_RATIO: 100})
+    change(of)
+    assert free_report.free_capacity(of) == {}
+    assert in_the_row(of).total() == 0
+    assert sum(each.free for each in fleet_figures(of).gpus.values()) == 0
+
+
+def test_no_instance_is_free_while_the_card_of_a_held_one_is_not_known() -> None:
+    of = fleet({"node": (card(0), divided(1, "1g.10gb"))})
+    of.charge(charge("x", Grant(type="gpu", minor=7, amounts=((MIG_1G, 1),), id="MIG-gone")))
+    assert (in_the_report(of)[MIG_1G], in_the_row(of)[MIG_1G], in_the_summary(of)[MIG_1G]) == (0, 0, 0)
+    assert in_the_report(of)[GPU_CORE] == 100
 
 
 def placed(of: Fleet, pods: Sequence[PendingPod]) -> int:

@@ -110,6 +110,19 @@ async def test_a_pod_that_fits_nowhere() -> None:
             remedy("NewNode", "DoesNotHelp", "another node like n1 would not help", new=True),
             remedy("NewNode", "Ends", "a node like n1 with 4 GPUs would end the wait", new=True),
         ],
+        "outlook": [
+            {"title": "Fits", "message": "not now; on no node even if empty", "helps": False},
+            {
+                "title": "New node",
+                "message": "another node like n1 would not help; a node like n1 with 4 GPUs would end the wait",
+                "helps": True,
+            },
+            {
+                "title": "Preemption",
+                "message": "not possible: 0/1 nodes are available: 1 No preemption victims found for incoming pod.",
+                "helps": False,
+            },
+        ],
         "preemption": {
             "possible": False,
             "message": "0/1 nodes are available: 1 No preemption victims found for incoming pod.",

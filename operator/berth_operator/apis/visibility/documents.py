@@ -18,6 +18,7 @@ from berth_operator.apis.visibility.kinds import EXPLANATION, EXPLANATIONS, GROU
 _AMOUNTS: Final = of_map(
     "Resource -> amount.", of_number("Memory is in bytes, cpu in thousandths, gpu-core in hundredths.")
 )
+_HELPS: Final = of_flag("Whether it names a way to end the wait.")
 _GANG_FIELDS: Final[dict[str, Schema]] = {
     "name": of_text("Name of the group."),
     "members": of_number("Members that wait or have a node."),
@@ -140,7 +141,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         ),
         fitsNow=of_flag("Whether it would be placed now."),
         fitsWhenEmpty=of_number(
-            "Nodes that would take it if in service and without other pods; absent if none matters yet."
+            "Nodes that would take it, a member alone, if in service and without pods; absent if none matters yet."
         ),
         newNodeHelps=of_flag("Whether another node like one of these, without a difference, would take it."),
         remedies=of_list(
@@ -152,6 +153,23 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 message=of_text("The change and the answer, with what was assumed."),
                 node=of_text("The node that changes, or that the new node is like; may be empty."),
                 newNode=of_flag("Whether a node is added."),
+            ),
+        ),
+        outlook=of_list(
+            "What is said of the wait, one answer for each question.",
+            of_object(
+                "An answer.",
+                title=of_text("The question: Fits, New node, In vain or Preemption."),
+                message=of_text("The answer."),
+                helps=_HELPS,
+            ),
+        ),
+        changes=of_object(
+            "What is said of single changes other than new nodes; absent if they are not tried.",
+            title=of_text("The title."),
+            answers=of_list(
+                "The changes, or that none was found that ends the wait.",
+                of_object("A change.", message=of_text("The change and the answer."), helps=_HELPS),
             ),
         ),
         inVain=of_flag("Whether no change of the cluster can end the wait: only another pod can be placed."),

@@ -1,12 +1,13 @@
 """Explains pods on request: one at a time, each at most once a second, and in a small share of the loop's time.
 
-An explanation costs about ten decisions and cannot be divided, so a pause that is a multiple of it follows.
+An explanation costs dozens of decisions on a copy of the Fleet, in slices of a few decisions, and a pause that is a
+multiple of it follows.
 """
 
 import time
 from collections.abc import Callable, Collection, Iterator
 from http import HTTPStatus
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, cast
 
 import orjson
 import structlog
@@ -188,15 +189,15 @@ class Explainer:
         pod = current
         nodes = int(cluster.fleet.present.sum())
         try:
-            why, found = await self._explain(pod)
+            wait, why, found = await self._explain(pod)
         except PluginFailedError as error:
             raise unavailable(f"the pod cannot be explained: {error}") from error
         finally:
             counters.VISIBILITY_EXPLANATIONS.inc()
         return explanation.explanation_object(
-            pod,
+            wait,
             queue.get(pod.uid),
-            why.explanation,
+            why,
             found,
             nodes=nodes,
             queued=len(queue),
@@ -204,15 +205,15 @@ class Explainer:
             gang=explanation.gang(sources.gang(cluster, pod), why.of_gang),
         )
 
-    async def _explain(self, pod: PendingPod) -> tuple[Why, list[Remedy]]:
+    async def _explain(self, pod: PendingPod) -> tuple[Wait, Why, list[Remedy]]:
         """Explain a pod, in slices of the loop's time: the what-ifs read a copy of the state."""
         cluster, slices = self._cluster, Slices()
         try:
             steps = [step async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler)))]
         finally:
             self._budget.spend(slices.spent)
-        [why] = [each for each in steps if isinstance(each, Why)]
-        return why, [each for each in steps if isinstance(each, Remedy)]
+        wait, why, *found = steps
+        return cast("Wait", wait), cast("Why", why), [each for each in found if isinstance(each, Remedy)]
 
     def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
         if scheduler in (managed := self._managed()):
@@ -264,11 +265,11 @@ def _wait(cluster: Cluster, pod: PendingPod) -> Wait:
     return Wait(pod=pod, gang=gang, problem=problem, parked=parked)
 
 
-def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Why | Remedy | None]:
-    """Yield None once the state is copied, then why a pod waits, then what ends its wait."""
+def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Wait | Why | Remedy | None]:
+    """Yield the pod once the state is copied, then why it waits, then what ends its wait."""
     waits = Waits(cluster.fleet.copy(), policy, cluster.budgets, tuple(cluster.placements.in_flight()))
     wait = _wait(cluster, pod)
-    yield None
+    yield wait
     why = waits.why(wait)
     yield why
     yield from waits.remedies(wait, why)

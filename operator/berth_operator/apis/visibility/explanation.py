@@ -8,11 +8,13 @@ from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
 from berth_operator.apis.visibility.sources import backoff_seconds
 from berth_operator.binding.recent_binds import MAX_BINDS
-from berth_operator.core.advice import remedies
+from berth_operator.core.advice import outlook, remedies
 from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
 from berth_operator.core.advice.gang_explanation import GangExplanation
 from berth_operator.core.advice.lacking import CardLack
+from berth_operator.core.advice.outlook import Answer, Outlook
 from berth_operator.core.advice.remedies import Remedy
+from berth_operator.core.advice.waits import Wait, Why
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.queue import event_labels
@@ -68,9 +70,9 @@ def bound_message(node: str, devices: str, unknown: Sequence[str]) -> str:
 
 
 def explanation_object(
-    pod: PendingPod,
+    wait: Wait,
     place: Place | None,
-    explanation: Explanation,
+    why: Why,
     found: Sequence[Remedy],
     *,
     nodes: int,
@@ -81,15 +83,16 @@ def explanation_object(
     """Return the explanation of a waiting pod.
 
     Args:
-        pod: the pod.
+        wait: the pod.
         place: its place in the queue; None if it is not there.
-        explanation: why it fits nowhere; of a gang, why its first member without a node does not.
+        why: why it fits nowhere; of a gang, why its first member without a node does not.
         found: what ends its wait.
         nodes: number of nodes that the decision considered.
         queued: number of pods in the queue.
         now: monotonic seconds.
         gang: its gang; None for single pods.
     """
+    pod, explanation = wait.pod, why.explanation
     state = ACTIVE if place is None else _OF_PLACES[place.state]
     body = bare_object(PodId(namespace=pod.namespace, name=pod.name, uid=pod.uid), state, _message(pod, explanation))
     body |= {
@@ -99,6 +102,7 @@ def explanation_object(
         "fitsNow": isinstance(explanation.result, Placement),
         "remedies": [_remedy(each) for each in found],
         "inVain": remedies.is_in_vain(found),
+        **_outlook(outlook.outlook(wait, why, found, nodes)),
     }
     if explanation.fits_when_empty is not None:
         body["fitsWhenEmpty"] = explanation.fits_when_empty
@@ -163,11 +167,19 @@ def _remedy(remedy: Remedy) -> Object:
     }
 
 
+def _outlook(of: Outlook) -> Object:
+    answers: Object = {"outlook": [{"title": each.title, **_answer(each)} for each in of.answers]}
+    if of.changes:
+        answers["changes"] = {"title": outlook.CHANGES, "answers": [_answer(each) for each in of.changes]}
+    return answers
+
+
+def _answer(answer: Answer) -> Object:
+    return {"message": answer.message, "helps": answer.helps}
+
+
 def _preemption(answer: PreemptionAnswer) -> Object:
-    if not answer.node:
-        return {"possible": False, "message": answer.message}
-    message = f"{answer.victims} pod(s) of lower priority on node {answer.node} would be evicted"
-    return {"possible": True, "message": message}
+    return {"possible": bool(answer.node), "message": outlook.preemption_message(answer)}
 
 
 def _message(pod: PendingPod, explanation: Explanation) -> str:

@@ -14,7 +14,8 @@ from typing import Protocol
 
 import numpy as np
 
-from berth_operator.core.advice.lacking import Lack
+from berth_api.allocation import Grant
+from berth_operator.core.advice.lacking import CardLack, Lack
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang, decide_gang
@@ -109,20 +110,38 @@ class FreeCards:
     lack: Lack
 
     def applied(self, fleet: Fleet) -> Iterator[None]:
-        """Reduce what is used of the cards for a moment."""
+        """Reduce what placed pods use of the cards for a moment; what is kept for nominated pods stays."""
         row, before = fleet.rows[self.node], []
+        given_up = [grant for card in self.lack.cards for grant in _given_up(fleet, self.node, card)]
+        fleet.move_grants(row, given_up, -1)
         for card in self.lack.cards:
-            columns = fleet.cards[card.type]
-            slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
-            used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
-            before.append((card.type, slot, used.copy(), users))
-            for name, amount in card.amounts:
-                used[columns.index[name]] -= amount
-            left = (used, users) if card.amounts else (np.zeros_like(used), 0)
-            fleet.set_card_use(card.type, row, slot, *left)
+            if card.is_share:
+                columns = fleet.cards[card.type]
+                slot = int(np.flatnonzero(columns.minor[row] == card.minor)[0])
+                used, users = columns.used[:, row, slot].copy(), int(columns.users[row, slot])
+                before.append((card.type, slot, used.copy(), users))
+                for name, amount in card.amounts:
+                    used[columns.index[name]] -= amount
+                fleet.set_card_use(card.type, row, slot, used, users)
         yield
         for device_type, slot, used, users in before:
             fleet.set_card_use(device_type, row, slot, used, users)
+        fleet.move_grants(row, given_up, 1)
+
+
+def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[Grant]:
+    """Return all grants of a card, or as many of its instances as are missing; none if a share is missing."""
+    if card.is_share:
+        return []
+    pods = fleet.on_node(node)
+    held = [grant for pod in pods for grant in pod.grants if (grant.type, grant.minor) == (card.type, card.minor)]
+    if not card.amounts:
+        return held
+    return [
+        grant
+        for name, amount in card.amounts
+        for grant in [each for each in held if dict(each.amounts).get(name)][:amount]
+    ]
 
 
 class WhatIfs:

@@ -12,7 +12,8 @@ import numpy.typing as npt
 from berth_api.allocation import FUNCTIONS, REPLICAS, mig
 from berth_operator.core.allocators.subdevices import Numbers, replicas_left
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
-from berth_operator.core.fleet.nodes.cards import SHARED, Cards, Column
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import SHARED, Cards, Column, Mask
 
 
 class Offer(NamedTuple):
@@ -33,7 +34,19 @@ def offers(cards: Cards, rows: Rows = ALL) -> Iterator[Offer]:
             counts = cards.present[rows] if mig.is_resource(name) else cards.healthy[rows]
             total[name], used[name] = np.where(counts, cards.total[index, rows], 0), cards.used[index, rows]
     free = free_amounts(total, used, cards.users[rows], withheld=cards.withheld[rows])
-    yield from (Offer(name, total[name], used[name], free[name]) for name in total)
+    located = (cards.unlocated[rows] == 0)[:, np.newaxis]
+    for name, amount in free.items():
+        yield Offer(name, total[name], used[name], np.where(located, amount, 0) if mig.is_resource(name) else amount)
+
+
+def serving(fleet: Fleet, cards: Cards) -> Mask:
+    """Return the rows on which cards of one type are allocated: the node is in service, and it is known who holds them.
+
+    A pod may tolerate that a node is cordoned or not ready. What is free there counts for no report nevertheless.
+    """
+    in_service = fleet.present & fleet.ready & ~fleet.cordoned & fleet.has_device & fleet.fresh
+    mask: Mask = in_service & (cards.unknown == 0)
+    return mask
 
 
 def free_amounts(

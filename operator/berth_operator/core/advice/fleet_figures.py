@@ -14,6 +14,7 @@ from berth_api.allocation import mig
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY_RATIO
 from berth_api.request import CARD
 from berth_api.resources import CPU
+from berth_operator.core.advice.card_amounts import serving
 from berth_operator.core.allocators import least_waste
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Cards, Mask
@@ -31,7 +32,7 @@ class Gpus:
     allocated: float
     free: float
     unavailable: float
-    """Neither allocated nor free: unhealthy, or the node is not ready, is cordoned, or its agent is silent."""
+    """Neither allocated nor free: unhealthy, or on a node on which no cards are allocated (`card_amounts.serving`)."""
 
     @property
     def total(self) -> float:
@@ -54,7 +55,7 @@ class FleetFigures:
 def fleet_figures(fleet: Fleet) -> FleetFigures:
     """Return the figures of a fleet; shares are 0 if no GPU is free."""
     cards = fleet.cards[GPU]
-    usable = fleet.present & fleet.ready & ~fleet.cordoned & fleet.has_device & fleet.fresh
+    usable = serving(fleet, cards)
     free = np.where(usable[:, np.newaxis], least_waste.left(cards) / CARD, 0.0)
     return FleetFigures(
         gpus=_by_model(fleet, cards, usable),

@@ -1,6 +1,6 @@
 """Report the free capacity of cards by node and model: unused cards, and free amounts of the others.
 
-Only cards that can be allocated count, on nodes that exist and whose agent is alive.
+Only cards that can be allocated count, on nodes that take pods (`card_amounts.serving`), as in `kubectl berth free`.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.advice.card_amounts import offers, serving
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Cards, Column, Mask
 
@@ -55,7 +55,7 @@ def unused(fleet: Fleet) -> set[str]:
 
 def _of_type(fleet: Fleet, device_type: str) -> Iterator[tuple[Place, Left]]:
     cards, models = fleet.cards[device_type], fleet.intern_table.models
-    available = cards.present & (fleet.present & fleet.fresh)[:, np.newaxis]
+    available = cards.present & serving(fleet, cards)[:, np.newaxis]
     offered = [(name, np.where(available, total, 0), free) for name, total, _, free in offers(cards)]
     usable: Mask = np.sum([total for _, total, _ in offered], axis=0) > 0
     for model in np.unique(cards.model[usable]).tolist():

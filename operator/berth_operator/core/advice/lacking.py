@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.allocation import REPLICAS, mig
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE
 from berth_operator.core.allocators import candidates, subdevices
@@ -36,6 +37,11 @@ class CardLack:
     minor: int
     amounts: tuple[tuple[str, int], ...] = ()
     """Resource -> what is missing, in MIG instances for a profile; empty if no other pod may use the card."""
+
+    @property
+    def is_share(self) -> bool:
+        """Return whether a share of the card is missing, not whole instances or the card."""
+        return any(not mig.is_resource(name) for name, _ in self.amounts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +85,13 @@ class _Cards:
     def __init__(self, what_if: Fleet, request: PodRequest, policy: Policy) -> None:
         self._fleet, self._request, self._policy = what_if, request, policy
         self._parts = {part.type: part for part in request.devices.parts}
-        self._instances = {part.amounts[0][0]: part.count for part in request.devices.parts if part.unit == INSTANCE}
-        """Resource name of a MIG profile -> instances that the pod requests."""
+        known = what_if.cards[GPU].index
+        self._instances = {
+            part.amounts[0][0]: part.count
+            for part in request.devices.parts
+            if part.unit == INSTANCE and part.amounts[0][0] in known
+        }
+        """Resource name of a MIG profile that some card has -> instances that the pod requests."""
         self._used = {card: self._use(card) for card in self._in_use()}
         """Card -> what pods use of it, and by how many."""
 
@@ -160,7 +171,8 @@ class _Cards:
             return CardLack(
                 type=device_type, minor=minor, amounts=tuple((name, amount) for name, amount in taken.items() if amount)
             )
-        if part.whole or part.exclusive or part.unit != AMOUNTS:
+        in_slices = REPLICAS in columns.index and self._used[card][0][columns.index[REPLICAS]] > 0
+        if part.whole or part.exclusive or part.unit != AMOUNTS or in_slices:
             return CardLack(type=device_type, minor=minor)
         left = columns.total[:, 0, slot] - self._used[card][0]
         needs = {

@@ -1,14 +1,15 @@
 """What ends the wait of a pod: one place that every answer about a waiting pod is taken from.
 
-    of_pod(what_ifs, pod)  ->  (Remedy, ...)
+    of_pod(what_ifs, pod)  ->  Remedy, None, ...
 
 Each remedy is one change of the cluster, found by the filters of the decision and answered by a what-if of the whole
 decision (`assumptions`). It says whether the change ends the wait if nothing else changes, and names what was assumed:
-that a node like node-3 does not help says nothing about a node with another label.
+that a node like node-3 does not help says nothing about a node with another label. None is yielded where a caller may
+do other work: each what-if takes as long as a few decisions.
 """
 
 import enum
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -105,8 +106,10 @@ def is_in_vain(remedies: Sequence[Remedy]) -> bool:
     return any(each.is_of_pod for each in remedies)
 
 
-def of_pod(what_ifs: WhatIfs, pod: PendingPod, policy: Policy, placed: Sequence[Charge] = ()) -> tuple[Remedy, ...]:
-    """Return what ends the wait of a pod that fits nowhere, or of its gang.
+def of_pod(
+    what_ifs: WhatIfs, pod: PendingPod, policy: Policy, placed: Sequence[Charge] = ()
+) -> Iterator[Remedy | None]:
+    """Yield what ends the wait of a pod that fits nowhere, or of its gang.
 
     `pod` is the pod without a node, `placed` what the other members of its gang would be charged.
 
@@ -114,13 +117,16 @@ def of_pod(what_ifs: WhatIfs, pod: PendingPod, policy: Policy, placed: Sequence[
         PluginFailedError: a plug-in failed.
     """
     if pod.error:
-        return (_again(f"its request is invalid: {pod.error}"),)
+        yield _again(f"its request is invalid: {pod.error}")
+        return
     refusing = cycle.refusing(what_ifs.fleet, pod.request, policy.filters_of(pod.request))
     if refusing is not None:
         [(reason, _)] = refusing.reasons(what_ifs.fleet, pod.request, what_ifs.fleet.present)
-        return (_again(reason),)
+        yield _again(reason)
+        return
     search = _Search(what_ifs, pod, policy, placed)
-    return tuple(search.claims()) or tuple(search.all())
+    yield None
+    yield from tuple(search.claims()) or search.all()
 
 
 def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, ...]:
@@ -176,15 +182,19 @@ class _Search:
             for charge in placed:
                 self._fleet.release(charge.uid)
 
-    def all(self) -> Iterator[Remedy]:
+    def all(self) -> Iterator[Remedy | None]:
         """Yield what is found, in the order in which it is shown."""
-        yield from self._new_nodes()
-        yield from self._labels()
-        yield from self._volumes()
-        yield from self._administrator()
-        yield from self._capacity()
-        yield from self._ends_of_pods()
-        yield from self._nominees()
+        for search in (
+            self._new_nodes,
+            self._labels,
+            self._volumes,
+            self._administrator,
+            self._capacity,
+            self._ends_of_pods,
+            self._nominees,
+        ):
+            yield from search()
+            yield None
 
     def claims(self) -> Iterator[Remedy]:
         """Yield the claims without which no node takes the pod, if there are any."""
@@ -238,7 +248,7 @@ class _Search:
 
     # --- nodes that are added ---------------------------------------------------------------------------------------
 
-    def _new_nodes(self) -> Iterator[Remedy]:
+    def _new_nodes(self) -> Iterator[Remedy | None]:
         """Yield whether another node like the one that suits best would help, and else what it would have to have."""
         model = new_nodes.best_model(self._fleet, self._request, self._order)
         if model:
@@ -256,10 +266,11 @@ class _Search:
                 what = f"a node like {model} {variant.what}" if model else f"a node {variant.what}"
                 yield Remedy(kind=kind, ends=True, what=what, node=model, is_new=True, assumes=variant.node)
                 return
+            yield None
 
     # --- nodes that change ------------------------------------------------------------------------------------------
 
-    def _labels(self) -> Iterator[Remedy]:
+    def _labels(self) -> Iterator[Remedy | None]:
         only = self._only({node_selector.NAME, node_affinity.NAME})
         missing = new_nodes.missing_labels(self._fleet, self._request)
         for name in self._names(only & (missing == missing[only].min(initial=len(self._request.node_selector)))):
@@ -270,6 +281,7 @@ class _Search:
                     what = f"{new_nodes.labels_text(info.labels, labels)} on {name}"
                     yield Remedy(kind=RemedyKind.LABEL, ends=True, what=what, node=name, assumes=change)
                     return
+                yield None
 
     def _administrator(self) -> Iterator[Remedy]:
         """Yield the nodes that one repair puts into service for the pod."""
@@ -319,10 +331,11 @@ class _Search:
 
     # --- pods that end ----------------------------------------------------------------------------------------------
 
-    def _ends_of_pods(self) -> Iterator[Remedy]:
+    def _ends_of_pods(self) -> Iterator[Remedy | None]:
         """Yield the smallest sets of pods that are found whose end suffices, on the nodes that suit best."""
         for pods, where in self._crowds():
-            if len(pods) <= MAX_PODS and (gone := self._necessary(pods)):
+            yield None
+            if gone := (yield from self._necessary(pods)):
                 who = holders(gone, self._pod.namespace)
                 assumes = Gone(uids=tuple(each.uid for each in gone))
                 what = f"the end of {who}{where}"
@@ -340,18 +353,21 @@ class _Search:
         for name in names[:MAX_CROWDS]:
             yield list(self._fleet.on_node(name)), f" on {name}"
 
-    def _necessary(self, pods: Sequence[Charge]) -> list[Charge]:
+    def _necessary(self, pods: Sequence[Charge]) -> Generator[None, None, list[Charge]]:
         """Return pods of these whose end suffices, each of them necessary; none if the end of all does not."""
-        if not pods or not self._what_ifs.ends(Gone(uids=tuple(each.uid for each in pods)), evicting=False):
+        if not 0 < len(pods) <= MAX_PODS:
+            return []
+        if not self._what_ifs.ends(Gone(uids=tuple(each.uid for each in pods)), evicting=False):
             return []
         gone = sorted(pods, key=lambda each: (len(each.grants), each.pod))
         for pod in tuple(gone):
+            yield
             rest = [each for each in gone if each is not pod]
             if rest and self._what_ifs.ends(Gone(uids=tuple(each.uid for each in rest)), evicting=False):
                 gone = rest
         return gone
 
-    def _nominees(self) -> Iterator[Remedy]:
+    def _nominees(self) -> Iterator[Remedy | None]:
         """Yield what is kept for other pods that keeps this one from a node."""
         for nominee in list(self._fleet.nominees.values())[:MAX_NOMINEES]:
             if nominee.uid == self._pod.uid:
@@ -362,6 +378,7 @@ class _Search:
                 what = f"giving up what is kept on {nominee.node} for {who}"
                 yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=nominee.node, assumes=change)
                 return
+            yield None
 
     # --- volumes ----------------------------------------------------------------------------------------------------
 

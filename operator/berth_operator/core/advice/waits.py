@@ -41,6 +41,11 @@ class Wait:
         """Return whether its gang waits for further members."""
         return self.gang is not None and self.gang.size < self.gang.needed
 
+    @property
+    def is_tried(self) -> bool:
+        """Return whether changes that may end its wait are tried."""
+        return self.gang is None or self.gang.size <= MAX_MEMBERS
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Why:
@@ -83,8 +88,8 @@ class Waits:
             explanation = replace(explanation, result=of_gang.result)
         return Why(explanation=explanation, of_gang=of_gang)
 
-    def remedies(self, wait: Wait, why: Why) -> Iterator[Remedy]:
-        """Yield what ends the wait, each after a few decisions.
+    def remedies(self, wait: Wait, why: Why) -> Iterator[Remedy | None]:
+        """Yield what ends the wait, each after a few decisions, and None where the caller may do other work.
 
         Gangs with more than MAX_MEMBERS waiting members get no what-ifs.
 
@@ -96,11 +101,11 @@ class Waits:
             yield from remedies.of_group(wait.problem)
         elif answer is not None and answer.node:
             yield from remedies.of_preemption(answer.node, answer.victims)
-        elif not isinstance(why.explanation.result, Placement) and (gang is None or gang.size <= MAX_MEMBERS):
+        elif not isinstance(why.explanation.result, Placement) and wait.is_tried:
             what_ifs = WhatIfs(self._fleet, gang or pod, self._policy, self._budgets, self._in_flight, asked=pod.uid)
             yield from self._what_ifs(wait, why, what_ifs)
 
-    def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy]:
+    def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy | None]:
         if wait.gang is not None and wait.lacks_members:
             yield from remedies.of_members(what_ifs, wait.gang, wait.pod)
         elif why.of_gang is None or why.of_gang.first is None:

@@ -24,6 +24,7 @@ from berth_operator.core.fleet.arrays import columns
 from berth_operator.core.fleet.arrays.column_cache import ALL, ColumnCache, Rows, pick
 from berth_operator.core.fleet.arrays.columns import sealed
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.fleet.arrays.intern_table import InternTable
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.arrays.prepared import Prepared
@@ -98,7 +99,7 @@ class Fleet(NodeColumns):
         self.prepared = Prepared()
         self.workload = Workload()
         """What pods typically request; charges do not change it."""
-        self._on_node: dict[str, dict[str, Charge]] = {}
+        self._on_node: CopyOnWrite[str, dict[str, Charge]] = CopyOnWrite()
         # UID of a charged pod -> (type, minor) of its grants without an id -> id of the card that this was.
         self._frozen: dict[str, Mapping[tuple[str, int], str]] = {}
         self._free_rows = list(range(rows - 1, -1, -1))
@@ -202,16 +203,16 @@ class Fleet(NodeColumns):
         charges = tuple(self.on_node(name))
         nominees = tuple(pod for pod in self.nominees.values() if pod.node == name)
         for pod in (*charges, *nominees):
-            self._apply_grants(pod, row, -1)
+            self._apply_grants(pod.grants, row, -1)
         self._set_device_columns(row, inventory)
         for device_type, cards in self.cards.items():
             cards.put(row, [card for card in inventory.cards if card.type == device_type], self.intern_table)
         for pod in map(self.resolve_charge, charges):
-            self._apply_grants(pod, row, 1)
-            self.charges[pod.uid] = self._on_node[name][pod.uid] = pod
+            self._apply_grants(pod.grants, row, 1)
+            self.charges[pod.uid] = self._pods_of(name)[pod.uid] = pod
             self.placed_pods.moved(pod.uid)
         for pod in map(self.resolve_charge, nominees):
-            self._apply_grants(pod, row, 1)
+            self._apply_grants(pod.grants, row, 1)
             self.nominees[pod.uid] = pod
 
     def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
@@ -242,7 +243,7 @@ class Fleet(NodeColumns):
         self.charges[charge.uid] = charge
         self.priorities[charge.priority] += 1
         self.placed_pods.moved(charge.uid)
-        self._on_node.setdefault(charge.node, {})[charge.uid] = charge
+        self._pods_of(charge.node)[charge.uid] = charge
 
     def release(self, uid: str) -> Charge | None:
         """Remove and return a pod's charge; None if there was none."""
@@ -282,7 +283,7 @@ class Fleet(NodeColumns):
             self.priorities[charge.priority] -= 1
             if not self.priorities[charge.priority]:
                 del self.priorities[charge.priority]
-            del self._on_node[charge.node][uid]
+            del self._pods_of(charge.node)[uid]
             self._drop_if_empty(charge.node)
         return charge
 
@@ -290,8 +291,11 @@ class Fleet(NodeColumns):
         """Set what is shown of a placed pod and is not compared: its start, end and owner; what it uses stays."""
         uid = shown.uid
         charge = replace(self.charges[uid], started=shown.started, ends=shown.ends, owner=shown.owner)
-        self.charges[uid] = self._on_node[charge.node][uid] = charge
+        self.charges[uid] = self._pods_of(charge.node)[uid] = charge
         self.placed_pods.moved(uid)
+
+    def _pods_of(self, node: str) -> dict[str, Charge]:
+        return self._on_node.own(node, dict)
 
     def on_node(self, name: str) -> Iterable[Charge]:
         """Return the charges of a node's pods."""
@@ -374,11 +378,11 @@ class Fleet(NodeColumns):
     def copy(self) -> Self:
         """Return an independent copy for what-ifs, which can be charged and released."""
         plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, dict | list | set)}
-        every, rows = np.arange(len(self.names)), self.rows.copy()
+        rows = self.rows.copy()
         deep = {
             "rows": rows,
             "placed_pods": self.placed_pods.copy(),
-            "cards": {device_type: cards.excerpt(every) for device_type, cards in self.cards.items()},
+            "cards": {device_type: cards.copy() for device_type, cards in self.cards.items()},
             "intern_table": self.intern_table.copy(),
             "labels": self.labels.copy(),
             "affinity_index": self.affinity_index.copy(),
@@ -386,7 +390,6 @@ class Fleet(NodeColumns):
             "_model_masks": SizedCache[ModelConstraint, Mask](MAX_MODEL_MASKS),
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
-            "_on_node": {node: charges.copy() for node, charges in self._on_node.items()},
             "_taints": self._taints.copy(),
             "_features": self._features.copy(),
         }
@@ -449,6 +452,11 @@ class Fleet(NodeColumns):
             features=tuple(feature for feature, mask in self._features.masks.items() if mask[row]),
         )
 
+    def move_grants(self, row: int, grants: Iterable[Grant], sign: int) -> None:
+        """Charge (sign 1) or release (sign -1) grants of placed pods in a what-if, without the rest of the pods."""
+        self.column_cache.move(row)
+        self._apply_grants(grants, row, sign)
+
     def set_card_use(self, device_type: str, row: int, slot: int, used: Column, users: int) -> None:
         """Set what pods use of a card in a what-if: shape (resources,), and by how many pods."""
         self.column_cache.forget()
@@ -472,7 +480,7 @@ class Fleet(NodeColumns):
         for name, amount in charge.resources:
             if (index := self.resources.get(name)) is not None:
                 self._own.requested[index, row] += sign * amount
-        self._apply_grants(charge, row, sign)
+        self._apply_grants(charge.grants, row, sign)
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
@@ -483,8 +491,8 @@ class Fleet(NodeColumns):
         if charge.identity is not NO_IDENTITY:
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
 
-    def _apply_grants(self, charge: Charge, row: int, sign: int) -> None:
-        for grant in charge.grants:
+    def _apply_grants(self, grants: Iterable[Grant], row: int, sign: int) -> None:
+        for grant in grants:
             self.cards[grant.type].charge(row, grant, sign)
             if grant.functions:
                 self.cards[grant.type].find_spare(row, self.intern_table)
@@ -568,7 +576,7 @@ class Fleet(NodeColumns):
             return
         if any(each.node == name for each in self.nominees.values()):
             return
-        self._on_node.pop(name, None)
+        self._on_node.drop(name)
         del self.rows[name]
         self.volumes.leave(row, name)
         self.names[row] = ""

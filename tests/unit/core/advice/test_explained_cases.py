@@ -486,7 +486,7 @@ def test_a_constructed_case_is_explained(case: Case) -> None:
 
 def another_node_helps(made: Fleet, pod: PendingPod) -> bool:
     """Return whether another node like one that is there takes the pod."""
-    found = remedies.of_pod(WhatIfs(made.copy(), pod, POLICY, Budgets()), pod, POLICY)
+    found = [*filter(None, remedies.of_pod(WhatIfs(made.copy(), pod, POLICY, Budgets()), pod, POLICY))]
     return any(each.is_another and each.ends for each in found)
 
 

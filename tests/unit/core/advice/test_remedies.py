@@ -6,27 +6,35 @@ from typing import Any
 
 import pytest
 
+from berth_api.allocation import REPLICAS, Grant, mig
 from berth_api.request.model import ModelConstraint
 from berth_operator.core.advice import remedies
-from berth_operator.core.advice.assumptions import WhatIfs
+from berth_operator.core.advice.assumptions import Assumption, Unit, WhatIfs
 from berth_operator.core.advice.remedies import is_in_vain
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import ROWS, Fleet
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
 from tests import volumes
 from tests.builders import (
+    GI,
     NVIDIA,
     add,
     asks,
     cards,
     charge,
+    divided,
+    fleet,
     grant,
+    instance,
     inventory,
     label,
     listens,
     node_info,
+    replica,
+    sliced,
     waiting,
 )
 
@@ -43,7 +51,8 @@ def sentences(made: Fleet, pod: PendingPod) -> list[str]:
     """Return what is said; the copy that it is tried on is restored."""
     copied = made.copy()
     before = {name: copied.node_info(name) for name in copied.rows}, copied.charges, copied.nominees
-    said = [each.sentence for each in remedies.of_pod(WhatIfs(copied, pod, POLICY, Budgets()), pod, POLICY)]
+    found = remedies.of_pod(WhatIfs(copied, pod, POLICY, Budgets()), pod, POLICY)
+    said = [each.sentence for each in found if each is not None]
     assert ({name: copied.node_info(name) for name in copied.rows}, copied.charges, copied.nominees) == before
     return said
 
@@ -54,6 +63,15 @@ def one_node(*placed: Charge, fresh: bool = True, **fields: Any) -> Fleet:
     add(made, node_info("a", **fields), inventory(*cards(2)), fresh=fresh)
     for each in placed:
         made.charge(each)
+    return made
+
+
+def parts(*cards: CardInfo, **held: Grant) -> Fleet:
+    """Return a fleet of one node with these cards, of which each pod holds a part."""
+    made = Fleet()
+    add(made, node_info("a"), inventory(*cards))
+    for name, part in held.items():
+        made.charge(charge(name, part, node="a"))
     return made
 
 
@@ -114,6 +132,15 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             id="a silent agent",
         ),
         pytest.param(
+            one_node(holder("x", 0, 1), fresh=False), waiting(request=ONE), [ANOTHER],
+            id="a silent agent of a node whose cards are in use",
+        ),
+        pytest.param(
+            one_node(fresh=False), waiting(request={NVIDIA: 9}),
+            [NO_OTHER, "a node like a with 9 GPUs would end the wait"],
+            id="a silent agent of a node with too few cards",
+        ),
+        pytest.param(
             one_node(holder("x", 0, 1)), waiting(request=ONE),
             [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
             id="cards in use",
@@ -131,6 +158,31 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             one_node(holder("x", resources=(("cpu", 63_500),))), waiting(request={"cpu": 1000}),
             [ANOTHER, "500m cpu more on a would end the wait", "the end of pod x on a would end the wait"],
             id="cpu in use",
+        ),
+        pytest.param(
+            parts(sliced(0, 4, memory=80 * GI), x=replica(0, 0), y=replica(0, 1), z=replica(0, 2), w=replica(0, 3)),
+            waiting(request={REPLICAS: 1}),
+            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod z on a would end the wait"],
+            id="slices in use",
+        ),
+        pytest.param(
+            parts(sliced(0, 4), x=replica(0, 1)), waiting(request={"kubernetes.io/gpu": 90}),
+            [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
+            id="a share of a card in slices",
+        ),
+        pytest.param(
+            parts(divided(0, "1g.10gb", "1g.10gb"), x=instance(0, 0), y=instance(0, 1)),
+            waiting(request={mig.resource("1g.10gb"): 1}),
+            [
+                ANOTHER,
+                "gpu 0 with 1 nvidia.com/mig-1g.10gb more free on a would end the wait",
+                "the end of pod y on a would end the wait",
+            ],
+            id="MIG instances in use",
+        ),
+        pytest.param(
+            one_node(holder("x", 0)), waiting(request={mig.resource("1g.10gb"): 1}), [NO_OTHER],
+            id="instances that no card has, next to a card in use",
         ),
         pytest.param(
             one_node(), waiting(request={"cpu": 65_000}),
@@ -177,9 +229,40 @@ def test_what_ends_a_wait(made: Fleet, pod: PendingPod, said: Sequence[str]) -> 
     ],
 )
 def test_waiting_is_in_vain_if_only_another_pod_can_be_placed(pod: PendingPod, why: str) -> None:
-    found = remedies.of_pod(WhatIfs(one_node(), pod, POLICY, Budgets()), pod, POLICY)
+    found = [*filter(None, remedies.of_pod(WhatIfs(one_node(), pod, POLICY, Budgets()), pod, POLICY))]
     assert [each.sentence for each in found] == [f"only a corrected pod, created again, can be placed ({why})"]
     assert is_in_vain(found)
+
+
+def test_a_card_becomes_free_of_which_a_slice_is_kept_for_a_pod_of_lower_priority() -> None:
+    made = parts(sliced(0, 4, memory=80 * GI), x=replica(0, 0))
+    made.nominate(charge("low", replica(0, 1), node="a"))
+    said = sentences(made, waiting(request={"kubernetes.io/gpu": 90}, priority=5))
+    assert said == [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"]
+
+
+class CountingWhatIfs(WhatIfs):
+    """Counts what-ifs."""
+
+    count = 0
+
+    def ends(self, *assumptions: Assumption, unit: Unit | None = None, evicting: bool = True) -> bool:
+        self.count += 1
+        return super().ends(*assumptions, unit=unit, evicting=evicting)
+
+
+@pytest.mark.parametrize("request_", [ONE, {NVIDIA: 8}, {NVIDIA: 9}, asks(ONE, selector={"pool": "b"})])
+def test_other_work_can_be_done_after_few_what_ifs(request_: Any) -> None:
+    made = fleet({name: cards(8) for name in "abcdef"})
+    for name in "abcdef":
+        for minor in range(8):
+            made.charge(charge(f"{name}-{minor}", grant(minor, core=100, ratio=100), node=name))
+    pod = waiting(request=request_)
+    what_ifs, counts = CountingWhatIfs(made.copy(), pod, POLICY, Budgets()), []
+    for _ in remedies.of_pod(what_ifs, pod, POLICY):
+        counts.append(what_ifs.count)
+        what_ifs.count = 0
+    assert max(counts) <= 2
 
 
 def test_what_is_kept_for_another_pod() -> None:

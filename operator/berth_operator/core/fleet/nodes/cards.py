@@ -225,17 +225,24 @@ class Cards(CardColumns):
 
     def excerpt(self, rows: Indices) -> Self:
         """Return an independent copy of these rows, in this order; rows may be repeated."""
-        own = excerpt(self._own, rows)
-        # A what-if assumes that the agents have already reacted, so nothing is withheld.
-        own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
-        copied = with_own(
-            self,
+        return self._copied(
+            excerpt(self._own, rows),
             ids=list(map(self.ids.__getitem__, rows.tolist())),
             places=list(map(self.places.__getitem__, rows.tolist())),
             instances=_of_rows(self.instances, rows),
             taken=_of_rows(self.taken, rows),
-            _own=own,
         )
+
+    def copy(self) -> Self:
+        """Return an independent copy for what-ifs."""
+        # No value of these is modified.
+        plain = {name: getattr(self, name).copy() for name in ("ids", "places", "instances", "taken")}
+        return self._copied(columns.each_by(self._own, np.copy), **plain)
+
+    def _copied(self, own: CardColumns, **parts: object) -> Self:
+        # A what-if assumes that the agents have already reacted, so nothing is withheld.
+        own.withheld, own.announced = np.zeros_like(own.present), own.healthy.copy()
+        copied = with_own(self, _own=own, **parts)
         columns.show(own, copied)
         return copied
 

@@ -38,17 +38,19 @@ Weighted = tuple[Term, int]
 class PodGroupByLabels:
     """The placed pods with one namespace and one set of labels."""
 
-    namespace: str
+    identity: Identity
     labels: Mapping[str, str]
     terminating: bool
+    owner: object
+    """The mark of the index that may change the group; others that are copies of it share the group."""
     rows: Counter[int] = field(default_factory=Counter)
     """Row -> number of pods on it."""
     lines: list[int] = field(default_factory=list)
     """The lines of the selections that include the group."""
 
-    def copy(self) -> "PodGroupByLabels":
-        """Return an independent copy."""
-        return replace(self, rows=self.rows.copy(), lines=self.lines.copy())
+    def copy(self, owner: object) -> "PodGroupByLabels":
+        """Return an independent copy that another index may change."""
+        return replace(self, rows=self.rows.copy(), lines=self.lines.copy(), owner=owner)
 
 
 class ExistingTerms(Generic[K]):
@@ -124,6 +126,8 @@ class AffinityIndex:
     def __init__(self, rows: int) -> None:
         self._groups: dict[str, dict[tuple[Identity, bool], PodGroupByLabels]] = {}
         """Namespace -> (identity, whether terminating) -> group."""
+        self._mark = object()
+        """Replaced with each copy, since the copies share all groups until one of them changes a group."""
         self._selections: Tally[PodSelection] = Tally(rows)
         self._namespaces: dict[str, Mapping[str, str]] = {}
         self.anti_affinity_terms: ExistingTerms[Term] = ExistingTerms(rows, lambda term: term)
@@ -201,12 +205,11 @@ class AffinityIndex:
 
     def copy(self) -> Self:
         """Return an independent copy."""
-        copied = {
-            namespace: {key: group.copy() for key, group in there.items()} for namespace, there in self._groups.items()
-        }
+        self._mark = object()
         return with_own(
             self,
-            _groups=copied,
+            _groups={namespace: groups.copy() for namespace, groups in self._groups.items()},
+            _mark=object(),
             _selections=self._selections.copy(),
             _namespaces=self._namespaces.copy(),
             anti_affinity_terms=self.anti_affinity_terms.copy(),
@@ -222,14 +225,20 @@ class AffinityIndex:
     def _group_of(self, identity: Identity, *, terminating: bool) -> PodGroupByLabels:
         groups = self._groups.setdefault(identity.namespace, {})
         group = groups.get((identity, terminating))
-        if group is None:
-            group = PodGroupByLabels(
-                namespace=identity.namespace, labels=dict(identity.labels), terminating=terminating
-            )
-            group.lines = [
-                line for selection, line in self._selections.lines.items() if self._is_part(group, selection)
-            ]
-            groups[identity, terminating] = group
+        if group is not None:
+            return self._owned(group)
+        group = PodGroupByLabels(
+            identity=identity, labels=dict(identity.labels), terminating=terminating, owner=self._mark
+        )
+        group.lines = [line for selection, line in self._selections.lines.items() if self._is_part(group, selection)]
+        groups[identity, terminating] = group
+        return group
+
+    def _owned(self, group: PodGroupByLabels) -> PodGroupByLabels:
+        """Return a group to be changed."""
+        if group.owner is not self._mark:
+            key = group.identity, group.terminating
+            group = self._groups[group.identity.namespace][key] = group.copy(self._mark)
         return group
 
     def _drop_group(self, identity: Identity, *, terminating: bool) -> None:
@@ -241,7 +250,7 @@ class AffinityIndex:
     def _is_part(self, group: PodGroupByLabels, selection: PodSelection) -> bool:
         if selection.exclude_terminating and group.terminating:
             return False
-        return selection.includes(group.namespace, group.labels, self.labels_of)
+        return selection.includes(group.identity.namespace, group.labels, self.labels_of)
 
     def _add_line(self, selection: PodSelection) -> int:
         if len(self._selections) >= MAX_SELECTIONS:
@@ -249,7 +258,7 @@ class AffinityIndex:
         line = self._selections.add(selection)
         for group in self._within(selection):
             if self._is_part(group, selection):
-                group.lines.append(line)
+                self._owned(group).lines.append(line)
                 self._selections.counts[line, list(group.rows)] += list(group.rows.values())
         return line
 
@@ -263,7 +272,7 @@ class AffinityIndex:
         line = self._selections.drop(selection)
         for group in self._within(selection):
             if line in group.lines:
-                group.lines.remove(line)
+                self._owned(group).lines.remove(line)
 
 
 def _by_key(terms: Sequence[K], key_of: Callable[[K], str]) -> Iterable[tuple[str, list[K]]]:

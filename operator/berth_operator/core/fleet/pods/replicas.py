@@ -8,6 +8,7 @@ from collections import Counter
 from typing import Final, Self
 
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.fleet.arrays.tally import Counts, Tally
 
 MAX_CONTROLLERS: Final = 1024
@@ -18,18 +19,18 @@ class Replicas:
     """The placed replicas of all controllers, by the controller's UID."""
 
     def __init__(self, rows: int) -> None:
-        self._rows: dict[str, Counter[int]] = {}
+        self._rows: CopyOnWrite[str, Counter[int]] = CopyOnWrite()
         """Controller -> row -> number of its replicas there."""
         self._tally: Tally[str] = Tally(rows)
 
     def place(self, row: int, controller: str, sign: int) -> None:
         """Add (sign 1) or remove (sign -1) a replica on a row."""
-        rows = self._rows.setdefault(controller, Counter())
+        rows = self._rows.own(controller, Counter)
         rows[row] += sign
         if not rows[row]:
             del rows[row]
             if not rows:
-                del self._rows[controller]
+                self._rows.drop(controller)
         if (line := self._tally.lines.get(controller)) is not None:
             self._tally.counts[line, row] += sign
 
@@ -42,8 +43,7 @@ class Replicas:
 
     def copy(self) -> Self:
         """Return an independent copy."""
-        rows = {controller: rows.copy() for controller, rows in self._rows.items()}
-        return with_own(self, _rows=rows, _tally=self._tally.copy())
+        return with_own(self, _rows=self._rows.copy(), _tally=self._tally.copy())
 
     def grow(self, rows: int) -> None:
         """Enlarge to this number of rows."""

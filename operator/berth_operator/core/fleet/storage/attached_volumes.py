@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from berth_operator.core.fleet.arrays.columns import all_read_only, read_only
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.values.mounts import Attachable
 
 Counts = npt.NDArray[np.int64]
@@ -42,16 +43,16 @@ class Attached:
         self._counts: dict[str, Counts] = {}
         """Driver -> volumes on each row."""
         self._shown: dict[str, Counts] = {}
-        self._holders: dict[Attachable, Holders] = {}
+        self._holders: CopyOnWrite[Attachable, Holders] = CopyOnWrite()
 
     def use(self, row: int, volume: Attachable, number: int) -> None:
         """Add `number` pods of a row that use a volume; a negative number removes pods."""
-        holders = self._holders.setdefault(volume, Holders())
+        holders = self._holders.own(volume, Holders)
         self._change(row, volume, holders, holders.pods, number)
 
     def attach(self, row: int, volume: Attachable, number: int) -> None:
         """Add `number` attachments of a volume to a row; a negative number removes attachments."""
-        holders = self._holders.setdefault(volume, Holders())
+        holders = self._holders.own(volume, Holders)
         self._change(row, volume, holders, holders.attachments, number)
 
     def counts(self, driver: str) -> Counts:
@@ -71,7 +72,7 @@ class Attached:
             self,
             _counts=counts,
             _shown=all_read_only(counts),
-            _holders={volume: holders.copy() for volume, holders in self._holders.items()},
+            _holders=self._holders.copy(),
         )
 
     def grow(self, rows: int) -> None:
@@ -87,7 +88,7 @@ class Attached:
             if not counts[row]:
                 del counts[row]
         if not holders.pods and not holders.attachments:
-            del self._holders[volume]
+            self._holders.drop(volume)
         if change:
             self._of_driver(volume.driver)[row] += change
 

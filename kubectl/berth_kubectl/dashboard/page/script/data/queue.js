@@ -32,7 +32,7 @@ const COUNTED = /(?:^|, )(\d+) (?=[A-Z]|node\(s\)|[a-z])/g;
  * Return the reasons of a message of the form `0/5 nodes are available: 3 Insufficient cpu, 2 node(s) ….`,
  * each with its number of nodes. Any other message is one reason of no nodes.
  */
-export function reasonsOf(message) {
+function reasonsOf(message) {
   const match = AVAILABLE.exec(message);
   if (!match) return message ? [{ reason: message, count: 0 }] : [];
   const sentence = message.slice(match.index + match[0].length).split(/\.(?: |$)/)[0];

@@ -1,13 +1,12 @@
 // The Pod view: the explanation of one pod as a picture.
 
-import { reasonsOf } from "../../data/queue.js";
 import { explanation } from "../../data/sources.js";
 import { Glyph } from "../../drawing/glyphs.js";
 import { html } from "../../html.js";
 import { useCollections } from "../../parts/hooks.js";
 import { Link, NodeLink } from "../../parts/links.js";
 import { Loading, Refusal } from "../../parts/notices.js";
-import { count, counted } from "../../text/amounts.js";
+import { count } from "../../text/amounts.js";
 import { GangProgress } from "../queue.js";
 import { Facts } from "./facts.js";
 import { Groups } from "./groups.js";
@@ -39,7 +38,7 @@ export function PodView({ namespace, name }) {
 }
 
 function Explanation({ value, namespace, name }) {
-  const { queue, gang, reservation, bind, groups = [], nearest = [] } = value;
+  const { queue, gang, reservation, bind, changes, outlook = [], groups = [], nearest = [] } = value;
   const [glyph, text] = STATES[value.state] ?? ["info", ""];
   return html`
     <section class="panel pod-head" aria-label="State">
@@ -48,7 +47,12 @@ function Explanation({ value, namespace, name }) {
       <p class="message" data-message>${value.message}</p>
       ${queue && html`<${Place} queue=${queue} />`}
     </section>
-    ${(value.remedies ?? value.fitsWhenEmpty) !== undefined && value.state !== "Bound" && html`<${Outlook} value=${value} />`}
+    ${outlook.length > 0 && html`<${Answers} answers=${outlook} label="Outlook" />`}
+    ${changes &&
+    html`<section aria-labelledby="changes-title">
+      <h2 id="changes-title" class="outlook-title">${changes.title}</h2>
+      <${Answers} answers=${changes.answers} label=${changes.title} />
+    </section>`}
     <div class="columns">
       ${gang &&
       html`<section class="panel" aria-labelledby="gang-title">
@@ -83,47 +87,14 @@ function Place({ queue }) {
   </div>`;
 }
 
-/** Whether it fits, and what would end the wait, in the operator's words. */
-function Outlook({ value }) {
-  const { fitsNow, fitsWhenEmpty, nodes = 0, remedies = [], inVain, preemption } = value;
-  return html`<ul class="outlook" aria-label="What would help">
-    ${fitsWhenEmpty !== undefined &&
-    html`<${Answer}
-      is=${fitsNow || fitsWhenEmpty > 0}
-      title=${fitsNow ? "Fits now" : "Does not fit now"}
-      text=${`${count(fitsWhenEmpty)} of ${counted(nodes, "node")} would take it if they were empty.`}
-    />`}
-    ${inVain && html`<${Answer} is=${false} title="Waiting is in vain" text="No change of the cluster ends this wait." />`}
-    ${remedies.map(
-      ({ kind, answer, message }) => html`<${Answer} is=${answer === "Ends"} title=${TITLES.get(kind) ?? kind} text=${`${message}.`} />`,
+/** What is said of the wait, in the operator's words. */
+function Answers({ answers, label }) {
+  return html`<ul class="outlook" aria-label=${label}>
+    ${answers.map(
+      ({ title, message, helps }) => html`<li class=${helps ? "yes" : "no"}>
+        <${Glyph} name=${helps ? "Ready" : "failed"} size="15" />
+        <div>${title && html`<strong>${title}</strong>`}<span>${message}</span></div>
+      </li>`,
     )}
-    ${preemption &&
-    html`<${Answer} is=${preemption.possible} title=${preemption.possible ? "Preemption is possible" : "No preemption"} text=${preemptionText(preemption.message)} />`}
   </ul>`;
-}
-
-/** Kind of a remedy -> its title. */
-const TITLES = new Map([
-  ["Member", "Members"],
-  ["Claim", "Claims"],
-  ["Label", "Labels"],
-  ["NewNode", "A new node"],
-  ["Capacity", "Capacity"],
-  ["End", "Pods that end"],
-  ["Preemption", "Preemption"],
-  ["Administrator", "An administrator"],
-]);
-
-/** Return a message about preemption, each reason with its number of nodes after it: the reasons begin with capitals. */
-function preemptionText(message) {
-  return reasonsOf(message)
-    .map(({ reason, count: nodes }) => (nodes ? `${reason} (${counted(nodes, "node")}).` : reason))
-    .join(" ");
-}
-
-function Answer({ is, title, text }) {
-  return html`<li class=${is ? "yes" : "no"}>
-    <${Glyph} name=${is ? "Ready" : "failed"} size="15" />
-    <div><strong>${title}</strong><span>${text}</span></div>
-  </li>`;
 }

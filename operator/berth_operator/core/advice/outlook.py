@@ -1,0 +1,100 @@
+"""What is said of a waiting pod's prospects: the sentences that `kubectl berth explain` and the page print as they are.
+
+outlook(wait, why, found, nodes)  ->  Outlook
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from berth_operator.core.advice import remedies
+from berth_operator.core.advice.explanation import PreemptionAnswer
+from berth_operator.core.advice.remedies import Remedy
+from berth_operator.core.advice.waits import Wait, Why
+from berth_operator.core.decision.cycle import Failure, Placement
+
+CHANGES: Final = "What would end the wait, for example, if nothing else changes"
+NONE_FOUND: Final = "No single change was found that would end the wait."
+IN_VAIN: Final = "no change of the cluster ends this wait"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """One answer."""
+
+    message: str
+    helps: bool
+    """Whether it names a way to end the wait."""
+    title: str = ""
+    """What it answers; empty in a list, which has one title."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """All answers about a pod."""
+
+    answers: tuple[Answer, ...]
+    """One for each question."""
+    changes: tuple[Answer, ...]
+    """Changes of the cluster, or that none was found; with the title CHANGES."""
+
+
+def outlook(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Outlook:
+    """Return what is said of a waiting pod; `found` is what ends its wait, `nodes` how many the decision considered."""
+    changes = [Answer(message=each.sentence, helps=bool(each.ends)) for each in found if not each.is_new]
+    if wait.is_tried and _is_none_found(why, found):
+        changes.append(Answer(message=NONE_FOUND, helps=False))
+    return Outlook(answers=tuple(_answers(wait, why, found, nodes)), changes=tuple(changes))
+
+
+def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[Answer]:
+    empty = why.explanation.fits_when_empty
+    if isinstance(why.explanation.result, Placement):
+        who = "it" if _is_placed(wait, why) else f"member {wait.pod.name} alone"
+        yield Answer(title="Fits", message=f"{who} would be placed now", helps=True)
+    elif empty is not None:
+        message = f"not now; {_when_empty(_member(wait, why), empty, nodes)}"
+        yield Answer(title="Fits", message=message, helps=empty > 0)
+    if new := [each for each in found if each.is_new]:
+        message = "; ".join(each.sentence for each in new)
+        yield Answer(title="New node", message=message, helps=any(each.ends for each in new))
+    if remedies.is_in_vain(found):
+        yield Answer(title="In vain", message=IN_VAIN, helps=False)
+    if (preemption := why.explanation.preemption) is not None:
+        possible = bool(preemption.node)
+        message = f"{'possible' if possible else 'not possible'}: {preemption_message(preemption)}"
+        yield Answer(title="Preemption", message=message, helps=possible)
+
+
+def _is_placed(wait: Wait, why: Why) -> bool:
+    """Return whether a pod that fits is placed now: a member only if its gang is."""
+    if wait.gang is None:
+        return True
+    result = () if why.of_gang is None or isinstance(why.of_gang.result, Failure) else why.of_gang.result
+    return any(each.pod.uid == wait.pod.uid for each in result)
+
+
+def _member(wait: Wait, why: Why) -> str:
+    """Return the name of the member that nodes are counted for; empty for a single pod."""
+    if wait.gang is None:
+        return ""
+    return wait.pod.name if why.of_gang is None or why.of_gang.first is None else why.of_gang.first.name
+
+
+def _when_empty(member: str, count: int, nodes: int) -> str:
+    """Return on how many nodes a pod would fit if they were empty. A gang may need more than all of them."""
+    if not count:
+        return f"member {member} on no node even if empty" if member else "on no node even if empty"
+    return f"{f'member {member} alone ' if member else ''}on {count} of {nodes} nodes if they were empty"
+
+
+def preemption_message(answer: PreemptionAnswer) -> str:
+    """Return how many pods would be evicted where, or why none."""
+    if not answer.node:
+        return answer.message
+    return f"{answer.victims} pod(s) of lower priority on node {answer.node} would be evicted"
+
+
+def _is_none_found(why: Why, found: Sequence[Remedy]) -> bool:
+    """Return whether none of the changes that were tried ends the wait."""
+    return not isinstance(why.explanation.result, Placement) and all(each.ends is False for each in found)

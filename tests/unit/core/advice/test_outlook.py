@@ -1,0 +1,118 @@
+"""The sentences about a waiting pod, in golden words."""
+
+import pytest
+
+from berth_operator.core.advice.outlook import outlook
+from berth_operator.core.advice.waits import MAX_MEMBERS, Wait, Waits
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.request import PendingPod
+from tests.builders import NVIDIA, asks, card, cards, charge, fleet, gang, grant, waiting
+
+ONE = {NVIDIA: 1}
+KEPT = charge("x", grant(0, core=100, ratio=100), node="a", priority=9)
+NO_PREEMPTION = "Preemption: not possible: 0/1 nodes are available: 1 No preemption victims found for incoming pod."
+
+
+def said(made: Fleet, pod: PendingPod, of: Gang | None = None) -> tuple[list[str], list[str]]:
+    """Return what is said of a pod, and of changes."""
+    waits, wait = Waits(made.copy(), Policy(), Budgets()), Wait(pod=pod, gang=of)
+    why = waits.why(wait)
+    made_of = outlook(wait, why, [*filter(None, waits.remedies(wait, why))], int(made.present.sum()))
+    return [f"{each.title}: {each.message}" for each in made_of.answers], [each.message for each in made_of.changes]
+
+
+def held(made: Fleet) -> Fleet:
+    made.charge(KEPT)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "pod", "answers", "changes"),
+    [
+        pytest.param(
+            held(fleet({"a": cards(1)})), waiting(request=ONE),
+            [
+                "Fits: not now; on 1 of 1 nodes if they were empty",
+                "New node: another node like a would end the wait",
+                NO_PREEMPTION,
+            ],
+            ["gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
+            id="a card in use",
+        ),
+        pytest.param(
+            fleet({"a": (card(0, healthy=False),)}), waiting(request=ONE),
+            [
+                "Fits: not now; on no node even if empty",
+                "New node: another node like a would not help; a node like a with 1 GPU would end the wait",
+                NO_PREEMPTION,
+            ],
+            [],
+            id="nothing but a new node",
+        ),
+        pytest.param(
+            fleet({"a": cards(1)}), waiting(request=asks(ONE, selector={"kubernetes.io/hostname": "gone"})),
+            [
+                "Fits: not now; on no node even if empty",
+                "New node: another node like a would not help",
+                "Preemption: not possible: 0/1 nodes are available: 1 Preemption is not helpful for scheduling.",
+            ],
+            ["No single change was found that would end the wait."],
+            id="nothing",
+        ),
+        pytest.param(
+            fleet({"a": cards(1)}), waiting(request=ONE),
+            ["Fits: it would be placed now"], [],
+            id="it fits",
+        ),
+        pytest.param(
+            fleet({"a": cards(1)}), waiting(error="no"), ["In vain: no change of the cluster ends this wait"],
+            ["only a corrected pod, created again, can be placed (its request is invalid: no)"],
+            id="in vain",
+        ),
+    ],
+)  # fmt: skip
+def test_what_is_said_of_a_pod(made: Fleet, pod: PendingPod, answers: list[str], changes: list[str]) -> None:
+    assert said(made, pod) == (answers, changes)
+
+
+def test_what_is_said_of_evictions_names_how_many() -> None:
+    made = fleet({"a": cards(1)})
+    made.charge(charge("x", grant(0, core=100, ratio=100), node="a"))
+    answers, changes = said(made, waiting(request=ONE, priority=5))
+    assert answers[-1] == "Preemption: possible: 1 pod(s) of lower priority on node a would be evicted"
+    assert changes == ["the eviction of 1 pod(s) of lower priority on a would end the wait"]
+
+
+def members(count: int, request: dict[str, int]) -> tuple[PendingPod, ...]:
+    return tuple(waiting(f"m{number:02}", asks(request)) for number in range(count))
+
+
+def test_nothing_is_said_of_nodes_while_a_gang_lacks_members() -> None:
+    [only] = members(1, ONE)
+    answers, changes = said(fleet({"a": cards(2)}), only, gang(only, minimum=2))
+    assert answers == []
+    assert changes == ["1 more member of PodGroup ns/g like m00 (1 of 2 exist) would end the wait"]
+
+
+def test_empty_nodes_are_counted_for_one_member_of_a_gang() -> None:
+    """Each member fits on an empty node, and the two of them do not."""
+    two = members(2, {NVIDIA: 2})
+    answers, _ = said(fleet({"a": cards(2)}), two[0], gang(*two))
+    assert answers[0] == "Fits: not now; member m01 alone on 1 of 1 nodes if they were empty"
+    many = members(2, {NVIDIA: 3})
+    answers, _ = said(fleet({"a": cards(2)}), many[0], gang(*many))
+    assert answers[0] == "Fits: not now; member m00 on no node even if empty"
+
+
+def test_of_a_large_gang_the_pod_itself_is_counted() -> None:
+    large = members(MAX_MEMBERS + 1, ONE)
+    answers, _ = said(fleet({"a": cards(1)}), large[3], gang(*large))
+    assert answers[0] == "Fits: member m03 alone would be placed now"
+
+
+def test_nothing_is_said_of_changes_of_a_large_gang() -> None:
+    large = members(MAX_MEMBERS + 1, {NVIDIA: 2})
+    assert said(fleet({"a": cards(1)}), large[0], gang(*large))[1] == []
