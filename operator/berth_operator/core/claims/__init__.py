@@ -1,0 +1,1 @@
+"""ResourceClaims: dynamic resource allocation as Kubernetes 1.37.1 does it."""
