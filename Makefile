@@ -121,6 +121,10 @@ fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS
 wait-answers: setup ## compare what the operator says would end a wait with what does, in random clusters: CASES=5000 SEED=0
 	@CASES=$(or $(CASES),5000) SEED=$(or $(SEED),0) $(BIN)/pytest -q -s tests/component/test_wait_answers.py
 
+.PHONY: dra-rows
+dra-rows: setup ## compare our allocator of ResourceClaims with Kubernetes' own (builds it twice, then cached): SCENARIOS=10000 SEED=0 JOBS=2
+	@$(BIN)/python -m tests.claims --random $(or $(SCENARIOS),10000) --seed $(or $(SEED),0) --jobs $(or $(JOBS),2)
+
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \

@@ -13,6 +13,7 @@ import aiohttp
 import orjson
 from aiohttp.test_utils import TestServer
 from hypothesis import strategies as st
+from hypothesis.strategies import SearchStrategy
 from yarl import URL
 
 from berth_api import names
@@ -30,6 +31,7 @@ from berth_operator.apis.webhook.review import ReviewError, responders
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.commands import snapshots, workload
 from berth_operator.commands.errors import InputError
+from berth_operator.core.claims.selectors import SelectorError, compile_selector
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
@@ -41,6 +43,8 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import devices, genius_priority, kubelet, pods
 from berth_operator.state.watches.snapshot import PODS, Snapshot
 from tests.builders import container, device, entry, lease, node, pod, pod_group, whole
+from tests.claims.selectors_rows.grammar import random_expressions
+from tests.claims.selectors_rows.rows import outcome, views
 from tests.fuzz import inputs
 from tests.fuzz.of_api import ANNOTATIONS, DEVICE, GPU_POD, LABELS, strings
 from tests.fuzz.target import Target
@@ -363,6 +367,85 @@ def _exposed(content: bytes) -> None:
     assert len(samples) <= exposition.MAX_CARDS
 
 
+_TOKENS: Final = (
+    *(
+        "device",
+        ".attributes",
+        '["gpu.example.com"]',
+        ".model",
+        ".?x",
+        "[?0]",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        ",",
+        ":",
+        "?",
+    ),
+    *(
+        "!",
+        "-",
+        "+",
+        "*",
+        "/",
+        "%",
+        "==",
+        "<",
+        " in ",
+        "&&",
+        "||",
+        "1",
+        "2u",
+        "1.5",
+        '"a"',
+        "b'\\xff'",
+        "null",
+        "true",
+        "x",
+    ),
+    *(
+        ".all(x, ",
+        ".map(x, ",
+        "cel.bind(x, ",
+        ".size()",
+        "string(",
+        "int(",
+        "quantity(",
+        "semver(",
+        ".matches(",
+        ".sort()",
+    ),
+    *(
+        "lists.range(9999)",
+        "optional.of(",
+        ".value()",
+        ".split(",
+        ".replace(",
+        "timestamp(",
+        "duration(",
+        "ip(",
+        "cidr(",
+    ),
+)
+
+
+def _damaged(expression: str) -> SearchStrategy[str]:
+    """Return an expression with a part replaced."""
+    places = st.integers(0, len(expression))
+    return st.builds(
+        lambda at, to, text: expression[:at] + text + expression[to:], places, places, st.sampled_from(_TOKENS)
+    )
+
+
+def _selected(expression: str) -> object:
+    """Evaluate a selector on each device; an error of one keeps no other from being looked at."""
+    selector = compile_selector(expression)
+    return [outcome(expression, [device]) for device in views()] and selector
+
+
 TARGETS: Final = (
     Target(name="pending pod", inputs=inputs.typed(POD, _PLAIN, below=(*_FREE, "requests")), parse=_pending),
     Target(name="bound pod", inputs=inputs.typed(_BOUND, {**_BOUND, "status": {}}, below=_FREE), parse=_bound),
@@ -389,6 +472,16 @@ TARGETS: Final = (
         inputs=inputs.as_yaml(inputs.near(_CONFIGURATION)),
         parse=_configuration,
         errors=(ConfigurationError,),
+    ),
+    Target(
+        name="selector",
+        inputs=st.one_of(
+            inputs.texts,
+            st.integers(0, 2**32).map(lambda seed: next(random_expressions(seed))).flatmap(_damaged),
+            st.lists(st.sampled_from(_TOKENS), max_size=30).map("".join),
+        ),
+        parse=_selected,
+        errors=(SelectorError,),
     ),
     Target(name="workload", inputs=inputs.as_yaml(inputs.near(_WORKLOAD)), parse=_workload, errors=(InputError,)),
     Target(

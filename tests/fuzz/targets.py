@@ -2,6 +2,8 @@
 
 from typing import Final
 
-from tests.fuzz import of_agent, of_api, of_operator
+from tests.fuzz import of_agent, of_api, of_claims, of_operator
 
-TARGETS: Final = {target.name: target for target in (*of_api.TARGETS, *of_operator.TARGETS, *of_agent.TARGETS)}
+TARGETS: Final = {
+    target.name: target for target in (*of_api.TARGETS, *of_operator.TARGETS, *of_claims.TARGETS, *of_agent.TARGETS)
+}

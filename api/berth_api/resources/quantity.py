@@ -17,6 +17,8 @@ MAX_LENGTH: Final = 64
 _FORM: Final = re.compile(
     r"(?P<number>[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:(?P<suffix>[KMGTPE]i|[numkMGTPE])|[eE](?P<exponent>[+-]?[0-9]{1,3}))?"
 )
+_NANO: Final = 10**9
+_MAX_BINARY: Final = 2**63 - 1
 _BYTES: Final = ("memory", "ephemeral-storage", "gpu-memory", "kubernetes.io/gpu-memory", "koordinator.sh/gpu-memory")
 _BINARY: Final = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
 _DECIMAL: Final = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
@@ -39,6 +41,19 @@ def parse(value: str | int) -> int:
 def parse_milli(value: str | int) -> int:
     """Return a quantity in thousandths of a unit, rounded up; raises as `parse`."""
     return _scaled(str(value), 1000)
+
+
+def exact(text: str) -> Decimal:
+    """Return a quantity as Kubernetes keeps it: rounded away from zero to 1n; binary ones are at most 2**63 - 1.
+
+    Raises:
+        QuantityError: the text is not a quantity.
+    """
+    amount = _exact(text)
+    nanos = -(-abs(amount) * _NANO // 1)
+    if text.endswith("i"):
+        nanos = min(nanos, _MAX_BINARY * _NANO)
+    return Decimal(f"{'-' if amount < 0 else ''}{nanos}e-9")
 
 
 def exact_text(value: str | int) -> str:

@@ -1,6 +1,7 @@
 """Quantities read as Kubernetes reads them."""
 
 import contextlib
+from decimal import Decimal
 from fractions import Fraction
 
 import pytest
@@ -172,3 +173,24 @@ def test_rounding_is_up_and_by_less_than_one(number: int, suffix: str) -> None:
 def test_any_text_is_an_amount_or_refused(text: str) -> None:
     with contextlib.suppress(quantity.QuantityError):
         assert abs(quantity.parse(text)) <= quantity.MAX
+
+
+@pytest.mark.parametrize(
+    ("text", "amount"),
+    [
+        ("80Gi", "85899345920"),
+        ("1500m", "1.5"),
+        ("-0.5", "-0.5"),
+        ("0.1n", "0.000000001"),
+        ("-0.1n", "-0.000000001"),
+        ("16Ei", str(2**63 - 1)),
+        ("16E", str(16 * 10**18)),
+        ("1e20", "1e20"),
+    ],
+)
+def test_exact_amounts_are_rounded_away_from_zero_to_nanos(text: str, amount: str) -> None:
+    assert quantity.exact(text) == Decimal(amount)
+
+
+def test_exact_amounts_are_not_rounded_otherwise() -> None:
+    assert str(quantity.exact("9" * 40)).startswith("9" * 40)

@@ -1,0 +1,60 @@
+"""The allocator: which devices of a node the claims of a pod get."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from berth_operator.core.claims import features as gates
+from berth_operator.core.claims import plans
+from berth_operator.core.claims.allocated import Allocated
+from berth_operator.core.claims.choices import Choices
+from berth_operator.core.claims.errors import InvalidPoolsError
+from berth_operator.core.claims.features import Features
+from berth_operator.core.claims.matching import Compile
+from berth_operator.core.claims.plans import Context, Order
+from berth_operator.core.claims.pools import NodePools
+from berth_operator.core.claims.requests import DeviceClass, ResourceClaim
+from berth_operator.core.claims.results import Allocation, Result
+from berth_operator.core.claims.search import MAX_STEPS, Search
+
+
+def allocate(
+    claims: Sequence[ResourceClaim],
+    *,
+    pools: NodePools,
+    classes: Mapping[str, DeviceClass],
+    allocated: Allocated,
+    compile_selector: Compile,
+    new_share_id: Callable[[], str],
+    features: Features = gates.ALL,
+    order: Order = plans.first_fit,
+    max_steps: int = MAX_STEPS,
+) -> tuple[Allocation, ...] | None:
+    """Return an allocation for each claim, from the pools of one node; None if there is none.
+
+    Raises:
+        ClaimError: a claim or its class cannot be allocated on any node.
+        NodeError: the attempt on this node ended; kube-scheduler would end the attempt for the pod.
+    """
+    context = Context(pools=pools, classes=classes, compile_selector=compile_selector, features=features, order=order)
+    choices = Choices(len(claims), pools, allocated, features)
+    search = Search(plans.make(claims, context), choices, max_steps)
+    if search.find():
+        return tuple(_allocation(number, claim, search, choices, new_share_id) for number, claim in enumerate(claims))
+    if pools.invalid:
+        raise InvalidPoolsError("invalid resource pools were encountered")
+    return None
+
+
+def _allocation(
+    number: int, claim: ResourceClaim, search: Search, choices: Choices, new_share_id: Callable[[], str]
+) -> Allocation:
+    results = tuple(
+        Result(
+            request=chosen.plan.request,
+            device=chosen.device,
+            consumed=chosen.consumed,
+            share_id="" if chosen.consumed is None else new_share_id(),
+        )
+        for chosen in choices.of_claim[number]
+    )
+    taken = tuple((plan.request, plan.device_class) for plan in search.taken(number))
+    return Allocation(claim=claim, results=results, chosen=taken, node=choices.pools.node.name)

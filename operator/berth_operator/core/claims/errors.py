@@ -1,0 +1,21 @@
+"""Why an allocation ends before everything was tried."""
+
+
+class AllocationError(Exception):
+    """The allocation ended; the message names the object."""
+
+
+class ClaimError(AllocationError):
+    """The claim or its class cannot be allocated on any node."""
+
+
+class NodeError(AllocationError):
+    """The allocation on this node ended; others may do."""
+
+
+class InvalidPoolsError(NodeError):
+    """Nothing was found, and a pool of the node is invalid."""
+
+
+class TooMuchWorkError(NodeError):
+    """Nothing was found within the bound on steps."""

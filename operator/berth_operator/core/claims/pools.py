@@ -1,0 +1,202 @@
+"""Resource pools, as a node sees them: the newest slices that are for it, and whether they can be used."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Final, Self
+
+from berth_operator.core.claims import features as gates
+from berth_operator.core.claims.features import Features
+from berth_operator.core.claims.nodes import TargetNode
+from berth_operator.core.claims.slices import CounterID, Device, PoolID, Slice
+
+Selectors = tuple[tuple[str | None, ...], tuple[str | None, ...]]
+"""CEL expressions of a class and of a request."""
+MAX_SELECTORS: Final = 16
+"""Selectors whose matches are kept."""
+
+
+class Selected:
+    """Which devices selectors match, as far as it is known: pods of one kind come by the hundred.
+
+    Evaluating selectors takes longer than all else, and what they match is the same for all nodes.
+    """
+
+    def __init__(self) -> None:
+        self._by_selectors: dict[Selectors, dict[Device, bool]] = {}
+
+    def of(self, selectors: Selectors) -> dict[Device, bool]:
+        """Return what is known of selectors, to look up and to add to."""
+        if len(self._by_selectors) >= MAX_SELECTORS and selectors not in self._by_selectors:
+            self._by_selectors.clear()
+        return self._by_selectors.setdefault(selectors, {})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceIndex:
+    """All slices of a cluster, by what finds them for a node; built once for each state of the slices."""
+
+    by_node: dict[str, list[Slice]] = field(default_factory=lambda: defaultdict(list))
+    of_many: list[Slice] = field(default_factory=list)
+    """Those without a node's name."""
+    by_pool: dict[PoolID, list[Slice]] = field(default_factory=lambda: defaultdict(list))
+    selected: Selected = field(default_factory=Selected)
+
+    @classmethod
+    def of(cls, slices: Iterable[Slice]) -> Self:
+        """Return the index of slices."""
+        index = cls()
+        for each in slices:
+            index.by_pool[each.pool].append(each)
+            (index.by_node[each.nodes.name] if each.nodes.name else index.of_many).append(each)
+        return index
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Pool:
+    """A pool as a node sees it."""
+
+    id: PoolID
+    incomplete: bool = False
+    """Whether slices are missing, as while a driver replaces them."""
+    invalid: str = ""
+    """Why its slices contradict each other, if they do."""
+    devices: tuple[Device, ...] = ()
+    """Those of slices for the node, in the order of the slices' names."""
+    elsewhere: tuple[Device, ...] = ()
+    """Those of its other slices, as far as they take counters."""
+    counters: dict[CounterID, int] = field(default_factory=dict)
+    """Totals, in billionths."""
+
+    @property
+    def usable(self) -> bool:
+        """Return whether its devices may be allocated."""
+        return not self.incomplete and not self.invalid
+
+    @property
+    def has_binding_conditions(self) -> bool:
+        """Return whether an allocation of some device must be confirmed before the pod is bound."""
+        return any(device.binding_conditions for device in self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class NodePools:
+    """The pools of a node, in the order in which devices are tried: those with binding conditions come last."""
+
+    node: TargetNode
+    pools: tuple[Pool, ...]
+    by_id: dict[PoolID, Pool]
+    devices: tuple[Device, ...]
+    """Those of all pools that can be used."""
+    invalid: bool
+    """Whether a pool is invalid."""
+    selected: Selected
+    """Of all nodes."""
+
+
+def gather(index: SliceIndex, node: TargetNode, features: Features = gates.ALL) -> NodePools:
+    """Return the pools of a node; valid until slices or the node's labels change."""
+    found = (_pool(slices, index, features) for slices in _newest(index, node, features).values())
+    pools = tuple(sorted(filter(None, found), key=lambda pool: (pool.has_binding_conditions, pool.id)))
+    return NodePools(
+        node=node,
+        pools=pools,
+        by_id={pool.id: pool for pool in pools},
+        devices=tuple(chain.from_iterable(pool.devices for pool in pools if pool.usable)),
+        invalid=any(pool.invalid for pool in pools),
+        selected=index.selected,
+    )
+
+
+def _newest(index: SliceIndex, node: TargetNode, features: Features) -> dict[PoolID, list[Slice]]:
+    """Return the slices for the node by pool, of the highest generation among these."""
+    chosen: dict[PoolID, list[Slice]] = {}
+    for each in chain(index.by_node.get(node.name, ()), index.of_many):
+        if _is_supported(each, features) and _is_for(each, node):
+            known = chosen.setdefault(each.pool, [])
+            if known and each.generation > known[0].generation:
+                known.clear()
+            if not known or each.generation == known[0].generation:
+                known.append(each)
+    return chosen
+
+
+def _is_supported(each: Slice, features: Features) -> bool:
+    # Without a slice that is not supported, its pool is incomplete: none of its devices is allocated.
+    return not each.has_groups and (features.partitionable_devices or not (each.own_nodes or each.counter_sets))
+
+
+def _is_for(each: Slice, node: TargetNode) -> bool:
+    if each.nodes or not each.own_nodes:
+        return each.nodes.match(node)
+    return any(device.nodes.match(node) for device in each.devices)
+
+
+def _pool(slices: Sequence[Slice], index: SliceIndex, features: Features) -> Pool | None:
+    """Return the pool of these slices; None if others show that they are out of date."""
+    first = slices[0]
+    if len(slices) == first.count:
+        return _built(slices, (), features)
+    # The others are not for this node.
+    everywhere = index.by_pool[first.pool]
+    if any(each.generation > first.generation for each in everywhere):
+        return None
+    current = [each for each in everywhere if each.generation == first.generation and not each.has_groups]
+    if len(current) != first.count:
+        return Pool(id=first.pool, incomplete=True)
+    names = {each.name for each in slices}
+    return _built(slices, [each for each in current if each.name not in names], features)
+
+
+def _built(slices: Sequence[Slice], others: Sequence[Slice], features: Features) -> Pool:
+    ordered = sorted(slices, key=lambda each: each.name)
+    if not features.partitionable_devices:
+        devices = tuple(_devices(ordered))
+        return Pool(id=slices[0].pool, invalid=_twice(devices), devices=devices)
+    devices = tuple(_devices(each for each in ordered if not each.counter_sets))
+    elsewhere = tuple(_devices(each for each in others if not each.counter_sets))
+    sets = [named for each in (*ordered, *others) for named in each.counter_sets]
+    invalid = _twice(devices) or _set_twice(sets) or _unknown_counter(dict(sets), (*devices, *elsewhere))
+    if invalid:
+        return Pool(id=slices[0].pool, invalid=invalid)
+    return Pool(
+        id=slices[0].pool,
+        devices=devices,
+        elsewhere=tuple(device for device in elsewhere if device.consumes),
+        counters={CounterID(name, counter): total for name, group in sets for counter, total in group.items()},
+    )
+
+
+def _devices(slices: Iterable[Slice]) -> Iterator[Device]:
+    return chain.from_iterable(each.devices for each in slices)
+
+
+def _twice(devices: Sequence[Device]) -> str:
+    name = _repeated(device.id.device for device in devices)
+    return f"duplicate device name {name}" if name else ""
+
+
+def _set_twice(sets: Sequence[tuple[str, object]]) -> str:
+    name = _repeated(name for name, _ in sets)
+    return f"duplicate counter set name {name}" if name else ""
+
+
+def _repeated(names: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""
+
+
+def _unknown_counter(sets: Mapping[str, Mapping[str, int]], devices: Iterable[Device]) -> str:
+    for device in devices:
+        for name in device.consumes_sets:
+            if name not in sets:
+                return f"counter set {name} not found"
+        for (name, counter), _ in device.consumes:
+            if counter not in sets[name]:
+                return f"counter {counter} not found in counter set {name}"
+    return ""

@@ -1,0 +1,72 @@
+"""Semantic versions (https://semver.org), which Kubernetes calls semver."""
+
+import re
+from dataclasses import dataclass, field
+from typing import Final
+
+_NUMBER: Final = "0|[1-9][0-9]*"
+_FORM: Final = re.compile(
+    rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})"
+    rf"(?:-((?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*))?"
+    r"(?:\+([0-9A-Za-z-]+(?:\.[0-9A-Za-z-]+)*))?"
+)
+_MAX: Final = 2**64 - 1
+
+
+class VersionError(ValueError):
+    """A text is not a semantic version."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Version:
+    """A semantic version. As everywhere in Kubernetes, the build is in no comparison."""
+
+    major: int
+    minor: int
+    patch: int
+    pre: tuple[tuple[int, int, str], ...] = ()
+    """The order of each part of the pre-release, behind all of which comes the release: numbers before words."""
+    build: str = field(default="", compare=False)
+
+
+_RELEASE: Final = ((2, 0, ""),)
+_END: Final = (-1, 0, "")
+
+
+def parse(text: str) -> Version:
+    """Return a version.
+
+    Raises:
+        VersionError: the text is none.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise VersionError(f'"{text}" is not a semantic version such as 1.2.3')
+    major, minor, patch = (int(match[at]) for at in (1, 2, 3))
+    pre = (*map(_part, match[4].split(".")), _END) if match[4] else _RELEASE
+    if max(major, minor, patch, *(number for _, number, _ in pre)) > _MAX:
+        raise VersionError(f'"{text}" is not a semantic version such as 1.2.3')
+    return Version(major, minor, patch, pre, match[5] or "")
+
+
+def parse_tolerant(text: str) -> Version:
+    """Return a version of a text that may begin with v, lack the minor and patch numbers, and have leading zeros.
+
+    Raises:
+        VersionError: the text is none even so.
+    """
+    parts = [_without_zeros(part) for part in text.removeprefix("v").split(".", 2)]
+    if len(parts) < 3 and set("+-") & set(parts[-1]):  # noqa: PLR2004 - major, minor and patch
+        raise VersionError(f'"{text}" is a short version with a pre-release or build')
+    return parse(".".join([*parts, "0", "0"][: max(3, len(parts))]))
+
+
+def _part(text: str) -> tuple[int, int, str]:
+    return (0, int(text), "") if text.isdecimal() else (1, 0, text)
+
+
+def _without_zeros(part: str) -> str:
+    if len(part) < 2:  # noqa: PLR2004 - a single zero stays
+        return part
+    stripped = part.lstrip("0")
+    return stripped if stripped[:1].isdecimal() else "0" + stripped

@@ -1,0 +1,71 @@
+"""The work of an evaluation, and its bound."""
+
+from collections.abc import Callable, Collection
+from typing import Any, Final
+
+from berth_operator.core.claims.selectors.errors import SelectorError
+from berth_operator.core.claims.selectors.values import OptionalValue
+
+MAX_WORK: Final = 10_000
+"""Steps of an evaluation: one for each element that a macro visits, one more for each 16 terms in the macro, and one
+for each 16 characters or elements that a function reads or returns. The worst expression found takes 0.1 s for them.
+Kubernetes allows a cost of 1,000,000, of which an element of a macro takes 5 or more."""
+MAX_LENGTH: Final = 100_000
+"""Characters or elements of a value that an expression may build."""
+
+Frame = list[Any]
+"""Work left, the device, and the values of the variables."""
+Evaluate = Callable[[Frame], Any]
+
+WORK: Final = 0
+DEVICE: Final = 1
+
+
+def charge(frame: Frame, work: int) -> None:
+    """Count steps.
+
+    Raises:
+        SelectorError: there are too many; no operator hides this error.
+    """
+    frame[WORK] -= work
+    if frame[WORK] < 0:
+        raise SelectorError(f"the expression takes more than {MAX_WORK} steps")
+
+
+def length(value: Any) -> int:
+    """Return the characters of a string, or the elements of a list or map with all that is in them; 0 for others.
+
+    What is in a list twice counts twice: to compare it takes as long.
+
+    Raises:
+        SelectorError: there are more than MAX_LENGTH.
+    """
+    if isinstance(value, str | bytes):
+        return len(value)
+    total, left = 0, [value] if isinstance(value, _CONTAINERS) else []
+    while left:
+        part = left.pop()
+        elements = _elements(part)
+        total += 1 + len(elements)
+        if total > MAX_LENGTH:
+            raise SelectorError(f"the expression builds a value of more than {MAX_LENGTH} characters or elements")
+        left.extend(element for element in elements if isinstance(element, _CONTAINERS))
+    return total
+
+
+_CONTAINERS: Final = (list, dict, OptionalValue)
+
+
+def _elements(container: Any) -> Collection[Any]:
+    if isinstance(container, OptionalValue):
+        return (container.content,)
+    return container.values() if isinstance(container, dict) else container
+
+
+def sized(frame: Frame, value: Any) -> Any:
+    """Return a value that was built, after charging its length; raises as `charge` and `length`."""
+    size = length(value)
+    if size > MAX_LENGTH:
+        raise SelectorError(f"the expression builds a value of more than {MAX_LENGTH} characters or elements")
+    charge(frame, size >> 4)
+    return value

@@ -1,0 +1,149 @@
+"""Compare our allocator with upstream's: its tables' rows, and random scenarios (`make dra-rows`).
+
+The last line of the output is JSON. Rows and scenarios that upstream ends by a bound on its work are left out, and
+so is a row that JSON cannot carry. Differences from 0.36.3 that its defects explain are counted by name.
+"""
+
+import argparse
+import json
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth_operator.core.claims.selectors import compile_selector
+from tests.claims import defects, generate, scenario, upstream
+
+OLD: Final = "0.36.3"
+"""The version with defects."""
+CHUNK: Final = 500
+SHOWN: Final = 10
+
+Object = dict[str, Any]
+
+
+@dataclass(slots=True)
+class Tally:
+    """What was compared."""
+
+    compared: int = 0
+    left_out: Counter[str] = field(default_factory=Counter)
+    kinds: Counter[str] = field(default_factory=Counter)
+    defects: Counter[str] = field(default_factory=Counter)
+    differences: list[str] = field(default_factory=list)
+
+    def add(self, other: "Tally") -> None:
+        self.compared += other.compared
+        self.differences += other.differences
+        for name in ("left_out", "kinds", "defects"):
+            getattr(self, name).update(getattr(other, name))
+
+
+def main() -> int:
+    """Compare, print the result, and return the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--random", type=int, default=10_000, help="scenarios for each version")
+    parser.add_argument("--seed", type=int, default=0, help="of the first scenario")
+    parser.add_argument("--jobs", type=int, default=1)
+    arguments = parser.parse_args()
+    rows, drawn = Tally(), Tally()
+    for version in upstream.VERSIONS:
+        upstream.program(version)
+        for variant in ("stable", "incubating"):
+            rows.add(of_rows(version, variant))
+        for tally in _drawn(version, arguments):
+            drawn.add(tally)
+    for difference in (rows.differences + drawn.differences)[:SHOWN]:
+        print(difference)
+    print(json.dumps(_summary(rows, drawn)))
+    return bool(rows.differences or drawn.differences)
+
+
+def _drawn(version: str, arguments: argparse.Namespace) -> Iterator[Tally]:
+    seeds = range(arguments.seed, arguments.seed + arguments.random)
+    chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
+    with ProcessPoolExecutor(max_workers=arguments.jobs) as workers:
+        yield from workers.map(of_seeds, [version] * len(chunks), chunks)
+
+
+def _summary(rows: Tally, drawn: Tally) -> Object:
+    return {
+        "rows": rows.compared,
+        "different": len(rows.differences),
+        "random": drawn.compared,
+        "random_different": len(drawn.differences),
+        "upstream_defects": dict(rows.defects + drawn.defects),
+        "random_kinds": dict(drawn.kinds),
+        "left_out": dict(rows.left_out + drawn.left_out),
+    }
+
+
+def of_rows(version: str, variant: str) -> Tally:
+    """Compare the rows of the tables that a variant of the allocator supports."""
+    tally = Tally()
+    for row in upstream.rows(version, variant):
+        name, theirs = row["scenario"]["name"], row["outcome"]
+        if row.get("lossy"):
+            tally.left_out[f"row {name}: JSON cannot carry it"] += 1
+            continue
+        tally.compared += 1
+        ours = scenario.outcome(row["scenario"], compile_selector)
+        if variant == "stable":
+            # This variant takes pools in any order.
+            ours, theirs = _sorted(ours), _sorted(theirs)
+        if row.get("broken"):
+            tally.differences.append(f"{version} {variant} {name}: upstream itself differs: {row['broken']}")
+        elif not scenario.same(ours, theirs):
+            _note(
+                tally, f"{version} {variant} {name}", defects.ROWS.get(name, "") if version == OLD else "", ours, theirs
+            )
+    return tally
+
+
+def of_seeds(version: str, seeds: Sequence[int]) -> Tally:
+    """Compare random scenarios."""
+    tally = Tally()
+    scenarios = [_known(generate.scenario(seed), version) for seed in seeds]
+    for seed, drawn, theirs in zip(seeds, scenarios, upstream.outcomes(version, scenarios), strict=True):
+        if theirs.get("late"):
+            tally.left_out["ended by the bound on upstream's work"] += 1
+            continue
+        tally.compared += 1
+        tally.kinds[scenario.kind(theirs)] += 1
+        ours = scenario.outcome(drawn, compile_selector)
+        if not scenario.same(ours, theirs):
+            name = defects.name_of(drawn, ours, theirs) if version == OLD else ""
+            _note(tally, f"{version} seed {seed}", name, ours, theirs)
+    return tally
+
+
+def _known(drawn: Object, version: str) -> Object:
+    """Return a scenario without the features that a version lacks."""
+    lacking = {"FractionalCapacityRange"} if version == OLD else set()
+    return drawn | {"features": [name for name in drawn["features"] if name not in lacking]}
+
+
+def _note(tally: Tally, what: str, defect: str, ours: Object, theirs: Object) -> None:
+    if defect:
+        tally.defects[defect] += 1
+    else:
+        tally.differences.append(f"{what}\n  ours   {json.dumps(ours)}\n  theirs {json.dumps(theirs)}")
+
+
+def _text(value: Object) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+def _sorted(outcome: Object) -> Object:
+    """Return an outcome with what follows from the order of pools in an order of its own."""
+    for allocation in outcome["results"] or ():
+        allocation["devices"].get("results", []).sort(key=_text)
+        for term in allocation.get("nodeSelector", {}).get("nodeSelectorTerms", ()):
+            term.get("matchExpressions", []).sort(key=_text)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

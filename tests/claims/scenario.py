@@ -1,0 +1,92 @@
+"""A scenario, as upstream's program and ours read it, and what ours does with it."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from berth_operator.core.claims import requests, slices
+from berth_operator.core.claims.allocated import Allocated
+from berth_operator.core.claims.allocator import allocate
+from berth_operator.core.claims.amounts import ExactQuantity
+from berth_operator.core.claims.errors import AllocationError, InvalidPoolsError
+from berth_operator.core.claims.features import Features
+from berth_operator.core.claims.matching import Compile
+from berth_operator.core.claims.nodes import TargetNode
+from berth_operator.core.claims.pools import SliceIndex, gather
+from berth_operator.core.claims.slices import DeviceID
+
+Object = Mapping[str, Any]
+
+GATES: Final = {
+    "AdminAccess": "admin_access",
+    "PrioritizedList": "prioritized_list",
+    "PartitionableDevices": "partitionable_devices",
+    "DeviceTaints": "device_taints",
+    "DeviceBindingAndStatus": "binding_conditions",
+    "ConsumableCapacity": "consumable_capacity",
+    "FractionalCapacityRange": "fractional_ranges",
+}
+"""Upstream's names of features, and ours."""
+SHARE_ID: Final = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
+MAX_STEPS: Final = 300_000
+
+
+def outcome(scenario: Object, compile_selector: Compile) -> dict[str, Any]:
+    """Return what our allocator does, in the form of upstream's program: results, or an error."""
+    features = Features(**{ours: theirs in scenario["features"] for theirs, ours in GATES.items()})
+    metadata = scenario["node"]["metadata"]
+    node = TargetNode(name=metadata["name"], labels=metadata.get("labels") or {})
+    classes = [requests.read_class(each) for each in scenario["classes"] or ()]
+    claims = [requests.read_claim(each) for each in scenario["claims"] or ()]
+    index = SliceIndex.of(map(slices.read, scenario["slices"] or ()))
+    try:
+        allocations = allocate(
+            claims,
+            pools=gather(index, node, features),
+            classes={each.name: each for each in classes},
+            allocated=held(scenario["held"]),
+            compile_selector=compile_selector,
+            new_share_id=lambda: SHARE_ID,
+            features=features,
+            max_steps=MAX_STEPS,
+        )
+        if allocations is None:
+            return {"results": None}
+        bindings = features.binding_conditions
+        return {"results": [each.written(binding_conditions=bindings) for each in allocations]}
+    except InvalidPoolsError as error:
+        return {"results": None, "error": str(error), "oneNode": True}
+    except AllocationError as error:
+        return {"results": None, "error": str(error)}
+
+
+def held(listed: list[Object]) -> Allocated:
+    """Return what is allocated already."""
+    devices, shared = set(), set()
+    capacity: dict[DeviceID, dict[str, int]] = {}
+    for each in listed:
+        device = DeviceID(each["driver"], each["pool"], each["device"])
+        only_capacity = each.get("capacityOnly", False)
+        if "shareID" in each:
+            shared.add(device)
+        elif not only_capacity:
+            devices.add(device)
+        if only_capacity or each.get("capacity"):
+            sums = capacity.setdefault(device, {})
+            for name, amount in (each.get("capacity") or {}).items():
+                sums[name] = sums.get(name, 0) + ExactQuantity.parse(amount).amount
+    return Allocated(devices=devices, shared=shared, capacity=capacity)
+
+
+def same(ours: Object, theirs: Object) -> bool:
+    """Return whether two outcomes are equal; of errors only whether they concern one node alone."""
+    if theirs.get("error") or ours.get("error"):
+        kinds = [(bool(each.get("error")), bool(each.get("oneNode"))) for each in (ours, theirs)]
+        return kinds[0] == kinds[1]
+    return bool(ours["results"] == theirs["results"])
+
+
+def kind(outcome: Object) -> str:
+    """Return what came of a scenario: found, none or error."""
+    if outcome.get("error"):
+        return "error"
+    return "none" if outcome["results"] is None else "found"
