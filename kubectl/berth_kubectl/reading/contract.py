@@ -225,7 +225,7 @@ class Remedy(TypedDict):
     newNode: bool
 
 
-class Answer(TypedDict):
+class WaitAnswer(TypedDict):
     """What is said of a wait."""
 
     message: str
@@ -233,7 +233,7 @@ class Answer(TypedDict):
     """Whether it names a way to end the wait."""
 
 
-class TitledAnswer(Answer):
+class TitledAnswer(WaitAnswer):
     """The answer to a question."""
 
     title: str
@@ -243,7 +243,7 @@ class Changes(TypedDict):
     """What is said of single changes."""
 
     title: str
-    answers: list[Answer]
+    answers: list[WaitAnswer]
 
 
 class Explanation(TypedDict):

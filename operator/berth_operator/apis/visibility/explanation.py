@@ -12,7 +12,7 @@ from berth_operator.core.advice import outlook, remedies
 from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
 from berth_operator.core.advice.gang_explanation import GangExplanation
 from berth_operator.core.advice.lacking import CardLack
-from berth_operator.core.advice.outlook import Answer, Outlook
+from berth_operator.core.advice.outlook import Outlook, WaitAnswer
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
 from berth_operator.core.decision.cycle import Failure, Placement
@@ -174,7 +174,7 @@ def _outlook(of: Outlook) -> Object:
     return answers
 
 
-def _answer(answer: Answer) -> Object:
+def _answer(answer: WaitAnswer) -> Object:
     return {"message": answer.message, "helps": answer.helps}
 
 

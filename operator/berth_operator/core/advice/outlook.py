@@ -19,7 +19,7 @@ IN_VAIN: Final = "no change of the cluster ends this wait"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
+class WaitAnswer:
     """One answer."""
 
     message: str
@@ -33,37 +33,37 @@ class Answer:
 class Outlook:
     """All answers about a pod."""
 
-    answers: tuple[Answer, ...]
+    answers: tuple[WaitAnswer, ...]
     """One for each question."""
-    changes: tuple[Answer, ...]
+    changes: tuple[WaitAnswer, ...]
     """Changes of the cluster, or that none was found; with the title CHANGES."""
 
 
 def outlook(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Outlook:
     """Return what is said of a waiting pod; `found` is what ends its wait, `nodes` how many the decision considered."""
-    changes = [Answer(message=each.sentence, helps=bool(each.ends)) for each in found if not each.is_new]
+    changes = [WaitAnswer(message=each.sentence, helps=bool(each.ends)) for each in found if not each.is_new]
     if wait.is_tried and _is_none_found(why, found):
-        changes.append(Answer(message=NONE_FOUND, helps=False))
+        changes.append(WaitAnswer(message=NONE_FOUND, helps=False))
     return Outlook(answers=tuple(_answers(wait, why, found, nodes)), changes=tuple(changes))
 
 
-def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[Answer]:
+def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[WaitAnswer]:
     empty = why.explanation.fits_when_empty
     if isinstance(why.explanation.result, Placement):
         who = "it" if _is_placed(wait, why) else f"member {wait.pod.name} alone"
-        yield Answer(title="Fits", message=f"{who} would be placed now", helps=True)
+        yield WaitAnswer(title="Fits", message=f"{who} would be placed now", helps=True)
     elif empty is not None:
         message = f"not now; {_when_empty(_member(wait, why), empty, nodes)}"
-        yield Answer(title="Fits", message=message, helps=empty > 0)
+        yield WaitAnswer(title="Fits", message=message, helps=empty > 0)
     if new := [each for each in found if each.is_new]:
         message = "; ".join(each.sentence for each in new)
-        yield Answer(title="New node", message=message, helps=any(each.ends for each in new))
+        yield WaitAnswer(title="New node", message=message, helps=any(each.ends for each in new))
     if remedies.is_in_vain(found):
-        yield Answer(title="In vain", message=IN_VAIN, helps=False)
+        yield WaitAnswer(title="In vain", message=IN_VAIN, helps=False)
     if (preemption := why.explanation.preemption) is not None:
         possible = bool(preemption.node)
         message = f"{'possible' if possible else 'not possible'}: {preemption_message(preemption)}"
-        yield Answer(title="Preemption", message=message, helps=possible)
+        yield WaitAnswer(title="Preemption", message=message, helps=possible)
 
 
 def _is_placed(wait: Wait, why: Why) -> bool:
