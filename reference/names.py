@@ -77,6 +77,7 @@ CONDITIONS: Final[Rows] = {
     "READY": "of Devices: the agent renews its Lease and can read the driver",
     "VALID": "of Devices: the spec does not contradict itself",
     "ACCOUNTED": "of Devices: the allocation of every pod on the node is known",
+    "GIVEN_BY_NAME": "of Devices: False if ResourceSlices or device taints keep some cards from being given by name",
     "RESOURCES_WRITTEN": "of Devices: the Node shows the resources of the [plug-in](../plugins.md) behind the dot",
     "DRIVER_LOADED": "of Devices: the driver answers",
     "INVENTORY_READ": "of Devices: all devices were read; with a type behind a dot, those of the type",

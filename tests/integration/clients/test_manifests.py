@@ -44,7 +44,10 @@ ALLOWED = {
         ("watch", "", "services", ""),
         ("list", "berth.dev", "devices", ""),
         ("watch", "scheduling.x-k8s.io", "podgroups", ""),
-        ("watch", "resource.k8s.io", "deviceclasses", ""),
+        *[
+            ("watch", "resource.k8s.io", each, "")
+            for each in ("deviceclasses", "resourceclaims", "resourceslices", "devicetaintrules")
+        ],
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),
         ("create", "", "pods", "binding"),

@@ -129,7 +129,17 @@ KEPT: Final[Mapping[str, Tree]] = {
     "volume attachments": {
         "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
     },
-    "device classes": {"spec": {"extendedResourceName": ...}},
+    "resource slices": {"spec": ...},
+    "device classes": {"spec": dict.fromkeys(("extendedResourceName", "selectors"), ...)},
+    "resource claims": {
+        "spec": {"devices": dict.fromkeys(("requests", "constraints"), ...)},
+        "status": {
+            "allocation": {"devices": {"results": ...}, "nodeSelector": ...},
+            "reservedFor": dict.fromkeys(("resource", "name", "uid"), ...),
+        },
+    },
+    "device taint rules": {"spec": ...},
+    "device taint rules of v1beta2": {"spec": ...},
     "pod groups": {"spec": {"minMember": ..., "scheduleTimeoutSeconds": ...}, "status": {"phase": ...}},
     PODS: {
         "spec": {

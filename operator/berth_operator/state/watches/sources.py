@@ -3,7 +3,8 @@
 from berth_api import names
 from berth_client.reflector import Source
 from berth_operator.state.objects import nodes
-from berth_operator.state.watches import sinks, storage
+from berth_operator.state.watches import claims, sinks, storage
+from berth_operator.state.watches.claims import ResourceClaims
 from berth_operator.state.watches.sinks import Table
 
 Sources = dict[str, tuple[Source, Table]]
@@ -15,7 +16,6 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     selected = {"labelSelector": node_selector} if node_selector else {}
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
     groups = Source(path=f"{names.POD_GROUP_API}/{names.POD_GROUPS}", optional=True)
-    classes = Source(path="/apis/resource.k8s.io/v1/deviceclasses", optional=True)
     return {
         "nodes": (Source(path="/api/v1/nodes", params=selected, transform=nodes.transform), sinks.nodes(cluster)),
         "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
@@ -26,5 +26,5 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
         "budgets": (Source(path="/apis/policy/v1/poddisruptionbudgets"), sinks.disruption_budgets(cluster)),
         **storage.sources(to),
         "pod groups": (groups, sinks.pod_groups(cluster)),
-        "device classes": (classes, sinks.device_classes(cluster)),
+        **claims.sources(ResourceClaims(cluster)),
     }
