@@ -5,6 +5,7 @@ from typing import Any, Final, TypeVar
 
 import structlog
 
+from berth_api import names
 from berth_client.reflector import Source
 from berth_operator.core.claims import requests, slices, status, taint_rules
 from berth_operator.core.claims.fields import FieldError
@@ -70,8 +71,9 @@ class ResourceClaims:
         self._cluster.claims.claim_changed(self._claims.remove_claim(key), None)
 
     def put_rule(self, raw: Object) -> None:
-        """Add or update a DeviceTaintRule."""
-        if (rule := _read(taint_rules.read, raw)) is None:
+        """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
+        is_own = names.OWN_POOL in (raw["metadata"].get("labels") or {})
+        if is_own or (rule := _read(taint_rules.read, raw)) is None:
             self.remove_rule(_name(raw))
         else:
             before = self._claims.rules.get(rule.name)
