@@ -66,6 +66,8 @@ OBJECTS: Final[Rows] = {
     "CORDONED_DEVICES": "annotation of Devices: they are unhealthy while it is set ([why](../health.md))",
     "RECOVERED_DEVICES": "annotation of Devices: these devices are healthy again; the agent removes it",
     "RESERVED_MINORS": "annotation of Devices: minors of NICs and FPGAs that are gone",
+    "OWN_POOL": "label of DeviceTaintRules, and the key of their taint: other schedulers are kept from [Berth's pools]"
+    "(../claims.md#give-cards-by-name-that-a-driver-lists)",
     "DEVICE_MODEL": "label of single devices, for selectors of hints: the model",
     "DEVICE_NUMA_NODE": "label of single devices: the NUMA node",
     "DEVICE_PCIE_SWITCH": "label of single devices: the PCIe switch",

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from berth_operator.core.claims.fields import Field
 from berth_operator.core.claims.nodes import NAME
-from berth_operator.core.claims.requests import Claim, read_claim
+from berth_operator.core.claims.requests import ResourceClaim, read_claim
 from berth_operator.core.claims.slices import DeviceID
 
 NO_ALLOCATION: Final[Mapping[str, Any]] = {}
@@ -21,7 +21,7 @@ class ClaimState:
     uid: str
     version: str = field(default="", compare=False)
     """The resourceVersion that was read."""
-    claim: Claim = field(compare=False)
+    claim: ResourceClaim = field(compare=False)
     """Its spec, which cannot change."""
     reserved_for: frozenset[str] = frozenset()
     """UIDs of the pods that may use it."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth_operator.core.claims.fields import Field
-from berth_operator.core.claims.slices import DeviceID, Taint
+from berth_operator.core.claims.slices import DeviceID, DeviceTaint
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -18,7 +18,7 @@ class TaintRule:
     driver: str = ""
     pool: str = ""
     device: str = ""
-    taint: Taint
+    taint: DeviceTaint
 
     def matches(self, device: DeviceID) -> bool:
         """Return whether it puts its taint on a device."""
@@ -40,5 +40,5 @@ def read(raw: Mapping[str, Any]) -> TaintRule:
         driver=selector.at("driver").text(),
         pool=selector.at("pool").text(),
         device=selector.at("device").text(),
-        taint=Taint(*(taint.at(key).text() for key in ("key", "value", "effect"))),
+        taint=DeviceTaint(*(taint.at(key).text() for key in ("key", "value", "effect"))),
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from berth_api.allocation import mig
-from berth_operator.core.claims.slices import Device, Taint
+from berth_operator.core.claims.slices import Device, DeviceTaint
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
 from berth_operator.core.fleet.claims.store import Claims
 from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
@@ -56,7 +56,7 @@ def _listed(device: Device) -> Bar:
     )
 
 
-def _tainted(device: Device, taint: Taint) -> Bar:
+def _tainted(device: Device, taint: DeviceTaint) -> Bar:
     shown = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
     return Bar(reason=f"device taint {taint.key}:{taint.effect}", detail=f"device taint {shown} on {device.id}")
 

@@ -7,7 +7,7 @@ from typing import Final, Self, TypeVar
 
 from berth_operator.core.claims.pools import SliceIndex
 from berth_operator.core.claims.requests import DeviceClass
-from berth_operator.core.claims.slices import Device, DeviceID, PoolID, Slice, Taint
+from berth_operator.core.claims.slices import Device, DeviceID, DeviceTaint, PoolID, Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
@@ -157,7 +157,7 @@ class Claims:
         """Return the nodes for which slices list devices."""
         return self._on_node.keys()
 
-    def taints_of(self, device: Device) -> Iterator[Taint]:
+    def taints_of(self, device: Device) -> Iterator[DeviceTaint]:
         """Yield the taints of a device: its slice's, then those of rules."""
         yield from device.taints
         yield from (rule.taint for _, rule in sorted(self.rules.items()) if rule.matches(device.id))
