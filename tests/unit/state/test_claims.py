@@ -16,7 +16,7 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import NodeView, StatusKind
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
-from tests.builders import GPU, device, entry, every_pod, lease, node, pod, popped, waiting, whole
+from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, pod, popped, waiting, whole
 from tests.resource_claims import (
     NVIDIA_DRIVER,
     allocated,
@@ -160,6 +160,19 @@ def test_a_card_is_charged_once_for_a_pod_with_it_by_name_and_by_claim() -> None
     assert world.used() == [100, 100, 0, 0]
     world.pods.apply("DELETED", pod("both", {GPU: "100"}, on="node", allocated=whole(0)))
     assert world.used() == [100, 100, 0, 0]
+
+
+@pytest.mark.parametrize("bound_by", ["kube-scheduler", "Berth"])
+def test_a_resource_that_a_claim_provides_is_charged_to_the_claim(bound_by: str) -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-2", pods=["uid-p"]))
+    mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "container-0-request-0"}
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]}}
+    own = {"allocated": whole(0)} if bound_by == "Berth" else {"schedulerName": "default-scheduler"}
+    world.pods.apply("ADDED", pod("p", {NVIDIA: "1"}, on="node", status=status, **own))
+    assert world.used() == ([100, 0, 100, 0] if bound_by == "Berth" else [0, 0, 100, 0])
+    assert world.unknown() == 0
 
 
 def test_a_mig_device_is_charged_as_the_instance_that_it_is() -> None:

@@ -155,6 +155,7 @@ KEPT: Final[Mapping[str, Tree]] = {
         },
         "status": {
             **dict.fromkeys(("phase", "nominatedNodeName", "startTime", "resources", "allocatedResources"), ...),
+            "extendedResourceClaimStatus": ...,
             "conditions": dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), ...),
             "containerStatuses": _RESIZED,
             "initContainerStatuses": _RESIZED,
