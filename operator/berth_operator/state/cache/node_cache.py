@@ -11,6 +11,7 @@ from berth_api.request import Kinds
 from berth_client import times
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import DeviceInventory
 from berth_operator.core.values.starting import will_have_devices
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
@@ -94,18 +95,23 @@ class NodeCache:
     def put_device(self, raw: Object) -> None:
         """Add or update a Device."""
         name = raw["metadata"]["name"]
-        read = devices.record(raw, self._read.get(name))
-        self._put_read(read)
+        before = self._read.get(name)
+        read = devices.record(raw, before)
+        # Mostly the status changed alone.
+        is_same = before is not None and before.inventory is read.inventory
+        inventory = self.devices[name].inventory if is_same else self._claims.without_barred(name, read.inventory)
+        self._put_read(read, inventory)
 
     def claims_changed(self, name: str) -> None:
         """Update a node's Device after what decides which cards are given by name has changed."""
         if (read := self._read.get(name)) is not None:
-            self._put_read(read)
+            self._put_read(read, self._claims.without_barred(name, read.inventory))
             self._claims.update_node(name)
 
-    def _put_read(self, read: DeviceRecord) -> None:
+    def _put_read(self, read: DeviceRecord, inventory: DeviceInventory) -> None:
+        """Put a Device as it was read; `inventory` is without what must not be given by name."""
         known, before = self.devices.get(read.name), self._read.get(read.name)
-        record = self._without_barred(read)
+        record = read if inventory is read.inventory else replace(read, inventory=inventory)
         self._read[read.name], self.devices[read.name] = read, record
         if known is None:
             self._heartbeats.expect(record.name, self._clock(), doubted=_is_unknown(record))
@@ -141,10 +147,6 @@ class NodeCache:
         self._set_starting(name)
         self._forget_if_gone(name)
         self._changed(name)
-
-    def _without_barred(self, read: DeviceRecord) -> DeviceRecord:
-        inventory = self._claims.without_barred(read.name, read.inventory)
-        return read if inventory is read.inventory else replace(read, inventory=inventory)
 
     # --- Leases -----------------------------------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as the API server shows them."""
 
-from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
@@ -13,7 +12,6 @@ from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
 
 K = TypeVar("K")
-V = TypeVar("V")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,14 +40,15 @@ class Claims:
         """namespace/name -> claim."""
         self.rules: dict[str, TaintRule] = {}
         self.own: OwnPools = NO_POOLS
-        self._by_pool: defaultdict[PoolID, dict[str, Slice]] = defaultdict(dict)
-        self._on_node: defaultdict[str, dict[str, Slice]] = defaultdict(dict)
+        # The values of these four are replaced, never modified, so that copies can share them.
+        self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
+        self._on_node: dict[str, Mapping[str, Slice]] = {}
         """Node -> name -> slice, for slices with devices of this node alone."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
-        self._of_pod: defaultdict[str, set[str]] = defaultdict(set)
+        self._of_pod: dict[str, frozenset[str]] = {}
         """UID of a pod -> claims that are reserved for it."""
-        self._held_on: defaultdict[str, set[str]] = defaultdict(set)
+        self._held_on: dict[str, frozenset[str]] = {}
         """Node -> claims with devices there."""
         self._index: SliceIndex | None = None
         self._left: dict[str, tuple[float, Slice]] = {}
@@ -62,9 +61,9 @@ class Claims:
         before = self.remove_slice(slice_.name)
         self._left = {name: each for name, each in self._left.items() if each[1].pool != slice_.pool}
         self.slices[slice_.name] = slice_
-        self._by_pool[slice_.pool][slice_.name] = slice_
+        _put(self._by_pool, slice_.pool, slice_)
         for node in nodes_of(slice_):
-            self._on_node[node][slice_.name] = slice_
+            _put(self._on_node, node, slice_)
         return before
 
     def remove_slice(self, name: str) -> Slice | None:
@@ -95,9 +94,9 @@ class Claims:
         self.claims[claim.key] = claim
         self._by_uid[claim.uid] = claim.key
         for pod in claim.reserved_for:
-            self._of_pod[pod].add(claim.key)
+            self._of_pod[pod] = self._of_pod.get(pod, frozenset()) | {claim.key}
         for node in claim.nodes:
-            self._held_on[node].add(claim.key)
+            self._held_on[node] = self._held_on.get(node, frozenset()) | {claim.key}
         return before
 
     def remove_claim(self, key: str) -> ClaimState | None:
@@ -166,15 +165,8 @@ class Claims:
 
     def copy(self) -> Self:
         """Return an independent copy."""
-        plain = ("slices", "classes", "claims", "rules", "_by_uid", "_left")
-        return with_own(
-            self,
-            **{name: getattr(self, name).copy() for name in plain},
-            _by_pool=defaultdict(dict, {key: each.copy() for key, each in self._by_pool.items()}),
-            _on_node=defaultdict(dict, {key: each.copy() for key, each in self._on_node.items()}),
-            _of_pod=defaultdict(set, {key: each.copy() for key, each in self._of_pod.items()}),
-            _held_on=defaultdict(set, {key: each.copy() for key, each in self._held_on.items()}),
-        )
+        parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
+        return with_own(self, **parts)
 
 
 def nodes_of(slice_: Slice) -> frozenset[str]:
@@ -182,13 +174,17 @@ def nodes_of(slice_: Slice) -> frozenset[str]:
     return frozenset(device.nodes.name for device in slice_.devices if device.nodes.name)
 
 
-def _drop(index: dict[K, dict[str, V]], key: K, name: str) -> None:
-    index[key].pop(name, None)
+def _put(index: dict[K, Mapping[str, Slice]], key: K, slice_: Slice) -> None:
+    index[key] = {**index.get(key, {}), slice_.name: slice_}
+
+
+def _drop(index: dict[K, Mapping[str, Slice]], key: K, name: str) -> None:
+    index[key] = {other: slice_ for other, slice_ in index[key].items() if other != name}
     if not index[key]:
         del index[key]
 
 
-def _discard(index: dict[str, set[str]], key: str, name: str) -> None:
-    index[key].discard(name)
+def _discard(index: dict[str, frozenset[str]], key: str, name: str) -> None:
+    index[key] -= {name}
     if not index[key]:
         del index[key]
