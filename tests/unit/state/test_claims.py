@@ -133,6 +133,15 @@ def test_a_claim_is_charged_until_it_is_deallocated_or_deleted(end: str) -> None
     assert popped(world.cluster.queue, 200.0) is not None
 
 
+def test_what_cannot_be_read_leaves_what_was_known() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-0"))
+    world.to.put_claim({**allocated("c"), "status": {"allocation": {"devices": {"results": "none"}}}})
+    world.to.put_slice({**slice_of(), "spec": {"driver": 1}})
+    assert world.used() == [100, 0, 0, 0]
+
+
 def test_a_claim_of_a_node_that_moves_is_charged_where_it_is() -> None:
     world = World()
     world.cluster.put_device(device("other", entry(0, id="GPU-0")))
@@ -425,4 +434,12 @@ def test_a_taint_rule_counts_as_health_until_it_is_gone(kind: str, selector: dic
     world.tables[kind].apply("ADDED", rule)
     assert sum(bool(use.barred) for use in status.wanted(world.view(), str).devices) == cards
     world.tables[kind].apply("DELETED", rule)
+    assert isinstance(world.decision(400), Placement)
+
+
+def test_rules_of_berth_are_for_other_schedulers() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    rule = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint("berth.dev/own-pool"))
+    world.to.put_rule({**rule, "metadata": {"name": "r", "labels": {"berth.dev/own-pool": "x"}}})
     assert isinstance(world.decision(400), Placement)

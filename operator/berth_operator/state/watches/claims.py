@@ -36,9 +36,7 @@ class ResourceClaims:
 
     def put_slice(self, raw: Object) -> None:
         """Add or update a ResourceSlice."""
-        if (slice_ := _read(slices.read, raw)) is None:
-            self.remove_slice(_name(raw))
-        else:
+        if (slice_ := _read(slices.read, raw)) is not None:
             self._slices_changed(self._claims.put_slice(slice_), slice_)
 
     def remove_slice(self, name: str) -> None:
@@ -61,9 +59,7 @@ class ResourceClaims:
 
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
-        if (claim := _read(status.read, raw)) is None:
-            self.remove_claim(_key(raw))
-        else:
+        if (claim := _read(status.read, raw)) is not None:
             self._cluster.claims.claim_changed(self._claims.put_claim(claim), claim)
 
     def remove_claim(self, key: str) -> None:
@@ -72,10 +68,9 @@ class ResourceClaims:
 
     def put_rule(self, raw: Object) -> None:
         """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
-        is_own = names.OWN_POOL in (raw["metadata"].get("labels") or {})
-        if is_own or (rule := _read(taint_rules.read, raw)) is None:
+        if names.OWN_POOL in (raw["metadata"].get("labels") or {}):
             self.remove_rule(_name(raw))
-        else:
+        elif (rule := _read(taint_rules.read, raw)) is not None:
             before = self._claims.rules.get(rule.name)
             self._claims.rules[rule.name] = rule
             self._rules_changed(before, rule)
@@ -111,11 +106,11 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
 
 
 def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
-    """Return an object as a value; None if it cannot be read, as one of a later version."""
+    """Return an object as a value; None if it cannot be read, so that what was known of it stays."""
     try:
         return read(raw)
     except FieldError as error:
-        log.warning("object ignored", kind=raw.get("kind"), name=_name(raw), error=str(error))
+        log.warning("change ignored", kind=raw.get("kind"), name=_name(raw), error=str(error))
         return None
 
 
