@@ -72,6 +72,7 @@ PARTS: Final = {
     "webhook": Part(_SERVERS, rf"({_RBAC}|Service|PodDisruptionBudget)/berth-webhook"),
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
+    "claims": Part(("claims",), r"ClusterRole(Binding)?/berth-claims"),
     "defragmentation": Part(("defragmentation",), r"ClusterRole(Binding)?/berth-defragmentation"),
     "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),
     "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),

@@ -66,6 +66,8 @@ OBJECTS: Final[Rows] = {
     "CORDONED_DEVICES": "annotation of Devices: they are unhealthy while it is set ([why](../health.md))",
     "RECOVERED_DEVICES": "annotation of Devices: these devices are healthy again; the agent removes it",
     "RESERVED_MINORS": "annotation of Devices: minors of NICs and FPGAs that are gone",
+    "OWN_POOL": "label of DeviceTaintRules, and the key of their taint: other schedulers are kept from [Berth's pools]"
+    "(../claims.md#give-cards-by-name-that-a-driver-lists)",
     "DEVICE_MODEL": "label of single devices, for selectors of hints: the model",
     "DEVICE_NUMA_NODE": "label of single devices: the NUMA node",
     "DEVICE_PCIE_SWITCH": "label of single devices: the PCIe switch",
@@ -77,6 +79,7 @@ CONDITIONS: Final[Rows] = {
     "READY": "of Devices: the agent renews its Lease and can read the driver",
     "VALID": "of Devices: the spec does not contradict itself",
     "ACCOUNTED": "of Devices: the allocation of every pod on the node is known",
+    "GIVEN_BY_NAME": "of Devices: False if ResourceSlices or device taints keep some cards from being given by name",
     "RESOURCES_WRITTEN": "of Devices: the Node shows the resources of the [plug-in](../plugins.md) behind the dot",
     "DRIVER_LOADED": "of Devices: the driver answers",
     "INVENTORY_READ": "of Devices: all devices were read; with a type behind a dot, those of the type",

@@ -23,6 +23,8 @@ class PodResourcesServer:
     def __init__(self, socket: Path) -> None:
         self.socket = socket
         self.given: ActualAllocation = {}
+        self.claimed: Mapping[tuple[str, str, str], list[tuple[str, ...]]] = {}
+        """(namespace, pod, container) -> (claim, driver, pool, device) of each device of a claim in its namespace."""
         self.requests = 0
 
     def __enter__(self) -> Self:
@@ -54,6 +56,18 @@ class PodResourcesServer:
             ]
             pods.setdefault((namespace, name), reported).containers.append(
                 messages.ContainerResources(name=container, devices=devices)
+            )
+        for (namespace, name, container), claimed in self.claimed.items():
+            claims = [
+                messages.DynamicResource(
+                    claim_name=claim,
+                    claim_namespace=namespace,
+                    claim_resources=[messages.ClaimResource(driver_name=driver, pool_name=pool, device_name=device)],
+                )
+                for claim, driver, pool, device in claimed
+            ]
+            pods.setdefault((namespace, name), messages.PodResources(namespace=namespace, name=name)).containers.append(
+                messages.ContainerResources(name=container, dynamic_resources=claims)
             )
         return messages.ListPodResourcesResponse(pod_resources=pods.values())
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from berth_agent.conditions import Finding
-from berth_api.device import DeviceSpec, ForeignUse, HeldByContainer
+from berth_api.device import ClaimedDevice, DeviceSpec, ForeignUse, HeldByContainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +60,7 @@ class NodeUse:
     boot_id: str = ""
     withheld: tuple[int, ...] = ()
     foreign: tuple[ForeignUse, ...] = ()
+    claimed: tuple[ClaimedDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

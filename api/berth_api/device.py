@@ -235,7 +235,10 @@ class DeviceUse(Model):
     Nothing if it is unhealthy or blocked, or if the node's Lease is not renewed.
     """
     holders: Annotated[list[Holder], Field(max_length=MAX_HOLDERS)] = Field(default_factory=list)
-    """The pods that are charged for the card, for a share of it or for a part."""
+    """The pods that are charged for the card, for a share of it or for a part, and ResourceClaims as
+    `resourceclaim/<name>`."""
+    barred: Annotated[str, Field(max_length=1024)] | None = None
+    """Why a healthy card is not given by name: a ResourceSlice lists it for claims, or it has a device taint."""
 
 
 class HeldDevice(Model):
@@ -264,6 +267,21 @@ class HeldByContainer(Model):
     """What kubelet gave the container."""
 
 
+class ClaimedDevice(Model):
+    """A device of a ResourceClaim, by its name in ResourceSlices."""
+
+    namespace: Name
+    """Namespace of the claim."""
+    claim: Name
+    """Name of the claim."""
+    driver: Annotated[str, Field(max_length=63)]
+    """Driver of the device."""
+    pool: Name
+    """Pool of the driver."""
+    device: Annotated[str, Field(max_length=63)]
+    """Name of the device in its pool."""
+
+
 class ForeignUse(Model):
     """Processes on a card that do not belong to a pod."""
 
@@ -278,7 +296,7 @@ class ForeignUse(Model):
 
 
 class DeviceStatus(Model):
-    """Written by the operator; the agent writes its own conditions and the fields from `held` to `foreign`."""
+    """Written by the operator; the agent writes its own conditions and the fields from `held` to `claimed`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The `metadata.generation` from which the operator computed the status."""
@@ -309,8 +327,11 @@ class DeviceStatus(Model):
     of them that kubelet does not know. Pods that request `nvidia.com/*` cannot get them."""
     foreign: Annotated[list[ForeignUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: cards that processes outside Kubernetes use."""
+    claimed: Annotated[list[ClaimedDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """Written by the agent: devices of ResourceClaims that kubelet has given to containers. They stay allocated while
+    they are listed here, even if their claim is gone."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
-    """`Ready`, `Valid`, `Accounted` and `ResourcesWritten.*` by the operator, others by the agent."""
+    """`Ready`, `Valid`, `Accounted`, `GivenByName` and `ResourcesWritten.*` by the operator, others by the agent."""
 
 
 class Device(Model):

@@ -179,6 +179,8 @@ class Reflector:
         self._on_bookmark = on_bookmark
         self._max_backoff = max_backoff
         self._version: str | None = None
+        self._missed = False
+        """Whether the server did not serve the kind at the last list, which is logged once."""
         self._failures = 0
         self._heard_at = clock()
 
@@ -205,8 +207,12 @@ class Reflector:
         if self._version is None:
             self._version = await self._list()
         if self._version is None:
+            if not self._missed:
+                self._missed = True
+                _log.info("kind not served, looking for it from time to time", path=self._source.path)
             await asyncio.sleep(MISSING_KIND_RETRY_SECONDS)
             return
+        self._missed = False
         started = self._clock()
         lines = await self._watch(self._version)
         if lines == 0 and self._clock() - started < VERY_SHORT_WATCH_SECONDS:

@@ -15,6 +15,7 @@ import pytest
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
 from berth_agent.kubelet.podresources import PodResources
+from berth_api.device import ClaimedDevice
 from tests.pod_resources import PodResourcesServer
 
 GPU = "nvidia.com/gpu"
@@ -51,6 +52,25 @@ async def test_devices_of_the_plugin_are_listed_across_numa_nodes(
         by_resource = {GPU: frozenset({"GPU-1", "GPU-2"}), "nvidia.com/mig-1g.10gb": frozenset({"MIG-1"})}
         reports = ContainerReport(namespace="ns", pod="a", container="x", by_resource=by_resource)
         assert await client.list_containers() == (reports,)
+
+
+async def test_devices_of_claims_are_listed_once_and_in_order(
+    client: PodResources, kubelet: PodResourcesServer
+) -> None:
+    with kubelet:
+        of_driver = ("gpu.nvidia.com", "node-1")
+        kubelet.claimed = {
+            ("ns", "a", "x"): [("c", *of_driver, "gpu-1"), ("c", *of_driver, "gpu-0"), ("", *of_driver, "gpu-2")],
+            ("ns", "b", "x"): [("c", *of_driver, "gpu-1")],
+        }
+        assert await client.list_containers() == ()
+        assert client.claimed == tuple(
+            ClaimedDevice(namespace="ns", claim="c", driver="gpu.nvidia.com", pool="node-1", device=device)
+            for device in ("gpu-0", "gpu-1")
+        )
+        kubelet.claimed = {}
+        await client.list_containers()
+        assert client.claimed == ()
 
 
 async def test_a_long_answer_is_read(client: PodResources, kubelet: PodResourcesServer) -> None:

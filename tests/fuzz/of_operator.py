@@ -48,6 +48,7 @@ from tests.claims.selectors_rows.rows import outcome, views
 from tests.fuzz import inputs
 from tests.fuzz.of_api import ANNOTATIONS, DEVICE, GPU_POD, LABELS, strings
 from tests.fuzz.target import Target
+from tests.resource_claims import allocated, gpu, resource_slice, taint, taint_rule
 
 _TERM: Final = {
     "labelSelector": {"matchLabels": {"a": "b"}, "matchExpressions": [{"key": "k", "operator": "Exists"}]},
@@ -212,6 +213,9 @@ _OBJECTS: Final = {
             "claimRef": {"name": "c"},
         },
     },
+    "resource slices": resource_slice(gpu(0, taints=[taint()])),
+    "resource claims": allocated("c", "gpu-0", pods=["u"]),
+    "device taint rules": taint_rule(selector={"driver": "d"}, tainted=taint()),
     "budgets": {
         "metadata": {"name": "b", "namespace": "ns", "uid": "u"},
         "spec": {"selector": {"matchLabels": {"a": "b"}}},

@@ -1,10 +1,12 @@
 """Kubelet's PodResources: which containers it gave which devices."""
 
+import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from grpc import aio
+from pydantic import ValidationError
 
 from berth_agent.kubelet.admission.admission import UnavailableError
 from berth_agent.kubelet.admission.mirror import ContainerReport
@@ -12,6 +14,7 @@ from berth_agent.kubelet.admission.pods import is_of_plugin
 from berth_agent.kubelet.api import podresources_pb2 as messages
 from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_agent.kubelet.channel import open_channel, reason
+from berth_api.device import MAX_DEVICES, ClaimedDevice
 
 ANSWER_SECONDS: Final = 2.0
 """Kubelet answers in a millisecond, or hangs."""
@@ -24,6 +27,8 @@ class PodResources:
         self._socket = socket
         self._timeout = timeout
         self._channel = open_channel(socket)
+        self.claimed: tuple[ClaimedDevice, ...] = ()
+        """The devices of ResourceClaims that containers had by the last answer, sorted."""
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Return what kubelet reports that containers have.
@@ -44,11 +49,31 @@ class PodResources:
             raise UnavailableError(
                 f"{self._socket}: the answer is no {messages.ListPodResourcesResponse.DESCRIPTOR.name}"
             )
+        self.claimed = tuple(sorted(set(_claimed(answer)), key=_key)[:MAX_DEVICES])
         return tuple(_reports(answer))
 
     async def close(self) -> None:
         """Close the connection."""
         await self._channel.close()
+
+
+def _claimed(answer: messages.ListPodResourcesResponse) -> Iterator[ClaimedDevice]:
+    containers = (container for pod in answer.pod_resources for container in pod.containers)
+    for claim in (claim for container in containers for claim in container.dynamic_resources):
+        for device in claim.claim_resources:
+            # Names that the API server does not allow are of no claim.
+            with contextlib.suppress(ValidationError):
+                yield ClaimedDevice(
+                    namespace=claim.claim_namespace,
+                    claim=claim.claim_name,
+                    driver=device.driver_name,
+                    pool=device.pool_name,
+                    device=device.device_name,
+                )
+
+
+def _key(claimed: ClaimedDevice) -> tuple[str, ...]:
+    return claimed.namespace, claimed.claim, claimed.driver, claimed.pool, claimed.device
 
 
 def _reports(answer: messages.ListPodResourcesResponse) -> Iterator[ContainerReport]:

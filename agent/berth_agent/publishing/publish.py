@@ -229,6 +229,8 @@ def _use_fields(use: NodeUse) -> dict[str, Any]:
         "held": [each.model_dump(by_alias=True) for each in use.held],
         "withheld": list(use.withheld),
         "foreign": [each.model_dump(by_alias=True) for each in use.foreign],
+        # A definition of the version before does not have the field, and most nodes do not need it.
+        **({"claimed": [each.model_dump(by_alias=True) for each in use.claimed]} if use.claimed else {}),
     }
 
 
@@ -241,4 +243,5 @@ def _use(status: DeviceStatus) -> NodeUse | None:
         boot_id=status.boot_id,
         withheld=tuple(status.withheld),
         foreign=tuple(status.foreign),
+        claimed=tuple(status.claimed),
     )

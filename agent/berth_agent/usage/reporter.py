@@ -130,6 +130,7 @@ class UsageReporter:
             boot_id=self._boot_id,
             withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
             foreign=await asyncio.to_thread(processes.foreign, by_minor, self._settings.proc_root) if by_minor else (),
+            claimed=self.admission.claimed,
         )
 
     def _wanted(self) -> Mapping[Key, GpuPodSpec]:

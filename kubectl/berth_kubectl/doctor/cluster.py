@@ -33,7 +33,6 @@ PLUGINS: Final = {
     "hami": "HAMi's device plugin",
     "volcano-vgpu-device-plugin": "Volcano's device plugin",
     "volcano-device-plugin": "Volcano's device plugin",
-    "k8s-dra-driver-gpu": "NVIDIA's DRA driver",
 }
 """Name of an image -> what gives the cards of its node to pods."""
 NEXT_TO_AGENT: Final = "k8s-device-plugin"

@@ -22,6 +22,7 @@ REPORTED: Final = (
     names.ANNOTATIONS_READ,
     names.VALID,
     names.ACCOUNTED,
+    names.GIVEN_BY_NAME,
     names.RESOURCES_WRITTEN,
 )
 """Conditions of Devices, also with a type behind a dot. `Ready` is not one: it repeats others and the Lease."""

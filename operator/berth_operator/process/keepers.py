@@ -4,12 +4,14 @@ import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from berth_api.values import keys
 from berth_operator.binding import confirmation
 from berth_operator.binding.defragmenter import Defragmenter
 from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
+from berth_operator.binding.pool_taints import PoolTaints
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
 from berth_operator.clients.kube import KubeClient
@@ -48,6 +50,8 @@ class Keepers:
         if self.moves is not None:
             yield self._defragmenter(self.moves).run
         yield functools.partial(confirmation.run, self.cluster, self.client)
+        if self.settings.taint_own_pools:
+            yield self._pool_taints().run
         yield self._refresh_gpu_metrics
 
     def _gangs(self) -> GangKeeper:
@@ -88,6 +92,14 @@ class Keepers:
             leads=self.leads,
             most=self.settings.defragment,
             after=self.settings.defragment_after,
+        )
+
+    def _pool_taints(self) -> PoolTaints:
+        return PoolTaints(
+            api=self.client,
+            instance=keys.join(self.settings.namespace, self.settings.lease),
+            own=lambda: self.cluster.fleet.claims.own,
+            leads=self.leads,
         )
 
     async def _refresh_gpu_metrics(self) -> None:

@@ -22,7 +22,9 @@ from berth_api.request.model import NO_ALIASES, ModelAliases
 from berth_base import documents
 from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores
+from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core.fleet.claims.store import NO_POOLS, OwnPools
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.scores.genius import (
     DEFAULT_WEIGHTS,
@@ -38,6 +40,7 @@ SCHEDULER_NAME: Final = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 """What Kubernetes accepts as the reporting controller of an Event."""
 
 _LABEL: Final = r"^([a-z0-9]([a-z0-9.-]*[a-z0-9])?/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_SUBDOMAIN: Final = r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?"
 _SWITCHES: Final = (ALL, *(each.NAME for each in filters.ORDER if not each.TRAITS.needed))
 _NEEDED: Final = {each.NAME: each.TRAITS.needed for each in filters.ORDER if each.TRAITS.needed}
 _SCORES: Final = tuple(each.NAME for each in scores.ALL)
@@ -63,6 +66,8 @@ class Configuration:
     """Scheduler name -> policy; at least one."""
     model_aliases: ModelAliases = field(default_factory=lambda: NO_ALIASES)
     """Other names of GPU models."""
+    own_pools: OwnPools = NO_POOLS
+    """The pools of ResourceSlices that no other scheduler serves."""
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
 
@@ -130,6 +135,8 @@ Preference = Annotated[
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 ModelGlobs = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
+DriverName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}$", max_length=63)]
+PoolName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_length=317)]
 SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
 SchedulerNames = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")]
 """Scheduler names, joined by commas."""
@@ -297,6 +304,22 @@ class Profile(_Part):
         )
 
 
+class ClaimsSection(_Part):
+    """The devices in ResourceSlices that are Berth's: no other scheduler may give them to ResourceClaims."""
+
+    drivers: Annotated[list[DriverName], Field(max_length=64)] = []
+    """Drivers of which all pools are Berth's: `gpu.nvidia.com`."""
+    pools: Annotated[list[PoolName], Field(max_length=1024)] = []
+    """Single pools that are Berth's, as `driver/pool`: `gpu.nvidia.com/node-1`."""
+
+    def own(self) -> OwnPools:
+        """Return the pools that decisions read."""
+        named = (each.partition("/") for each in self.pools)
+        return OwnPools(
+            drivers=frozenset(self.drivers), pools=frozenset(PoolID(driver, pool) for driver, _, pool in named)
+        )
+
+
 class File(_Part):
     """A BerthSchedulerConfiguration."""
 
@@ -307,6 +330,7 @@ class File(_Part):
     model_aliases: Annotated[dict[Alias, ModelGlobs], Field(max_length=MAX_ALIASES)] = {}
     """Other names of GPU models: name -> globs, one of which must match the model that the driver reports. Pods may use
     them wherever they name a model."""
+    claims: ClaimsSection = ClaimsSection()
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -380,7 +404,7 @@ def of_document(document: object, where: str) -> Configuration:
         raise ConfigurationError(f"{where}: {'; '.join(messages(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
     aliases = {name.lower(): tuple(globs) for name, globs in file.model_aliases.items()}
-    return Configuration(policies=policies, model_aliases=aliases)
+    return Configuration(policies=policies, model_aliases=aliases, own_pools=file.claims.own())
 
 
 def messages(error: ValidationError) -> Iterator[str]:

@@ -175,6 +175,10 @@ class Settings(BaseSettings):
     defragment_min_age: Annotated[float, Field(ge=0)] = 600.0
     """Seconds after its creation before a pod is moved, so that none is moved again and again."""
 
+    taint_own_pools: bool = False
+    """Whether other schedulers are kept from the pools in the configuration's `claims`, by DeviceTaintRules
+    (docs/claims.md). Needs the component `claims`."""
+
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
     """URL on which to serve liveness, http://address:port/path; empty to serve none."""
 

@@ -22,6 +22,10 @@ def document(configuration: Configuration) -> Object:
         "kind": KIND,
         "profiles": [_profile(name, policy) for name, policy in configuration.policies.items()],
         "modelAliases": {name: list(globs) for name, globs in configuration.model_aliases.items()},
+        "claims": {
+            "drivers": sorted(configuration.own_pools.drivers),
+            "pools": sorted(map(str, configuration.own_pools.pools)),
+        },
     }
 
 

@@ -113,6 +113,16 @@ def test_pods_of_any_scheduler_get_a_gpu_pod_and_stand_in_the_device(
     arena.wait(lambda: held(arena, node) == [], deadline=SOON, what="the end of what was held")
 
 
+def test_devices_of_claims_stand_in_the_device(arena: Arena, begin: Start, resources: PodResourcesServer) -> None:
+    (node,) = arena.nodes(1)
+    begin(node)
+    resources.claimed = {(arena.namespace, "a", "main"): [("c", "gpu.nvidia.com", node, "gpu-0")]}
+    named = {"namespace": arena.namespace, "claim": "c", "driver": "gpu.nvidia.com", "pool": node, "device": "gpu-0"}
+    arena.wait(lambda: status(arena, node).get("claimed") == [named], deadline=START, what="the claim's device")
+    resources.claimed = {}
+    arena.wait(lambda: not status(arena, node).get("claimed"), deadline=SOON, what="the end of the claim")
+
+
 def test_a_pod_that_was_removed_by_force_is_held_while_it_runs_over_a_restart_too(
     arena: Arena, begin: Start, resources: PodResourcesServer, proc: Path
 ) -> None:

@@ -47,8 +47,8 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         {"injection": INJECTION, "extender": {"enabled": True, "certManager": True}},
     ),
     "evictions": (
-        ("evictions", "defragmentation"),
-        {"evictions": {"perMinute": 2}, "defragmentation": {"atOnce": 1}},
+        ("evictions", "defragmentation", "claims"),
+        {"evictions": {"perMinute": 2}, "defragmentation": {"atOnce": 1}, "claims": {"taint": True}},
     ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }

@@ -45,7 +45,10 @@ ALLOWED = {
         ("watch", "", "services", ""),
         ("list", "berth.dev", "devices", ""),
         *[("watch", kind.group, "podgroups", "") for kind in TABLE.pod_groups],
-        ("watch", "resource.k8s.io", "deviceclasses", ""),
+        *[
+            ("watch", "resource.k8s.io", each, "")
+            for each in ("deviceclasses", "resourceclaims", "resourceslices", "devicetaintrules")
+        ],
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),
         ("create", "", "pods", "binding"),

@@ -6,6 +6,7 @@ import tracemalloc
 from collections.abc import AsyncGenerator, AsyncIterator
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_client import lists, reflector
 from berth_client.errors import ApiError, Unreachable
@@ -287,12 +288,14 @@ async def test_of_an_optional_kind_that_is_unknown_there_are_none_until_it_is_kn
     sink, loop = Recorder(), asyncio.get_running_loop()
     source = reflector.Source(path="/apis/x/v1/things", optional=True)
     made = reflector.Reflector(api=api, source=source, sink=sink, clock=loop.time)
-    task = asyncio.create_task(made.run())
-    await made.synced.wait()
-    assert loop.time() == 0
-    await asyncio.sleep(29)
-    assert made.last_event_age() == 14
-    await asyncio.sleep(30)
+    with capture_logs() as lines:
+        task = asyncio.create_task(made.run())
+        await made.synced.wait()
+        assert loop.time() == 0
+        await asyncio.sleep(29)
+        assert made.last_event_age() == 14
+        await asyncio.sleep(30)
+    assert sum(line["event"].startswith("kind not served") for line in lines) == 2
     assert sink.calls == ["end", "end", "put a", "end", "end", "put", "end"]
     assert sink.times[:3] == [0, 15, 30]
     task.cancel()

@@ -225,6 +225,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "device/n",
             "DevicesOffered is False (NotRegistered)",
         ),
+        (
+            reported("GivenByName", reason="CardsWithheld", message="gpu 0: listed by driver d in pool p"),
+            "FalseCondition",
+            "device/n",
+            "GivenByName is False (CardsWithheld: gpu 0: listed by driver d in pool p)",
+        ),
         (reported("Valid", reason="Contradiction"), "FalseCondition", "device/n", "Valid is False (Contradiction)"),
         (
             put("nodes", raw_node("n"), raw_node("g", labels={"nvidia.com/gpu.present": "true"})),

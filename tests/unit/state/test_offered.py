@@ -15,7 +15,8 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import preempt
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
-from berth_operator.state.watches import sinks
+from berth_operator.state.watches import claims
+from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import (
     NVIDIA,
     SUMS,
@@ -211,7 +212,7 @@ def test_a_device_class_is_no_offer() -> None:
         cluster({}),
         "0/1 nodes are available: 1 node(s) provide {} only by DeviceClass c (Berth allocates no ResourceClaims).",
     )
-    table = sinks.device_classes(of)
+    table = claims.sources(ResourceClaims(of))["device classes"][1]
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
     table.apply("ADDED", {"metadata": {"name": "c"}, "spec": {"extendedResourceName": NVIDIA}})
     assert message(of, pod("a", {NVIDIA: 1})) == claimed.format(NVIDIA)

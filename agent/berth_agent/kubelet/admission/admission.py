@@ -20,6 +20,7 @@ from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.snapshot import Ids
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
+from berth_api.device import ClaimedDevice
 
 LIST_SECONDS: Final = 1.0
 """Kubelet admits nothing while it waits for us."""
@@ -41,6 +42,11 @@ class UnavailableError(Exception):
 
 class KubeletClient(Protocol):
     """The PodResources API."""
+
+    @property
+    def claimed(self) -> tuple[ClaimedDevice, ...]:
+        """Return the devices of ResourceClaims that containers had by the last answer, sorted."""
+        ...
 
     async def list_containers(self) -> tuple[ContainerReport, ...]:
         """Return what kubelet allocated to containers.
@@ -117,6 +123,8 @@ class Admission:
         self._failure = ""
         self._reports: tuple[ContainerReport, ...] | None = None
         """What kubelet reported last."""
+        self.claimed: tuple[ClaimedDevice, ...] = ()
+        """The devices of ResourceClaims in this report."""
 
     # --- what the device plugin asks ---------------------------------------------------------------------------
 
@@ -226,9 +234,9 @@ class Admission:
         if self.answers is False:
             _log.info("kubelet answers again")
             self.mirror.reorder()
-        if reports != self._reports:
+        if (reports, self._kubelet.claimed) != (self._reports, self.claimed):
             self.changed.set()
-        self.answers, self._failure, self._reports = True, "", reports
+        self.answers, self._failure, self._reports, self.claimed = True, "", reports, self._kubelet.claimed
         self.mirror.apply_reports(reports, asked_at)
 
     async def _release_ended(self) -> None:

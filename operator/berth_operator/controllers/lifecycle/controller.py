@@ -10,9 +10,10 @@ PERIOD: Final = 1.0
 
 
 async def run(cluster: Cluster) -> None:
-    """Check agents, new nodes and unknown allocations until cancelled."""
+    """Check agents, new nodes, drivers that are gone and unknown allocations until cancelled."""
     while True:
         cluster.node_cache.check_all_alive()
         cluster.node_cache.end_startups()
+        cluster.expire_slices()
         cluster.unknown_allocations.report()
         await asyncio.sleep(PERIOD)

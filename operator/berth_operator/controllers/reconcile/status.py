@@ -14,17 +14,18 @@ from berth_api.values import keys
 from berth_operator.controllers.reconcile import sums
 from berth_operator.controllers.reconcile.refusals import NOTHING_REFUSED, Refusals
 from berth_operator.core.advice.card_amounts import free_amounts
+from berth_operator.core.fleet.claim_charges import is_of_claim
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.fleet.nodes.cards import card_id, is_counted, is_listed, is_unlocated, shown_minors
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.inventory import Bar, CardInfo
 from berth_operator.state.cache.views import NodeView
 
 _Key = tuple[str, int]
 """(type, minor) of a card."""
-OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED)
+OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED, names.GIVEN_BY_NAME)
 """The conditions that the operator writes, and `ResourcesWritten.*`; the agent writes others."""
-BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": []}
+BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": [], "claimed": []}
 """The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
 MAX_TIME: Final = 40
@@ -142,7 +143,14 @@ def _uses(view: NodeView, blocked: AbstractSet[_Key]) -> list[DeviceUse]:
     # Existing cards first: annotations may name more cards than `MAX_DEVICES`.
     keys = sorted({*totals, *holders}, key=lambda key: (key not in totals, key))[:MAX_DEVICES]
     return [
-        _use(key, totals.get(key, {}), holders.get(key, []), is_open=key in open_, withheld=key in withheld)
+        _use(
+            key,
+            totals.get(key, {}),
+            holders.get(key, []),
+            is_open=key in open_,
+            withheld=key in withheld,
+            bar=cards[key].bar if key in cards else None,
+        )
         for key in keys
     ]
 
@@ -154,7 +162,13 @@ def _totals(card: CardInfo) -> dict[str, int]:
 
 
 def _use(
-    key: _Key, total: dict[str, int], held: list[tuple[Charge, Grant]], *, is_open: bool, withheld: bool
+    key: _Key,
+    total: dict[str, int],
+    held: list[tuple[Charge, Grant]],
+    *,
+    is_open: bool,
+    withheld: bool,
+    bar: Bar | None,
 ) -> DeviceUse:
     device_type, minor = key
     counted, taken = _shown_amounts(device_type, total), Counter[str]()
@@ -171,6 +185,7 @@ def _use(
             "id": next((card_id(grant) for _, grant in held if not is_listed(grant)), None),
             "free": _resources(free),
             "holders": [_holder(charge, grant) for charge, grant in pods[:MAX_HOLDERS]],
+            "barred": bar.detail[:MAX_TEXT] if bar else None,
         }
     )
 
@@ -207,6 +222,8 @@ _Verdict = tuple[str, str, str, str]
 def _verdicts(view: NodeView, refusals: Refusals) -> Iterator[_Verdict]:
     """Yield the conditions, in the order of `shown`."""
     yield from (_ready(view), _valid(view), _accounted(view))
+    if (verdict := _given_by_name(view)) is not None:
+        yield verdict
     for kind in sorted(sums.plugin_kinds(view), key=lambda kind: kind.name):
         if (verdict := _written(view, kind, refusals.of(kind))) is not None:
             yield verdict
@@ -265,7 +282,25 @@ def _valid(view: NodeView) -> _Verdict:
     return names.VALID, "False", "Contradiction", "; ".join(problems)[:MAX_TEXT]
 
 
+def _given_by_name(view: NodeView) -> _Verdict | None:
+    """Return which cards are not given by name, and why; None if all are."""
+    cards: dict[str, list[str]] = {}
+    for card in sorted(view.device.inventory.cards if view.device else (), key=lambda each: (each.type, each.minor)):
+        if card.bar is not None:
+            cards.setdefault(card.bar.detail, []).append(f"{card.type} {card.minor}")
+    if not cards:
+        return None
+    message = "; ".join(f"{', '.join(each)}: {detail}" for detail, each in cards.items())
+    return names.GIVEN_BY_NAME, "False", "CardsWithheld", message[:MAX_TEXT]
+
+
 def _accounted(view: NodeView) -> _Verdict:
+    if claims := sorted(charge.pod for charge in view.charges if charge.unknown and is_of_claim(charge)):
+        message = (
+            "no device of the type is allocated: the devices of these ResourceClaims are in no ResourceSlice, or have "
+            "no attribute by which the cards are known: "
+        )
+        return names.ACCOUNTED, "False", "ClaimUnknown", (message + ", ".join(claims))[:MAX_TEXT]
     if unknown := sorted(charge.pod for charge in view.charges if charge.unknown):
         message = (
             "no device is allocated: the allocation of these pods is missing, cannot be read, names too few devices "

@@ -14,6 +14,7 @@ from berth_api import names
 from berth_api.allocation import Grant, mig, text
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
 from berth_api.request import CARD, Kind, Kinds
+from berth_operator.core.fleet.claim_charges import is_of_claim
 from berth_operator.core.fleet.kubelet_allocation import FOREIGN
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.state.cache.views import NodeView
@@ -62,7 +63,8 @@ def _base(name: str) -> str:
 
 def _grants(view: NodeView) -> Iterator[Grant]:
     for charge in view.charges:
-        if charge.pod != FOREIGN:
+        # Kubelet does not count what others than pods hold, nor claims, in these resources.
+        if charge.pod != FOREIGN and not is_of_claim(charge):
             yield from charge.grants
 
 

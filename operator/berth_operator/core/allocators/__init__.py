@@ -21,7 +21,7 @@ from berth_api.allocation import Grant
 from berth_api.names import GPU
 from berth_api.request import AMOUNTS, INSTANCE, LAST, PLUGIN_UNIT, REPLICA, Part, SubdeviceRule, Unit
 from berth_api.values.caching import sized_cache
-from berth_operator.core.allocators import gpu, joint, mig, simple, slices, subdevices
+from berth_operator.core.allocators import gpu, joint, mig, shortage, simple, slices, subdevices
 from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -73,6 +73,7 @@ class Allocators:
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         """Yield reasons for each part, the most important first, each with the rows it is true for."""
         for part in self.parts(request):
+            yield shortage.barred(fleet, part, rejected)
             yield from self.of(part).reasons(fleet, request, part, rejected)
         if bound := joint.bound(request):
             yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL, plugin_types=self.plugin_allocators)

@@ -28,6 +28,7 @@ from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.fleet.arrays.intern_table import InternTable
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.arrays.prepared import Prepared
+from berth_operator.core.fleet.claims.store import Claims
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.nodes.images import Images
 from berth_operator.core.fleet.nodes.labels import Labels
@@ -95,6 +96,7 @@ class Fleet(NodeColumns):
         self.ports = Ports(rows)
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
+        self.claims = Claims()
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.prepared = Prepared()
         self.workload = Workload()
@@ -390,6 +392,7 @@ class Fleet(NodeColumns):
             "_model_masks": SizedCache[ModelConstraint, Mask](MAX_MODEL_MASKS),
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
+            "claims": self.claims.copy(),
             "_taints": self._taints.copy(),
             "_features": self._features.copy(),
         }

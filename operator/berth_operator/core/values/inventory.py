@@ -49,6 +49,15 @@ class CardFacts(NamedTuple):
 NO_FACTS: Final = CardFacts()
 
 
+class Bar(NamedTuple):
+    """Why a healthy card is not given by name."""
+
+    reason: str
+    """For pods that wait; the same for all cards of a driver."""
+    detail: str
+    """For the Device: with the pool, and what to do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CardInfo:
     """One card as its Device lists it."""
@@ -58,13 +67,16 @@ class CardInfo:
     id: str
     model: str = ""
     healthy: bool = True
-    """Also false for cards that cannot be allocated, whole or shared: in MIG mode, or inconsistent with the rest of the
-    Device."""
+    """Also false for cards that cannot be allocated, whole or shared: in MIG mode, barred, or inconsistent with the
+    rest of the Device."""
+    bar: Bar | None = None
     amounts: tuple[tuple[str, int], ...] = ()
     """(resource, capacity of the whole card); also its number of instances of each profile, of replicas and of virtual
     functions."""
     numa: int = -1
     socket: int = -1
+    address: str = ""
+    """PCI address; empty if it is not known."""
     pcie: str = ""
     """The PCIe switch; empty if it is not known."""
     module: int = -1

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from berth_api.allocation import Grant
+from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -73,7 +74,7 @@ class AllocationTracker:
         if known is None or known.agent_report is not record.agent_report:
             # Its minors refer to the inventory of the report; from here on those cards are identified by their ids.
             used = self._reports.foreign(name) if self._charges_foreign else ()
-            self._set_charge(
+            self.set_charge(
                 kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign_charge(self._fleet, name, used)
             )
         if before or record.agent_report.withheld:
@@ -89,7 +90,7 @@ class AllocationTracker:
         """Forget a node that has neither Node nor Device."""
         self._reports.forget_node(node)
         self._update_node(node)
-        self._set_charge(kubelet_allocation.foreign_uid(node), None)
+        self.set_charge(kubelet_allocation.foreign_uid(node), None)
 
     # --- pods -------------------------------------------------------------------------------------------------
 
@@ -111,7 +112,7 @@ class AllocationTracker:
 
     def pod_charged(self, charge: Charge) -> None:
         """Correct the other charges of a node after a pod was charged there."""
-        self._set_charge(kubelet_allocation.leftover_uid(charge.node, charge.uid), None)
+        self.set_charge(kubelet_allocation.leftover_uid(charge.node, charge.uid), None)
         self._update_drifted(charge.node)
         self._gpu_pod_changed(charge)
 
@@ -119,7 +120,7 @@ class AllocationTracker:
         """Release the charge of a deleted pod; what its containers still hold stays charged."""
         # Charged before the release, so that no other pod can take it in between.
         leftover_uid = kubelet_allocation.leftover_uid(charge.node, charge.uid)
-        self._set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
+        self.set_charge(leftover_uid, self._leftover_charge(charge.node, charge.uid))
         self._fleet.release(charge.uid)
         self._promised.pop(charge.uid, None)
         if self.drifted.pop(charge.uid, None) is not None:
@@ -135,6 +136,10 @@ class AllocationTracker:
     def gpu_pod_names(self) -> list[str]:
         """Return namespace/name of all GpuPods, sorted."""
         return sorted(self._reports.gpu_pod_names())
+
+    def claimed(self, node: str) -> Mapping[str, tuple[DeviceID, ...]]:
+        """Return {ResourceClaim: its devices that containers have} of a node, as its agent reports."""
+        return self._reports.claimed(node)
 
     def is_of_known_pod(self, record: GpuPodRecord) -> bool:
         """Return whether a bound pod has the name, the UID and the node of a GpuPod."""
@@ -207,18 +212,18 @@ class AllocationTracker:
         """Correct the charge of a pod on a node, or of what a deleted pod still holds there."""
         known, leftover_uid = self._fleet.charges.get(uid), kubelet_allocation.leftover_uid(node, uid)
         if known is None or known.node != node:
-            self._set_charge(leftover_uid, self._leftover_charge(node, uid))
+            self.set_charge(leftover_uid, self._leftover_charge(node, uid))
         else:
-            self._set_charge(leftover_uid, None)
-            self._set_charge(uid, self.track(self._promised_of(known)))
+            self.set_charge(leftover_uid, None)
+            self.set_charge(uid, self.track(self._promised_of(known)))
         self._update_drifted(node)
 
     def _update_drifted(self, node: str) -> None:
         """Correct the charges of drifted pods: which promised devices they keep depends on other pods."""
         for mismatch in self._drifted_on(node) if self.drifted else ():
-            self._set_charge(mismatch.actual.uid, self.track(mismatch.promised))
+            self.set_charge(mismatch.actual.uid, self.track(mismatch.promised))
 
-    def _set_charge(self, uid: str, charge: Charge | None) -> None:
+    def set_charge(self, uid: str, charge: Charge | None) -> None:
         """Replace the charge of a UID; None releases it."""
         known = self._fleet.charges.get(uid)
         charge = None if charge is None else self._fleet.resolve_charge(charge)

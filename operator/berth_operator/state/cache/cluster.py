@@ -8,6 +8,7 @@ on parts above it in this list:
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
+* `ClaimTracker` charges what ResourceClaims hold.
 * `NodeCache` has Nodes, Devices and the agents' Leases.
 * `GpuMetrics` has what was measured of the GPUs.
 * `UnknownAllocations` reports bound pods that block devices.
@@ -24,12 +25,14 @@ from typing import Any, Final
 from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
+from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.gangs import Gangs
 from berth_operator.state.cache.gpu_metrics import GpuMetrics
 from berth_operator.state.cache.listener import Listener, NoListener
@@ -97,6 +100,7 @@ class Cluster:
             pending=self._pending_pods,
             gangs=self.gangs,
             allocations=self.allocations,
+            claims=self.claims,
             unknown=self.unknown_allocations,
             waker=self.waker,
             listener=self.listener,
@@ -139,10 +143,12 @@ class Cluster:
         self.allocations = AllocationTracker(
             fleet=self.fleet, waker=self.waker, listener=self.listener, charges_foreign=self.charges_foreign
         )
+        self.claims = ClaimTracker(fleet=self.fleet, allocations=self.allocations)
         self.node_cache = NodeCache(
             fleet=self.fleet,
             kinds=self.kinds,
             allocations=self.allocations,
+            claims=self.claims,
             waker=self.waker,
             listener=self.listener,
             clock=self.clock,
@@ -260,6 +266,19 @@ class Cluster:
         if before != resource:
             self.fleet.set_device_classes({resource: name for name, resource in sorted(self._device_classes.items())})
             self.waker.changed(Change.DEVICE_CLASS)
+
+    def set_own_pools(self, own: OwnPools) -> None:
+        """Set the pools of ResourceSlices that no other scheduler serves."""
+        claims = self.fleet.claims
+        if claims.own != own:
+            claims.own = own
+            for node in sorted(claims.nodes()):
+                self.node_cache.claims_changed(node)
+
+    def expire_slices(self) -> None:
+        """Stop keeping the cards of drivers that have been gone for too long, by the clock."""
+        for node in sorted(self.fleet.claims.expire(self.clock())):
+            self.node_cache.claims_changed(node)
 
     # --- statuses ---------------------------------------------------------------------------------------------
 

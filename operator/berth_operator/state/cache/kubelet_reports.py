@@ -9,6 +9,7 @@ from collections.abc import Set as AbstractSet
 
 from berth_api.objects import gpupod
 from berth_api.values import keys
+from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.objects.kubelet import NO_REPORT, AgentReport, GpuPodRecord
@@ -70,8 +71,16 @@ class KubeletReports:
 
     def held(self, node: str) -> Mapping[str, ActualAllocation]:
         """Return {UID: what the pod holds} for a node, also for deleted pods; empty for a report of an earlier boot."""
+        return self._current(node).held
+
+    def claimed(self, node: str) -> Mapping[str, tuple[DeviceID, ...]]:
+        """Return {claim: its devices that containers have} for a node, also of claims that are gone, as `held`."""
+        return self._current(node).claimed
+
+    def _current(self, node: str) -> AgentReport:
+        """Return a node's report; an empty one in place of that of an earlier boot."""
         report, boot_id = self._reports.get(node, NO_REPORT), self._boots.get(node)
-        return {} if boot_id and report.boot_id and boot_id != report.boot_id else report.held
+        return NO_REPORT if boot_id and report.boot_id and boot_id != report.boot_id else report
 
     def reported_on(self, node: str) -> AbstractSet[str]:
         """Return the UIDs of the pods in a node's report, even one of an earlier boot."""

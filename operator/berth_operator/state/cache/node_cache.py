@@ -1,6 +1,7 @@
 """Nodes, their Devices, and the Leases of their agents."""
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import structlog
@@ -10,9 +11,11 @@ from berth_api.request import Kinds
 from berth_client import times
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.inventory import DeviceInventory
 from berth_operator.core.values.starting import will_have_devices
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
+from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.heartbeats import Heartbeats
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.new_nodes import NewNodes
@@ -36,6 +39,7 @@ class NodeCache:
         fleet: Fleet,
         kinds: Kinds,
         allocations: AllocationTracker,
+        claims: ClaimTracker,
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
@@ -45,12 +49,15 @@ class NodeCache:
         confined: bool,
     ) -> None:
         """Create a cache; `confined`: whether a node selector leaves Nodes to other instances."""
-        self._fleet, self._kinds, self._allocations = fleet, kinds, allocations
+        self._fleet, self._kinds, self._allocations, self._claims = fleet, kinds, allocations, claims
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
         self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
+        """Each with an inventory without what must not be given by name."""
+        self._read: dict[str, DeviceRecord] = {}
+        """The same as they were read."""
 
     # --- Nodes ------------------------------------------------------------------------------------------------
 
@@ -67,6 +74,7 @@ class NodeCache:
             self._new.put(info.name, raw["metadata"].get("creationTimestamp") or "")
         self._set_starting(info.name)
         self._allocations.put_boot(info.name, nodes.boot_id(raw))
+        self._claims.update_node(info.name)
         if change := nodes.change(before, info):
             labels = nodes.changed_labels(before, info)
             self._waker.happened(ClusterEvent(change=change, node=info.name, labels=labels))
@@ -86,9 +94,25 @@ class NodeCache:
 
     def put_device(self, raw: Object) -> None:
         """Add or update a Device."""
-        known = self.devices.get(raw["metadata"]["name"])
-        record = devices.record(raw, known)
-        self.devices[record.name] = record
+        name = raw["metadata"]["name"]
+        before = self._read.get(name)
+        read = devices.record(raw, before)
+        # Mostly the status changed alone.
+        is_same = before is not None and before.inventory is read.inventory
+        inventory = self.devices[name].inventory if is_same else self._claims.without_barred(name, read.inventory)
+        self._put_read(read, inventory)
+
+    def claims_changed(self, name: str) -> None:
+        """Update a node's Device after what decides which cards are given by name has changed."""
+        if (read := self._read.get(name)) is not None:
+            self._put_read(read, self._claims.without_barred(name, read.inventory))
+            self._claims.update_node(name)
+
+    def _put_read(self, read: DeviceRecord, inventory: DeviceInventory) -> None:
+        """Put a Device as it was read; `inventory` is without what must not be given by name."""
+        known, before = self.devices.get(read.name), self._read.get(read.name)
+        record = read if inventory is read.inventory else replace(read, inventory=inventory)
+        self._read[read.name], self.devices[read.name] = read, record
         if known is None:
             self._heartbeats.expect(record.name, self._clock(), doubted=_is_unknown(record))
         is_new = known is None or known.inventory != record.inventory
@@ -97,8 +121,11 @@ class NodeCache:
             self._set_starting(record.name)
             self._fleet.set_fresh(record.name, fresh=self.is_alive(record.name))
             self._fleet.set_heard(record.name, self._heard(record.name))
+        if before is None or before.inventory != read.inventory:
+            self._claims.put_inventory(read.name, read.inventory)
         if is_new or (known is not None and known.agent_report is not record.agent_report):
             self._allocations.apply_report(record, known)
+            self._claims.update_node(record.name)
         if is_new:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=record.name))
         if record.faults != (known.faults if known else ()):
@@ -112,6 +139,8 @@ class NodeCache:
         """Remove a Device; what its pods hold stays charged."""
         self._waker.record_change()
         self.devices.pop(name, None)
+        self._read.pop(name, None)
+        self._claims.remove_inventory(name)
         self._heartbeats.dismiss(name)
         self._fleet.remove_device(name)
         self._fleet.set_refused(name, ())

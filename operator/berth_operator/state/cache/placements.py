@@ -31,6 +31,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.cache import charges
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
+from berth_operator.state.cache.claim_tracker import ClaimTracker
 from berth_operator.state.cache.gangs import Gangs, gangs_of
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.pending_pods import PendingPods
@@ -54,6 +55,7 @@ class Placements:
         pending: PendingPods,
         gangs: Gangs,
         allocations: AllocationTracker,
+        claims: ClaimTracker,
         unknown: UnknownAllocations,
         waker: Waker,
         listener: Listener,
@@ -64,7 +66,7 @@ class Placements:
         self._is_counted = is_counted
         self._fleet, self._kinds, self._trusted = fleet, kinds, trusted_schedulers
         self._pending, self._gangs, self._allocations, self._unknown = pending, gangs, allocations, unknown
-        self._waker, self._listener, self._clock = waker, listener, clock
+        self._claims, self._waker, self._listener, self._clock = claims, waker, listener, clock
         self._assumed: dict[str, float | None] = {}
         """UID of a pod that is assumed or bound -> when its Binding succeeded; None until then."""
 
@@ -76,6 +78,7 @@ class Placements:
         self._assumed[pod.uid] = None
         nominee = self._fleet.withdraw(pod.uid)
         self._fleet.charge(charge)
+        self._claims.pod_changed(charge)
         if pod.gang is not None:
             self._gangs.assume(charge, pod.gang)
         if nominee is not None and not charges.is_same(nominee, charge):
@@ -140,6 +143,7 @@ class Placements:
         charge = self._fleet.charges.get(uid)
         if charge is not None:
             self._allocations.release(charge)
+            self._claims.pod_changed(charge)
             if charge.gang is not None:
                 self._gangs.release(uid, charge.gang)
             self._listener.status_changed(StatusKind.NODE, charge.node)
@@ -181,6 +185,7 @@ class Placements:
             change = charges.change(known, charge)
             self._waker.happened(ClusterEvent(change=change, node=known.node, before=known, after=charge))
         self._allocations.pod_charged(charge)
+        self._claims.pod_changed(charge)
         self._waker.pod_assigned(charge)
         if charge.unknown:
             self._unknown.add(charge.uid)

@@ -76,6 +76,7 @@ def _card(device: DeviceInfo, *, usable: bool, strategy: MigStrategy) -> CardInf
         else (),
         numa=topology.node_id,
         socket=topology.socket_id,
+        address=topology.bus_id or ("" if device.type == names.GPU else device.id),
         pcie=sys.intern(topology.pcie_id),
         module=device.module_id,
         labels=_labels(tuple(device.labels.items()), device.model, topology.node_id, topology.pcie_id),

@@ -66,8 +66,9 @@ class DeviceRecord:
 
     @property
     def fault_texts(self) -> dict[tuple[str, str], str]:
-        """Return for people what the agent reports of each unhealthy card."""
-        return {card: faults.text(reported) or UNHEALTHY for card, reported in self.faults}
+        """Return for people what the agent reports of each unhealthy card, and why others are not given by name."""
+        reported = {card: faults.text(found) or UNHEALTHY for card, found in self.faults}
+        return {(card.type, card.id): card.bar.detail for card in self.inventory.cards if card.bar} | reported
 
     @property
     def refused(self) -> frozenset[str]:

@@ -8,16 +8,17 @@ import orjson
 from pydantic import ValidationError
 
 from berth_api.allocation import REPLICA_MARK, device_ids
-from berth_api.device import DeviceStatus, HeldByContainer, HeldDevice
+from berth_api.device import ClaimedDevice, DeviceStatus, HeldByContainer, HeldDevice
 from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
 from berth_api.values.caching import compact
+from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice
 
 Object = Mapping[str, Any]
 
-FIELDS: Final = ("held", "bootID", "withheld", "foreign")
+FIELDS: Final = ("held", "bootID", "withheld", "foreign", "claimed")
 """Fields of a Device's status that its agent writes, in addition to conditions."""
 
 
@@ -32,6 +33,8 @@ class AgentReport:
     """Minors of GPUs that are reported to kubelet as unhealthy because pods hold shares of them."""
     foreign: tuple[KubeletDevice, ...] = ()
     """Cards that processes outside Kubernetes use."""
+    claimed: Mapping[str, tuple[DeviceID, ...]] = field(default_factory=dict)
+    """ResourceClaim (namespace/name), also one that is gone -> its devices that containers have."""
 
 
 NO_REPORT: Final = AgentReport(held={})
@@ -95,7 +98,11 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
         return NO_REPORT, (f"status{path}: {first['msg']}; the agent's report about kubelet is ignored",)
     foreign = tuple(KubeletDevice(type=each.type, minor=each.minor, id="") for each in fields.foreign)
     return AgentReport(
-        boot_id=fields.boot_id, held=_held(node, fields.held), withheld=tuple(fields.withheld), foreign=foreign
+        boot_id=fields.boot_id,
+        held=_held(node, fields.held),
+        withheld=tuple(fields.withheld),
+        foreign=foreign,
+        claimed=_claimed(fields.claimed),
     ), ()
 
 
@@ -107,6 +114,14 @@ def _held(node: str, entries: Iterable[HeldByContainer]) -> dict[str, ActualAllo
         pod = keys.join(entry.namespace, entry.pod)
         held[entry.pod_uid] = ActualAllocation(uid=entry.pod_uid, pod=pod, node=node, containers=containers)
     return held
+
+
+def _claimed(entries: Iterable[ClaimedDevice]) -> dict[str, tuple[DeviceID, ...]]:
+    claimed: dict[str, tuple[DeviceID, ...]] = {}
+    for entry in entries:
+        key = keys.join(entry.namespace, entry.claim)
+        claimed[key] = (*claimed.get(key, ()), DeviceID(entry.driver, entry.pool, entry.device))
+    return claimed
 
 
 def _devices(devices: Iterable[HeldDevice]) -> tuple[KubeletDevice, ...]:

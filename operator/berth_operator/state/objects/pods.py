@@ -25,6 +25,7 @@ from berth_operator.state.objects import (
     affinity,
     allocations,
     endings,
+    extended_claims,
     features,
     genius_priority,
     groups,
@@ -362,7 +363,8 @@ def charge(
         resolve_grants: finds the current minors of the grants' cards.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
-    template = _template({**pod, "spec": pod_limits.trimmed(pod["spec"])}, _resizing(pod.get("status") or {}))
+    spec = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
+    template = _template({**pod, "spec": spec}, _resizing(pod.get("status") or {}))
     # Unlike a waiting pod's, it has no limit.
     taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(template, kinds)
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)

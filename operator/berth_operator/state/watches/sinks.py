@@ -148,15 +148,6 @@ def namespaces(cluster: Cluster) -> Table:
     )
 
 
-def device_classes(cluster: Cluster) -> Table:
-    """Return the table for DeviceClasses."""
-    return Table(
-        key=_name,
-        put=lambda obj: cluster.put_device_class(_name(obj), obj["spec"].get("extendedResourceName") or ""),
-        remove=lambda name: cluster.put_device_class(name, ""),
-    )
-
-
 def services(cluster: Cluster) -> Table:
     """Return the table for the selectors of Services."""
     known = cluster.fleet.affinity_index.services

@@ -129,7 +129,6 @@ KEPT: Final[Mapping[str, Tree]] = {
     "volume attachments": {
         "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
     },
-    "device classes": {"spec": {"extendedResourceName": ...}},
     **{
         # Of the other fields it matters only that they are there.
         sources.name_of(kind): {
@@ -138,6 +137,17 @@ KEPT: Final[Mapping[str, Tree]] = {
         }
         for kind in words.TABLE.pod_groups
     },
+    "resource slices": {"spec": ...},
+    "device classes": {"spec": dict.fromkeys(("extendedResourceName", "selectors"), ...)},
+    "resource claims": {
+        "spec": {"devices": dict.fromkeys(("requests", "constraints"), ...)},
+        "status": {
+            "allocation": {"devices": {"results": ...}, "nodeSelector": ...},
+            "reservedFor": dict.fromkeys(("resource", "name", "uid"), ...),
+        },
+    },
+    "device taint rules": {"spec": ...},
+    "device taint rules of v1beta2": {"spec": ...},
     PODS: {
         "spec": {
             **dict.fromkeys(("nodeName", "schedulerName", "priority", "priorityClassName", "preemptionPolicy"), ...),
@@ -152,6 +162,7 @@ KEPT: Final[Mapping[str, Tree]] = {
         },
         "status": {
             **dict.fromkeys(("phase", "nominatedNodeName", "startTime", "resources", "allocatedResources"), ...),
+            "extendedResourceClaimStatus": ...,
             "conditions": dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), ...),
             "containerStatuses": _RESIZED,
             "initContainerStatuses": _RESIZED,

@@ -4,7 +4,8 @@ from berth_api import names
 from berth_api.words import TABLE, PodGroupKind
 from berth_client.reflector import Source
 from berth_operator.state.objects import nodes
-from berth_operator.state.watches import sinks, storage
+from berth_operator.state.watches import claims, sinks, storage
+from berth_operator.state.watches.claims import ResourceClaims
 from berth_operator.state.watches.sinks import Table
 
 Sources = dict[str, tuple[Source, Table]]
@@ -15,7 +16,6 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
     cluster = to.cluster
     selected = {"labelSelector": node_selector} if node_selector else {}
     leases = f"/apis/coordination.k8s.io/v1/namespaces/{agent_namespace}/leases"
-    classes = Source(path="/apis/resource.k8s.io/v1/deviceclasses", optional=True)
     return {
         "nodes": (Source(path="/api/v1/nodes", params=selected, transform=nodes.transform), sinks.nodes(cluster)),
         "devices": (Source(path=f"/apis/{names.API_VERSION}/{names.DEVICES}"), sinks.devices(cluster)),
@@ -29,7 +29,7 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
             name_of(kind): (Source(path=kind.path, optional=True), sinks.pod_groups(cluster, kind))
             for kind in TABLE.pod_groups
         },
-        "device classes": (classes, sinks.device_classes(cluster)),
+        **claims.sources(ResourceClaims(cluster)),
     }
 
 

@@ -66,6 +66,8 @@ class InternTable:
 
     def __init__(self) -> None:
         self.models: Interner[str] = Interner()
+        self.bars: Interner[str] = Interner("")
+        """Reasons why cards are not given by name."""
         self.kinds: Interner[str] = Interner(WHOLE_CARD)
         """What subdevices cards consist of; equal for cards whose units are alike."""
         self.instance_memory: Interner[tuple[tuple[str, int], ...]] = Interner(())

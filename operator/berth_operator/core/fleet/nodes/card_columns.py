@@ -43,6 +43,8 @@ class CardColumns:
     """Index in `REPLICA_NAMES` of the resource name by which pods request the card's replicas."""
     model: Numbers
     """By `InternTable.models`."""
+    bar: Numbers
+    """Why the card is not given by name, by `InternTable.bars`; 0 if it is."""
     kind: Numbers
     """By `InternTable.kinds`; 0 for cards without replicas and instances."""
     instance_memory: Numbers
@@ -86,7 +88,7 @@ def card_columns(rows: int, resources: int, *, metrics: bool) -> CardColumns:
     columns_ = CardColumns()
     for name in ("present", "healthy", "withheld", "announced"):
         setattr(columns_, name, np.zeros((rows, 1), np.bool_))
-    for name in ("model", "kind", "instance_memory", "users", "pcie", "labels", "functions", "spare"):
+    for name in ("model", "bar", "kind", "instance_memory", "users", "pcie", "labels", "functions", "spare"):
         setattr(columns_, name, np.zeros((rows, 1), np.int32))
     for name in ("wiring", "unknown", "unlocated"):
         setattr(columns_, name, np.zeros(rows, np.int32))

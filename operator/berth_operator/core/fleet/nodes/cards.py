@@ -182,7 +182,7 @@ class Cards(CardColumns):
 
     def static_key(self, row: int) -> Hashable:
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
-        flags = (self.present, self.healthy, self.withheld, self.announced)
+        flags = (self.present, self.healthy, self.withheld, self.announced, self.bar)
         columns = (
             *flags,
             self.replicas_as,
@@ -292,6 +292,7 @@ class Cards(CardColumns):
         own.healthy[row, slot] = own.announced[row, slot] = card.healthy
         own.replicas_as[row, slot] = REPLICA_NAMES.index(card.replica_resource)
         own.model[row, slot] = intern_table.models.number(card.model)
+        own.bar[row, slot] = intern_table.bars.number(card.bar.reason if card.bar else "")
         own.kind[row, slot] = intern_table.kinds.number(_kind(card))
         own.instance_memory[row, slot] = intern_table.instance_memory.number(card.instance_memory)
         if self.device_type == GPU:
@@ -307,7 +308,7 @@ class Cards(CardColumns):
         own.present[row] = own.healthy[row] = own.withheld[row] = own.announced[row] = own.mixed[row] = False
         own.numa[row] = -1
         own.replicas_as[row] = 0
-        own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
+        own.bar[row] = own.pcie[row] = own.labels[row] = own.functions[row] = own.spare[row] = own.wiring[row] = 0
         own.total[:, row] = 0
         own.facts[:, row] = own.unaccounted[row] = 0
         # Until the next refresh: cards may have other slots.

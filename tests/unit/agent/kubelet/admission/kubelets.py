@@ -18,6 +18,7 @@ from berth_agent.kubelet.admission.pods import ContainerSpec, Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Chooser
 from berth_api.allocation import Grant
+from berth_api.device import ClaimedDevice
 
 GPU = "nvidia.com/gpu"
 
@@ -97,6 +98,7 @@ class Kubelet:
         self.pods: dict[str, Pod] = {}
         self.failed: dict[str, str] = {}
         self.is_away = False
+        self.claimed: tuple[ClaimedDevice, ...] = ()
         self._chance = chance
         self._heard = 0
 

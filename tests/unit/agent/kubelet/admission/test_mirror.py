@@ -14,6 +14,7 @@ from berth_agent.kubelet.admission.snapshot import ContainerKey
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
 from berth_api.allocation import Grant
+from berth_api.device import ClaimedDevice
 from tests.unit.agent.kubelet.admission.kubelets import GPU, Agent, Api, Kubelet, pod, share, units, wants, whole
 
 INSTANCE = "nvidia.com/mig-1g.10gb"
@@ -514,3 +515,15 @@ async def test_a_refresh_has_news_whichever_reader_saw_it_first(node: Node) -> N
     agent.admission.replace_pods(*await agent.api.pods())
     await agent.admission.refresh()
     assert agent.admission.has_news
+
+
+async def test_devices_of_claims_are_news(node: Node) -> None:
+    agent = node(pod("a", 1))
+    await agent.admission.refresh()
+    claimed = (ClaimedDevice(namespace="ns", claim="c", driver="d", pool="p", device="gpu-0"),)
+    agent.kubelet.claimed = claimed
+    await agent.admission.refresh()
+    assert agent.admission.has_news
+    assert agent.admission.claimed == claimed
+    await agent.admission.refresh()
+    assert not agent.admission.has_news

@@ -1,0 +1,132 @@
+"""Keep other schedulers from Berth's pools of ResourceSlices, by a DeviceTaintRule for each driver and pool.
+
+A rule for each card that a pod holds would come too late for a claim that kube-scheduler allocates at the same moment;
+a rule for the pool is there before. Its owner is the ClusterRole that grants the right to create it: once that is
+deleted, the garbage collector deletes the rules.
+"""
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_api import names
+from berth_client.errors import ApiError, CallError
+from berth_client.objects import Object
+from berth_operator.core.fleet.claims.store import OwnPools
+
+PERIOD: Final = 15.0
+"""Seconds between two checks."""
+OWNER: Final = "berth-claims"
+"""Name of the ClusterRole in `manifests/components/claims`."""
+TAINT: Final = {"key": names.OWN_POOL, "effect": "NoSchedule"}
+VERSIONS: Final = ("v1", "v1beta2")
+_GROUP: Final = "resource.k8s.io"
+_RBAC: Final = "rbac.authorization.k8s.io/v1"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(Protocol):
+    """The subset of `ApiClient` that is used here."""
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
+        """Read an object or a list."""
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> Object:
+        """Create an object."""
+
+    async def delete(self, path: str, *, uid: str) -> None:
+        """Delete an object that still has this UID."""
+
+
+class PoolTaints:
+    """Keeps the rules of one instance for one term."""
+
+    def __init__(self, *, api: Api, instance: str, own: Callable[[], OwnPools], leads: Callable[[], bool]) -> None:
+        """Create a keeper; `instance` names the LeaderLease, so that instances leave each other's rules alone."""
+        self._api, self._instance, self._own, self._leads = api, _digest(instance), own, leads
+        self._problem = ""
+
+    async def run(self) -> None:
+        """Keep the rules until cancelled."""
+        while True:
+            try:
+                await self.keep()
+            except CallError as error:
+                self._report(str(error))
+            await asyncio.sleep(PERIOD)
+
+    async def keep(self) -> None:
+        """Delete the rules that are not wanted or were changed, and create those that are missing.
+
+        Raises:
+            ApiError: the API server refused a call.
+            Unreachable: the API server did not answer.
+        """
+        wanted = {rule["metadata"]["name"]: rule for rule in self._rules()}
+        if (listed := await self._list()) is None:
+            self._report("the API server serves no DeviceTaintRules" if wanted else "")
+            return
+        path, shown = listed
+        right = {name for name, rule in shown.items() if name in wanted and _is_same(rule, wanted[name])}
+        for name in sorted(shown.keys() - right):
+            if self._leads():
+                await self._api.delete(f"{path}/{name}", uid=shown[name]["metadata"]["uid"])
+        if missing := sorted(wanted.keys() - right):
+            owner = await self._api.get(f"/apis/{_RBAC}/clusterroles/{OWNER}")
+            for name in missing:
+                if self._leads():
+                    await self._api.create(path, _owned(wanted[name], path, owner))
+        self._report("")
+
+    async def _list(self) -> tuple[str, dict[str, Object]] | None:
+        """Return the path of the newest version that is served, and our rules by name; None if none is served."""
+        for version in VERSIONS:
+            path = f"/apis/{_GROUP}/{version}/devicetaintrules"
+            try:
+                listed = await self._api.get(path, {"labelSelector": f"{names.OWN_POOL}={self._instance}"})
+            except ApiError as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+            else:
+                return path, {rule["metadata"]["name"]: rule for rule in listed["items"]}
+        return None
+
+    def _rules(self) -> Iterator[Object]:
+        own = self._own()
+        yield from (self._rule({"driver": driver}) for driver in sorted(own.drivers))
+        yield from (self._rule({"driver": driver, "pool": pool}) for driver, pool in sorted(own.pools))
+
+    def _rule(self, selector: Mapping[str, str]) -> Object:
+        name = f"berth-{_digest(self._instance, *selector.values())}"
+        labels = {names.OWN_POOL: self._instance}
+        return {"metadata": {"name": name, "labels": labels}, "spec": {"deviceSelector": selector, "taint": TAINT}}
+
+    def _report(self, problem: str) -> None:
+        """Log a problem once, not at each check."""
+        if problem and problem != self._problem:
+            log.warning("other schedulers are not kept from Berth's pools, will try again", reason=problem)
+        self._problem = problem
+
+
+def _owned(rule: Object, path: str, owner: Object) -> Object:
+    """Return a rule as it is created: of the version of a path, and with its owner."""
+    reference = {"apiVersion": _RBAC, "kind": "ClusterRole", "name": OWNER, "uid": owner["metadata"]["uid"]}
+    metadata = {**rule["metadata"], "ownerReferences": [reference]}
+    version = path.split("/")[3]
+    return {**rule, "apiVersion": f"{_GROUP}/{version}", "kind": "DeviceTaintRule", "metadata": metadata}
+
+
+def _is_same(shown: Object, wanted: Object) -> bool:
+    """Return whether a rule has the selector and taint that it should have; the API server adds a time."""
+    spec, taint = shown["spec"], shown["spec"]["taint"]
+    is_taint = (taint.get("key"), taint.get("effect")) == (TAINT["key"], TAINT["effect"])
+    return is_taint and spec.get("deviceSelector") == wanted["spec"]["deviceSelector"]
+
+
+def _digest(*texts: str) -> str:
+    return hashlib.sha256("/".join(texts).encode()).hexdigest()[:16]

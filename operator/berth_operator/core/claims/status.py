@@ -1,0 +1,70 @@
+"""What a ResourceClaim holds: the devices that are allocated to it, and the pods that may use them."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth_operator.core.claims.fields import Field
+from berth_operator.core.claims.nodes import NAME
+from berth_operator.core.claims.requests import ResourceClaim, read_claim
+from berth_operator.core.claims.slices import DeviceID
+
+NO_ALLOCATION: Final[Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimState:
+    """A ResourceClaim as the API server shows it."""
+
+    key: str
+    """namespace/name."""
+    uid: str
+    version: str = field(default="", compare=False)
+    """The resourceVersion that was read."""
+    claim: ResourceClaim = field(compare=False)
+    """Its spec, which cannot change."""
+    reserved_for: frozenset[str] = frozenset()
+    """UIDs of the pods that may use it."""
+    allocation: Mapping[str, Any] = field(default_factory=lambda: NO_ALLOCATION)
+    """`status.allocation`; empty if nothing is allocated."""
+    devices: tuple[DeviceID, ...] = ()
+    """The allocated devices, without those with admin access, which others may hold at the same time."""
+    nodes: frozenset[str] = frozenset()
+    """The nodes that the allocation names; none if its devices can be reached from several nodes."""
+    deleting: bool = False
+
+
+def read(raw: Mapping[str, Any]) -> ClaimState:
+    """Read a ResourceClaim of `resource.k8s.io/v1`.
+
+    Raises:
+        FieldError: a field cannot be read.
+    """
+    claim, root = read_claim(raw), Field(raw, "")
+    metadata, status = root.at("metadata"), root.at("status")
+    allocation = status.at("allocation")
+    return ClaimState(
+        key=f"{claim.namespace}/{claim.name}",
+        uid=metadata.at("uid").text(),
+        version=metadata.at("resourceVersion").text(),
+        claim=claim,
+        reserved_for=frozenset(each.at("uid").text() for each in status.at("reservedFor").items()),
+        allocation=allocation.value or NO_ALLOCATION,
+        devices=tuple(_devices(allocation)),
+        nodes=frozenset(_nodes(allocation)),
+        deleting=metadata.at("deletionTimestamp").value is not None,
+    )
+
+
+def _devices(allocation: Field) -> Iterator[DeviceID]:
+    for result in allocation.at("devices").at("results").items():
+        if not result.at("adminAccess").boolean():
+            yield DeviceID(*(result.at(key).text() for key in ("driver", "pool", "device")))
+
+
+def _nodes(allocation: Field) -> Iterator[str]:
+    """Yield the names by which the node selector picks nodes: so it is written for devices of one node."""
+    for term in allocation.at("nodeSelector").at("nodeSelectorTerms").items():
+        for item in term.at("matchFields").items():
+            if item.at("key").text() == NAME and item.at("operator").text() == "In":
+                yield from item.at("values").texts()

@@ -1,0 +1,69 @@
+"""Which cards are not given by name: other schedulers may give them to ResourceClaims, or a taint is on them."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Final
+
+from berth_api.allocation import mig
+from berth_operator.core.claims.slices import Device, DeviceTaint
+from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
+from berth_operator.core.fleet.claims.store import Claims
+from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
+
+EFFECTS: Final = ("NoSchedule", "NoExecute")
+"""Of taints that keep pods away."""
+
+
+def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInventory:
+    """Return a node's inventory without what must not be given by name; the same if that is nothing."""
+    if not (bars := _bars(claims, node, inventory.cards)):
+        return inventory
+    cards = tuple(_without(card, bars.get(CardKey(card.type, card.minor))) for card in inventory.cards)
+    return replace(inventory, cards=cards)
+
+
+def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[CardKey, Bar]:
+    """Return why cards are barred; the first reason of each, so a slice counts before a taint."""
+    bars: dict[CardKey, Bar] = {}
+    index: CardIndex | None = None
+    tainted: list[tuple[CardKey, Bar]] = []
+    for device in claims.devices_on(node):
+        index = index or CardIndex.of(cards)
+        keys = _cards_of(device, index)
+        if not claims.own.include(device.pool):
+            bars.update({key: _listed(device) for key in keys if key not in bars})
+        for taint in claims.taints_of(device):
+            if taint.effect in EFFECTS:
+                tainted += [(key, _tainted(device, taint)) for key in keys]
+    return dict(tainted[::-1]) | bars
+
+
+def _cards_of(device: Device, index: CardIndex) -> frozenset[CardKey]:
+    """Return the cards that a device may be."""
+    found = match(device, device.id.driver, index)
+    return found.cards or frozenset(key for key in index.by_id.values() if key.type == found.unknown)
+
+
+def _listed(device: Device) -> Bar:
+    driver, pool, _ = device.id
+    return Bar(
+        reason=f"listed by {driver} for ResourceClaims",
+        detail=(
+            f"listed by driver {driver} in pool {pool}, so kube-scheduler may give it to a ResourceClaim; if no other "
+            f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
+            "configuration"
+        ),
+    )
+
+
+def _tainted(device: Device, taint: DeviceTaint) -> Bar:
+    shown = f"{taint.key}={taint.value}:{taint.effect}" if taint.value else f"{taint.key}:{taint.effect}"
+    return Bar(reason=f"device taint {taint.key}:{taint.effect}", detail=f"device taint {shown} on {device.id}")
+
+
+def _without(card: CardInfo, bar: Bar | None) -> CardInfo:
+    """Return a card of which nothing is given; its amounts and the places of its instances stay, for charges."""
+    if bar is None or not (card.healthy or card.instances):
+        return card
+    amounts = tuple((name, amount) for name, amount in card.amounts if not mig.is_resource(name))
+    return replace(card, bar=bar, healthy=False, instances=(), instance_memory=(), amounts=amounts)

@@ -1,0 +1,49 @@
+"""By which attributes the devices of known drivers are identified with cards: one row for each driver."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from berth_api.names import GPU, RDMA
+
+PCI_BUS_ID: Final = "resource.kubernetes.io/pciBusID"
+"""The standard attribute for the PCI address of a device, or of the card that it is a part of."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Driver:
+    """What is known of the devices of a driver."""
+
+    device_type: str = ""
+    """The type of the cards that its devices are, or are parts of; empty if that is not known."""
+    ids: tuple[str, ...] = ()
+    """Attributes with the id of a card or of a part of one."""
+    addresses: tuple[str, ...] = (PCI_BUS_ID,)
+    """Attributes with the PCI address of a card or of a part of one."""
+    virtual: str = ""
+    """The attribute that is true of devices that are no cards, and parts of none."""
+
+
+_NVIDIA: Final = "gpu.nvidia.com"
+_SRIOV: Final = "sriovnetwork.k8snetworkplumbingwg.io"
+
+DRIVERS: Final[Mapping[str, Driver]] = MappingProxyType(
+    {
+        # Of a MIG device `uuid` is its own, or absent if it is created on demand, and `parentUUID` the GPU's.
+        # `pcieBusID` is what the standard attribute was in early versions.
+        _NVIDIA: Driver(
+            device_type=GPU,
+            ids=(f"{_NVIDIA}/uuid", f"{_NVIDIA}/parentUUID"),
+            addresses=(PCI_BUS_ID, f"{_NVIDIA}/pcieBusID"),
+        ),
+        "gpu.amd.com": Driver(device_type=GPU, addresses=(PCI_BUS_ID, "gpu.amd.com/pciAddr")),
+        "gpu.intel.com": Driver(device_type=GPU, addresses=(PCI_BUS_ID, "gpu.intel.com/pciAddress")),
+        "dra.net": Driver(device_type=RDMA, addresses=(PCI_BUS_ID, "dra.net/pciAddress"), virtual="dra.net/virtual"),
+        # Its devices are virtual functions.
+        _SRIOV: Driver(device_type=RDMA, addresses=(PCI_BUS_ID, f"{_SRIOV}/pciAddress", f"{_SRIOV}/pfPciAddress")),
+    }
+)
+"""By the driver's name; docs/claims.md shows it."""
+OTHER: Final = Driver()
+"""A driver that is not known."""

@@ -1,0 +1,190 @@
+"""ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as the API server shows them."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final, Self, TypeVar
+
+from berth_operator.core.claims.pools import SliceIndex
+from berth_operator.core.claims.requests import DeviceClass
+from berth_operator.core.claims.slices import Device, DeviceID, DeviceTaint, PoolID, Slice
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.claims.taint_rules import TaintRule
+from berth_operator.core.fleet.arrays.copies import with_own
+
+K = TypeVar("K")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OwnPools:
+    """The pools that no other scheduler serves, so that Berth gives their devices by name."""
+
+    drivers: frozenset[str] = frozenset()
+    """All pools of these drivers."""
+    pools: frozenset[PoolID] = frozenset()
+
+    def include(self, pool: PoolID) -> bool:
+        """Return whether a pool is Berth's."""
+        return pool.driver in self.drivers or pool in self.pools
+
+
+NO_POOLS: Final = OwnPools()
+
+
+class Claims:
+    """All slices, classes, claims and taint rules, by what they are looked up by."""
+
+    def __init__(self) -> None:
+        self.slices: dict[str, Slice] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.claims: dict[str, ClaimState] = {}
+        """namespace/name -> claim."""
+        self.rules: dict[str, TaintRule] = {}
+        self.own: OwnPools = NO_POOLS
+        # The values of these four are replaced, never modified, so that copies can share them.
+        self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
+        self._on_node: dict[str, Mapping[str, Slice]] = {}
+        """Node -> name -> slice, for slices with devices of this node alone."""
+        self._by_uid: dict[str, str] = {}
+        """UID -> namespace/name."""
+        self._of_pod: dict[str, frozenset[str]] = {}
+        """UID of a pod -> claims that are reserved for it."""
+        self._held_on: dict[str, frozenset[str]] = {}
+        """Node -> claims with devices there."""
+        self._index: SliceIndex | None = None
+        self._left: dict[str, tuple[float, Slice]] = {}
+        """Name -> (until when, slice) for the last slices of pools that are gone, as while a driver is upgraded."""
+
+    # --- what the API server shows ----------------------------------------------------------------------------
+
+    def put_slice(self, slice_: Slice) -> Slice | None:
+        """Add or replace a slice; return the one before."""
+        before = self.remove_slice(slice_.name)
+        self._left = {name: each for name, each in self._left.items() if each[1].pool != slice_.pool}
+        self.slices[slice_.name] = slice_
+        _put(self._by_pool, slice_.pool, slice_)
+        for node in nodes_of(slice_):
+            _put(self._on_node, node, slice_)
+        return before
+
+    def remove_slice(self, name: str) -> Slice | None:
+        """Remove and return a slice; None if there was none."""
+        self._index = None
+        slice_ = self.slices.pop(name, None)
+        if slice_ is not None:
+            _drop(self._by_pool, slice_.pool, name)
+            for node in nodes_of(slice_):
+                _drop(self._on_node, node, name)
+        return slice_
+
+    def keep(self, slice_: Slice, until: float) -> None:
+        """Keep the cards of a slice that was removed for some time, if it was the last one of its pool."""
+        if not self.in_pool(slice_.pool):
+            self._left[slice_.name] = until, slice_
+
+    def expire(self, now: float) -> set[str]:
+        """Forget the slices that were kept until now; return their nodes."""
+        over = {name: slice_ for name, (until, slice_) in self._left.items() if until <= now}
+        for name in over:
+            del self._left[name]
+        return {node for slice_ in over.values() for node in nodes_of(slice_)}
+
+    def put_claim(self, claim: ClaimState) -> ClaimState | None:
+        """Add or replace a claim; return the one before."""
+        before = self.remove_claim(claim.key)
+        self.claims[claim.key] = claim
+        self._by_uid[claim.uid] = claim.key
+        for pod in claim.reserved_for:
+            self._of_pod[pod] = self._of_pod.get(pod, frozenset()) | {claim.key}
+        for node in claim.nodes:
+            self._held_on[node] = self._held_on.get(node, frozenset()) | {claim.key}
+        return before
+
+    def remove_claim(self, key: str) -> ClaimState | None:
+        """Remove and return a claim (namespace/name); None if there was none."""
+        claim = self.claims.pop(key, None)
+        if claim is not None:
+            self._by_uid.pop(claim.uid, None)
+            for pod in claim.reserved_for:
+                _discard(self._of_pod, pod, key)
+            for node in claim.nodes:
+                _discard(self._held_on, node, key)
+        return claim
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    @property
+    def index(self) -> SliceIndex:
+        """Return the slices for allocations; the same object until a slice changes."""
+        if self._index is None:
+            self._index = SliceIndex.of(self.slices.values())
+        return self._index
+
+    def by_uid(self, uid: str) -> ClaimState | None:
+        """Return a claim by its UID."""
+        key = self._by_uid.get(uid)
+        return None if key is None else self.claims[key]
+
+    def of_pod(self, uid: str) -> list[ClaimState]:
+        """Return the claims that are reserved for a pod, by key."""
+        return [self.claims[key] for key in sorted(self._of_pod.get(uid, ()))]
+
+    def held_on(self, node: str) -> list[ClaimState]:
+        """Return the claims whose allocation names a node, by key."""
+        return [self.claims[key] for key in sorted(self._held_on.get(node, ()))]
+
+    def in_pool(self, pool: PoolID) -> Collection[Slice]:
+        """Return the slices of a pool, of all generations."""
+        return self._by_pool.get(pool, {}).values()
+
+    def device(self, name: DeviceID) -> Device | None:
+        """Return a device, of the newest generation that has it; None if no slice has it."""
+        newest_first = sorted(self.in_pool(PoolID(name.driver, name.pool)), key=lambda each: -each.generation)
+        return next((device for each in newest_first for device in each.devices if device.id == name), None)
+
+    def devices_on(self, node: str) -> Iterator[Device]:
+        """Yield the devices that slices list, or did until recently, for this node alone, in the order of slices."""
+        left = (slice_ for _, slice_ in self._left.values() if node in nodes_of(slice_)) if self._left else ()
+        for slice_ in (*(each for _, each in sorted(self._on_node.get(node, {}).items())), *left):
+            yield from (device for device in slice_.devices if device.nodes.name == node)
+
+    def nodes_of_pool(self, driver: str, pool: str) -> set[str]:
+        """Return the nodes with devices of a driver and pool; an empty driver or pool stands for all."""
+        pools = (each for each in self._by_pool if driver in ("", each.driver) and pool in ("", each.pool))
+        return {node for each in pools for slice_ in self._by_pool[each].values() for node in nodes_of(slice_)}
+
+    def nodes(self) -> Iterable[str]:
+        """Return the nodes for which slices list devices."""
+        return self._on_node.keys()
+
+    def taints_of(self, device: Device) -> Iterator[DeviceTaint]:
+        """Yield the taints of a device: its slice's, then those of rules."""
+        yield from device.taints
+        yield from (rule.taint for _, rule in sorted(self.rules.items()) if rule.matches(device.id))
+
+    # --- what-ifs ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
+        return with_own(self, **parts)
+
+
+def nodes_of(slice_: Slice) -> frozenset[str]:
+    """Return the nodes for which alone a slice lists devices."""
+    return frozenset(device.nodes.name for device in slice_.devices if device.nodes.name)
+
+
+def _put(index: dict[K, Mapping[str, Slice]], key: K, slice_: Slice) -> None:
+    index[key] = {**index.get(key, {}), slice_.name: slice_}
+
+
+def _drop(index: dict[K, Mapping[str, Slice]], key: K, name: str) -> None:
+    index[key] = {other: slice_ for other, slice_ in index[key].items() if other != name}
+    if not index[key]:
+        del index[key]
+
+
+def _discard(index: dict[str, frozenset[str]], key: str, name: str) -> None:
+    index[key] -= {name}
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,91 @@
+"""ResourceClaims of other schedulers: charges the cards that they hold, and keeps cards from being given by name.
+
+Which cards a claim holds depends on the claim, on the slice that lists its devices and on the node's Device; these
+arrive in any order, and each change computes the charges that it may affect again.
+"""
+
+from collections.abc import Iterator
+
+from berth_operator.core.claims.slices import DeviceID
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.fleet import claim_charges
+from berth_operator.core.fleet.claims.bars import barred
+from berth_operator.core.fleet.claims.matching import CardIndex
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import DeviceInventory
+from berth_operator.state.cache.allocation_tracker import AllocationTracker
+
+
+class ClaimTracker:
+    """Keeps the charges of claims in agreement with the API server."""
+
+    def __init__(self, *, fleet: Fleet, allocations: AllocationTracker) -> None:
+        self._fleet, self._allocations = fleet, allocations
+        self._cards: dict[str, CardIndex] = {}
+        """Node -> the cards of its Device."""
+
+    def without_barred(self, node: str, inventory: DeviceInventory) -> DeviceInventory:
+        """Return a node's inventory without what must not be given by name."""
+        return barred(self._fleet.claims, node, inventory)
+
+    def put_inventory(self, node: str, inventory: DeviceInventory) -> None:
+        """Set the cards of a node, as its Device lists them, and correct what claims are charged there."""
+        self._cards[node] = CardIndex.of(inventory.cards)
+        self.update_node(node)
+
+    def remove_inventory(self, node: str) -> None:
+        """Forget the cards of a node without a Device; what claims hold of them stays charged."""
+        self._cards.pop(node, None)
+
+    def update_node(self, node: str) -> None:
+        """Correct what claims are charged on a node."""
+        for claim in self._fleet.claims.held_on(node):
+            self._update(node, claim)
+        self._update_leftovers(node)
+
+    def claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
+        """Correct what a claim is charged after it changed; None if it does not exist."""
+        for claim in filter(None, (before, after)):
+            for node in claim.nodes:
+                self._update(node, after if after is not None and after.uid == claim.uid else _nothing(claim))
+                self._update_leftovers(node)
+
+    def pod_changed(self, charge: Charge) -> None:
+        """Correct what the claims of a pod are charged after its own charge changed, or was released."""
+        for claim in self._fleet.claims.of_pod(charge.uid):
+            if charge.node in claim.nodes:
+                self._update(charge.node, claim)
+
+    def _update(self, node: str, claim: ClaimState) -> None:
+        index = self._cards.get(node)
+        uid = claim_charges.claim_uid(node, claim.uid)
+        if node not in claim.nodes:
+            self._allocations.set_charge(uid, None)
+        elif index is not None:
+            self._allocations.set_charge(uid, claim_charges.claim_charge(self._fleet, node, claim, index))
+
+    def _update_leftovers(self, node: str) -> None:
+        """Correct what is charged for claims that are gone while their containers may still run."""
+        if node not in self._cards:
+            return  # as long as there is no Device, charges stay
+        left = dict(self._leftovers(node))
+        known = {each.uid for each in self._fleet.on_node(node) if claim_charges.is_leftover(each)}
+        for uid in known - {claim_charges.leftover_uid(node, key) for key in left}:
+            self._allocations.set_charge(uid, None)
+        for key, devices in left.items():
+            charge = claim_charges.leftover_charge(self._fleet, node, key, devices, self._cards[node])
+            self._allocations.set_charge(claim_charges.leftover_uid(node, key), charge)
+
+    def _leftovers(self, node: str) -> Iterator[tuple[str, tuple[DeviceID, ...]]]:
+        """Yield the claims of which containers of a node have devices that no claim holds now."""
+        reported = self._allocations.claimed(node)
+        held = {each for claim in self._fleet.claims.held_on(node) for each in claim.devices} if reported else set()
+        for key, devices in reported.items():
+            if left := tuple(each for each in devices if each not in held):
+                yield key, left
+
+
+def _nothing(claim: ClaimState) -> ClaimState:
+    """Return a claim that is no longer allocated."""
+    return ClaimState(key=claim.key, uid=claim.uid, claim=claim.claim)

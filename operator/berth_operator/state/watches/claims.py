@@ -1,0 +1,132 @@
+"""ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules: applies API events to the Fleet's claims."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+import structlog
+
+from berth_api import names
+from berth_client.reflector import Source
+from berth_operator.core.claims import requests, slices, status, taint_rules
+from berth_operator.core.claims.fields import FieldError
+from berth_operator.core.claims.slices import Slice
+from berth_operator.core.claims.taint_rules import TaintRule
+from berth_operator.core.fleet.claims.store import nodes_of
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.sinks import Table
+
+Object = dict[str, Any]
+V = TypeVar("V")
+
+_GROUP: Final = "/apis/resource.k8s.io"
+_V1: Final = f"{_GROUP}/v1"
+
+KEPT_SECONDS: Final = 600.0
+"""For which the cards of a pool are kept after its last slice is gone: kubelet deletes the slices of a driver that does
+not answer for 30 s, as during an upgrade, and kube-scheduler allocates its cards again when it is back."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class ResourceClaims:
+    """Applies the API events about claims and the devices that they may get."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster, self._claims = cluster, cluster.fleet.claims
+
+    def put_slice(self, raw: Object) -> None:
+        """Add or update a ResourceSlice."""
+        if (slice_ := _read(slices.read, raw)) is not None:
+            self._slices_changed(self._claims.put_slice(slice_), slice_)
+
+    def remove_slice(self, name: str) -> None:
+        """Remove a ResourceSlice."""
+        slice_ = self._claims.remove_slice(name)
+        if slice_ is not None:
+            self._claims.keep(slice_, self._cluster.clock() + KEPT_SECONDS)
+        self._slices_changed(slice_)
+
+    def put_class(self, raw: Object) -> None:
+        """Add or update a DeviceClass."""
+        self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "")
+        if (device_class := _read(requests.read_class, raw)) is not None:
+            self._claims.classes[device_class.name] = device_class
+
+    def remove_class(self, name: str) -> None:
+        """Remove a DeviceClass."""
+        self._cluster.put_device_class(name, "")
+        self._claims.classes.pop(name, None)
+
+    def put_claim(self, raw: Object) -> None:
+        """Add or update a ResourceClaim."""
+        if (claim := _read(status.read, raw)) is not None:
+            self._cluster.claims.claim_changed(self._claims.put_claim(claim), claim)
+
+    def remove_claim(self, key: str) -> None:
+        """Remove a ResourceClaim (namespace/name)."""
+        self._cluster.claims.claim_changed(self._claims.remove_claim(key), None)
+
+    def put_rule(self, raw: Object) -> None:
+        """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
+        if names.OWN_POOL in (raw["metadata"].get("labels") or {}):
+            self.remove_rule(_name(raw))
+        elif (rule := _read(taint_rules.read, raw)) is not None:
+            before = self._claims.rules.get(rule.name)
+            self._claims.rules[rule.name] = rule
+            self._rules_changed(before, rule)
+
+    def remove_rule(self, name: str) -> None:
+        """Remove a DeviceTaintRule."""
+        self._rules_changed(self._claims.rules.pop(name, None))
+
+    def _slices_changed(self, *versions: Slice | None) -> None:
+        self._nodes_changed({node for each in versions if each is not None for node in nodes_of(each)})
+
+    def _rules_changed(self, *versions: TaintRule | None) -> None:
+        rules = [each for each in versions if each is not None and each.selects]
+        if len(set(rules)) == len(rules):
+            nodes = (self._claims.nodes_of_pool(each.driver, each.pool) for each in rules)
+            self._nodes_changed(set().union(*nodes))
+
+    def _nodes_changed(self, nodes: set[str]) -> None:
+        for node in sorted(nodes):
+            self._cluster.node_cache.claims_changed(node)
+
+
+def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
+    """Return {name of the kind: (source, table)} for what the API server serves of dynamic resource allocation."""
+    return {
+        "resource slices": _source(f"{_V1}/resourceslices", to.put_slice, to.remove_slice),
+        "device classes": _source(f"{_V1}/deviceclasses", to.put_class, to.remove_class),
+        "resource claims": _source(f"{_V1}/resourceclaims", to.put_claim, to.remove_claim, key=_key),
+        # One of the two is served, or none; a server with both shows the same objects by both.
+        "device taint rules": _source(f"{_V1}/devicetaintrules", to.put_rule, to.remove_rule),
+        "device taint rules of v1beta2": _source(f"{_GROUP}/v1beta2/devicetaintrules", to.put_rule, to.remove_rule),
+    }
+
+
+def _read(read: Callable[[Mapping[str, Any]], V], raw: Object) -> V | None:
+    """Return an object as a value; None if it cannot be read, so that what was known of it stays."""
+    try:
+        return read(raw)
+    except FieldError as error:
+        log.warning("change ignored", kind=raw.get("kind"), name=_name(raw), error=str(error))
+        return None
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    return str(raw["metadata"]["name"])
+
+
+def _key(raw: Mapping[str, Any]) -> str:
+    return f"{raw['metadata']['namespace']}/{_name(raw)}"
+
+
+def _source(
+    path: str,
+    put: Callable[[Object], None],
+    remove: Callable[[str], None],
+    *,
+    key: Callable[[Mapping[str, Any]], str] = _name,
+) -> tuple[Source, Table]:
+    return Source(path=path, optional=True), Table(key=key, put=put, remove=remove)
