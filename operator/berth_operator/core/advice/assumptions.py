@@ -112,7 +112,7 @@ class FreeCards:
     def applied(self, fleet: Fleet) -> Iterator[None]:
         """Reduce what placed pods use of the cards for a moment; what is kept for nominated pods stays."""
         row, before = fleet.rows[self.node], []
-        given_up = [grant for card in self.lack.cards for grant in _given_up(fleet, self.node, card)]
+        given_up = [grant for card in self.lack.cards for _, grant in _given_up(fleet, self.node, card)]
         fleet.move_grants(row, given_up, -1)
         for card in self.lack.cards:
             if card.is_share:
@@ -128,19 +128,24 @@ class FreeCards:
             fleet.set_card_use(device_type, row, slot, used, users)
         fleet.move_grants(row, given_up, 1)
 
+    def holders(self, fleet: Fleet) -> tuple[str, ...]:
+        """Return the UIDs of the pods that have to end for it; none if only shares are missing."""
+        pods = (uid for card in self.lack.cards for uid, _ in _given_up(fleet, self.node, card))
+        return tuple(dict.fromkeys(pods))
 
-def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[Grant]:
-    """Return all grants of a card, or as many of its instances as are missing; none if a share is missing."""
+
+def _given_up(fleet: Fleet, node: str, card: CardLack) -> list[tuple[str, Grant]]:
+    """Return (UID of the pod, grant) of a card, or of as many instances as are missing; none if a share is missing."""
     if card.is_share:
         return []
-    pods = fleet.on_node(node)
-    held = [grant for pod in pods for grant in pod.grants if (grant.type, grant.minor) == (card.type, card.minor)]
+    grants = ((pod.uid, grant) for pod in fleet.on_node(node) for grant in pod.grants)
+    held = [(uid, grant) for uid, grant in grants if (grant.type, grant.minor) == (card.type, card.minor)]
     if not card.amounts:
         return held
     return [
-        grant
+        each
         for name, amount in card.amounts
-        for grant in [each for each in held if dict(each.amounts).get(name)][:amount]
+        for each in [(uid, grant) for uid, grant in held if dict(grant.amounts).get(name)][:amount]
     ]
 
 

@@ -313,21 +313,28 @@ class _Search:
     def _verified(self, kind: RemedyKind, what: str, node: str, change: Assumption) -> Remedy:
         return Remedy(kind=kind, ends=self._what_ifs.ends(change), what=what, node=node, assumes=change)
 
-    def _capacity(self) -> Iterator[Remedy]:
+    def _capacity(self) -> Iterator[Remedy | None]:
         for row, lack in zip(self._near[:MAX_NODES].tolist(), self._lacks, strict=True):
             if lack is None:
                 continue
             name = self._fleet.names[row]
             info = self._fleet.node_info(name)
+            yield None
             more = {resource: info.allocatable.get(resource, 0) + amount for resource, amount in lack.resources}
             changes: list[Assumption] = [FreeCards(node=name, lack=lack)] if lack.cards else []
             if more:
                 changes.append(ChangedNode(node=replace(info, allocatable={**info.allocatable, **more})))
-            if changes and self._what_ifs.ends(*changes, evicting=False):
+            if changes and self._what_ifs.ends(*changes, evicting=False) and self._can_end(changes):
                 assumes = changes[0] if len(changes) == 1 else None
                 what = f"{_lack_text(lack, self._fleet.kinds)} on {name}"
                 yield Remedy(kind=RemedyKind.CAPACITY, ends=True, what=what, node=name, assumes=assumes)
                 return
+
+    def _can_end(self, changes: Sequence[Assumption]) -> bool:
+        """Return whether cards still help once their holders have ended: the pod may have to be near one of them."""
+        left = [each for each in changes if not isinstance(each, FreeCards)]
+        uids = [uid for each in changes if isinstance(each, FreeCards) for uid in each.holders(self._fleet)]
+        return not uids or self._what_ifs.ends(Gone(uids=tuple(uids)), *left, evicting=False)
 
     # --- pods that end ----------------------------------------------------------------------------------------------
 

@@ -8,12 +8,14 @@ import pytest
 
 from berth_api.allocation import REPLICAS, Grant, mig
 from berth_api.request.model import ModelConstraint
+from berth_api.values.selectors import LabelSelector
 from berth_operator.core.advice import remedies
 from berth_operator.core.advice.assumptions import Assumption, Unit, WhatIfs
 from berth_operator.core.advice.remedies import is_in_vain
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import ROWS, Fleet
+from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
@@ -23,6 +25,7 @@ from tests.builders import (
     NVIDIA,
     add,
     asks,
+    card,
     cards,
     charge,
     divided,
@@ -239,6 +242,19 @@ def test_a_card_becomes_free_of_which_a_slice_is_kept_for_a_pod_of_lower_priorit
     made.nominate(charge("low", replica(0, 1), node="a"))
     said = sentences(made, waiting(request={"kubernetes.io/gpu": 90}, priority=5))
     assert said == [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"]
+
+
+def test_no_card_is_named_whose_holder_the_pod_must_be_near() -> None:
+    """A card becomes free by the end of its holder, and then the affinity matches no pod."""
+    made = Fleet()
+    add(made, node_info("a", labels={"zone": "z"}), inventory(card(0)))
+    made.charge(holder("x", 0, identity=Identity(namespace="ns", labels=(("app", "x"),))))
+    near = Term(
+        key="zone",
+        peers=Peers(namespaces=("ns",), selector=LabelSelector(requirements=(label("app", "In", "x"),))),
+    )
+    pod = waiting(request=replace(asks(ONE), affinity=Affinity(required_affinity=(near,))))
+    assert sentences(made, pod) == [ANOTHER]
 
 
 class CountingWhatIfs(WhatIfs):

@@ -58,7 +58,9 @@ def plain(value: Any) -> Any:
         return value.tolist()
     if is_dataclass(value):
         value = {each.name: getattr(value, each.name) for each in fields(value)}
-    elif type(value).__module__.startswith("berth_operator") and not callable(value):
+    elif type(value) is object:
+        return None  # says which copy may change a value
+    elif type(value).__module__.startswith("berth_operator") and not callable(value) and not isinstance(value, dict):
         value = vars(value)
     if isinstance(value, dict):
         return sorted(((repr(key), plain(each)) for key, each in value.items()), key=lambda each: each[0])
