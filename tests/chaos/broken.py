@@ -41,9 +41,9 @@ OVERBOOKED: Final = frozenset({FindingKind.OVERBOOKED})
 EDITS: Final[Mapping[str, Edit]] = {
     "assume off": Edit(
         file=Path("operator/berth_operator/state/cache/placements.py"),
-        before="        self._fleet.charge(charge)\n        if pod.gang",
+        before="        self._fleet.charge(charge)\n        self._claims",
         # Without cards: they are charged only when the watch shows the pod.
-        after="        self._fleet.charge(replace(charge, grants=()))\n        if pod.gang",
+        after="        self._fleet.charge(replace(charge, grants=()))\n        self._claims",
         kinds=("answers_delayed", "health_flipped"),
         shows_as=OVERBOOKED,
     ),
