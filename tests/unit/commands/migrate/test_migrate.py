@@ -193,8 +193,8 @@ def test_comments_order_and_all_other_lines_are_kept(file: Path, data: st.DataOb
     changed = {"annotations:", "labels:", "apiVersion: scheduling", "queue", "schedulerName"}
     words_of_file = {word.split()[-1] for answer in done.answers for word in answer.workload.words}
     lost = {name for answer in done.answers for name in re.findall(r"\.(\w+) has no", "\n".join(answer.workload.lost))}
-    lines = without_fields(text.splitlines(), lost | {"minResources"})
-    kept = [line for line in lines if not any(word in line for word in changed | words_of_file)]
+    outside = without_fields(text.splitlines(), lost | {"minResources"})
+    kept = [line for line in outside if not any(word in line for word in changed | words_of_file)]
     rest = iter(done.text.splitlines())
     assert [line for line in kept if "nvidia.com/gpu:" not in line and line not in rest] == []
 
