@@ -75,10 +75,14 @@ class Part:
     kind: str | None = None
     """The kind of card that every unit must be of (`Cards.kind`); None for any. No pod requests it: a gang's decision
     sets it."""
+    of_cards: tuple[Requirement, ...] = field(default=(), init=False, repr=False, compare=False)
+    """What the selector requires of the ids of cards."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: parts are looked up in every decision."""
+        """Compute once what every decision reads."""
+        of_cards = tuple(each for each in self.selector.requirements if each.key == names.DEVICE_UUID)
+        object.__setattr__(self, "of_cards", of_cards)
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
@@ -88,12 +92,7 @@ class Part:
     @property
     def names_cards(self) -> bool:
         """Return whether the selector names single cards, so that nodes with equal cards may differ."""
-        return any(each.key == names.DEVICE_UUID for each in self.selector.requirements)
-
-    @property
-    def of_cards(self) -> tuple[Requirement, ...]:
-        """Return what the selector requires of the ids of cards."""
-        return tuple(each for each in self.selector.requirements if each.key == names.DEVICE_UUID)
+        return bool(self.of_cards)
 
     @property
     def of_labels(self) -> LabelSelector:
@@ -155,10 +154,13 @@ class DeviceRequest:
     topology: GpuTopology | None = None
     mixed: bool = False
     """Whether the GPUs of the pod, and of the members of its gang, may be of several models and kinds."""
+    names_cards: bool = field(default=False, init=False, repr=False, compare=False)
+    """Whether a part names single cards."""
     _hash: int = field(default=0, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Compute the hash once: requests are looked up in every decision."""
+        """Compute once what every decision reads."""
+        object.__setattr__(self, "names_cards", any(part.names_cards for part in self.parts))
         object.__setattr__(self, "_hash", interning.hash_of(self))
 
     def __hash__(self) -> int:
@@ -167,11 +169,6 @@ class DeviceRequest:
 
     def __bool__(self) -> bool:
         return bool(self.parts)
-
-    @property
-    def names_cards(self) -> bool:
-        """Return whether a part names single cards."""
-        return any(part.names_cards for part in self.parts)
 
 
 NOTHING: Final = DeviceRequest()

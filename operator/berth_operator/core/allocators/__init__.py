@@ -73,7 +73,7 @@ class Allocators:
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Iterator[tuple[str, Mask]]:
         """Yield reasons for each part, the most important first, each with the rows it is true for."""
         for part in self.parts(request):
-            yield shortage.barred(fleet, part, rejected)
+            yield from shortage.barred(fleet, part, rejected)
             yield from self.of(part).reasons(fleet, request, part, rejected)
         if bound := joint.bound(request):
             yield joint.reason(bound), ~joint.passes(fleet, request, bound, ALL, plugin_types=self.plugin_allocators)

@@ -46,15 +46,17 @@ def of_cards(fleet: Fleet, request: PodRequest, part: Part, rejected: Mask) -> I
         yield kept_by_policy(part), too_few(candidates.fitting(fleet, request, part), part)
 
 
-def barred(fleet: Fleet, part: Part, rejected: Mask) -> tuple[str, Mask]:
-    """Return the reason of rows with too few cards only because some are not given by name, and these rows."""
+def barred(fleet: Fleet, part: Part, rejected: Mask) -> Iterator[tuple[str, Mask]]:
+    """Yield the reason of rows with too few cards only because some are not given by name, and these rows."""
     cards = fleet.cards[part.type]
+    if not cards.bar.any():
+        return
     count = part.count if part.unit in (AMOUNTS, PLUGIN_UNIT) else 1
     given, barred = cards.healthy | (cards.instance_memory > 0), cards.bar > 0
     rows: Mask = (given.sum(axis=1) < count) & ((given | barred).sum(axis=1) >= count)
     numbers = np.unique(cards.bar[rows & rejected]).tolist()
     why = listing.first_of(sorted(fleet.intern_table.bars[number] for number in numbers if number))
-    return f"node(s) have too few {plural(part.type)} that are given by name ({count} requested; {why})", rows
+    yield f"node(s) have too few {plural(part.type)} that are given by name ({count} requested; {why})", rows
 
 
 def requested_of(part: Part, units: Column | Mask, rejected: Mask) -> str:
