@@ -2,17 +2,13 @@
 
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from berth_api.allocation import mig
-from berth_operator.core.claims.slices import Device, DeviceTaint
+from berth_operator.core.claims.slices import PREVENTING, Device, DeviceTaint
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
 from berth_operator.core.fleet.claims.store import Claims
 from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
-
-EFFECTS: Final = ("NoSchedule", "NoExecute")
-"""Of taints that keep pods away."""
 
 
 def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInventory:
@@ -51,7 +47,7 @@ def _add(bars: dict[CardKey, Bar], keys: Collection[CardKey], bar: Bar) -> None:
 def _taints(device: Device, rules: Collection[TaintRule]) -> Iterator[DeviceTaint]:
     """Yield the taints that keep pods off a device: its slice's, then those of the rules for its pool."""
     of_rules = (rule.taint for rule in rules if rule.device in ("", device.id.device))
-    yield from (taint for taint in (*device.taints, *of_rules) if taint.effect in EFFECTS)
+    yield from (taint for taint in (*device.taints, *of_rules) if taint.effect in PREVENTING)
 
 
 def _cards_of(device: Device, index: CardIndex) -> frozenset[CardKey]:
