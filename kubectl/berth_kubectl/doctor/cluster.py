@@ -210,6 +210,9 @@ def missing_capacity(facts: Facts) -> Iterator[Finding]:
         if node is None or condition(device, names.READY).get("status") != "True":
             continue
         gpus = [card for card in (device.get("spec") or {}).get("devices") or () if card["type"] == names.GPU]
+        uses = (device.get("status") or {}).get("devices") or ()
+        barred = {use["minor"] for use in uses if use["type"] == names.GPU and use.get("barred")}
+        gpus = [card for card in gpus if card["minor"] not in barred]
         if problem := _capacity_problem(gpus, node.get("status") or {}):
             yield Finding(
                 check="MissingCapacity",

@@ -157,6 +157,11 @@ class _Group(_Form):
     spec: _GroupSpec
 
 
+class _AnyGroup(_Form):
+    metadata: _Metadata | None = None
+    spec: _GroupSpec
+
+
 class _PriorityClass(_Form):
     metadata: _Named
     value: int
@@ -241,8 +246,17 @@ def check_template(body: Any) -> None:
     Raises:
         InputError: it has not; the message names the field.
     """
+    _check_form(body, _Template)
+
+
+def check_group(body: Any) -> None:
+    """Check that a value has the form of a PodGroup of any system; raises as `check_template`."""
+    _check_form(body, _AnyGroup)
+
+
+def _check_form(body: Any, form: type[_Form]) -> None:
     try:
-        _Template.model_validate(body)
+        form.model_validate(body)
     except ValidationError as error:
         raise InputError("; ".join(messages(error))) from error
 

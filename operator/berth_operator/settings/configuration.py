@@ -415,6 +415,8 @@ def messages(error: ValidationError) -> Iterator[str]:
             message = "is missing"
         elif problem["type"] == "value_error":
             message = message.removeprefix("Value error, ")
+        elif problem["type"] in ("model_type", "dict_type"):  # its message names our class
+            message = f"must be an object, not {_shown(problem['input'])}"
         else:
             message = f"{re.sub('^[A-Z][a-z]+ should', 'must', message)}, not {_shown(problem['input'])}"
         yield f"{where}: {message}" if where else message

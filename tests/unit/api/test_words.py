@@ -270,6 +270,12 @@ MEMORY = {"nvidia.com/gpumem": "3000"}
         ),
         pytest.param(
             MEMORY,
+            {"annotations": {"nvidia.com/use-gpuuuid": "GPU-1", names.ALLOCATE_HINT: '{"a":' * 300 + "1" + "}" * 300}},
+            "annotation scheduling.koordinator.sh/device-allocate-hint: not a hint with a selector: Recursion limit",
+            id="a deep hint",
+        ),
+        pytest.param(
+            MEMORY,
             {"annotations": {"nvidia.com/vgpu-mode": "magic"}},
             'annotation nvidia.com/vgpu-mode: "magic"; allowed are hami-core, mig, mps',
             id="no such mode",

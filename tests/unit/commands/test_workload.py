@@ -215,7 +215,7 @@ CARDS = {"name": "main", "resources": {"limits": {"nvidia.com/gpu": "many"}}}
         ),
         pytest.param(made(labels={"a": 1}), "metadata.labels.a: must be a valid string, not 1", id="labels"),
         pytest.param(
-            made(spec={"nodeSelector": ["a"]}), "spec.nodeSelector: must be a valid dictionary", id="selector"
+            made(spec={"nodeSelector": ["a"]}), "spec.nodeSelector: must be an object, not a list", id="selector"
         ),
         pytest.param(
             {"kind": "PodGroup", "metadata": {"name": "web"}, "spec": {"minMember": 0}},

@@ -376,6 +376,9 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
+        put(
+            "devices", raw_device("n", raw_card(), raw_card(1), uses=[{"type": "gpu", "minor": 1, "barred": "listed"}])
+        ),
         put("leases", lease("n", renewed="2025-12-31T23:59:56.2Z")),
         no_gpus,
     ],

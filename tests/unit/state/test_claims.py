@@ -19,6 +19,7 @@ from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, NVIDIA, device, entry, every_pod, lease, node, pod, popped, waiting, whole
 from tests.resource_claims import (
     NVIDIA_DRIVER,
+    PCI,
     allocated,
     claim,
     gpu,
@@ -357,7 +358,55 @@ def test_a_card_that_its_driver_lists_no_more_is_given_at_once() -> None:
     world.to.put_slice(slice_of(0, 1, name="a", count=2))
     world.to.put_slice(slice_of(2, 3, name="b", count=2))
     world.to.remove_slice("b")
+    assert isinstance(world.decision(), Failure)  # it may come back
+    world.to.put_slice(slice_of(0, 1, name="a", generation=2))
     assert isinstance(world.decision(200), Placement)
+
+
+def test_cards_of_each_slice_of_a_pool_are_kept_until_all_slices_are_back() -> None:
+    world = World(OwnPools())
+    world.to.put_slice(slice_of(0, 1, name="a", count=2))
+    world.to.put_slice(slice_of(2, 3, name="b", count=2))
+    world.to.remove_slice("a")
+    world.to.remove_slice("b")
+    assert isinstance(world.decision(), Failure)
+    world.to.put_slice(slice_of(0, 1, name="c", count=2))
+    assert isinstance(world.decision(), Failure)
+    world.to.put_slice(slice_of(2, name="d", count=2))
+    assert isinstance(world.decision(), Placement)
+
+
+def test_nodes_whose_slices_a_pool_does_not_list_any_more_are_given_back() -> None:
+    world = World(OwnPools())
+    world.to.put_slice(slice_of(pool="rack"))
+    world.to.remove_slice("node-gpu.nvidia.com")
+    world.to.put_slice(resource_slice(node="other", pool="rack"))
+    assert isinstance(world.decision(400), Placement)
+
+
+def test_a_pool_that_becomes_berths_while_its_driver_is_gone_is_given_by_name() -> None:
+    world = World(OwnPools())
+    world.to.put_slice(slice_of())
+    world.to.remove_slice("node-gpu.nvidia.com")
+    world.cluster.set_own_pools(OWN)
+    assert isinstance(world.decision(400), Placement)
+
+
+@pytest.mark.parametrize("driver", [NVIDIA_DRIVER, "example.com"])
+def test_what_a_claim_holds_stays_charged_while_its_driver_is_gone(driver: str) -> None:
+    world = World(OwnPools(drivers=frozenset({driver})))
+    world.put_device(entry(0, topology={"busID": "0000:3b:00.0"}), *map(entry, (1, 2, 3)), generation=2)
+    listing = resource_slice(listed("gpu-0", {PCI: "0000:3b:00.0"}), driver=driver, name="s")
+    world.to.put_slice(listing)
+    world.to.put_claim(allocated("c", "gpu-0", driver=driver))
+    world.to.remove_slice("s")
+    world.to.put_claim(allocated("c", "gpu-0", driver=driver, pods=["p"]))
+    assert (world.used(), world.unknown()) == ([100, 0, 0, 0], 0)
+    world.later(claims.KEPT_SECONDS)
+    assert (world.used(), world.unknown()) == ([100, 0, 0, 0], 0)
+    world.to.remove_claim("ns/c")
+    world.later(1)
+    assert not list(world.cluster.fleet.claims.devices_on("node"))
 
 
 def test_pods_wake_when_a_slice_goes() -> None:
@@ -434,6 +483,13 @@ def test_a_taint_rule_counts_as_health_until_it_is_gone(kind: str, selector: dic
     world.tables[kind].apply("ADDED", rule)
     assert sum(bool(use.barred) for use in status.wanted(world.view(), str).devices) == cards
     world.tables[kind].apply("DELETED", rule)
+    assert isinstance(world.decision(400), Placement)
+
+
+def test_taints_of_an_older_generation_are_over() -> None:
+    world = World()
+    world.to.put_slice(slice_of(name="new", generation=2))
+    world.to.put_slice(resource_slice(*(gpu(minor, taints=[taint()]) for minor in range(4)), name="old"))
     assert isinstance(world.decision(400), Placement)
 
 

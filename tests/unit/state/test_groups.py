@@ -104,7 +104,7 @@ def test_the_gang_of_a_pod(fields: Raw, expected: Membership | None) -> None:
                 f'annotation berth.dev/pod-group-min-member: "{text}"; allowed are whole numbers from 1 to 2147483647',
                 id=f"minimum {text!r}",
             )
-            for text in ("", "0", "-1", "1.5", "two", " 2", "²", "2147483648", "1" * 5000)
+            for text in ("", "0", "-1", "1.5", "two", " 2", "²", "2147483648", "1" * 5000, "0" * 10 + "1" * 5000)
         ),
     ],
 )
@@ -127,6 +127,15 @@ def test_a_missing_pod_group_is_reported_with_the_label_that_the_pod_has(label: 
         "PodGroup ns/g does not exist: create it in the API group scheduling.x-k8s.io, or remove the "
         f"label {label} from its pods"
     )
+
+
+@pytest.mark.parametrize("written", ["2", 1.5, -1, [2]])
+def test_a_minimum_of_another_form_is_a_problem_of_the_group(written: object) -> None:
+    raw = pod_group()
+    raw["spec"] |= {"minMember": written, "scheduleTimeoutSeconds": "soon"}
+    parsed = groups.group(raw)
+    assert parsed.problem == f"PodGroup ns/g: spec.minMember: {written}; allowed are whole numbers from 1"
+    assert (parsed.minimum, parsed.timeout) == (0, 0.0)
 
 
 @pytest.mark.parametrize("minimum", [None, 0])

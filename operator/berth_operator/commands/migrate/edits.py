@@ -74,7 +74,7 @@ class _Writer:
         for name in (name for name in pairs if name in new and name in old):
             yield from self._of_value(*pairs[name], old[name], new[name], in_flow=bool(node.flow_style))
         added = {name: value for name, value in new.items() if name not in old}
-        removed = [name for name in pairs if name not in new]
+        removed = [name for name in pairs if name in old and name not in new]  # a key that is no text is in neither
         for name in [name for name in removed if isinstance(pairs[name][1], yaml.MappingNode) and old[name]]:
             other = next((each for each in added if _is_nested(added[each])), None)
             if other is not None:  # a mapping by another name

@@ -95,7 +95,7 @@ class Lists:
 
     objects: Mapping[ListedKind, Sequence[Object]] = field(default_factory=dict)
     unread: Mapping[str, str] = field(default_factory=dict)
-    """ListedKind -> why it could not be read."""
+    """Title of a kind -> why it could not be read."""
 
     def of(self, *plurals: str) -> Iterator[Object]:
         """Yield the objects of these kinds."""

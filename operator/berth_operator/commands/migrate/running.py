@@ -60,7 +60,7 @@ def goal(scheduler: str, units: str) -> Goal:
 
 
 def run(options: argparse.Namespace, read: Read) -> int:
-    """MigrationAnswer the command line; `read` lists kinds of the live cluster. Return the exit status.
+    """Answer the command line; `read` lists kinds of the live cluster. Return the exit status.
 
     Raises:
         InputError: the command line is not valid.

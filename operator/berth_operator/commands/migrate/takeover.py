@@ -104,7 +104,9 @@ class Takeover:
 def plan(lists: Lists) -> Takeover:
     """Return how to move a cluster to Berth, as far as the lists show it."""
     found, nodes = tuple(_systems(lists)), tuple(sorted(_nodes(lists), key=lambda use: (len(use.others), use.node)))
-    plugins = tuple(program for each in found for program in each.programs if program.kind == "DaemonSet")
+    # Each once, whatever its images: undone twice, a patch is there again.
+    programs = {program.title: program for each in found for program in each.programs}
+    plugins = tuple(program for program in programs.values() if program.kind == "DaemonSet")
     return Takeover(
         found=found,
         nodes=nodes,

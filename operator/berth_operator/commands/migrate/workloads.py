@@ -130,8 +130,7 @@ def _of_known(body: Object, path: Path, goal: Goal) -> Rewritten:
 
 def _selected(body: Object, path: Path) -> frozenset[str]:
     """Return the labels by which a controller knows its pods."""
-    selector = (body.get("spec") or {}).get("selector") if path else None
-    return frozenset((selector or {}).get("matchLabels") or ())
+    return frozenset(_mapping(_at(body, ("spec", "selector", "matchLabels")))) if path else frozenset()
 
 
 def _labels(template: Object) -> frozenset[str]:
@@ -260,18 +259,17 @@ def _number(value: Any) -> Any:
 
 def words_of(template: Object) -> tuple[str, ...]:
     """Return the words of the table in a pod or a template, as messages name them."""
-    metadata, spec = template.get("metadata") or {}, template["spec"]
+    metadata, spec = _mapping(template.get("metadata")), template["spec"]
     held = {
         name
         for kind in ("initContainers", "containers")
-        for container in spec.get(kind) or ()
-        for part in (container.get("resources") or {}).values()
-        if isinstance(part, Mapping)
-        for name in part
+        for container in (spec.get(kind) if isinstance(spec.get(kind), list) else ())
+        for part in _mapping(_mapping(container).get("resources")).values()
+        for name in _mapping(part)
     }
     requested = [TABLE.resources[name] for name in TABLE.resources if name in held]
-    annotations = [TABLE.annotations[name] for name in TABLE.annotations if name in (metadata.get("annotations") or {})]
-    labels = [TABLE.labels[name] for name in TABLE.labels if name in (metadata.get("labels") or {})]
+    annotations = [row for name, row in TABLE.annotations.items() if name in _mapping(metadata.get("annotations"))]
+    labels = [row for name, row in TABLE.labels.items() if name in _mapping(metadata.get("labels"))]
     return tuple(row.word.title for row in (*requested, *annotations, *labels))
 
 
@@ -279,14 +277,12 @@ def words_of(template: Object) -> tuple[str, ...]:
 
 
 def _of_group(body: Object, kind: PodGroupKind) -> Rewritten:
-    metadata, spec = body.get("metadata") or {}, body.get("spec") or {}
     try:
+        workload.check_group(body)
+        metadata, spec = body.get("metadata") or {}, body["spec"]
         reading = words.of_group(metadata.get("annotations") or {}, metadata.get("labels") or {})
-    except RequestError as error:
+    except (InputError, RequestError) as error:
         return _unwritten(body, MigrationResult.IMPOSSIBLE, why=str(error))
-    if not spec.get("minMember"):
-        why = f"spec.minMember: {spec.get('minMember')}; allowed are whole numbers from 1"
-        return _unwritten(body, MigrationResult.IMPOSSIBLE, why=why)
     kept = {name: value for name, value in spec.items() if name in words.READ_OF_GROUPS}
     api = f"{names.POD_GROUP_GROUP}/{names.VERSION}"
     changed = {**_with_metadata(body, reading), "apiVersion": api, "spec": kept}
@@ -304,7 +300,7 @@ def _of_group(body: Object, kind: PodGroupKind) -> Rewritten:
 
 def _of_unknown(body: Object, goal: Goal) -> Rewritten:
     """Return the answer to a kind of which only its own controller knows what becomes of its templates."""
-    held = [each for each in _templates(body) if words_of(each) or each["spec"].get("schedulerName") in SCHEDULERS]
+    held = [each for each in _templates(body) if words_of(each) or str(each["spec"].get("schedulerName")) in SCHEDULERS]
     if not held:
         return Rewritten(body=body)
     why = (
@@ -347,9 +343,13 @@ def _group_of(body: Object) -> str:
 
 
 def _place(body: Object) -> tuple[str, str]:
-    metadata = body.get("metadata")
-    metadata = metadata if isinstance(metadata, dict) else {}
+    metadata = _mapping(body.get("metadata"))
     return str(metadata.get("namespace") or ""), str(metadata.get("name") or metadata.get("generateName") or "")
+
+
+def _mapping(value: Any) -> Object:
+    """Return a value that should be a mapping; an empty one if it is not."""
+    return value if isinstance(value, dict) else {}
 
 
 def _at(body: Object, path: Path) -> Any:

@@ -3,7 +3,6 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from berth_operator.core.claims import capacity
 from berth_operator.core.claims.allocated import Allocated
@@ -15,10 +14,7 @@ from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.plans import RequestPlan
 from berth_operator.core.claims.pools import NodePools
 from berth_operator.core.claims.requests import Request
-from berth_operator.core.claims.slices import Device, PoolID
-
-PREVENTING: Final = ("NoSchedule", "NoExecute")
-"""Effects of taints that prevent an allocation; others are for information."""
+from berth_operator.core.claims.slices import PREVENTING, Device, PoolID
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,10 @@ class Attribute(NamedTuple):
         return self.type in TYPES
 
 
+PREVENTING: Final = ("NoSchedule", "NoExecute")
+"""Effects of taints that keep requests and pods away; others are for information."""
+
+
 class CounterID(NamedTuple):
     """A counter of a pool."""
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from berth_operator.core.claims.fields import Field
-from berth_operator.core.claims.slices import DeviceID, DeviceTaint
+from berth_operator.core.claims.slices import DeviceTaint, PoolID
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,10 +20,9 @@ class TaintRule:
     device: str = ""
     taint: DeviceTaint
 
-    def matches(self, device: DeviceID) -> bool:
-        """Return whether it puts its taint on a device."""
-        wanted = zip((self.driver, self.pool, self.device), device, strict=True)
-        return self.selects and all(name in ("", actual) for name, actual in wanted)
+    def is_for(self, pool: PoolID) -> bool:
+        """Return whether it may put its taint on devices of a pool."""
+        return self.selects and self.driver in ("", pool.driver) and self.pool in ("", pool.pool)
 
 
 def read(raw: Mapping[str, Any]) -> TaintRule:

@@ -15,6 +15,7 @@ Object = Mapping[str, Any]
 FORMED: Final = ("Scheduled", "Running", "Finished", "Failed")
 """Phases of groups that have had their minimum of bound members."""
 
+_DIGITS: Final = len(str(MAX_MEMBERS))
 MAX_NAME: Final = 253
 """Characters of the name of an object."""
 
@@ -67,7 +68,7 @@ def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, in
         raise GroupError(f"annotation {names.POD_GROUP}: {len(name)} characters; allowed are at most {MAX_NAME}")
     if text is None:
         raise GroupError(f"annotation {names.POD_GROUP}: annotation {names.POD_GROUP_MIN_MEMBER} must be set, too")
-    if not (text.isascii() and text.isdecimal() and 0 < int(text[:11]) <= MAX_MEMBERS):
+    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and 0 < int(text) <= MAX_MEMBERS):
         raise GroupError(
             f'annotation {names.POD_GROUP_MIN_MEMBER}: "{text}"; allowed are whole numbers from 1 to {MAX_MEMBERS}'
         )
@@ -78,21 +79,25 @@ def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
     """Read a PodGroup of a kind; `problem` explains why it is invalid."""
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     name = f"{metadata['namespace']}/{metadata['name']}"
-    minimum = spec.get("minMember") or 0
-    problem = ""
-    if minimum < 1:
-        problem = f"PodGroup {name}: spec.minMember: {minimum}; allowed are whole numbers from 1"
+    written = spec.get("minMember") or 0
+    minimum = _whole(written)
+    problem = "" if minimum else f"PodGroup {name}: spec.minMember: {written}; allowed are whole numbers from 1"
     notes = () if kind.has_status else kind.notes(spec)
     return Group(
         name=name,
         uid=metadata["uid"],
-        minimum=max(0, minimum),
-        timeout=float(max(0, spec.get("scheduleTimeoutSeconds") or 0)),
+        minimum=minimum,
+        timeout=float(_whole(spec.get("scheduleTimeoutSeconds"))),
         created=metadata.get("creationTimestamp") or "",
         formed=kind.has_status and status.get("phase") in FORMED,
         problem=problem,
         notes="; ".join((f"PodGroup {name} of {kind.group}: {notes[0]}", *notes[1:])) if notes else "",
     )
+
+
+def _whole(value: Any) -> int:
+    """Return a number from 1; 0 for anything else, which the PodGroups of other systems may have."""
+    return value if isinstance(value, int) and value > 0 else 0
 
 
 def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:

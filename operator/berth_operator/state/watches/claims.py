@@ -9,9 +9,7 @@ from berth_api import names
 from berth_client.reflector import Source
 from berth_operator.core.claims import requests, slices, status, taint_rules
 from berth_operator.core.claims.fields import FieldError
-from berth_operator.core.claims.slices import Slice
 from berth_operator.core.claims.taint_rules import TaintRule
-from berth_operator.core.fleet.claims.store import nodes_of
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 
@@ -22,7 +20,7 @@ _GROUP: Final = "/apis/resource.k8s.io"
 _V1: Final = f"{_GROUP}/v1"
 
 KEPT_SECONDS: Final = 600.0
-"""For which the cards of a pool are kept after its last slice is gone: kubelet deletes the slices of a driver that does
+"""For which the cards of a slice are kept after its pool lost it: kubelet deletes the slices of a driver that does
 not answer for 30 s, as during an upgrade, and kube-scheduler allocates its cards again when it is back."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -37,14 +35,11 @@ class ResourceClaims:
     def put_slice(self, raw: Object) -> None:
         """Add or update a ResourceSlice."""
         if (slice_ := _read(slices.read, raw)) is not None:
-            self._slices_changed(self._claims.put_slice(slice_), slice_)
+            self._nodes_changed(self._claims.put_slice(slice_))
 
     def remove_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
-        slice_ = self._claims.remove_slice(name)
-        if slice_ is not None:
-            self._claims.keep(slice_, self._cluster.clock() + KEPT_SECONDS)
-        self._slices_changed(slice_)
+        self._nodes_changed(self._claims.remove_slice(name, self._cluster.clock() + KEPT_SECONDS))
 
     def put_class(self, raw: Object) -> None:
         """Add or update a DeviceClass."""
@@ -78,9 +73,6 @@ class ResourceClaims:
     def remove_rule(self, name: str) -> None:
         """Remove a DeviceTaintRule."""
         self._rules_changed(self._claims.rules.pop(name, None))
-
-    def _slices_changed(self, *versions: Slice | None) -> None:
-        self._nodes_changed({node for each in versions if each is not None for node in nodes_of(each)})
 
     def _rules_changed(self, *versions: TaintRule | None) -> None:
         rules = [each for each in versions if each is not None and each.selects]

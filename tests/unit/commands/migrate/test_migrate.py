@@ -311,9 +311,49 @@ def test_a_member_and_its_group_are_rewritten() -> None:
 
 
 def test_a_group_without_a_minimum_is_answered() -> None:
-    assert outcomes(GROUP.replace("minMember: 2, ", "")) == [
-        ("impossible", "spec.minMember: None; allowed are whole numbers from 1")
-    ]
+    assert outcomes(GROUP.replace("minMember: 2, ", "")) == [("impossible", "spec.minMember: is missing")]
+
+
+SELECTED = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: d}
+spec: {selector: x, template: {spec: {containers: [{name: c, resources: {limits: {nvidia.com/gpumem: 1}}}]}}}
+"""
+UNKNOWN = """\
+apiVersion: example.com/v1
+kind: Foo
+# nvidia.com/gpumem
+spec: {template: {metadata: m, spec: {schedulerName: [volcano], containers: [c, {resources: r}, {name: d}]}}}
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "answers"),
+    [
+        pytest.param(
+            GROUP.replace("{name: g, namespace: ml}", "g"),
+            [("impossible", 'metadata: must be an object, not "g"')],
+            id="a group's metadata",
+        ),
+        pytest.param(
+            GROUP.replace("{minMember: 2, minTaskMember: {worker: 2}}", "2"),
+            [("impossible", "spec: must be an object, not 2")],
+            id="a group's spec",
+        ),
+        pytest.param(SELECTED, [("rewritten", "1 card of 1 MiB")], id="a selector"),
+        pytest.param(UNKNOWN, [], id="what looks like a pod"),
+        pytest.param(
+            UNKNOWN.replace("d}", "d, resources: {limits: {nvidia.com/gpumem: 1}}}"),
+            [("impossible", None)],
+            id="what looks like a pod with a word",
+        ),
+        pytest.param(ANCHORS + "null: 1\n2: 3\n", [("rewritten", "2 cards of 1000 MiB each")], id="keys"),
+    ],
+)
+def test_a_document_of_another_form_is_answered(text: str, answers: list[Any]) -> None:
+    done = outcomes(text)
+    assert [(outcome, answer[1] and why) for (outcome, why), answer in zip(done, answers, strict=True)] == answers
 
 
 @pytest.mark.parametrize(

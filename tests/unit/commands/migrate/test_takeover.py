@@ -109,6 +109,15 @@ def test_device_plugins_are_kept_off_by_a_patch_that_can_be_undone() -> None:
     )
 
 
+def test_a_device_plugin_with_two_images_is_patched_and_undone_once() -> None:
+    plugin = program("plugin", f"{IMAGES['HAMi']}hami:v2")
+    containers = plugin["spec"]["template"]["spec"]["containers"]
+    containers.append({"name": "monitor", "image": f"{IMAGES['HAMi']}monitor:v2"})
+    planned = takeover.plan(cluster(daemonsets=[plugin]))
+    for steps in (planned.before, planned.back):
+        assert sum(" daemonset" in command for step in steps for command in step.commands) == 1
+
+
 def test_what_may_not_be_read_is_named() -> None:
     lists = cluster(nodes=UnreadList(why="nodes is forbidden"), pods=[])
     out = io.StringIO()

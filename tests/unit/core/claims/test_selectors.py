@@ -22,6 +22,7 @@ GPU = DeviceView(
     allow_multiple_allocations=False,
 )
 MODEL = 'device.attributes["gpu.example.com"].model'
+MANY = "1" * 5_000
 TEN = "[0, 1, 2, 3, 4, 5, 6, 7, 8, 9]"
 
 
@@ -45,6 +46,7 @@ def test_every_recorded_result_is_that_of_kubernetes() -> None:
         'device.capacity["gpu.example.com"].memory.compareTo(quantity("80Gi")) == 0',
         'device.driver == "gpu.example.com" && !device.allowMultipleAllocations',
         'size(device.attributes["unknown.example.com"]) == 0',
+        f'int("-{"0" * 5_000}1") == -1 && duration("{"0" * 5_000}1.5s") == duration("1500ms")',
     ],
 )
 def test_a_selector_reads_the_device(expression: str) -> None:
@@ -59,6 +61,10 @@ def test_a_selector_reads_the_device(expression: str) -> None:
         (f"{MODEL} < 1", "no such overload: _<_(string, int)"),
         (f'quantity({MODEL}) == quantity("1")', '"H100" is not a quantity such as 1, 500m or 16Gi'),
         ('semver("1") == semver("1.0.0")', '"1" is not a semantic version such as 1.2.3'),
+        (f'semver("{MANY}.0.0").major() == 1', f'"{MANY}.0.0" is not a semantic version such as 1.2.3'),
+        (f'["{MANY}"].exists(x, int(x) == 1)', "integer overflow"),
+        (f'["{MANY}"].exists(x, uint(x) == 1u)', "unsigned integer overflow"),
+        (f'["{MANY}h"].exists(x, duration(x) == duration("1h"))', "type conversion error from 'string' to '"),
     ],
 )
 def test_what_cannot_be_computed_is_an_error(expression: str, message: str) -> None:
@@ -78,6 +84,8 @@ def test_what_cannot_be_computed_is_an_error(expression: str, message: str) -> N
         (f'{MODEL}.matches("(")', "invalid regular expression '('"),
         ('"%d".format([1]) == "1"', "Berth does not support the function 'format' in selectors"),
         ("9223372036854775808 > 0", "9223372036854775808 does not fit 64 bits"),
+        (f"{MANY} > 0", f"{MANY[:64]} does not fit 64 bits"),
+        (f"-{MANY}u > 0", f"{MANY[:64]} does not fit 64 bits"),
         (f'"{"a" * MAX_EXPRESSION}" == ""', f"the expression has more than {MAX_EXPRESSION} bytes"),
         ("(" * 100 + "true" + ")" * 100, "the expression is nested more than 60 levels deep"),
         ("device" + ".a" * 4000, "the expression is nested more than 120 levels deep"),

@@ -10,6 +10,7 @@ from berth_operator.core.claims.selectors.values import (
     Timestamp,
     TypeValue,
     Uint,
+    from_decimal,
     int64,
     no_overload,
     type_name,
@@ -34,7 +35,7 @@ def _to_int(value: Any) -> int:
     if isinstance(value, str):
         if not _INTEGER.fullmatch(value):
             raise _failed(value, "int")
-        return int64(int(value))
+        return int64(from_decimal(value))
     if isinstance(value, float):
         return int64(_truncated(value, 2.0**63, -(2.0**63), "int"))
     return int64(int(value) // 10**9 if isinstance(value, Timestamp) else int(value))
@@ -44,7 +45,7 @@ def _to_uint(value: Any) -> Uint:
     if isinstance(value, str):
         if not _UNSIGNED.fullmatch(value):
             raise _failed(value, "uint")
-        return uint64(int(value))
+        return uint64(from_decimal(value))
     if isinstance(value, float):
         return Uint(_truncated(value, 2.0**64, -1.0, "uint"))
     return uint64(int(value))

@@ -6,7 +6,7 @@ import sys
 from typing import Final
 
 from berth_operator.core.claims.selectors.errors import SelectorError
-from berth_operator.core.claims.selectors.values import MAX_INT, MAX_UINT, MIN_INT, Uint
+from berth_operator.core.claims.selectors.values import MAX_INT, MAX_UINT, MIN_INT, Uint, from_decimal
 
 _ESCAPE: Final = re.compile(
     r"\\(?:(?P<simple>[abfnrtv\"'\\?`])|[xX](?P<byte>[0-9a-fA-F]{2})"
@@ -24,16 +24,16 @@ def number(text: str) -> int | float | Uint:
         SelectorError: it does not fit 64 bits.
     """
     if text[-1] in "uU" and not text.endswith(("e", "E")):
-        value = int(text[:-1], 0 if "x" in text else 10)
+        value = int(text[:-1], 16) if "x" in text else from_decimal(text[:-1])
         if value <= MAX_UINT:
             return Uint(value)
     elif "x" in text or text.lstrip("-").isdigit():
-        value = int(text, 16 if "x" in text else 10)
+        value = int(text, 16) if "x" in text else from_decimal(text)
         if MIN_INT <= value <= MAX_INT:
             return value
     elif math.isfinite(double := float(text)):
         return double
-    raise SelectorError(f"{text} does not fit 64 bits")
+    raise SelectorError(f"{text:.64} does not fit 64 bits")
 
 
 def string(text: str) -> str | bytes:

@@ -8,7 +8,7 @@ from typing import Final
 
 from berth_operator.core.claims.selectors.errors import EvaluationError
 from berth_operator.core.claims.selectors.overloads import functions, methods
-from berth_operator.core.claims.selectors.values import MAX_INT, MIN_INT, Duration, Timestamp
+from berth_operator.core.claims.selectors.values import MAX_INT, MIN_INT, Duration, Timestamp, from_decimal
 
 _TIME, _SPAN = "google.protobuf.Timestamp", "google.protobuf.Duration"
 _SECOND: Final = 10**9
@@ -27,6 +27,8 @@ _UNITS: Final = {
     "m": 60 * _SECOND,
     "h": 3600 * _SECOND,
 }
+_DIGITS: Final = 20
+"""Of a fraction; more of them are less than a nanosecond of any unit."""
 _PART: Final = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _PARTS: Final = re.compile(rf"[+-]?(?:0|(?:{_PART.pattern})+)")
 
@@ -57,11 +59,16 @@ def _from_seconds(seconds: int, nanoseconds: int = 0) -> Timestamp:
 
 
 def _duration(text: str) -> Duration:
-    total = sum(int(Fraction(number) * _UNITS[unit]) for number, unit in _PART.findall(text))
+    total = sum(_nanoseconds(number, _UNITS[unit]) for number, unit in _PART.findall(text))
     total = -total if text.startswith("-") else total
     if not _PARTS.fullmatch(text) or not MIN_INT <= total <= MAX_INT:
         raise EvaluationError(f"type conversion error from 'string' to '{_SPAN}'")
     return Duration(total)
+
+
+def _nanoseconds(number: str, unit: int) -> int:
+    whole, _, fraction = number.partition(".")
+    return from_decimal(whole) * unit + int(Fraction(f"0.{fraction[:_DIGITS]}0") * unit)
 
 
 def _seconds_text(nanoseconds: int) -> str:

@@ -25,6 +25,8 @@ from berth_operator.core.claims.selectors.version import Version
 MAX_INT: Final = 2**63 - 1
 MIN_INT: Final = -(2**63)
 MAX_UINT: Final = 2**64 - 1
+_DIGITS: Final = 21
+"""No number with as many digits fits 64 bits."""
 
 
 class Uint(int):
@@ -149,6 +151,15 @@ def uint64(value: int) -> Uint:
     if 0 <= value <= MAX_UINT:
         return Uint(value)
     raise EvaluationError("unsigned integer overflow")
+
+
+def from_decimal(text: str) -> int:
+    """Return the integer of decimal digits with a sign; if 64 bits cannot hold it, some integer that they cannot hold.
+
+    Python converts no text of more than 4,300 digits, and takes long for many.
+    """
+    sign = "-" if text.startswith("-") else ""
+    return int(sign + (text.lstrip("+-").lstrip("0")[:_DIGITS] or "0"))
 
 
 def equal(left: Any, right: Any) -> bool:

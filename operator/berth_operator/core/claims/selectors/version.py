@@ -4,7 +4,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
-_NUMBER: Final = "0|[1-9][0-9]*"
+_NUMBER: Final = "0|[1-9][0-9]{0,19}"
+"""Of no more digits than 64 bits hold."""
 _FORM: Final = re.compile(
     rf"({_NUMBER})\.({_NUMBER})\.({_NUMBER})"
     rf"(?:-((?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*)(?:\.(?:{_NUMBER}|[0-9]*[A-Za-z-][0-9A-Za-z-]*))*))?"

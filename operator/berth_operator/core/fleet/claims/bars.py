@@ -1,17 +1,14 @@
 """Which cards are not given by name: other schedulers may give them to ResourceClaims, or a taint is on them."""
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
 
 from berth_api.allocation import mig
-from berth_operator.core.claims.slices import Device, DeviceTaint
+from berth_operator.core.claims.slices import PREVENTING, Device, DeviceTaint
+from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
 from berth_operator.core.fleet.claims.store import Claims
 from berth_operator.core.values.inventory import Bar, CardInfo, DeviceInventory
-
-EFFECTS: Final = ("NoSchedule", "NoExecute")
-"""Of taints that keep pods away."""
 
 
 def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInventory:
@@ -24,18 +21,33 @@ def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInven
 
 def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[CardKey, Bar]:
     """Return why cards are barred; the first reason of each, so a slice counts before a taint."""
-    bars: dict[CardKey, Bar] = {}
-    index: CardIndex | None = None
-    tainted: list[tuple[CardKey, Bar]] = []
-    for device in claims.devices_on(node):
-        index = index or CardIndex.of(cards)
-        keys = _cards_of(device, index)
+    if not (devices := tuple(claims.devices_on(node))):
+        return {}
+    index = CardIndex.of(cards)
+    rules = {pool: claims.rules_on(pool) for pool in {device.pool for device in devices}}
+    listed: dict[CardKey, Bar] = {}
+    tainted: dict[CardKey, Bar] = {}
+    for device in devices:
+        if not (keys := _cards_of(device, index)):
+            continue
         if not claims.own.include(device.pool):
-            bars.update({key: _listed(device) for key in keys if key not in bars})
-        for taint in claims.taints_of(device):
-            if taint.effect in EFFECTS:
-                tainted += [(key, _tainted(device, taint)) for key in keys]
-    return dict(tainted[::-1]) | bars
+            _add(listed, keys, _listed(device))
+        # A slice of an older generation may stay, and lists taints that are over.
+        if claims.device(device.id) is device:
+            for taint in _taints(device, rules[device.pool]):
+                _add(tainted, keys, _tainted(device, taint))
+    return tainted | listed
+
+
+def _add(bars: dict[CardKey, Bar], keys: Collection[CardKey], bar: Bar) -> None:
+    for key in keys:
+        bars.setdefault(key, bar)
+
+
+def _taints(device: Device, rules: Collection[TaintRule]) -> Iterator[DeviceTaint]:
+    """Yield the taints that keep pods off a device: its slice's, then those of the rules for its pool."""
+    of_rules = (rule.taint for rule in rules if rule.device in ("", device.id.device))
+    yield from (taint for taint in (*device.taints, *of_rules) if taint.effect in PREVENTING)
 
 
 def _cards_of(device: Device, index: CardIndex) -> frozenset[CardKey]:

@@ -71,13 +71,14 @@ def match(device: Device | None, driver: str, index: CardIndex) -> Match:
     known = DRIVERS.get(driver, OTHER)
     if device is None:
         return Match(unknown=known.device_type) if known.device_type in index.types else NO_MATCH
-    ids, addresses = list(_texts(device, known.ids)), list(_texts(device, known.addresses))
+    ids = list(_texts(device, known.ids))
+    addresses = list(filter(None, map(normal_address, _texts(device, known.addresses))))
     for name in ids:
         if (instance := _original(name, index.instances)) and (card := index.by_id.get(name.lower())):
             return Match(cards=frozenset({card}), instance=instance)
     cards = {index.by_id[name.lower()] for name in ids if name.lower() in index.by_id}
     for address in addresses:
-        cards |= index.by_address.get(normal_address(address), frozenset())
+        cards |= index.by_address.get(address, frozenset())
     if cards:
         return Match(cards=frozenset(cards))
     return NO_MATCH if _is_another(device, known, index, addresses) else Match(unknown=known.device_type)
@@ -99,7 +100,7 @@ def _is_another(device: Device, known: Driver, index: CardIndex, addresses: Coll
     virtual = device.attributes.get(known.virtual)
     if virtual is not None and virtual.value is True:
         return True
-    return any(map(normal_address, addresses)) and known.device_type not in index.unaddressed
+    return bool(addresses) and known.device_type not in index.unaddressed
 
 
 def _texts(device: Device, names: Collection[str]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import Final, Self, TypeVar
 
 from berth_operator.core.claims.pools import SliceIndex
 from berth_operator.core.claims.requests import DeviceClass
-from berth_operator.core.claims.slices import Device, DeviceID, DeviceTaint, PoolID, Slice
+from berth_operator.core.claims.slices import Device, DeviceID, PoolID, Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
@@ -40,10 +40,12 @@ class Claims:
         """namespace/name -> claim."""
         self.rules: dict[str, TaintRule] = {}
         self.own: OwnPools = NO_POOLS
-        # The values of these four are replaced, never modified, so that copies can share them.
+        # The values of these five are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
+        self._by_name: dict[PoolID, Mapping[str, Device]] = {}
+        """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
         self._on_node: dict[str, Mapping[str, Slice]] = {}
-        """Node -> name -> slice, for slices with devices of this node alone."""
+        """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
@@ -52,41 +54,65 @@ class Claims:
         """Node -> claims with devices there."""
         self._index: SliceIndex | None = None
         self._left: dict[str, tuple[float, Slice]] = {}
-        """Name -> (until when, slice) for the last slices of pools that are gone, as while a driver is upgraded."""
+        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded."""
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
-    def put_slice(self, slice_: Slice) -> Slice | None:
-        """Add or replace a slice; return the one before."""
-        before = self.remove_slice(slice_.name)
-        self._left = {name: each for name, each in self._left.items() if each[1].pool != slice_.pool}
+    def put_slice(self, slice_: Slice) -> set[str]:
+        """Add or replace a slice; return the nodes for which it lists devices, or what it replaces did."""
+        nodes = self._forget(slice_.name) | nodes_of(slice_)
         self.slices[slice_.name] = slice_
-        _put(self._by_pool, slice_.pool, slice_)
-        for node in nodes_of(slice_):
-            _put(self._on_node, node, slice_)
-        return before
-
-    def remove_slice(self, name: str) -> Slice | None:
-        """Remove and return a slice; None if there was none."""
         self._index = None
-        slice_ = self.slices.pop(name, None)
-        if slice_ is not None:
-            _drop(self._by_pool, slice_.pool, name)
-            for node in nodes_of(slice_):
-                _drop(self._on_node, node, name)
-        return slice_
+        self._by_name.pop(slice_.pool, None)
+        _put(self._by_pool, slice_.pool, slice_)
+        self._put_on_nodes(slice_)
+        if self._left and self._is_complete(slice_.pool):
+            nodes |= self._forget(*(name for name, (_, each) in self._left.items() if each.pool == slice_.pool))
+        return nodes
 
-    def keep(self, slice_: Slice, until: float) -> None:
-        """Keep the cards of a slice that was removed for some time, if it was the last one of its pool."""
-        if not self.in_pool(slice_.pool):
-            self._left[slice_.name] = until, slice_
+    def remove_slice(self, name: str, until: float) -> set[str]:
+        """Remove a slice; return the nodes for which it lists devices.
+
+        What it lists is kept until a time if its pool is not complete without it: slices of a pool go one by one.
+        """
+        if (slice_ := self.slices.get(name)) is None:
+            return set()
+        nodes = self._forget(name)
+        if not self._is_complete(slice_.pool):
+            self._left[name] = until, slice_
+            self._put_on_nodes(slice_)
+        return nodes
 
     def expire(self, now: float) -> set[str]:
-        """Forget the slices that were kept until now; return their nodes."""
-        over = {name: slice_ for name, (until, slice_) in self._left.items() if until <= now}
-        for name in over:
-            del self._left[name]
-        return {node for slice_ in over.values() for node in nodes_of(slice_)}
+        """Forget the slices that were kept until now, unless a claim holds devices of the pool; return their nodes."""
+        over = {name: slice_.pool for name, (until, slice_) in self._left.items() if until <= now}
+        held = {each[:2] for claim in self.claims.values() for each in claim.devices} if over else set()
+        return self._forget(*(name for name, pool in over.items() if pool not in held))
+
+    def _forget(self, *names: str) -> set[str]:
+        """Remove slices that are listed or kept; return the nodes for which they list devices."""
+        nodes: set[str] = set()
+        for name in names:
+            _, slice_ = self._left.pop(name, (0.0, None))
+            if (listed := self.slices.pop(name, None)) is not None:
+                slice_, self._index = listed, None
+                _drop(self._by_pool, listed.pool, name)
+            if slice_ is not None:
+                self._by_name.pop(slice_.pool, None)
+                for node in nodes_of(slice_):
+                    _drop(self._on_node, node, name)
+                nodes |= nodes_of(slice_)
+        return nodes
+
+    def _put_on_nodes(self, slice_: Slice) -> None:
+        for node in nodes_of(slice_):
+            _put(self._on_node, node, slice_)
+
+    def _is_complete(self, pool: PoolID) -> bool:
+        """Return whether all slices of a pool's newest generation are there."""
+        newest = max((each.generation for each in self.in_pool(pool)), default=0)
+        counts = [each.count for each in self.in_pool(pool) if each.generation == newest]
+        return bool(counts) and len(counts) == counts[0]
 
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
         """Add or replace a claim; return the one before."""
@@ -137,29 +163,37 @@ class Claims:
         return self._by_pool.get(pool, {}).values()
 
     def device(self, name: DeviceID) -> Device | None:
-        """Return a device, of the newest generation that has it; None if no slice has it."""
-        newest_first = sorted(self.in_pool(PoolID(name.driver, name.pool)), key=lambda each: -each.generation)
-        return next((device for each in newest_first for device in each.devices if device.id == name), None)
+        """Return a device, of the newest generation that has it; None if no slice lists it, nor did until recently."""
+        pool = PoolID(name.driver, name.pool)
+        if pool not in self._by_name:
+            left = [slice_ for _, slice_ in self._left.values() if slice_.pool == pool]
+            newest_last = sorted((*left, *self.in_pool(pool)), key=lambda each: each.generation)
+            found = {device.id.device: device for each in newest_last for device in each.devices}
+            if not found:
+                return None
+            self._by_name[pool] = found
+        return self._by_name[pool].get(name.device)
 
     def devices_on(self, node: str) -> Iterator[Device]:
         """Yield the devices that slices list, or did until recently, for this node alone, in the order of slices."""
-        left = (slice_ for _, slice_ in self._left.values() if node in nodes_of(slice_)) if self._left else ()
-        for slice_ in (*(each for _, each in sorted(self._on_node.get(node, {}).items())), *left):
+        for _, slice_ in sorted(self._on_node.get(node, {}).items()):
             yield from (device for device in slice_.devices if device.nodes.name == node)
 
     def nodes_of_pool(self, driver: str, pool: str) -> set[str]:
         """Return the nodes with devices of a driver and pool; an empty driver or pool stands for all."""
-        pools = (each for each in self._by_pool if driver in ("", each.driver) and pool in ("", each.pool))
-        return {node for each in pools for slice_ in self._by_pool[each].values() for node in nodes_of(slice_)}
+        return {
+            node
+            for node, slices in self._on_node.items()
+            if any(driver in ("", each.pool.driver) and pool in ("", each.pool.pool) for each in slices.values())
+        }
 
     def nodes(self) -> Iterable[str]:
-        """Return the nodes for which slices list devices."""
+        """Return the nodes for which slices list devices, or did until recently."""
         return self._on_node.keys()
 
-    def taints_of(self, device: Device) -> Iterator[DeviceTaint]:
-        """Yield the taints of a device: its slice's, then those of rules."""
-        yield from device.taints
-        yield from (rule.taint for _, rule in sorted(self.rules.items()) if rule.matches(device.id))
+    def rules_on(self, pool: PoolID) -> list[TaintRule]:
+        """Return the rules for devices of a pool, by name."""
+        return [rule for _, rule in sorted(self.rules.items()) if rule.is_for(pool)]
 
     # --- what-ifs ---------------------------------------------------------------------------------------------
 
