@@ -99,7 +99,7 @@ def explanation_object(
         "nodes": nodes,
         "groups": [_group(group) for group in explanation.groups],
         "nearest": [_near(near) for near in explanation.nearest],
-        "fitsNow": isinstance(explanation.result, Placement),
+        "fitsNow": outlook.is_placed(wait, why),
         "remedies": [_remedy(each) for each in found],
         "inVain": remedies.is_in_vain(found),
         **_outlook(outlook.outlook(wait, why, found, nodes)),
