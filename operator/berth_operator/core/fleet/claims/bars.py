@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Final
 
 from berth_api.allocation import mig
+from berth_api.objects import device_text
 from berth_operator.core.claims.slices import Device, DeviceTaint
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
 from berth_operator.core.fleet.claims.store import Claims
@@ -49,7 +50,7 @@ def _listed(device: Device) -> Bar:
     return Bar(
         reason=f"listed by {driver} for ResourceClaims",
         detail=(
-            f"listed by driver {driver} in pool {pool}, so kube-scheduler may give it to a ResourceClaim; if no other "
+            f"{device_text.listed_by(driver, pool)} so kube-scheduler may give it to a ResourceClaim; if no other "
             f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
             "configuration"
         ),
