@@ -584,9 +584,7 @@ def test_cards_that_a_driver_lists_are_one_finding_for_all_nodes() -> None:
 def test_pools_to_be_tainted_need_the_api(role: str, served: dict[str, list[Raw]], finds: bool) -> None:
     class WithRole(Api):
         def get_all(self, requests: Sequence[Request]) -> list[Any]:
-            return [
-                self._of(each, answer) for each, answer in zip(requests, super().get_all(requests), strict=True)
-            ]
+            return [self._of(each, answer) for each, answer in zip(requests, super().get_all(requests), strict=True)]
 
         def _of(self, request: Request, answer: Any) -> Any:
             version = request.path.removeprefix("/apis/resource.k8s.io/")

@@ -139,7 +139,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 ),
             ),
         ),
-        fitsNow=of_flag("Whether it would be placed now; of a gang with more than 16 waiting members false, as that is not tried."),
+        fitsNow=of_flag(
+            "Whether it would be placed now; of a gang with more than 16 waiting members false, as that is not tried."
+        ),
         fitsWhenEmpty=of_number(
             "Nodes that would take it, a member alone, if in service and without pods; absent if none matters yet."
         ),
