@@ -28,7 +28,7 @@ _GROUP: Final = "resource.k8s.io"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
 
 UNSERVED: Final = (
-    "the API server serves no DeviceTaintRules: before Kubernetes 1.37 set its feature gate DRADeviceTaintRules and its "
+    "the API server serves no DeviceTaintRules: before Kubernetes 1.37 set the feature gate DRADeviceTaintRules and "
     "--runtime-config=resource.k8s.io/v1beta2=true, or let no pods of other schedulers use DeviceClasses that select "
     "these cards"
 )

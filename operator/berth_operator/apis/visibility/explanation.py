@@ -15,7 +15,7 @@ from berth_operator.core.advice.lacking import CardLack
 from berth_operator.core.advice.outlook import Outlook, WaitAnswer
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
-from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import Place
