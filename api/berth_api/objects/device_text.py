@@ -1,5 +1,6 @@
 """Devices and shares of them as Events and GpuPods name them: `GPU 0, MIG 3g.40gb, replica 2 of 4`."""
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -11,6 +12,13 @@ CARD: Final = 100
 """A whole card, in hundredths."""
 SHOWN: Final = 16
 """Devices that a text lists before it counts the others."""
+LISTED: Final = re.compile(r"listed by driver (\S+) in pool \S+,")
+"""What `listed_by` returns; the group is the driver."""
+
+
+def listed_by(driver: str, pool: str) -> str:
+    """Return why a card is not given by name that a driver lists for ResourceClaims, as conditions begin it."""
+    return f"listed by driver {driver} in pool {pool},"
 
 
 def of_device(device_type: str, minor: int, name: str, *, profile: str = "", replicas: int = 0) -> str:

@@ -42,6 +42,7 @@ CHECKS: Final = (
         find=cluster.unreachable_webhook,
     ),
     Check(name="UnreachableApi", needs=("apiservices",), find=cluster.unreachable_api),
+    Check(name="NoTaintRules", needs=("clusterroles",), find=cluster.no_taint_rules),
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),

@@ -37,6 +37,8 @@ PLUGINS: Final = {
 """Name of an image -> what gives the cards of its node to pods."""
 NEXT_TO_AGENT: Final = "k8s-device-plugin"
 """The plugin that is needed where the agent is not the device plugin itself."""
+TAINTING_ROLE: Final = "berth-claims"
+"""The ClusterRole of installations that keep other schedulers from Berth's pools by DeviceTaintRules."""
 FULL: Final = 100
 SHOWN_FIELDS: Final = 3
 
@@ -174,6 +176,20 @@ def _unavailable(service: Object) -> str:
     if available.get("status") == "True":
         return ""
     return str(available.get("message") or available.get("reason") or "its availability is not known")
+
+
+def no_taint_rules(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding if other schedulers are to be kept from Berth's pools, and the API server has no way to."""
+    if facts.taint_rules is False:
+        yield Finding(
+            check="NoTaintRules",
+            object=f"clusterrole/{TAINTING_ROLE}",
+            message="the API server serves no DeviceTaintRules, so other schedulers may give cards of Berth's pools to "
+            "ResourceClaims",
+            fix="kube-apiserver --feature-gates=DRADeviceTaintRules=true "
+            "--runtime-config=resource.k8s.io/v1beta2=true   # from 1.36; else let no pods of other schedulers use "
+            "DeviceClasses that select these cards",
+        )
 
 
 def other_device_plugin(facts: Facts) -> Iterator[Finding]:

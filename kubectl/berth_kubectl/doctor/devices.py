@@ -12,7 +12,7 @@ from berth_kubectl.reading.fleet import faults_of
 from berth_kubectl.reading.objects import condition, name_of
 
 SHOWN: Final = 4
-"""Pods that a finding names before it counts the others."""
+"""Pods or nodes that a finding names before it counts the others."""
 REBOOT: Final = "UntilReboot"
 RESET: Final = "UntilReset"
 REPORTED: Final = (
@@ -66,11 +66,15 @@ def _fix(node: str, card: Object, ends: set[str]) -> str:
 
 
 def false_condition(facts: Facts) -> Iterator[Finding]:
-    """Yield a finding for each condition of a Device that is False."""
+    """Yield a finding for each condition of a Device that is False; one for all nodes whose cards a driver lists."""
+    listed: dict[str, list[str]] = {}
     for device in facts.all_of("devices"):
         for each in (device.get("status") or {}).get("conditions") or ():
             kind = str(each["type"]).partition(".")[0]
-            if kind in REPORTED and each["status"] == "False" and not _follows(each, device):
+            if each["status"] == "False" and (drivers := _only_listed_by(each)):
+                for driver in drivers:
+                    listed.setdefault(driver, []).append(name_of(device))
+            elif kind in REPORTED and each["status"] == "False" and not _follows(each, device):
                 message = str(each.get("message") or "")
                 why = f"{each['reason']}: {message}" if message else each["reason"]
                 yield Finding(
@@ -79,6 +83,27 @@ def false_condition(facts: Facts) -> Iterator[Finding]:
                     message=f"{each['type']} is False ({why})",
                     fix=_fix_of_condition(kind, str(each["reason"]), name_of(device), facts),
                 )
+    yield from (_listed(driver, nodes) for driver, nodes in sorted(listed.items()))
+
+
+def _only_listed_by(found: Object) -> set[str]:
+    """Return the drivers that list the cards that a condition withholds; none if it has another reason, too."""
+    message = str(found.get("message") or "")
+    is_other = found["type"] != names.GIVEN_BY_NAME or "device taint " in message
+    return set() if is_other else set(device_text.LISTED.findall(message))
+
+
+def _listed(driver: str, nodes: list[str]) -> Finding:
+    more = f" and {len(nodes) - SHOWN} more" if len(nodes) > SHOWN else ""
+    where = f"{len(nodes)} node{'s' if len(nodes) > 1 else ''} ({', '.join(nodes[:SHOWN])}{more})"
+    return Finding(
+        check="FalseCondition",
+        object=f"driver/{driver}",
+        message=f"{names.GIVEN_BY_NAME} is False on {where}: the driver lists cards for ResourceClaims, so Berth does "
+        "not give them by name; right if another scheduler serves its pools",
+        fix=f"helm upgrade berth charts/berth --reuse-values --set-json 'claims.drivers=[\"{driver}\"]'"
+        "   # with all that are Berth's, only if no other scheduler serves them",
+    )
 
 
 def _follows(found: Object, device: Object) -> bool:

@@ -36,6 +36,8 @@ class Facts:
     """Names of the lists whose kind the API server does not serve."""
     unanswered: Mapping[str, str] = field(default_factory=dict)
     """Name of an APIService of Berth's -> why the API server could not pass on a request."""
+    taint_rules: bool | None = None
+    """Whether the API server serves DeviceTaintRules; None if that was not asked, or not answered."""
     definitions: Sequence[Object] = ()
     """The definitions as this version has them."""
     version: str = ""

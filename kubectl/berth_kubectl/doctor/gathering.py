@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from berth_kubectl.doctor.cluster import API_GROUPS, plugin_of
+from berth_kubectl.doctor.cluster import API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading.contract import Object
@@ -31,6 +31,8 @@ from berth_kubectl.transport.proxy import server_time
 from berth_kubectl.transport.request import Request
 
 VERSION: Final = Request(path="/version")
+TAINT_RULES: Final = [Request(path=f"/apis/resource.k8s.io/{version}") for version in ("v1", "v1beta2")]
+"""Discovery of the versions with DeviceTaintRules, which each user may read."""
 
 
 def sources(place: Installation) -> dict[str, Source]:
@@ -90,6 +92,7 @@ def gather(api: Api, place: Installation, *, definitions: Sequence[Object], vers
         unread=lists.unread,
         unserved=frozenset(lists.unserved),
         unanswered=_unanswered(api, lists.read.get("apiservices", ())),
+        taint_rules=_serves_taint_rules(api, lists.read.get("clusterroles", ())),
         definitions=definitions,
         version=version,
         server_version={} if isinstance(served, ReadError) else served,
@@ -102,6 +105,17 @@ def _unanswered(api: Api, services: Sequence[Object]) -> dict[str, str]:
     own = [each for each in services if each["spec"].get("group") in API_GROUPS]
     answers = zip(own, api.get_all([_discovery(each["spec"]) for each in own]), strict=True)
     return {name_of(each): str(why) for each, why in answers if isinstance(why, ReadError) and why.is_unavailable}
+
+
+def _serves_taint_rules(api: Api, roles: Sequence[Object]) -> bool | None:
+    """Ask whether DeviceTaintRules are served, if an installation keeps some; None if it does not, or no answer."""
+    if TAINTING_ROLE not in map(name_of, roles):
+        return None
+    answers = api.get_all(TAINT_RULES)
+    if any(isinstance(answer, ReadError) and not answer.is_missing for answer in answers):
+        return None
+    resources = [each for answer in answers if not isinstance(answer, ReadError) for each in answer["resources"]]
+    return any(each["name"] == "devicetaintrules" for each in resources)
 
 
 def _discovery(spec: Object) -> Request:

@@ -27,6 +27,12 @@ VERSIONS: Final = ("v1", "v1beta2")
 _GROUP: Final = "resource.k8s.io"
 _RBAC: Final = "rbac.authorization.k8s.io/v1"
 
+UNSERVED: Final = (
+    "the API server serves no DeviceTaintRules: before Kubernetes 1.37 set the feature gate DRADeviceTaintRules and "
+    "--runtime-config=resource.k8s.io/v1beta2=true, or let no pods of other schedulers use DeviceClasses that select "
+    "these cards"
+)
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -69,7 +75,7 @@ class PoolTaints:
         """
         wanted = {rule["metadata"]["name"]: rule for rule in self._rules()}
         if (listed := await self._list()) is None:
-            self._report("the API server serves no DeviceTaintRules" if wanted else "")
+            self._report(UNSERVED if wanted else "")
             return
         path, shown = listed
         right = {name for name, rule in shown.items() if name in wanted and _is_same(rule, wanted[name])}

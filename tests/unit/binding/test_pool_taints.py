@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError
 from berth_operator.binding.pool_taints import PoolTaints
@@ -111,6 +112,16 @@ async def test_nothing_is_written_after_the_term() -> None:
     instance.leads = False
     await instance.keeper.keep()
     assert not server.rules
+
+
+async def test_what_to_do_without_the_api_is_logged_once() -> None:
+    instance = Instance(Server())
+    with capture_logs() as logs:
+        await instance.keeper.keep()
+        await instance.keeper.keep()
+    [line] = logs
+    assert line["log_level"] == "warning"
+    assert "feature gate DRADeviceTaintRules" in line["reason"]
 
 
 async def test_without_the_api_or_the_component_nothing_is_written() -> None:

@@ -11,6 +11,7 @@ from urllib.parse import quote
 
 import pytest
 
+from berth_api.objects import device_text
 from berth_kubectl.commands import doctor
 from berth_kubectl.doctor import cluster
 from berth_kubectl.doctor.checks import CHECKS, Diagnosis, diagnose
@@ -226,10 +227,10 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "DevicesOffered is False (NotRegistered)",
         ),
         (
-            reported("GivenByName", reason="CardsWithheld", message="gpu 0: listed by driver d in pool p"),
+            reported("GivenByName", reason="CardsWithheld", message="gpu 0: device taint a:NoSchedule on d/p/x"),
             "FalseCondition",
             "device/n",
-            "GivenByName is False (CardsWithheld: gpu 0: listed by driver d in pool p)",
+            "GivenByName is False (CardsWithheld: gpu 0: device taint a:NoSchedule on d/p/x)",
         ),
         (reported("Valid", reason="Contradiction"), "FalseCondition", "device/n", "Valid is False (Contradiction)"),
         (
@@ -552,6 +553,52 @@ def test_what_to_do_about_a_failed_device_follows_from_what_ends_its_fault(ends:
 def test_what_to_do_about_a_condition_follows_from_who_can_end_it(kind: str, reason: str, fix: str) -> None:
     (finding,) = changed(reported(kind, reason=reason)).findings
     assert finding.fix.startswith(fix)
+
+
+def test_cards_that_a_driver_lists_are_one_finding_for_all_nodes() -> None:
+    def withheld(node: str, *others: str) -> Raw:
+        device = raw_device(node, raw_card())
+        message = "; ".join((f"gpu 0: {device_text.listed_by('gpu.nvidia.com', node)} so kube-scheduler", *others))
+        device["status"]["conditions"].append(
+            condition("GivenByName", "False", reason="CardsWithheld", message=message)
+        )
+        return device
+
+    nodes = [f"n{at}" for at in range(6)]
+    leases, raw_nodes = put("leases", *map(lease, (*nodes, "t"))), put("nodes", *map(raw_node, (*nodes, "t")))
+    tainted = withheld("t", "gpu 1: device taint a:NoSchedule on x")
+    devices = put("devices", *map(withheld, nodes), tainted)
+    diagnosis = changed(lambda lists: (leases(lists), raw_nodes(lists), devices(lists)))
+    own, driver = diagnosis.findings
+    assert (own.object, own.check) == ("device/t", "FalseCondition")
+    assert driver.object == "driver/gpu.nvidia.com"
+    assert driver.message.startswith("GivenByName is False on 6 nodes (n0, n1, n2, n3 and 2 more): the driver lists")
+
+
+@pytest.mark.parametrize(
+    ("role", "served", "checks"),
+    [
+        ("berth-claims", {"v1": [], "v1beta2": []}, ["NoTaintRules"]),
+        ("berth-claims", {"v1": []}, ["NoTaintRules"]),
+        ("berth-claims", {"v1": [], "v1beta2": [{"name": "devicetaintrules"}]}, []),
+        ("other", {"v1": []}, []),
+    ],
+)
+def test_pools_to_be_tainted_need_the_api(role: str, served: dict[str, list[Raw]], checks: list[str]) -> None:
+    class WithRole(Api):
+        def get_all(self, requests: Sequence[Request]) -> list[Any]:
+            return [self._of(each, answer) for each, answer in zip(requests, super().get_all(requests), strict=True)]
+
+        def _of(self, request: Request, answer: Any) -> Any:
+            version = request.path.removeprefix("/apis/resource.k8s.io/")
+            if request.path.endswith("/clusterroles"):
+                return {"items": [named(role)]}
+            if version == request.path:
+                return answer
+            return {"resources": served[version]} if version in served else ReadError("no", status=404)
+
+    facts = gather(WithRole({}), Installation(), definitions=[], version="")
+    assert [each.check for each in diagnose(facts).findings if each.check == "NoTaintRules"] == checks
 
 
 def test_a_driver_that_is_not_loaded_is_one_finding() -> None:

@@ -75,7 +75,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
     "QueuedPod": of_object(
         "A pod that waits for a node.",
         position=of_number("1 is tried next; counts the pods of all namespaces. 0 of a pod with scheduling gates."),
-        state=of_text("active, backoff or unschedulable."),
+        state=of_text("active, backoff, unschedulable or gated."),
         priority=of_number("The pod's priority."),
         waitingSeconds=of_number("Seconds since its creation, when this was rendered."),
         scheduler=of_text("The pod's schedulerName."),
@@ -139,7 +139,9 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 ),
             ),
         ),
-        fitsNow=of_flag("Whether it would be placed now."),
+        fitsNow=of_flag(
+            "Whether it would be placed now; of a gang with more than 16 waiting members false, as that is not tried."
+        ),
         fitsWhenEmpty=of_number(
             "Nodes that would take it, a member alone, if in service and without pods; absent if none matters yet."
         ),
@@ -165,10 +167,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             ),
         ),
         changes=of_object(
-            "What is said of single changes other than new nodes; absent if they are not tried.",
+            "What is said of single changes other than new nodes, or why none is tried; absent if nothing is.",
             title=of_text("The title."),
             answers=of_list(
-                "The changes, or that none was found that ends the wait.",
+                "The changes, that none was found that ends the wait, or that none was tried.",
                 of_object("A change.", message=of_text("The change and the answer."), helps=_HELPS),
             ),
         ),

@@ -15,7 +15,7 @@ from berth_operator.core.advice.lacking import CardLack
 from berth_operator.core.advice.outlook import Outlook, WaitAnswer
 from berth_operator.core.advice.remedies import Remedy
 from berth_operator.core.advice.waits import Wait, Why
-from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.ranking import Ranking
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import Place
@@ -99,7 +99,7 @@ def explanation_object(
         "nodes": nodes,
         "groups": [_group(group) for group in explanation.groups],
         "nearest": [_near(near) for near in explanation.nearest],
-        "fitsNow": isinstance(explanation.result, Placement),
+        "fitsNow": outlook.is_placed(wait, why),
         "remedies": [_remedy(each) for each in found],
         "inVain": remedies.is_in_vain(found),
         **_outlook(outlook.outlook(wait, why, found, nodes)),

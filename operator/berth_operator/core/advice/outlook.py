@@ -10,11 +10,12 @@ from typing import Final
 from berth_operator.core.advice import remedies
 from berth_operator.core.advice.explanation import PreemptionAnswer
 from berth_operator.core.advice.remedies import Remedy
-from berth_operator.core.advice.waits import Wait, Why
+from berth_operator.core.advice.waits import MAX_MEMBERS, Wait, Why
 from berth_operator.core.decision.cycle import Failure, Placement
 
 CHANGES: Final = "What would end the wait, for example, if nothing else changes"
 NONE_FOUND: Final = "No single change was found that would end the wait."
+NOT_TRIED: Final = f"Changes are not tried for a gang with more than {MAX_MEMBERS} waiting members."
 IN_VAIN: Final = "no change of the cluster ends this wait"
 
 
@@ -36,13 +37,15 @@ class Outlook:
     answers: tuple[WaitAnswer, ...]
     """One for each question."""
     changes: tuple[WaitAnswer, ...]
-    """Changes of the cluster, or that none was found; with the title CHANGES."""
+    """Changes of the cluster, that none was found, or that none was tried; with the title CHANGES."""
 
 
 def outlook(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Outlook:
     """Return what is said of a waiting pod; `found` is what ends its wait, `nodes` how many the decision considered."""
     changes = [WaitAnswer(message=each.sentence, helps=bool(each.ends)) for each in found if not each.is_new]
-    if wait.is_tried and _is_none_found(why, found):
+    if not wait.is_tried and not wait.problem:
+        changes.append(WaitAnswer(message=NOT_TRIED, helps=False))
+    elif wait.is_tried and _is_none_found(why, found):
         changes.append(WaitAnswer(message=NONE_FOUND, helps=False))
     return Outlook(answers=tuple(_answers(wait, why, found, nodes)), changes=tuple(changes))
 
@@ -50,8 +53,9 @@ def outlook(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Outloo
 def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Iterator[WaitAnswer]:
     empty = why.explanation.fits_when_empty
     if isinstance(why.explanation.result, Placement):
-        who = "it" if _is_placed(wait, why) else f"member {wait.pod.name} alone"
-        yield WaitAnswer(title="Fits", message=f"{who} would be placed now", helps=True)
+        placed = is_placed(wait, why)
+        who = "it" if placed else f"member {wait.pod.name} alone"
+        yield WaitAnswer(title="Fits", message=f"{who} would be placed now", helps=placed)
     elif empty is not None:
         message = f"not now; {_when_empty(_member(wait, why), empty, nodes)}"
         yield WaitAnswer(title="Fits", message=message, helps=empty > 0)
@@ -66,10 +70,10 @@ def _answers(wait: Wait, why: Why, found: Sequence[Remedy], nodes: int) -> Itera
         yield WaitAnswer(title="Preemption", message=message, helps=possible)
 
 
-def _is_placed(wait: Wait, why: Why) -> bool:
-    """Return whether a pod that fits is placed now: a member only if its gang is."""
+def is_placed(wait: Wait, why: Why) -> bool:
+    """Return whether a pod would be placed now: a member only if its gang is."""
     if wait.gang is None:
-        return True
+        return isinstance(why.explanation.result, Placement)
     result = () if why.of_gang is None or isinstance(why.of_gang.result, Failure) else why.of_gang.result
     return any(each.pod.uid == wait.pod.uid for each in result)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from berth_operator.core.advice.outlook import outlook
+from berth_operator.core.advice.outlook import is_placed, outlook
 from berth_operator.core.advice.waits import MAX_MEMBERS, Wait, Waits
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
@@ -113,6 +113,16 @@ def test_of_a_large_gang_the_pod_itself_is_counted() -> None:
     assert answers[0] == "Fits: member m03 alone would be placed now"
 
 
-def test_nothing_is_said_of_changes_of_a_large_gang() -> None:
-    large = members(MAX_MEMBERS + 1, {NVIDIA: 2})
-    assert said(fleet({"a": cards(1)}), large[0], gang(*large))[1] == []
+@pytest.mark.parametrize("request_", [ONE, {NVIDIA: 2}])
+def test_changes_of_a_large_gang_are_not_tried(request_: dict[str, int]) -> None:
+    large = members(MAX_MEMBERS + 1, request_)
+    changes = said(fleet({"a": cards(1)}), large[0], gang(*large))[1]
+    assert changes == ["Changes are not tried for a gang with more than 16 waiting members."]
+
+
+def test_of_a_large_gang_a_member_that_fits_alone_is_no_end_of_the_wait() -> None:
+    large, made = members(MAX_MEMBERS + 1, ONE), fleet({"a": cards(1)})
+    wait = Wait(pod=large[0], gang=gang(*large))
+    why = Waits(made.copy(), Policy(), Budgets()).why(wait)
+    assert not is_placed(wait, why)
+    assert not outlook(wait, why, [], 1).answers[0].helps

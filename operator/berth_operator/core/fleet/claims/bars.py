@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from berth_api.allocation import mig
+from berth_api.objects import device_text
 from berth_operator.core.claims.slices import PREVENTING, Device, DeviceTaint
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
@@ -61,7 +62,7 @@ def _listed(device: Device) -> Bar:
     return Bar(
         reason=f"listed by {driver} for ResourceClaims",
         detail=(
-            f"listed by driver {driver} in pool {pool}, so kube-scheduler may give it to a ResourceClaim; if no other "
+            f"{device_text.listed_by(driver, pool)} so kube-scheduler may give it to a ResourceClaim; if no other "
             f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
             "configuration"
         ),
