@@ -159,20 +159,10 @@ class VictimSearch:
     def _reprieve_all(self) -> tuple[Mask, Mask]:
         """Return the places where the pod would fit by the row's own pods, and the pods to evict there."""
         what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
-        fits, last = what_if.fits(self._request, self._policy), np.full(len(self._rows), -1)
-        taken = np.zeros(len(self._place), np.bool_)
-        # Fewer pods never take a fit away, so the pods of a place are reprieved that need not be taken here.
-        for turn in one_pod_per_place(self._staying[::-1], self._sorts_by):
-            pods = turn[~fits[self._place[turn]]]
-            if not pods.size:
-                break
+        for pods in one_pod_per_place(self._staying, self._sorts_by):
             what_if.take(self._place[pods], pods)
-            taken[pods], last[self._place[pods]] = True, pods
-            fits = what_if.fits(self._request, self._policy)
-        # Without its last pod a place did not fit, so that pod has to go.
-        victims = np.zeros(len(self._place), np.bool_)
-        victims[last[fits & (last >= 0)]] = True
-        potential = self._staying[(taken & ~victims & fits[self._place])[self._staying]]
+        fits, victims = what_if.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
+        potential = self._staying[fits[self._place[self._staying]]]
         victims[what_if.reprieve(self._sorts_by, potential, self._request, self._policy)] = True
         return fits, victims
 
