@@ -35,8 +35,8 @@ node-binaries: binaries ## build also what a real node runs, where there can be 
 	@$(BIN)/python -m devcluster build --real-node > /dev/null
 
 .PHONY: test-binaries
-test-binaries: node-binaries ## build also the Prometheus and the Helm that tests use (4 minutes, then cached), and find Chromium
-	@$(BIN)/python -m devcluster build prometheus promtool helm > /dev/null
+test-binaries: node-binaries ## build also the Prometheus, Helm and DRA driver that tests use (4 minutes, then cached), and find Chromium
+	@$(BIN)/python -m devcluster build prometheus promtool helm dra-example-kubeletplugin > /dev/null
 	@$(BIN)/python -m tests.chromium > /dev/null
 
 .PHONY: images

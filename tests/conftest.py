@@ -32,6 +32,8 @@ MONITORING = {"prometheus", "promtool"}
 """Fixtures of tests with a real Prometheus."""
 PACKAGING = {"helm"}
 """Fixtures of tests with a real Helm."""
+DRA_DRIVERS = {"dra_driver"}
+"""Fixtures of tests with a DRA driver on a real node."""
 PAGES = {"chromium_path"}
 """Fixtures of tests with a real Chromium."""
 WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
@@ -96,7 +98,7 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     used = {name for item in session.items if not layers.is_first(item.path) for name in _fixtures(item)}
     needed = programs.CLUSTER if used & CLUSTERS else ()
     if used & REAL_NODES and not real_node.obstacle():
-        needed = (*needed, *programs.REAL_NODE)
+        needed = (*needed, *programs.REAL_NODE, *(programs.CLAIMS if used & DRA_DRIVERS else ()))
     if used & MONITORING:
         needed = (*needed, *programs.MONITORING)
     if used & PACKAGING:

@@ -20,6 +20,7 @@ BINARIES: Final = Path(__file__).parents[1] / "binaries"
 STAMP: Final = "k8s.io/component-base/version"
 PROMETHEUS_STAMP: Final = "github.com/prometheus/common/version.Version"
 HELM: Final = "helm.sh/helm/v3"
+DRA_DRIVER: Final = "sigs.k8s.io/dra-example-driver"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,6 +142,9 @@ PROGRAMS: Final = {
     "karpenter": Program(
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
+    "dra-example-kubeletplugin": Program(
+        package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
+    ),
     "kube-apiserver-1.30": _api_server("1.30"),
     "kube-apiserver-1.37": _api_server("1.37"),
 }
@@ -156,6 +160,9 @@ PLUGIN_MANAGER: Final = ("krew",)
 """What the test of the archive for krew needs."""
 AUTOSCALER: Final = ("karpenter",)
 """What the tests with an autoscaler need: Karpenter, whose provider creates nodes that kwok plays."""
+
+CLAIMS: Final = ("dra-example-kubeletplugin",)
+"""What the tests of ResourceClaims on a real node need: a driver."""
 
 
 def ensure(names: Iterable[str] = CLUSTER) -> dict[str, Path]:

@@ -206,6 +206,15 @@ class RealNode:
         self.stop_daemon(daemon)
         self.start_daemon(daemon)
 
+    def start_program(self, name: str, command: Sequence[str], *, ready: Callable[[], bool], what: str) -> None:
+        """Start another program among the node's mounts, such as a driver, and wait for it; it ends with the node."""
+        self._run(name, self._entering(command))
+        self._wait(name, ready, what=what)
+
+    def stop_program(self, name: str) -> None:
+        """Stop a program that `start_program` started, gracefully."""
+        self._end(name, signal.SIGTERM)
+
     def pid(self, daemon: str) -> int | None:
         """Return the process id of kubelet or containerd, as this machine counts them; None where it does not run."""
         wrapper = self._pids.get(daemon)
