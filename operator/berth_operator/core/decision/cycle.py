@@ -35,6 +35,7 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
@@ -54,6 +55,8 @@ class Placement:
     grants: tuple[Grant, ...] = ()
     volumes: PodVolumes = NO_POD_VOLUMES
     """Volumes to bind or provision for its claims before the pod is bound."""
+    claims: PodClaims = NO_POD_CLAIMS
+    """What its ResourceClaims get before the pod is bound."""
     ranking: Ranking = field(default=Ranking(), compare=False, repr=False)
     """The node's points and those of its runners-up."""
 
