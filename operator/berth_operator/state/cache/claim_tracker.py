@@ -4,7 +4,7 @@ Which cards a claim holds depends on the claim, on the slice that lists its devi
 arrive in any order, and each change computes the charges that it may affect again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.claims.status import ClaimState
@@ -24,6 +24,8 @@ class ClaimTracker:
         self._fleet, self._allocations = fleet, allocations
         self._cards: dict[str, CardIndex] = {}
         """Node -> the cards of its Device."""
+        self.on_change: Callable[[str], None] = lambda _key: None
+        """Called with each claim (namespace/name) that changed."""
 
     def without_barred(self, node: str, inventory: DeviceInventory) -> DeviceInventory:
         """Return a node's inventory without what must not be given by name."""
@@ -50,6 +52,8 @@ class ClaimTracker:
             for node in claim.nodes:
                 self._update(node, after if after is not None and after.uid == claim.uid else _nothing(claim))
                 self._update_leftovers(node)
+        for key in {each.key for each in (before, after) if each is not None}:
+            self.on_change(key)
 
     def pod_changed(self, charge: Charge) -> None:
         """Correct what the claims of a pod are charged after its own charge changed, or was released."""

@@ -1,6 +1,7 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules: applies API events to the Fleet's claims."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -10,6 +11,7 @@ from berth_client.reflector import Source
 from berth_operator.core.claims import requests, slices, status, taint_rules
 from berth_operator.core.claims.fields import FieldError
 from berth_operator.core.claims.slices import Slice
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.claims.store import nodes_of
 from berth_operator.state.cache.cluster import Cluster
@@ -60,11 +62,13 @@ class ResourceClaims:
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
         if (claim := _read(status.read, raw)) is not None:
-            self._cluster.claims.claim_changed(self._claims.put_claim(claim), claim)
+            with self._noting_served(claim.key, claim):
+                self._cluster.claims.claim_changed(self._claims.put_claim(claim), claim)
 
     def remove_claim(self, key: str) -> None:
         """Remove a ResourceClaim (namespace/name)."""
-        self._cluster.claims.claim_changed(self._claims.remove_claim(key), None)
+        with self._noting_served(key, None):
+            self._cluster.claims.claim_changed(self._claims.remove_claim(key), None)
 
     def put_rule(self, raw: Object) -> None:
         """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
@@ -78,6 +82,17 @@ class ResourceClaims:
     def remove_rule(self, name: str) -> None:
         """Remove a DeviceTaintRule."""
         self._rules_changed(self._claims.rules.pop(name, None))
+
+    @contextmanager
+    def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
+        """Return a context for the change of a claim, by which pools may begin or cease to be served by Berth."""
+        versions = (self._claims.claims.get(key), after)
+        pools = {each.in_pool for claim in versions if claim for each in claim.devices}
+        served = {pool: self._claims.serves(pool) for pool in pools}
+        yield
+        for pool in sorted(pool for pool in pools if self._claims.serves(pool) != served[pool]):
+            log.warning("pool of Berth", pool=str(pool), served=self._claims.serves(pool))
+            self._nodes_changed(self._claims.nodes_of_pool(*pool))
 
     def _slices_changed(self, *versions: Slice | None) -> None:
         self._nodes_changed({node for each in versions if each is not None for node in nodes_of(each)})
@@ -98,7 +113,10 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
     return {
         "resource slices": _source(f"{_V1}/resourceslices", to.put_slice, to.remove_slice),
         "device classes": _source(f"{_V1}/deviceclasses", to.put_class, to.remove_class),
-        "resource claims": _source(f"{_V1}/resourceclaims", to.put_claim, to.remove_claim, key=_key),
+        "resource claims": (
+            Source(path=f"{_V1}/resourceclaims", optional=True, transform=status.with_writers),
+            Table(key=_key, put=to.put_claim, remove=to.remove_claim),
+        ),
         # One of the two is served, or none; a server with both shows the same objects by both.
         "device taint rules": _source(f"{_V1}/devicetaintrules", to.put_rule, to.remove_rule),
         "device taint rules of v1beta2": _source(f"{_GROUP}/v1beta2/devicetaintrules", to.put_rule, to.remove_rule),
@@ -122,11 +140,5 @@ def _key(raw: Mapping[str, Any]) -> str:
     return f"{raw['metadata']['namespace']}/{_name(raw)}"
 
 
-def _source(
-    path: str,
-    put: Callable[[Object], None],
-    remove: Callable[[str], None],
-    *,
-    key: Callable[[Mapping[str, Any]], str] = _name,
-) -> tuple[Source, Table]:
-    return Source(path=path, optional=True), Table(key=key, put=put, remove=remove)
+def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
+    return Source(path=path, optional=True), Table(key=_name, put=put, remove=remove)

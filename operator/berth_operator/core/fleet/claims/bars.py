@@ -30,8 +30,9 @@ def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[Car
     for device in claims.devices_on(node):
         index = index or CardIndex.of(cards)
         keys = _cards_of(device, index)
-        if not claims.own.include(device.pool):
-            bars.update({key: _listed(device) for key in keys if key not in bars})
+        if not claims.serves(device.pool):
+            bar = _contested(claims, device) if claims.own.include(device.pool) else _listed(device)
+            bars.update({key: bar for key in keys if key not in bars})
         for taint in claims.taints_of(device):
             if taint.effect in EFFECTS:
                 tainted += [(key, _tainted(device, taint)) for key in keys]
@@ -52,6 +53,19 @@ def _listed(device: Device) -> Bar:
             f"listed by driver {driver} in pool {pool}, so kube-scheduler may give it to a ResourceClaim; if no other "
             f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
             "configuration"
+        ),
+    )
+
+
+def _contested(claims: Claims, device: Device) -> Bar:
+    driver, pool, _ = device.id
+    keys = sorted(claims.foreign(device.pool))
+    return Bar(
+        reason=f"another scheduler allocates in pool {pool} of {driver}",
+        detail=(
+            f"another scheduler allocated devices of driver {driver} in pool {pool} to {len(keys)} ResourceClaim(s), "
+            f"such as {keys[0]}, so Berth gives none of this pool; keep it from the pool (docs/claims.md), and delete "
+            "the pods of these claims"
         ),
     )
 

@@ -40,6 +40,8 @@ class Claims:
         """namespace/name -> claim."""
         self.rules: dict[str, TaintRule] = {}
         self.own: OwnPools = NO_POOLS
+        self.writer = ""
+        """What the field managers of our own writes begin with; empty where nothing is written."""
         # The values of these four are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
         self._on_node: dict[str, Mapping[str, Slice]] = {}
@@ -50,6 +52,12 @@ class Claims:
         """UID of a pod -> claims that are reserved for it."""
         self._held_on: dict[str, frozenset[str]] = {}
         """Node -> claims with devices there."""
+        self._holders: dict[DeviceID, frozenset[str]] = {}
+        """Device that one claim alone may hold -> the claims that hold it."""
+        self._foreign: dict[PoolID, frozenset[str]] = {}
+        """Pool -> claims with its devices that were allocated by another scheduler."""
+        self._doubled: dict[DeviceID, frozenset[str]] = {}
+        """What several claims hold, of `_holders`."""
         self._index: SliceIndex | None = None
         self._left: dict[str, tuple[float, Slice]] = {}
         """Name -> (until when, slice) for the last slices of pools that are gone, as while a driver is upgraded."""
@@ -97,6 +105,11 @@ class Claims:
             self._of_pod[pod] = self._of_pod.get(pod, frozenset()) | {claim.key}
         for node in claim.nodes:
             self._held_on[node] = self._held_on.get(node, frozenset()) | {claim.key}
+        for device in claim.held.devices:
+            self._holders[device] = self._holders.get(device, frozenset()) | {claim.key}
+            self._note_doubled(device)
+        for pool in self._foreign_pools(claim):
+            self._foreign[pool] = self._foreign.get(pool, frozenset()) | {claim.key}
         return before
 
     def remove_claim(self, key: str) -> ClaimState | None:
@@ -108,7 +121,25 @@ class Claims:
                 _discard(self._of_pod, pod, key)
             for node in claim.nodes:
                 _discard(self._held_on, node, key)
+            for device in claim.held.devices:
+                _discard(self._holders, device, key)
+                self._note_doubled(device)
+            for pool in self._foreign_pools(claim):
+                _discard(self._foreign, pool, key)
         return claim
+
+    def _note_doubled(self, device: DeviceID) -> None:
+        holders = self.holders(device)
+        if len(holders) > 1:
+            self._doubled[device] = holders
+        else:
+            self._doubled.pop(device, None)
+
+    def _foreign_pools(self, claim: ClaimState) -> set[PoolID]:
+        """Return the pools of a claim's devices if another scheduler allocated them."""
+        if not self.writer or any(each.startswith(self.writer) for each in claim.writers):
+            return set()
+        return {each.in_pool for each in claim.devices}
 
     # --- queries ----------------------------------------------------------------------------------------------
 
@@ -131,6 +162,23 @@ class Claims:
     def held_on(self, node: str) -> list[ClaimState]:
         """Return the claims whose allocation names a node, by key."""
         return [self.claims[key] for key in sorted(self._held_on.get(node, ()))]
+
+    def holders(self, device: DeviceID) -> frozenset[str]:
+        """Return the claims that hold a device which only one may hold."""
+        return self._holders.get(device, frozenset())
+
+    @property
+    def doubled(self) -> Mapping[DeviceID, frozenset[str]]:
+        """Return the devices that several claims hold though only one may, with these claims."""
+        return self._doubled
+
+    def foreign(self, pool: PoolID) -> frozenset[str]:
+        """Return the claims by which another scheduler has allocated devices of a pool."""
+        return self._foreign.get(pool, frozenset())
+
+    def serves(self, pool: PoolID) -> bool:
+        """Return whether a pool is Berth's, and no other scheduler has allocated its devices."""
+        return self.own.include(pool) and pool not in self._foreign
 
     def in_pool(self, pool: PoolID) -> Collection[Slice]:
         """Return the slices of a pool, of all generations."""
@@ -184,7 +232,7 @@ def _drop(index: dict[K, Mapping[str, Slice]], key: K, name: str) -> None:
         del index[key]
 
 
-def _discard(index: dict[str, frozenset[str]], key: str, name: str) -> None:
+def _discard(index: dict[K, frozenset[str]], key: K, name: str) -> None:
     index[key] -= {name}
     if not index[key]:
         del index[key]
