@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from berth_operator.core.claims import allocated, nodes
+from berth_operator.core.claims.allocated import NOTHING_ALLOCATED, Allocated
 from berth_operator.core.claims.fields import Field
-from berth_operator.core.claims.nodes import NAME
+from berth_operator.core.claims.nodes import NAME, NodeSelector
 from berth_operator.core.claims.requests import ResourceClaim, read_claim
 from berth_operator.core.claims.slices import DeviceID
 
@@ -29,8 +31,14 @@ class ClaimState:
     """`status.allocation`; empty if nothing is allocated."""
     devices: tuple[DeviceID, ...] = ()
     """The allocated devices, without those with admin access, which others may hold at the same time."""
+    held: Allocated = field(default=NOTHING_ALLOCATED, compare=False)
+    """What the allocation takes of devices."""
     nodes: frozenset[str] = frozenset()
     """The nodes that the allocation names; none if its devices can be reached from several nodes."""
+    selector: NodeSelector | None = field(default=None, compare=False)
+    """The nodes where the allocation can be used; None for all nodes."""
+    owner: str = ""
+    """UID of the object that controls it: for a claim that was made of a template, its pod."""
     deleting: bool = False
 
 
@@ -42,7 +50,7 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
     """
     claim, root = read_claim(raw), Field(raw, "")
     metadata, status = root.at("metadata"), root.at("status")
-    allocation = status.at("allocation")
+    allocation, owners = status.at("allocation"), metadata.at("ownerReferences").items()
     return ClaimState(
         key=f"{claim.namespace}/{claim.name}",
         uid=metadata.at("uid").text(),
@@ -51,7 +59,10 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         reserved_for=frozenset(each.at("uid").text() for each in status.at("reservedFor").items()),
         allocation=allocation.value or NO_ALLOCATION,
         devices=tuple(_devices(allocation)),
+        held=allocated.of_claims([allocation.value] if allocation.value else ()),
         nodes=frozenset(_nodes(allocation)),
+        selector=nodes.read(allocation).terms,
+        owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
         deleting=metadata.at("deletionTimestamp").value is not None,
     )
 
