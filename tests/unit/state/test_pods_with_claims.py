@@ -1,6 +1,6 @@
 """Pods with ResourceClaims: which of them are placed, what they get, and what keeps the others waiting."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -17,6 +17,7 @@ from tests.claims.objects import exactly, first_available, request
 from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint, taint_rule
 
 Raw = dict[str, Any]
+Event = Callable[["World"], object]
 OWN = OwnPools(drivers=frozenset({NVIDIA_DRIVER}))
 NOT_ALL = "cannot allocate all claims"
 
@@ -186,7 +187,7 @@ def _assumed(world: World) -> None:
         pytest.param(_assumed, "resource claim ns/c is in the process of being allocated", id="in flight"),
     ],
 )
-def test_kube_schedulers_words(change: Any, expected: str) -> None:
+def test_kube_schedulers_words(change: Event, expected: str) -> None:
     world = World()
     world.put_claim()
     assert isinstance(world.decision(), Placement)
@@ -234,7 +235,7 @@ def test_the_api_server_confirms_what_was_assumed() -> None:
     placement = world.placed()
     assert [each.uid for each in world.cluster.fleet.on_node("node")] == ["uid-p"]
     world.write(placement)
-    world.pods.put(pod("p", on="node", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
+    world.cluster.put_bound(pod("p", on="node", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
     charges = {each.pod: [grant.minor for grant in each.grants] for each in world.cluster.fleet.on_node("node")}
     assert charges == {"ns/p": [], "ns/resourceclaim/c": [0]}
     assert not world.supply.is_assumed("ns/c")
@@ -319,7 +320,7 @@ def test_a_pod_may_have_a_card_by_name_and_another_by_claim() -> None:
 
 def test_an_unhealthy_card_is_not_given() -> None:
     world = World()
-    world.cluster.put_device(device("node", {**entry(0), "health": False}, entry(1)))
+    world.cluster.put_device(device("node", {**entry(0), "health": False}, entry(1), generation=2))
     world.put_claim()
     assert got(world.placed()) == [["gpu-1"]]
 
@@ -425,16 +426,17 @@ def test_a_search_that_takes_too_long_is_refused_on_its_node() -> None:
 
 
 def test_what_is_not_counted_yet_is_counted_in_the_next_turn() -> None:
-    world = World(*(f"n{each}" for each in range(20)))
+    world = World(*(f"n{each}" for each in range(60)))
     world.put_claim(request(where='device.attributes["gpu.nvidia.com"].uuid == "GPU-1"'))
     world.pending("p")
+    assert woken(world) == ["p"]
     refill, turns = world.cluster.refill_claim_work, 0
-    refill(40)
+    refill(200)
     while isinstance(outcome := decide(world.cluster.fleet, world.cluster.pending["uid-p"], Policy()), Failure):
         assert reason(outcome) == "node(s) have devices that are not compared with the ResourceClaims yet"
         world.cluster.queue.park(world.cluster.pending["uid-p"], outcome)
         assert not woken(world)
-        refill(40)
+        refill(200)
         assert woken(world) == ["p"]
         turns += 1
         assert turns < 20
@@ -471,35 +473,39 @@ def test_pods_wake_when_a_class_comes() -> None:
     assert woken(world) == ["p"]
 
 
-@pytest.mark.parametrize("event", ["slice", "deallocated", "deleted", "by name", "rule", "node"])
+def _take_by_name(world: World) -> None:
+    first = decide(world.cluster.fleet, _by_name(world, "n"), Policy())
+    assert isinstance(first, Placement)
+    world.cluster.placements.assume(first)
+
+
+RULE = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint())
+EVENTS: dict[str, tuple[Event, Event]] = {
+    "slice": (
+        lambda world: world.to.remove_slice(f"node-{NVIDIA_DRIVER}"),
+        lambda world: world.to.put_slice(resource_slice(gpu(0))),
+    ),
+    "deallocated": (
+        lambda world: world.to.put_claim(allocated("held", "gpu-0")),
+        lambda world: world.put_claim(name="held"),
+    ),
+    "deleted": (
+        lambda world: world.to.put_claim(allocated("held", "gpu-0")),
+        lambda world: world.to.remove_claim("ns/held"),
+    ),
+    "by name": (_take_by_name, lambda world: world.cluster.placements.remove_bound("uid-n")),
+    "rule": (lambda world: world.to.put_rule(RULE), lambda world: world.to.remove_rule("r")),
+    "node": (lambda world: world.cluster.remove_node("node"), lambda world: world.cluster.put_node(node())),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
 def test_pods_wake_when_devices_may_be_free(event: str) -> None:
     world = World(gpus=1)
     world.put_claim()
-    if event == "slice":
-        world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
-    elif event in ("deallocated", "deleted"):
-        world.to.put_claim(allocated("held", "gpu-0"))
-    elif event == "by name":
-        first = decide(world.cluster.fleet, _by_name(world, "n"), Policy())
-        assert isinstance(first, Placement)
-        world.cluster.placements.assume(first)
-    elif event == "rule":
-        world.to.put_rule(taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint()))
-    else:
-        world.cluster.remove_node("node")
+    take, free = EVENTS[event]
+    take(world)
     _park(world)
-    match event:
-        case "slice":
-            world.to.put_slice(resource_slice(gpu(0)))
-        case "deallocated":
-            world.put_claim(name="held")
-        case "deleted":
-            world.to.remove_claim("ns/held")
-        case "by name":
-            world.cluster.placements.remove_bound("uid-n")
-        case "rule":
-            world.to.remove_rule("r")
-        case "node":
-            world.cluster.put_node(node())
+    free(world)
     assert woken(world) == ["p"]
     assert isinstance(world.decision(), Placement)

@@ -15,7 +15,7 @@ K = TypeVar("K")
 
 Selectors = tuple[tuple[str | None, ...], tuple[str | None, ...]]
 """CEL expressions of a class and of a request."""
-MAX_SELECTORS: Final = 16
+MAX_SELECTORS: Final = 32
 """Selectors whose matches are kept."""
 
 

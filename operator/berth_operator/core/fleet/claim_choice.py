@@ -18,13 +18,14 @@ from berth_operator.core.claims import allocator
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import prevented
 from berth_operator.core.claims.errors import ClaimError, NodeError
+from berth_operator.core.claims.pools import MAX_SELECTORS
 from berth_operator.core.claims.requests import Request
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import claim_charges
-from berth_operator.core.fleet.claim_counts import key_of, kind_of, matches, refusal, states
+from berth_operator.core.fleet.claim_counts import LOOK, NoWorkError, key_of, kind_of, matches, refusal, states
 from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.claims.matching import NO_MATCH
 from berth_operator.core.fleet.claims.node_devices import FEATURES, NodeDevices
@@ -37,16 +38,12 @@ from berth_operator.core.values.request import PendingPod, PodRequest
 MAX_STEPS: Final = 5_000
 """Devices that a search on one node tries: those that are certainly not given are left out before. Decision 33 has how
 long that takes."""
-LOOK: Final = 0.25
-"""What leaving out a device before a search costs."""
+MAX_LOOKS: Final = 20_000
+"""Devices that all requests of a pod compare on one node."""
 SEARCH: Final = 50
-"""What a search costs in addition to the devices that it tries."""
+"""Work for a search in addition to the devices that it tries."""
 NOT_ALL: Final = "cannot allocate all claims"
 """kube-scheduler's reason."""
-
-
-class NoWorkError(NodeError):
-    """The work about claims is used up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +58,15 @@ class _Target:
     def order(self, request: Request, devices: Sequence[Device]) -> list[Device]:
         """Return the devices that may be given for a request, in Kubernetes' order."""
         kind = kind_of(self.fleet, request)
-        self.fleet.claims.supply.work.spend(len(devices) * LOOK)
         matched = self.devices.pools.selected.of(kind.selectors)
-        return [each for each in devices if self._may_get(kind, request, matched, each)]
+        left = [each for each in devices if self._may_get(kind, request, matched, each)]
+        self.fleet.claims.supply.work.spend(len(devices) * LOOK)
+        return left
 
     def _may_get(self, kind: DeviceKind, request: Request, matched: dict[Device, bool], device: Device) -> bool:
         # In the order of the search, in which a selector may fail for a tainted device, but not for one in use.
         if device.id in self.devices.foreign or (not kind.admin and device.id in self.held):
             return False
-        if self.fleet.claims.supply.work.is_over():
-            raise NoWorkError("the search is not finished yet")
         suits = matches(self.fleet, kind, matched, device)
         return suits is None or (suits and not (device.taints and prevented(device, request)))
 
@@ -104,8 +100,8 @@ def _search(
     known = supply.refusals(key_of(fleet, request))
     devices = supply.on(node, fleet.labels[row])
     target = _Target(fleet=fleet, node=node, devices=devices, held=held_devices(fleet, node, devices, grants))
-    supply.work.spend(SEARCH + len(devices.pools.devices) * LOOK)
     try:
+        _check_size(target, claims)
         allocations = _allocate(target, claims)
     except NoWorkError:
         return None
@@ -115,9 +111,24 @@ def _search(
     except NodeError as error:
         known.by_node[node] = str(error)
         return None
+    finally:
+        supply.work.spend(SEARCH + len(devices.pools.devices) * LOOK)
     if allocations is None:
         known.by_node[node] = NOT_ALL
     return allocations
+
+
+def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
+    """Check that a search on a node does not take too long before its first step.
+
+    Raises:
+        AllocationError: it would.
+    """
+    choices = [each for state in claims for alternatives in state.claim.requests for each in alternatives.choices]
+    if (kinds := len({kind_of(target.fleet, each) for each in choices})) > MAX_SELECTORS:
+        raise ClaimError(f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}")
+    if (looks := len(choices) * len(target.devices.pools.devices)) > MAX_LOOKS:
+        raise NodeError(f"the pod's claims compare {looks} devices on the node; allowed are {MAX_LOOKS}")
 
 
 def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:

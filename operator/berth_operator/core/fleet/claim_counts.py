@@ -8,10 +8,10 @@ import numpy as np
 
 from berth_api.values.selectors import Requirement
 from berth_operator.core.claims import matching
-from berth_operator.core.claims.errors import AllocationError
+from berth_operator.core.claims.errors import AllocationError, NodeError
 from berth_operator.core.claims.nodes import NAME
 from berth_operator.core.claims.plans import MAX_DEVICES
-from berth_operator.core.claims.requests import ALL, Request
+from berth_operator.core.claims.requests import ALL, Alternatives, Request
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
@@ -24,7 +24,15 @@ from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import NodeTerm, PodRequest
 
 EVALUATION: Final = 4
-"""What evaluating the selectors of a device costs, in devices that are looked at."""
+"""Work for evaluating the selectors of a device: about as many microseconds."""
+LOOK: Final = 0.25
+"""Work for a device of which it is known whether it matches."""
+MAX_COUNTED: Final = 8
+"""Kinds of devices of a pod that are counted; what it wants of others is left to the search."""
+
+
+class NoWorkError(NodeError):
+    """The work about claims is used up."""
 
 
 def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
@@ -58,22 +66,28 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
     Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
     """
     claims = unallocated(fleet, request)
-    mask = fleet.present.copy() if claims else fleet.present
+    if not claims:
+        return fleet.present
+    mask = fleet.present & _counted_enough(fleet, [each for state in claims for each in state.claim.requests])
+    mask[[fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]] = False
+    return np.zeros_like(mask) if fleet.claims.supply.work.is_over() else mask
+
+
+def _counted_enough(fleet: Fleet, requests: Sequence[Alternatives]) -> Mask:
+    """Return the rows that have enough devices for each request alone, and for all that want one kind together."""
+    mask = np.ones(len(fleet.names), np.bool_)
     wanted: Counter[DeviceKind] = Counter()
-    for state in claims:
-        for alternatives in state.claim.requests:
-            choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
-            mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices])
-            wanted.update(dict(choices) if not alternatives.prioritized else {})
+    left = MAX_COUNTED
+    for alternatives in requests:
+        choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
+        if (left := left - len(choices)) < 0:
+            break
+        mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices])
+        wanted.update(dict(choices) if not alternatives.prioritized else {})
     for kind, amount in wanted.items():
         if not (kind.wants_all or kind.admin):
             counts = _counted(fleet, kind)
             mask &= counts.shared | (counts.devices >= amount)
-    if claims:
-        refused = [fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]
-        mask[refused] = False
-        if fleet.claims.supply.work.is_over():
-            mask[:] = False
     return mask
 
 
@@ -113,7 +127,11 @@ def _counted(fleet: Fleet, kind: DeviceKind) -> Counts:
     if counts.stale is None:
         counts.stale = set(fleet.rows)
     while counts.stale and not supply.work.is_over():
-        _count(fleet, counts.stale.pop(), kind, counts)
+        node = counts.stale.pop()
+        try:
+            _count(fleet, node, kind, counts)
+        except NoWorkError:
+            counts.stale.add(node)
     return counts
 
 
@@ -122,7 +140,6 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: Counts) -> None:
         return
     devices = fleet.claims.supply.on(node, fleet.labels[row])
     candidates = devices.pools.devices if kind.wants_all else devices.own
-    fleet.claims.supply.work.spend(len(candidates))
     held = held_devices(fleet, node, devices) if candidates and not kind.admin else NOTHING_HELD
     matched = devices.pools.selected.of(kind.selectors)
     number, shared = 0, False
@@ -133,13 +150,20 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: Counts) -> None:
         # The search reports selectors that fail.
         elif device.nodes.name == node and device.id not in held and matches(fleet, kind, matched, device) is not False:
             number, shared = number + 1, shared or device.shareable
+    fleet.claims.supply.work.spend(1 + len(candidates) * LOOK)
     counts.devices[row], counts.shared[row] = number, shared
 
 
 def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device: Device) -> bool | None:
-    """Return whether a device matches a kind's selectors, of which `matched` has what is known; None if they fail."""
+    """Return whether a device matches a kind's selectors, of which `matched` has what is known; None if they fail.
+
+    Raises:
+        NoWorkError: it would have to be evaluated, and there is no work left.
+    """
     known = matched.get(device)
     if known is None:
+        if fleet.claims.supply.work.is_over():
+            raise NoWorkError("the search is not finished yet")
         fleet.claims.supply.work.spend(EVALUATION)
         try:
             of_class, of_request = kind.selectors
