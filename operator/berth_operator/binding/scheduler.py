@@ -36,6 +36,8 @@ BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""
 MAX_TURN: Final = 0.005
 """Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
+CLAIM_WORK: Final = 8_000
+"""Devices that decisions about ResourceClaims may look at before the loop yields: some 20 ms."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
 MIN_WAIT: Final = 0.001
@@ -75,6 +77,7 @@ class Scheduler:
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._cpu = cpu
         self._review, self._work, self._attempts = Review(cluster), work, attempts
+        self._claim_work = cluster.fleet.claims.supply.work
         self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -109,7 +112,8 @@ class Scheduler:
             self._work.clear()
             self.turn_at = self._cluster.clock()
             self._reserver.follow()
-            if await self._schedule_batch(term) or self._review.wakes_one():
+            self._cluster.refill_claim_work(CLAIM_WORK)
+            if await self._schedule_batch(term) or self._review.wakes_one() or self._claim_work.unfinished:
                 await asyncio.sleep(0)
             else:
                 await self._wait()

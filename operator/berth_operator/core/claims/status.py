@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from berth_operator.core.claims import allocated
+from berth_operator.core.claims import allocated, nodes
 from berth_operator.core.claims.allocated import NOTHING_ALLOCATED, Allocated
 from berth_operator.core.claims.fields import Field
-from berth_operator.core.claims.nodes import NAME
+from berth_operator.core.claims.nodes import NAME, NodeSelector
 from berth_operator.core.claims.requests import ResourceClaim, read_claim
 from berth_operator.core.claims.slices import DeviceID
 
@@ -37,6 +37,10 @@ class ClaimState:
     """The field managers that wrote the allocation."""
     nodes: frozenset[str] = frozenset()
     """The nodes that the allocation names; none if its devices can be reached from several nodes."""
+    selector: NodeSelector | None = field(default=None, compare=False)
+    """The nodes where the allocation can be used; None for all nodes."""
+    owner: str = ""
+    """UID of the object that controls it: for a claim that was made of a template, its pod."""
     deleting: bool = False
 
 
@@ -48,7 +52,7 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
     """
     claim, root = read_claim(raw), Field(raw, "")
     metadata, status = root.at("metadata"), root.at("status")
-    allocation = status.at("allocation")
+    allocation, owners = status.at("allocation"), metadata.at("ownerReferences").items()
     return ClaimState(
         key=f"{claim.namespace}/{claim.name}",
         uid=metadata.at("uid").text(),
@@ -60,6 +64,8 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         held=allocated.of_claims([allocation.value] if allocation.value else ()),
         writers=frozenset(each.at("manager").text() for each in metadata.at("managedFields").items()),
         nodes=frozenset(_nodes(allocation)),
+        selector=nodes.read(allocation).terms,
+        owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
         deleting=metadata.at("deletionTimestamp").value is not None,
     )
 

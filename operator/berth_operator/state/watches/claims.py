@@ -14,6 +14,7 @@ from berth_operator.core.claims.slices import Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.claims.store import nodes_of
+from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 
@@ -52,36 +53,40 @@ class ResourceClaims:
         """Add or update a DeviceClass."""
         self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "")
         if (device_class := _read(requests.read_class, raw)) is not None:
-            self._claims.classes[device_class.name] = device_class
+            self._claims.put_class(device_class)
+            self._cluster.claim_devices_changed(Change.DEVICE_CLASS)
 
     def remove_class(self, name: str) -> None:
         """Remove a DeviceClass."""
         self._cluster.put_device_class(name, "")
-        self._claims.classes.pop(name, None)
+        self._claims.remove_class(name)
+        self._cluster.waker.record_change()
 
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
         if (claim := _read(status.read, raw)) is not None:
             with self._noting_served(claim.key, claim):
-                self._cluster.claims.claim_changed(self._claims.put_claim(claim), claim)
+                before = self._claims.put_claim(claim)
+                self._cluster.claims.claim_changed(before, claim)
+            self._claim_changed(before, claim)
 
     def remove_claim(self, key: str) -> None:
         """Remove a ResourceClaim (namespace/name)."""
         with self._noting_served(key, None):
-            self._cluster.claims.claim_changed(self._claims.remove_claim(key), None)
+            before = self._claims.remove_claim(key)
+            self._cluster.claims.claim_changed(before, None)
+        self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:
         """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
         if names.OWN_POOL in (raw["metadata"].get("labels") or {}):
             self.remove_rule(_name(raw))
         elif (rule := _read(taint_rules.read, raw)) is not None:
-            before = self._claims.rules.get(rule.name)
-            self._claims.rules[rule.name] = rule
-            self._rules_changed(before, rule)
+            self._rules_changed(self._claims.put_rule(rule), rule)
 
     def remove_rule(self, name: str) -> None:
         """Remove a DeviceTaintRule."""
-        self._rules_changed(self._claims.rules.pop(name, None))
+        self._rules_changed(self._claims.remove_rule(name))
 
     @contextmanager
     def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
@@ -90,22 +95,38 @@ class ResourceClaims:
         pools = {each.in_pool for claim in versions if claim for each in claim.devices}
         served = {pool: self._claims.serves(pool) for pool in pools}
         yield
-        for pool in sorted(pool for pool in pools if self._claims.serves(pool) != served[pool]):
+        flipped = sorted(pool for pool in pools if self._claims.serves(pool) != served[pool])
+        if flipped:
+            self._claims.served_changed()
+        for pool in flipped:
             log.warning("pool of Berth", pool=str(pool), served=self._claims.serves(pool))
             self._nodes_changed(self._claims.nodes_of_pool(*pool))
 
     def _slices_changed(self, *versions: Slice | None) -> None:
-        self._nodes_changed({node for each in versions if each is not None for node in nodes_of(each)})
+        slices = [each for each in versions if each is not None]
+        self._nodes_changed({node for each in slices for node in nodes_of(each)})
+        if not all(each.nodes.name for each in slices):
+            self._cluster.claim_devices_changed()
 
     def _rules_changed(self, *versions: TaintRule | None) -> None:
         rules = [each for each in versions if each is not None and each.selects]
         if len(set(rules)) == len(rules):
             nodes = (self._claims.nodes_of_pool(each.driver, each.pool) for each in rules)
             self._nodes_changed(set().union(*nodes))
+            self._cluster.claim_devices_changed()
 
     def _nodes_changed(self, nodes: set[str]) -> None:
         for node in sorted(nodes):
             self._cluster.node_cache.claims_changed(node)
+            self._cluster.claim_devices_changed(node=node)
+
+    def _claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
+        """Wake the pods that a change of a claim may help: its own, and others if it had devices that are free now."""
+        if after is not None and before != after:
+            self._cluster.claim_changed(after.key)
+        if before is not None and before.allocation and (after is None or after.allocation != before.allocation):
+            for node in sorted(before.nodes) or ("",):
+                self._cluster.claim_devices_changed(node=node)
 
 
 def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:

@@ -4,23 +4,27 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
-from berth_operator.core.claims.pools import SliceIndex
 from berth_operator.core.claims.requests import DeviceClass
 from berth_operator.core.claims.slices import Device, DeviceID, DeviceTaint, PoolID, Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.claims.supply import Supply
 
 K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPools:
-    """The pools that no other scheduler serves, so that Berth gives their devices by name."""
+    """The pools that no other scheduler serves, so that Berth gives their devices, by name and to claims."""
 
     drivers: frozenset[str] = frozenset()
     """All pools of these drivers."""
     pools: frozenset[PoolID] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Return whether there may be such a pool."""
+        return bool(self.drivers or self.pools)
 
     def include(self, pool: PoolID) -> bool:
         """Return whether a pool is Berth's."""
@@ -42,6 +46,7 @@ class Claims:
         self.own: OwnPools = NO_POOLS
         self.writer = ""
         """What the field managers of our own writes begin with; empty where nothing is written."""
+        self.supply = Supply(NO_POOLS.include)
         # The values of these four are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
         self._on_node: dict[str, Mapping[str, Slice]] = {}
@@ -58,7 +63,6 @@ class Claims:
         """Pool -> claims with its devices that were allocated by another scheduler."""
         self._doubled: dict[DeviceID, frozenset[str]] = {}
         """What several claims hold, of `_holders`."""
-        self._index: SliceIndex | None = None
         self._left: dict[str, tuple[float, Slice]] = {}
         """Name -> (until when, slice) for the last slices of pools that are gone, as while a driver is upgraded."""
 
@@ -69,6 +73,7 @@ class Claims:
         before = self.remove_slice(slice_.name)
         self._left = {name: each for name, each in self._left.items() if each[1].pool != slice_.pool}
         self.slices[slice_.name] = slice_
+        self.supply.put_slice(slice_, self._rules())
         _put(self._by_pool, slice_.pool, slice_)
         for node in nodes_of(slice_):
             _put(self._on_node, node, slice_)
@@ -76,8 +81,8 @@ class Claims:
 
     def remove_slice(self, name: str) -> Slice | None:
         """Remove and return a slice; None if there was none."""
-        self._index = None
         slice_ = self.slices.pop(name, None)
+        self.supply.remove_slice(name)
         if slice_ is not None:
             _drop(self._by_pool, slice_.pool, name)
             for node in nodes_of(slice_):
@@ -100,6 +105,7 @@ class Claims:
         """Add or replace a claim; return the one before."""
         before = self.remove_claim(claim.key)
         self.claims[claim.key] = claim
+        self.supply.put_claim(claim)
         self._by_uid[claim.uid] = claim.key
         for pod in claim.reserved_for:
             self._of_pod[pod] = self._of_pod.get(pod, frozenset()) | {claim.key}
@@ -116,6 +122,7 @@ class Claims:
         """Remove and return a claim (namespace/name); None if there was none."""
         claim = self.claims.pop(key, None)
         if claim is not None:
+            self.supply.remove_claim(key)
             self._by_uid.pop(claim.uid, None)
             for pod in claim.reserved_for:
                 _discard(self._of_pod, pod, key)
@@ -141,14 +148,49 @@ class Claims:
             return set()
         return {each.in_pool for each in claim.devices}
 
-    # --- queries ----------------------------------------------------------------------------------------------
+    def put_class(self, device_class: DeviceClass) -> None:
+        """Add or replace a DeviceClass."""
+        self.classes[device_class.name] = device_class
+        self.supply.changed()
 
-    @property
-    def index(self) -> SliceIndex:
-        """Return the slices for allocations; the same object until a slice changes."""
-        if self._index is None:
-            self._index = SliceIndex.of(self.slices.values())
-        return self._index
+    def remove_class(self, name: str) -> None:
+        """Remove a DeviceClass, if it is there."""
+        self.classes.pop(name, None)
+        self.supply.changed()
+
+    def put_rule(self, rule: TaintRule) -> TaintRule | None:
+        """Add or replace a DeviceTaintRule; return the one before."""
+        before = self.rules.get(rule.name)
+        self.rules[rule.name] = rule
+        self._taint_again(before, rule)
+        return before
+
+    def remove_rule(self, name: str) -> TaintRule | None:
+        """Remove and return a DeviceTaintRule; None if there was none."""
+        rule = self.rules.pop(name, None)
+        self._taint_again(rule)
+        return rule
+
+    def set_own(self, own: OwnPools) -> None:
+        """Set the pools that no other scheduler serves."""
+        self.own = own
+        self.served_changed()
+
+    def served_changed(self) -> None:
+        """Compute again which devices may be given, after a pool began or ceased to be served."""
+        self.supply.set_own(self.serves)
+
+    def _taint_again(self, *rules: TaintRule | None) -> None:
+        """Apply the taints of all rules to the slices that some rules may select."""
+        selecting = [each for each in rules if each is not None and each.selects]
+        for slice_ in self.slices.values() if selecting else ():
+            if any(each.driver in ("", slice_.pool.driver) for each in selecting):
+                self.supply.put_slice(slice_, self._rules())
+
+    def _rules(self) -> list[TaintRule]:
+        return [rule for _, rule in sorted(self.rules.items())]
+
+    # --- queries ----------------------------------------------------------------------------------------------
 
     def by_uid(self, uid: str) -> ClaimState | None:
         """Return a claim by its UID."""
@@ -214,7 +256,7 @@ class Claims:
     def copy(self) -> Self:
         """Return an independent copy."""
         parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
-        return with_own(self, **parts)
+        return with_own(self, supply=self.supply.copy(), **parts)
 
 
 def nodes_of(slice_: Slice) -> frozenset[str]:
