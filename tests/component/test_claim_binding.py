@@ -128,7 +128,8 @@ class World:
         self.put_pod("p")
 
     def put_pod(self, name: str) -> None:
-        self.cluster.put_pending(pod(name))
+        used = [{"name": each, "resourceClaimName": each} for each in "cd"]
+        self.cluster.put_pending(pod(name, resourceClaims=used))
 
     async def put_claims(self, *names_: str) -> None:
         for name in names_:

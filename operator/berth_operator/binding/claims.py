@@ -102,8 +102,9 @@ class ClaimBinder:
 
     async def deallocate(self, pod: PendingPod, leads: Leads) -> None:
         """Deallocate the claims that hold a waiting pod to nodes where it does not fit, as kube-scheduler does."""
-        own = [each for each in self._claims.of_pod(pod.uid) if each.reserved_for == {pod.uid}]
-        await self._release(pod, [each.key for each in own], leads)
+        used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
+        own = [each.key for each in used if each.allocation and each.reserved_for <= {pod.uid}]
+        await self._release(pod, own, leads)
 
     async def _release(self, pod: PendingPod, claims: Iterable[str], leads: Leads) -> None:
         for key in claims:

@@ -27,6 +27,7 @@ from berth_operator.core.decision.cycle import Failure, Placement, decide, plugi
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
+from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
@@ -202,6 +203,7 @@ class Scheduler:
             self._attempts.unschedulable((pod,))
             self._cluster.queue.park(pod, outcome)
             self._reporter.unschedulable(pod, self._reserver.annotated(pod, outcome))
+            self._deallocate(pod, outcome, term)
             return False
         self._attempts.decided(pod)
         try:
@@ -221,6 +223,11 @@ class Scheduler:
         if pod.lifetime and isinstance(outcome, Failure):
             return self._reserver.backfill(pod, policy) or outcome
         return outcome
+
+    def _deallocate(self, pod: PendingPod, failure: Failure, term: int) -> None:
+        """Deallocate the claims of a pod that fits on none of their nodes; they may be of the leader before."""
+        if pod.request.claims and dynamic_resources in failure.rejected_by and not self._claim_work.is_over():
+            self.start_task(self._claims.deallocate(pod, lambda: self.leads(term)))
 
     def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Assume a placement and start to bind it."""
