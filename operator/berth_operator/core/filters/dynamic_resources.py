@@ -12,7 +12,7 @@ import numpy as np
 
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
-from berth_operator.core.fleet import claim_choice, claim_counts
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
@@ -32,7 +32,7 @@ WAKES_ON: Final = (
 )
 TRAITS: Final = Traits(one_node=False, needed="a pod would run without a feature that it requests")
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
-NOT_ALL: Final = claim_choice.NOT_ALL
+NOT_ALL: Final = "cannot allocate all claims"
 NOT_COUNTED: Final = "node(s) have devices that are not compared with the ResourceClaims yet"
 
 
@@ -75,7 +75,7 @@ def _of_claims(fleet: Fleet, request: PodRequest) -> Reasons:
     refused: dict[str, Mask] = {}
     for node, reason in claim_counts.refusals(fleet, request).items():
         if (row := fleet.rows.get(node)) is not None:
-            refused.setdefault(reason, np.zeros_like(enough))[row] = True
+            refused.setdefault(reason or NOT_ALL, np.zeros_like(enough))[row] = True
     yield from refused.items()
     unfinished = fleet.claims.supply.work.is_over()
     yield NOT_COUNTED if unfinished else NOT_ALL, ~enough

@@ -19,7 +19,7 @@ from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import prevented
 from berth_operator.core.claims.errors import ClaimError, NodeError
 from berth_operator.core.claims.pools import MAX_SELECTORS
-from berth_operator.core.claims.requests import Request
+from berth_operator.core.claims.requests import ALL, Request
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
@@ -36,14 +36,15 @@ from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 MAX_STEPS: Final = 5_000
-"""Devices that a search on one node tries: those that are certainly not given are left out before. Decision 33 has how
-long that takes."""
-MAX_LOOKS: Final = 20_000
+"""Devices that a search on one node tries, divided by their number of capacities: those that are certainly not given
+are left out before. Decision 33 has how long that takes."""
+MAX_LOOKS: Final = 60_000
 """Devices that all requests of a pod compare on one node."""
+LOOKS_OF_MATCH: Final = 2
+LOOKS_OF_CAPACITY: Final = 5
+"""How many times as long each device takes that matches a request for all devices, and each of its capacities."""
 SEARCH: Final = 50
 """Work for a search in addition to the devices that it tries."""
-NOT_ALL: Final = "cannot allocate all claims"
-"""kube-scheduler's reason."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -114,7 +115,7 @@ def _search(
     finally:
         supply.work.spend(SEARCH + len(devices.pools.devices) * LOOK)
     if allocations is None:
-        known.by_node[node] = NOT_ALL
+        known.by_node[node] = ""
     return allocations
 
 
@@ -127,8 +128,22 @@ def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
     choices = [each for state in claims for alternatives in state.claim.requests for each in alternatives.choices]
     if (kinds := len({kind_of(target.fleet, each) for each in choices})) > MAX_SELECTORS:
         raise ClaimError(f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}")
-    if (looks := len(choices) * len(target.devices.pools.devices)) > MAX_LOOKS:
-        raise NodeError(f"the pod's claims compare {looks} devices on the node; allowed are {MAX_LOOKS}")
+    if sum(_looks(target, each) for each in choices) > MAX_LOOKS:
+        number = len(target.devices.pools.devices)
+        raise NodeError(f"the pod's claims have too many requests for {number} devices on one node")
+
+
+def _looks(target: _Target, request: Request) -> int:
+    """Return how much it takes to find the devices for a request, in devices of which it is known whether they match.
+
+    The capacity of each device for a request for all of them is compared before the search begins.
+    """
+    devices = target.devices.pools.devices
+    if request.mode != ALL:
+        return len(devices)
+    matched = target.devices.pools.selected.of(kind_of(target.fleet, request).selectors)
+    number = sum(matched.get(each) is not False for each in devices)
+    return len(devices) + number * (LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * target.devices.capacities)
 
 
 def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
@@ -143,7 +158,7 @@ def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation
         new_share_id=_share_ids(claims),
         features=FEATURES,
         order=target.order,
-        max_steps=MAX_STEPS,
+        max_steps=MAX_STEPS // max(1, target.devices.capacities),
         spend=supply.work.spend,
     )
     for allocation in allocations or ():

@@ -23,7 +23,7 @@ def _use(pod: Object, listed: Object) -> ClaimUse | None:
         return ClaimUse(claim=f"{metadata['namespace']}/{name}")
     key = f"{metadata['namespace']}/{metadata['name']}"
     statuses = (pod.get("status") or {}).get("resourceClaimStatuses") or ()
-    made = next((each for each in statuses if each["name"] == listed["name"]), None)
+    made = next((each for each in statuses if each["name"] == listed.get("name")), None)
     if made is None:
         return ClaimUse(claim="", owner=metadata["uid"], pod=key)
     if not (name := made.get("resourceClaimName")):

@@ -59,6 +59,7 @@ class Refusals:
     everywhere: str = ""
     """What is wrong with a claim or a class, on any node."""
     by_node: dict[str, str] = field(default_factory=dict)
+    """Node -> what ended the search there; empty if it found nothing."""
 
     def copy(self) -> "Refusals":
         """Return an independent copy."""

@@ -25,7 +25,8 @@ class NodeDevices:
     """The devices of all other pools."""
     cards: Mapping[DeviceID, Match]
     """The cards that devices of all pools are, for those that are cards or may be."""
-    by_id: Mapping[DeviceID, Device]
+    capacities: int
+    """The largest number of capacities that a device has."""
 
     @property
     def driver_count(self) -> int:
@@ -44,5 +45,5 @@ def of_node(
         own=tuple(each for each in pools.devices if is_own(each.pool) and not each.binding_conditions),
         foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
         cards={name: each for name, each in matches.items() if each.cards or each.unknown},
-        by_id={each.id: each for each in pools.devices},
+        capacities=max((len(each.capacity) for each in pools.devices), default=0),
     )
