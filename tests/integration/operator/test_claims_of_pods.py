@@ -54,7 +54,7 @@ class Claims:
     def pod(self, name: str, *, claim: str = "", scheduler: str = "") -> None:
         """Create a pod with a claim by name, or by the template."""
         source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "gpu"}
-        options = {"scheduler_name": scheduler} if scheduler else {}
+        options: dict[str, Any] = {"scheduler_name": scheduler} if scheduler else {}
         pod = self.world.arena.pod(name, resourceClaims=[{"name": "gpu", **source}], **options)
         pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         self.world.arena.create([pod])
@@ -173,7 +173,10 @@ def test_two_claims_on_one_device_are_told_on_both_and_no_third_gets_it(claims: 
     status = {"allocation": {"devices": {"results": [result]}}}
     began = time.monotonic()
     world.api.request("PUT", f"{path}/status", body={**current, "status": status})
-    events = lambda: [each for each in world.arena.list("events") if each["reason"] == "DeviceAllocatedTwice"]  # noqa: E731
+
+    def events() -> list[Manifest]:
+        return [each for each in world.arena.list("events") if each["reason"] == "DeviceAllocatedTwice"]
+
     told = world.wait(lambda: events() if len(events()) == 2 else [], what="Events on both claims")
     assert time.monotonic() - began < 5
     assert {each["involvedObject"]["kind"] for each in told} == {"ResourceClaim"}
