@@ -73,6 +73,9 @@ PARTS: Final = {
     "webhook-certificate": Part(("validation", "webhook-cert-manager"), rf"{_ISSUED}/berth-webhook"),
     "evictions": Part(("evictions",), r"ClusterRole(Binding)?/berth-evictions"),
     "claims": Part(("claims",), r"ClusterRole(Binding)?/berth-claims"),
+    "claims-allocation": Part(
+        ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-(fence-)?claims)"
+    ),
     "defragmentation": Part(("defragmentation",), r"ClusterRole(Binding)?/berth-defragmentation"),
     "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),
     "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),

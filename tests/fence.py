@@ -5,7 +5,9 @@ from typing import Any
 
 import yaml
 
-FENCE = Path(__file__).parent.parent / "manifests/base/fence.yaml"
+_MANIFESTS = Path(__file__).parent.parent / "manifests"
+FENCE = _MANIFESTS / "base/fence.yaml"
+OF_CLAIMS = _MANIFESTS / "components/claims/fence.yaml"
 
 
 def fence(*, namespace: str, lease: str, service_account: str, suffix: str, file: Path = FENCE) -> list[dict[str, Any]]:
@@ -17,6 +19,7 @@ def fence(*, namespace: str, lease: str, service_account: str, suffix: str, file
         ("berth-system", namespace),
         ("berth-operator", lease),
         ("berth-fence", f"berth-fence-{suffix}"),
+        ("berth-claims", f"berth-claims-{suffix}"),
         ("\0", f"system:serviceaccount:{namespace}:{service_account}"),
     ):
         text = text.replace(shipped, own)

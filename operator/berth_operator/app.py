@@ -13,6 +13,7 @@ from berth_operator.apis.debug_api import server as debug_server
 from berth_operator.apis.extender.service import ExtenderService, Leader
 from berth_operator.apis.visibility.service import Decisions, VisibilityService
 from berth_operator.binding.attempts import Attempts
+from berth_operator.binding.claims import ClaimBinder
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
@@ -114,11 +115,20 @@ class App:
     def _make_scheduler(self) -> Scheduler:
         volumes = VolumeBinder(api=self._client, cluster=self._cluster, timeout=self._settings.volume_timeout)
         self._storage.on_claim = volumes.changed
+        claims = ClaimBinder(
+            api=self._client,
+            cluster=self._cluster,
+            lease=self._settings.lease,
+            term=self._term,
+            fenced=self._settings.require_fence,
+        )
+        self._cluster.claims.on_change = claims.changed
         return Scheduler(
             cluster=self._cluster,
             preemptor=self._preemptor,
             pods=self._client,
             volumes=volumes,
+            claims=claims,
             reporter=self._reporter,
             attempts=self._attempts,
             policy=self._configured.policy,

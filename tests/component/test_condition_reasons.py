@@ -43,7 +43,8 @@ async def reported(world: World, *pods: Raw, seconds: float = 20) -> Raw:
         pytest.param(
             claiming_devices(),
             "NotSupported",
-            "nodes are available: pod uses spec.resourceClaims, which Berth does not support.",
+            "nodes are available: pod uses spec.resourceClaims, which Berth allocates only from pools in "
+            "claims.drivers or claims.pools of its configuration.",
             id="unsupported field",
         ),
         pytest.param(

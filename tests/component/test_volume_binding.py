@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 import pytest
@@ -10,6 +10,7 @@ import pytest
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.attempts import Attempts
+from berth_operator.binding.claims import ClaimBinder
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
@@ -62,6 +63,12 @@ class Server:
         self.change(path, annotations=annotations, **body.get("spec", {}))
         self.controller(path)
         return self.objects[path]
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
+        raise AssertionError(f"a pod without ResourceClaims needs no {path}: {params}")
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
+        raise AssertionError(f"a pod without ResourceClaims needs no {method} {path}: {params}, {body}")
 
     async def bind(self, _namespace: str, name: str, _binding: Raw) -> None:
         await asyncio.sleep(0.01)
@@ -143,6 +150,7 @@ class World:
             preemptor=preemptor,
             pods=self.server,
             volumes=volumes,
+            claims=ClaimBinder(api=self.server, cluster=self.cluster, lease="l", term=lambda: self.term, fenced=False),
             reporter=self.reporter,
             attempts=attempts,
             policy=lambda _scheduler: Policy(),

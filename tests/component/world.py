@@ -11,6 +11,7 @@ from berth_api import names
 from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.attempts import Attempts
+from berth_operator.binding.claims import ClaimBinder
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
@@ -198,6 +199,12 @@ class Api:
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {body}")
 
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
+        raise AssertionError(f"a pod without claims needs no {path}: {params}")
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
+        raise AssertionError(f"a pod without claims needs no {method} {path}: {params}, {body}")
+
     # --- requests of tests --------------------------------------------------------------------------------------
 
     def bound(self) -> dict[str, str]:
@@ -285,6 +292,7 @@ class World:
             preemptor=self.preemptor,
             pods=self.api,
             volumes=VolumeBinder(api=self.api, cluster=self.cluster, timeout=600),
+            claims=ClaimBinder(api=self.api, cluster=self.cluster, lease="berth", term=lambda: self.term, fenced=False),
             reporter=self.reporter,
             attempts=self.attempts,
             policy=lambda scheduler: self.policies[scheduler],

@@ -118,7 +118,9 @@ def test_a_scheduler_name_that_is_nearly_ours_is_a_question(name: str, meant: st
 @pytest.mark.parametrize(
     ("fields", "warning"),
     [
-        pytest.param({"resourceClaims": [{}]}, "pod uses spec.resourceClaims, which Berth does not support", id="DRA"),
+        pytest.param(
+            {"schedulingGroup": {"x": 1}}, "pod uses spec.schedulingGroup, which Berth does not support", id="group"
+        ),
         pytest.param(
             {"requests": {"nvidia.com/gpu": "100"}},
             "nvidia.com/gpu: 100; did you mean kubernetes.io/gpu: 100? (container main)",

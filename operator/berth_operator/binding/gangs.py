@@ -18,9 +18,11 @@ from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_operator.binding import binder
 from berth_operator.binding.attempts import Attempts
+from berth_operator.binding.changes import GoneError, PreBindError
+from berth_operator.binding.claims import ClaimBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.reporter import Reporter
-from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
+from berth_operator.binding.volumes import VolumeBinder, VolumeError
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang, not_ready
 from berth_operator.core.decision.policy import Policy
@@ -54,8 +56,8 @@ class Binds(Protocol):
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
 
-    def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
-        """Apply the outcome of a Binding to the state."""
+    async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
+        """Apply the outcome of a Binding, after the ResourceClaims of a pod that was refused are released."""
 
 
 class GangBinder:
@@ -67,13 +69,15 @@ class GangBinder:
         cluster: Cluster,
         preemptor: Preemptor,
         volumes: VolumeBinder,
+        claims: ClaimBinder,
         reporter: Reporter,
         attempts: Attempts,
         policy: Callable[[str], Policy],
         lease: str,
         binds: Binds,
     ) -> None:
-        self._cluster, self._volumes, self._reporter = cluster, volumes, reporter
+        self._cluster, self._reporter = cluster, reporter
+        self._volumes, self._claims = volumes, claims
         self._preemptor, self._attempts = preemptor, attempts
         self._policy, self._lease, self._binds = policy, lease, binds
 
@@ -122,17 +126,25 @@ class GangBinder:
             self._binds.start_task(self._bind_member(placement, body, term))
 
     async def _bind_claims(self, placements: Sequence[Placement], term: int) -> bool:
-        """Bind the claims of all members; return whether all are bound."""
-        claiming = [each for each in placements if each.volumes]
-        waits = (self._volumes.bind(each, lambda: self._binds.leads(term)) for each in claiming)
+        """Bind the volumes and ResourceClaims of all members; return whether all are bound."""
+        claiming = [each for each in placements if each.volumes or each.claims]
+        waits = (self._bind_claims_of(each, term) for each in claiming)
         all_bound = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
-            if isinstance(result, VolumeError):
+            if isinstance(result, PreBindError):
                 self._reporter.refused(placement.pod, str(result))
             elif result is not None and not isinstance(result, GoneError):
                 raise result
             all_bound = all_bound and result is None
-        return all_bound and self._volumes_match(placements)
+        if all_bound and self._volumes_match(placements):
+            return True
+        for placement in claiming:
+            await self._claims.release(placement, lambda: self._binds.leads(term))
+        return False
+
+    async def _bind_claims_of(self, placement: Placement, term: int) -> None:
+        await self._volumes.bind(placement, lambda: self._binds.leads(term))
+        await self._claims.bind(placement, lambda: self._binds.leads(term))
 
     def _volumes_match(self, placements: Sequence[Placement]) -> bool:
         """Return whether all members reach the volumes of claims that were bound for one of them."""
@@ -152,7 +164,7 @@ class GangBinder:
             outcome, why = answer
             until = self._cluster.gang_tracker.retry_until(placement.pod.uid) if self._binds.leads(term) else None
             if outcome not in binder.REFUSALS or until is None or self._cluster.clock() >= until:
-                self._binds.apply_outcome(placement, outcome, why)
+                await self._binds.settle(placement, outcome, why, term=term)
                 return
             tries += 1
             log.warning("bind of a member refused, it is sent again", pod=placement.pod.key, why=why)

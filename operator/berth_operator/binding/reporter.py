@@ -20,6 +20,7 @@ from berth_operator.binding import device_events
 from berth_operator.binding.events import Event, EventQueue, Subject, event_name
 from berth_operator.binding.in_flight_binds import InFlightBinds
 from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR
 from berth_operator.core.values.charge import Charge
@@ -153,6 +154,25 @@ class Reporter:
         """Report the devices of a node that failed or recovered, on the Device and the Node."""
         for event in device_events.of_change(before, after, times.now()):
             self._events.put(event)
+
+    def doubled(self, claim: ClaimState, device: str, others: Sequence[str]) -> None:
+        """Report on a claim that others (namespace/name) hold one of its devices too, of other namespaces unnamed."""
+        namespace, name = keys.split(claim.key)
+        named = [each if keys.split(each)[0] == namespace else "a claim of another namespace" for each in others]
+        note = (
+            f"Device {device} is allocated to {', '.join(named)} too, because two schedulers allocate in its pool: "
+            "delete the pods of one of them (docs/claims.md)"
+        )
+        subject = Subject(
+            namespace=namespace,
+            name=name,
+            uid=claim.uid,
+            controller=names.OPERATOR,
+            kind="ResourceClaim",
+            api_version="resource.k8s.io/v1",
+        )
+        digest = hashlib.sha256("|".join([claim.uid, device, *others]).encode()).hexdigest()[:16]
+        self._warn(subject, "DeviceAllocatedTwice", "Allocating", note, suffix=digest)
 
     def drifted(self, promised: Charge, difference: str) -> None:
         """Report that a pod holds other devices than it was allocated."""

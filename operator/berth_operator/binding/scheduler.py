@@ -13,18 +13,21 @@ import structlog
 
 from berth_operator.binding import binder
 from berth_operator.binding.attempts import Attempts
+from berth_operator.binding.changes import GoneError, PreBindError
+from berth_operator.binding.claims import ClaimBinder
 from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.recent_binds import RecentBinds
 from berth_operator.binding.reporter import Reporter
 from berth_operator.binding.reserver import Reserver
 from berth_operator.binding.review import Review
-from berth_operator.binding.volumes import GoneError, VolumeBinder, VolumeError
+from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
+from berth_operator.core.filters import dynamic_resources
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
@@ -34,6 +37,8 @@ BATCH: Final = 32
 """Decisions before the loop yields to binds and watches."""
 MAX_TURN: Final = 0.005
 """Seconds after which the loop yields as well: few decisions take long, but any tenant can create 32 pods that do."""
+CLAIM_WORK: Final = 8_000
+"""Devices that decisions about ResourceClaims may look at before the loop yields: some 20 ms."""
 DRAIN: Final = 5.0
 """Seconds that a process waits for answers to its binds before it exits."""
 MIN_WAIT: Final = 0.001
@@ -54,6 +59,7 @@ class Scheduler:
         preemptor: Preemptor,
         pods: binder.Pods,
         volumes: VolumeBinder,
+        claims: ClaimBinder,
         reporter: Reporter,
         attempts: Attempts,
         policy: Callable[[str], Policy],
@@ -67,10 +73,12 @@ class Scheduler:
 
         `cpu` are the seconds of CPU time of the loop's thread.
         """
-        self._cluster, self._pods, self._volumes, self._reporter = cluster, pods, volumes, reporter
+        self._cluster, self._pods, self._reporter = cluster, pods, reporter
+        self._volumes, self._claims = volumes, claims
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
         self._cpu = cpu
         self._review, self._work, self._attempts = Review(cluster), work, attempts
+        self._claim_work = cluster.fleet.claims.supply.work
         self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
         self._binds = asyncio.Semaphore(MAX_BINDS)
         self._tasks: set[asyncio.Task[None]] = set()
@@ -86,6 +94,7 @@ class Scheduler:
             cluster=cluster,
             preemptor=preemptor,
             volumes=volumes,
+            claims=claims,
             reporter=reporter,
             attempts=attempts,
             policy=policy,
@@ -104,17 +113,19 @@ class Scheduler:
             self._work.clear()
             self.turn_at = self._cluster.clock()
             self._reserver.follow()
-            if await self._schedule_batch(term) or self._review.wakes_one():
+            self._cluster.refill_claim_work(CLAIM_WORK)
+            if await self._schedule_batch(term) or self._review.wakes_one() or self._claim_work.unfinished:
                 await asyncio.sleep(0)
             else:
                 await self._wait()
 
     async def drain(self) -> bool:
-        """Stop waiting for volumes, wait for the binds in flight, and return whether all were answered."""
+        """Stop waiting for volumes and claims, wait for the binds in flight, and return whether all were answered."""
         self._volumes.end()
+        self._claims.end()
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=DRAIN)
-        return not self._tasks and not self._unanswered
+        return not (self._tasks or self._unanswered or self._claims.unanswered)
 
     async def _wait(self) -> None:
         """Sleep until there is work or a back-off ends, for a second at most, to check the term."""
@@ -192,6 +203,7 @@ class Scheduler:
             self._attempts.unschedulable((pod,))
             self._cluster.queue.park(pod, outcome)
             self._reporter.unschedulable(pod, self._reserver.annotated(pod, outcome))
+            self._deallocate(pod, outcome, term)
             return False
         self._attempts.decided(pod)
         try:
@@ -212,10 +224,15 @@ class Scheduler:
             return self._reserver.backfill(pod, policy) or outcome
         return outcome
 
+    def _deallocate(self, pod: PendingPod, failure: Failure, term: int) -> None:
+        """Deallocate the claims of a pod that fits on none of their nodes; they may be of the leader before."""
+        if pod.request.claims and dynamic_resources in failure.rejected_by and not self._claim_work.is_over():
+            self.start_task(self._claims.deallocate(pod, lambda: self.leads(term)))
+
     def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Assume a placement and start to bind it."""
         self._cluster.placements.assume(placement)
-        if placement.volumes:
+        if placement.volumes or placement.claims:
             bind = self._bind_claims_and_pod
         else:
             bind = self._bind_pod
@@ -240,15 +257,16 @@ class Scheduler:
             self._work.set()
 
     async def _bind_claims_and_pod(self, placement: Placement, body: dict[str, object], term: int) -> None:
-        """Bind a pod's claims, and then the pod."""
-        # Binding claims may take minutes, and must not block the binds of other pods.
+        """Bind a pod's volumes, then its ResourceClaims, and then the pod."""
+        # Binding volumes may take minutes, and must not block the binds of other pods.
         self._binds.release()
         try:
             await self._volumes.bind(placement, lambda: self.leads(term))
+            await self._claims.bind(placement, lambda: self.leads(term))
         except GoneError:
             self._attempts.failed((placement.pod,))
             self._cluster.placements.forget(placement.pod.uid)
-        except VolumeError as error:
+        except PreBindError as error:
             self.apply_outcome(placement, binder.BindOutcome.REFUSED, str(error))
         else:
             await self._binds.acquire()
@@ -259,7 +277,7 @@ class Scheduler:
         """Send a Binding, and apply its outcome."""
         try:
             if (answer := await self._send_until_answered(placement, body, term)) is not None:
-                self.apply_outcome(placement, *answer)
+                await self.settle(placement, *answer, term=term)
         finally:
             self._binds.release()
             self._reporter.in_flight_binds.end()
@@ -289,6 +307,12 @@ class Scheduler:
             await asyncio.sleep(pause)
             pause = min(2 * pause, binder.MAX_PAUSE)
         return None
+
+    async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
+        """Apply the outcome of a Binding, after the ResourceClaims of a pod that was refused are released."""
+        if placement.claims and outcome in binder.REFUSALS:
+            await self._claims.release(placement, lambda: self.leads(term))
+        self.apply_outcome(placement, outcome, why)
 
     def apply_outcome(self, placement: Placement, outcome: binder.BindOutcome, why: str) -> None:
         """Apply the outcome of a Binding to the state."""

@@ -10,12 +10,12 @@ account.
 """
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 from berth_api.values import keys
 from berth_client.errors import CallError
+from berth_operator.binding.changes import Changes, GoneError, PreBindError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import matching_mask
 from berth_operator.core.values.storage import Claim, Volume
@@ -24,8 +24,6 @@ from berth_operator.state.objects.volumes import SELECTED_NODE
 
 BOUND_BY_CONTROLLER: Final = "pv.kubernetes.io/bound-by-controller"
 """Annotation that marks a volume as bound by a controller, not reserved by a user."""
-CHECK_SECONDS: Final = 1.0
-"""Seconds between two checks of what sends no event here: the term, the pod, the node."""
 
 
 class Api(Protocol):
@@ -35,12 +33,8 @@ class Api(Protocol):
         """Patch an object by JSON merge patch."""
 
 
-class VolumeError(Exception):
+class VolumeError(PreBindError):
     """A pod's claims could not be bound."""
-
-
-class GoneError(Exception):
-    """The pod is gone or our term has ended, so there is nothing left to do."""
 
 
 class VolumeBinder:
@@ -49,22 +43,17 @@ class VolumeBinder:
     def __init__(self, *, api: Api, cluster: Cluster, timeout: float) -> None:
         self._api, self._cluster, self._timeout = api, cluster, timeout
         self._volumes = cluster.fleet.volumes
-        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
-        """Claim -> events to set when it changes."""
+        self._changes = Changes()
         self._writes: dict[str, asyncio.Task[int]] = {}
         """Path -> the write of a bind in progress; other pods that share the claim await it."""
-        self._ended = False
 
     def changed(self, claim: str) -> None:
         """Wake the binds that wait for a claim, because it or its volume changed."""
-        for event in self._waiting.get(claim, ()):
-            event.set()
+        self._changes.changed(claim)
 
     def end(self) -> None:
         """End all binds in progress, because the process ends."""
-        self._ended = True
-        for claim in tuple(self._waiting):
-            self.changed(claim)
+        self._changes.end()
 
     async def bind(self, placement: Placement, leads: Callable[[], bool]) -> None:
         """Write the placement's volumes, and wait until its claims are bound.
@@ -136,17 +125,7 @@ class VolumeBinder:
     # --- waiting ----------------------------------------------------------------------------------------------
 
     async def _wait_until_bound(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> None:
-        event, claims = asyncio.Event(), _claims(placement)
-        for key in claims:
-            self._waiting[key].add(event)
-        try:
-            while not self._is_done(placement, written, leads):
-                await _set_within(event, CHECK_SECONDS)
-        finally:
-            for key in claims:
-                self._waiting[key].discard(event)
-                if not self._waiting[key]:
-                    del self._waiting[key]
+        await self._changes.wait_until(lambda: self._is_done(placement, written, leads), _claims(placement))
 
     def _is_done(self, placement: Placement, written: dict[str, int], leads: Callable[[], bool]) -> bool:
         self._check(placement, leads)
@@ -180,7 +159,7 @@ class VolumeBinder:
     # --- what must hold meanwhile -----------------------------------------------------------------------------
 
     def _check(self, placement: Placement, leads: Callable[[], bool]) -> None:
-        if self._ended or not leads() or placement.pod.uid not in self._cluster.pending:
+        if self._changes.ended or not leads() or placement.pod.uid not in self._cluster.pending:
             raise GoneError
         if placement.node not in self._cluster.node_cache.nodes:
             raise VolumeError(f'binding volumes: node "{placement.node}" is gone')
@@ -203,7 +182,7 @@ class VolumeBinder:
         return volume
 
 
-def _claims(placement: Placement) -> Iterable[str]:
+def _claims(placement: Placement) -> set[str]:
     return {*(key for key, _ in placement.volumes.bindings), *placement.volumes.provisions}
 
 
@@ -227,12 +206,3 @@ def _for_claim(volume: Volume, claim: Claim) -> dict[str, Any]:
 def _for_node(claim: Claim, node: str) -> dict[str, Any]:
     """Return the patch that requests provisioning of a claim's volume for a node."""
     return {"metadata": {"resourceVersion": claim.version, "annotations": {SELECTED_NODE: node}}}
-
-
-async def _set_within(event: asyncio.Event, seconds: float) -> None:
-    try:
-        async with asyncio.timeout(seconds):
-            await event.wait()
-    except TimeoutError:
-        pass
-    event.clear()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from berth_api.values import keys
-from berth_operator.binding import confirmation
+from berth_operator.binding import confirmation, doubled_claims
 from berth_operator.binding.defragmenter import Defragmenter
 from berth_operator.binding.drift import DriftKeeper
 from berth_operator.binding.gangs import GangKeeper
@@ -50,6 +50,7 @@ class Keepers:
         if self.moves is not None:
             yield self._defragmenter(self.moves).run
         yield functools.partial(confirmation.run, self.cluster, self.client)
+        yield functools.partial(doubled_claims.run, self.cluster, self.reporter)
         if self.settings.taint_own_pools:
             yield self._pool_taints().run
         yield self._refresh_gpu_metrics

@@ -75,8 +75,8 @@ def policies() -> tuple[Item, ...]:
     """
     mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
     mutating += [f"berth-words-{each}" for each in _OF_WORDS]
-    fence = ["berth-fence-marked", "berth-fence-epoch"]
-    limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-operator-writes"]
+    fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims"]
+    limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
     validating = [*fence, *limits, "berth-unscheduled", "berth-warnings", "berth-words"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (

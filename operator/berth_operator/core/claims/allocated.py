@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from berth_operator.core.claims.fields import Field
 from berth_operator.core.claims.slices import DeviceID
@@ -28,6 +28,9 @@ class Allocated:
     def is_shared(self, device: DeviceID) -> bool:
         """Return whether shares of the device are held."""
         return device in self.shared or device in self.capacity
+
+
+NOTHING_ALLOCATED: Final = Allocated()
 
 
 def of_claims(allocations: Iterable[Mapping[str, Any]]) -> Allocated:

@@ -27,8 +27,11 @@ def allocate(
     features: Features = gates.ALL,
     order: Order = plans.first_fit,
     max_steps: int = MAX_STEPS,
+    spend: Callable[[int], None] = lambda _steps: None,
 ) -> tuple[Allocation, ...] | None:
     """Return an allocation for each claim, from the pools of one node; None if there is none.
+
+    `spend` is called with the number of devices that were tried.
 
     Raises:
         ClaimError: a claim or its class cannot be allocated on any node.
@@ -37,7 +40,11 @@ def allocate(
     context = Context(pools=pools, classes=classes, compile_selector=compile_selector, features=features, order=order)
     choices = Choices(len(claims), pools, allocated, features)
     search = Search(plans.make(claims, context), choices, max_steps)
-    if search.find():
+    try:
+        found = search.find()
+    finally:
+        spend(search.steps)
+    if found:
         return tuple(_allocation(number, claim, search, choices, new_share_id) for number, claim in enumerate(claims))
     if pools.invalid:
         raise InvalidPoolsError("invalid resource pools were encountered")

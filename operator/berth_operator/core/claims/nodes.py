@@ -9,6 +9,9 @@ from berth_operator.core.claims.fields import Field, FieldError
 
 NAME: Final = "metadata.name"
 
+NodeSelector = tuple[tuple[Requirement, ...], ...]
+"""Terms, of which one must match; requirements on the name have the key `metadata.name`."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetNode:
@@ -24,8 +27,8 @@ class Nodes:
 
     name: str = ""
     everywhere: bool = False
-    terms: tuple[tuple[Requirement, ...], ...] | None = None
-    """Of the selector; requirements on the name have the key `metadata.name`. None without a selector."""
+    terms: NodeSelector | None = None
+    """Of the selector; None without one."""
     selector: Mapping[str, Any] = field(default_factory=dict)
     """The selector as the API has it."""
 

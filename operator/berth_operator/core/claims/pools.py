@@ -4,16 +4,18 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Final, Self
+from typing import Final, Self, TypeVar
 
 from berth_operator.core.claims import features as gates
 from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.slices import CounterID, Device, PoolID, Slice
 
+K = TypeVar("K")
+
 Selectors = tuple[tuple[str | None, ...], tuple[str | None, ...]]
 """CEL expressions of a class and of a request."""
-MAX_SELECTORS: Final = 16
+MAX_SELECTORS: Final = 32
 """Selectors whose matches are kept."""
 
 
@@ -28,14 +30,22 @@ class Selected:
 
     def of(self, selectors: Selectors) -> dict[Device, bool]:
         """Return what is known of selectors, to look up and to add to."""
-        if len(self._by_selectors) >= MAX_SELECTORS and selectors not in self._by_selectors:
-            self._by_selectors.clear()
-        return self._by_selectors.setdefault(selectors, {})
+        known = self._by_selectors.pop(selectors, None)
+        if known is None and len(self._by_selectors) >= MAX_SELECTORS:
+            del self._by_selectors[next(iter(self._by_selectors))]
+        # The least recently used ones come first.
+        return self._by_selectors.setdefault(selectors, {} if known is None else known)
+
+    def forget(self, devices: Iterable[Device]) -> None:
+        """Forget devices that are no longer listed."""
+        for device in devices:
+            for known in self._by_selectors.values():
+                known.pop(device, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceIndex:
-    """All slices of a cluster, by what finds them for a node; built once for each state of the slices."""
+    """All slices of a cluster, by what finds them for a node."""
 
     by_node: dict[str, list[Slice]] = field(default_factory=lambda: defaultdict(list))
     of_many: list[Slice] = field(default_factory=list)
@@ -44,13 +54,32 @@ class SliceIndex:
     selected: Selected = field(default_factory=Selected)
 
     @classmethod
-    def of(cls, slices: Iterable[Slice]) -> Self:
-        """Return the index of slices."""
-        index = cls()
+    def of(cls, slices: Iterable[Slice], selected: Selected | None = None) -> Self:
+        """Return the index of slices; `selected` has what is known of their devices."""
+        index = cls(selected=Selected() if selected is None else selected)
         for each in slices:
-            index.by_pool[each.pool].append(each)
-            (index.by_node[each.nodes.name] if each.nodes.name else index.of_many).append(each)
+            index.put(each)
         return index
+
+    def put(self, slice_: Slice) -> None:
+        """Add a slice."""
+        self.by_pool[slice_.pool].append(slice_)
+        (self.by_node[slice_.nodes.name] if slice_.nodes.name else self.of_many).append(slice_)
+
+    def remove(self, slice_: Slice) -> None:
+        """Remove a slice that was put."""
+        self.selected.forget(slice_.devices)
+        _remove(self.by_pool, slice_.pool, slice_)
+        if slice_.nodes.name:
+            _remove(self.by_node, slice_.nodes.name, slice_)
+        else:
+            self.of_many.remove(slice_)
+
+
+def _remove(index: dict[K, list[Slice]], key: K, slice_: Slice) -> None:
+    index[key].remove(slice_)
+    if not index[key]:
+        del index[key]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

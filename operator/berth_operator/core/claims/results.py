@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.amounts import ExactQuantity
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.nodes import NAME
 from berth_operator.core.claims.requests import DeviceClass, Request, ResourceClaim
-from berth_operator.core.claims.slices import Device
+from berth_operator.core.claims.slices import Device, DeviceID
 
 Object = dict[str, Any]
 
@@ -60,6 +61,21 @@ class Allocation:
         selector = node_selector([each.device for each in self.results], self.node)
         allocation: Object = {"devices": {key: value for key, value in devices.items() if value}}
         return allocation if selector is None else allocation | {"nodeSelector": selector}
+
+    def held(self) -> Allocated:
+        """Return what it takes of devices."""
+        taken = [each for each in self.results if not each.request.admin]
+        capacity: dict[DeviceID, dict[str, int]] = {}
+        for result in taken:
+            if result.share_id:
+                amounts = capacity.setdefault(result.device.id, {})
+                for name, quantity in (result.consumed or {}).items():
+                    amounts[name] = amounts.get(name, 0) + quantity.amount
+        return Allocated(
+            devices={each.device.id for each in taken if not each.share_id},
+            shared=capacity.keys(),
+            capacity=capacity,
+        )
 
     def score(self) -> int:
         """Return how well preferences of `firstAvailable` are met: 8 for a first subrequest, 7 for a second."""

@@ -77,6 +77,11 @@ class Search:
             raise NodeError("allocation max size exceeded")
         return outcome is SearchOutcome.FOUND
 
+    @property
+    def steps(self) -> int:
+        """Return the number of devices that were tried."""
+        return self._max_steps - self._steps_left
+
     def taken(self, claim: int) -> Iterator[RequestPlan]:
         """Yield, for each request of a claim, itself or the subrequest that was taken."""
         subrequests = {

@@ -34,6 +34,11 @@ class DeviceID(NamedTuple):
     pool: str
     device: str
 
+    @property
+    def in_pool(self) -> PoolID:
+        """Return its pool."""
+        return PoolID(self.driver, self.pool)
+
     def __str__(self) -> str:
         return f"{self.driver}/{self.pool}/{self.device}"
 

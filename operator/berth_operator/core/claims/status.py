@@ -4,8 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from berth_operator.core.claims import allocated, nodes
+from berth_operator.core.claims.allocated import NOTHING_ALLOCATED, Allocated
 from berth_operator.core.claims.fields import Field
-from berth_operator.core.claims.nodes import NAME
+from berth_operator.core.claims.nodes import NAME, NodeSelector
 from berth_operator.core.claims.requests import ResourceClaim, read_claim
 from berth_operator.core.claims.slices import DeviceID
 
@@ -29,20 +31,28 @@ class ClaimState:
     """`status.allocation`; empty if nothing is allocated."""
     devices: tuple[DeviceID, ...] = ()
     """The allocated devices, without those with admin access, which others may hold at the same time."""
+    held: Allocated = field(default=NOTHING_ALLOCATED, compare=False)
+    """What the allocation takes of devices."""
+    writers: frozenset[str] = frozenset()
+    """The field managers that wrote the allocation."""
     nodes: frozenset[str] = frozenset()
     """The nodes that the allocation names; none if its devices can be reached from several nodes."""
+    selector: NodeSelector | None = field(default=None, compare=False)
+    """The nodes where the allocation can be used; None for all nodes."""
+    owner: str = ""
+    """UID of the object that controls it: for a claim that was made of a template, its pod."""
     deleting: bool = False
 
 
 def read(raw: Mapping[str, Any]) -> ClaimState:
-    """Read a ResourceClaim of `resource.k8s.io/v1`.
+    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`.
 
     Raises:
         FieldError: a field cannot be read.
     """
     claim, root = read_claim(raw), Field(raw, "")
     metadata, status = root.at("metadata"), root.at("status")
-    allocation = status.at("allocation")
+    allocation, owners = status.at("allocation"), metadata.at("ownerReferences").items()
     return ClaimState(
         key=f"{claim.namespace}/{claim.name}",
         uid=metadata.at("uid").text(),
@@ -51,9 +61,22 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         reserved_for=frozenset(each.at("uid").text() for each in status.at("reservedFor").items()),
         allocation=allocation.value or NO_ALLOCATION,
         devices=tuple(_devices(allocation)),
+        held=allocated.of_claims([allocation.value] if allocation.value else ()),
+        writers=frozenset(each.at("manager").text() for each in metadata.at("managedFields").items()),
         nodes=frozenset(_nodes(allocation)),
+        selector=nodes.read(allocation).terms,
+        owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
         deleting=metadata.at("deletionTimestamp").value is not None,
     )
+
+
+def with_writers(raw: dict[str, Any]) -> dict[str, Any]:
+    """Keep of `managedFields` only who wrote the allocation, because all of it is often half of an object."""
+    entries = raw["metadata"].pop("managedFields", None) or ()
+    written = [each for each in entries if "f:allocation" in (each.get("fieldsV1") or {}).get("f:status", {})]
+    if written:
+        raw["metadata"]["managedFields"] = [{"manager": each.get("manager", "")} for each in written]
+    return raw
 
 
 def _devices(allocation: Field) -> Iterator[DeviceID]:

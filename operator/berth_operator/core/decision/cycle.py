@@ -29,12 +29,13 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
 from berth_operator.core.filters import Filter, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
-from berth_operator.core.fleet import volume_choice
+from berth_operator.core.fleet import claim_choice, volume_choice
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Change
 
@@ -54,6 +55,8 @@ class Placement:
     grants: tuple[Grant, ...] = ()
     volumes: PodVolumes = NO_POD_VOLUMES
     """Volumes to bind or provision for its claims before the pod is bound."""
+    claims: PodClaims = NO_POD_CLAIMS
+    """What its ResourceClaims get before the pod is bound."""
     ranking: Ranking = field(default=Ranking(), compare=False, repr=False)
     """The node's points and those of its runners-up."""
 
@@ -68,7 +71,9 @@ class Placement:
             nonzero_requested=self.pod.request.nonzero_requested,
             plugin_requests=self.pod.request.plugin_requests,
             ports=self.pod.request.ports,
-            grants=self.grants,
+            grants=(*self.grants, *self.claims.grants) if self.claims.grants else self.grants,
+            unknown=self.claims.unknown,
+            claims=self.claims,
             identity=self.pod.request.identity,
             affinity=self.pod.request.affinity,
             mounts=self.pod.request.mounts,
@@ -147,15 +152,30 @@ def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -
     elif pod.request.devices:
         fits = policy.preferred(fleet, pod.request, fits)
     terms = list(_terms(fleet, pod.request, policy, fits, bias))
-    ranking = rank(fleet.names, _sum(fits, terms), terms)
-    row = ranking.rows[0]
-    return Placement(
-        pod=pod,
-        node=fleet.names[row],
-        grants=policy.choose(fleet, row, pod.request),
-        volumes=volume_choice.choose(fleet, row, pod.request.mounts),
-        ranking=ranking,
-    )
+    placement = _on_best_row(fleet, pod, policy, _sum(fits, terms), terms)
+    if placement is None and pod.nominated_node and claim_choice.may_continue(fleet, pod.request):
+        # The search for its claims found nothing on the nominated node, which is left out now.
+        return _place(fleet, pod, policy, bias)
+    return placement
+
+
+def _on_best_row(
+    fleet: Fleet, pod: PendingPod, policy: Policy, total: Floats, terms: Sequence[Term]
+) -> Placement | None:
+    """Return the placement on the row with the highest total, or on the next one if its claims get nothing there."""
+    while (ranking := rank(fleet.names, total, terms)).rows:
+        row = ranking.rows[0]
+        grants = policy.choose(fleet, row, pod.request)
+        claims = claim_choice.choose(fleet, row, pod, grants)
+        if claims is not None:
+            volumes = volume_choice.choose(fleet, row, pod.request.mounts)
+            return Placement(
+                pod=pod, node=fleet.names[row], grants=grants, volumes=volumes, claims=claims, ranking=ranking
+            )
+        if not claim_choice.may_continue(fleet, pod.request):
+            break
+        total[row] = -np.inf
+    return None
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:

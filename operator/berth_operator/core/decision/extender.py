@@ -65,8 +65,12 @@ def policy_of(policy: Policy) -> Policy:
 
 
 def pod_of(pod: PendingPod) -> PendingPod:
-    """Return a pod without its volumes, which kube-scheduler chooses and binds."""
-    return replace(pod, request=replace(pod.request, mounts=NO_MOUNTS)) if pod.request.mounts else pod
+    """Return a pod without its volumes, which kube-scheduler chooses and binds; claims are not supported."""
+    request = pod.request
+    if request.claims:
+        request = replace(request, claims=(), unsupported=("spec.resourceClaims", *request.unsupported))
+    request = replace(request, mounts=NO_MOUNTS) if request.mounts else request
+    return pod if request is pod.request else replace(pod, request=request)
 
 
 def rows_of(fleet: Fleet, names: Sequence[str]) -> Indices:

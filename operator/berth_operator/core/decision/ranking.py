@@ -47,7 +47,7 @@ class Ranking:
 
 
 def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term]) -> Ranking:
-    """Return the rows with the highest totals; -inf excludes a row. At least one row is left.
+    """Return the rows with the highest totals; -inf excludes a row.
 
     Of equal rows the lowest comes first, so that the same fleet gives the same decision.
     """

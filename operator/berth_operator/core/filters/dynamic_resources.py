@@ -1,14 +1,18 @@
-"""No DeviceClass provides an extended resource of the pod on the node, because Berth does not allocate ResourceClaims.
+"""The pod's ResourceClaims can be used on the node: they are allocated, or its own pools may have enough devices.
 
-As in kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device plugin, whatever
+No DeviceClass provides an extended resource of the pod on the node, because Berth makes no ResourceClaims. As in
+kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device plugin, whatever
 DeviceClasses exist.
 """
 
 from collections.abc import Iterator
 from typing import Final
 
+import numpy as np
+
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PodRequest
@@ -16,25 +20,65 @@ from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "dynamic-resources"
 VERDICT: Final = Verdict.UNRESOLVABLE
-WAKES_ON: Final = Change.NODE_ALLOCATABLE | Change.NODE_ADDED | Change.DEVICE_CLASS
+WAKES_ON: Final = (
+    Change.NODE_ALLOCATABLE
+    | Change.NODE_ADDED
+    | Change.NODE_LABELS
+    | Change.DEVICE
+    | Change.CAPACITY_FREED
+    | Change.DEVICE_CLASS
+    | Change.RESOURCE_CLAIM
+    | Change.CLAIM_DEVICES
+)
 TRAITS: Final = Traits(one_node=False, needed="a pod would run without a feature that it requests")
+NOT_AVAILABLE: Final = "resourceclaim not available on the node"
+NOT_ALL: Final = "cannot allocate all claims"
+NOT_COUNTED: Final = "node(s) have devices that are not compared with the ResourceClaims yet"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows where the pod needs no ResourceClaim."""
+    """Return the rows where the pod's claims can be used, and where it needs no other ones."""
     mask = fleet.present
+    if request.claims:
+        mask = _available(fleet, request) & claim_counts.rows_with_devices(fleet, request)
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
     return mask
 
 
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
-    """Yield for each row the first resource that only a DeviceClass provides."""
+    """Yield for each row why claims cannot be used, or the first resource that only a DeviceClass provides."""
     left = rejected.copy()
+    if request.claims:
+        for reason, rows in _of_claims(fleet, request):
+            yield reason, left & rows
+            left &= ~rows
     for name, needs_claim in _needing_claims(fleet, request):
         source = f"DeviceClass {fleet.device_classes[name]}"
         yield f"node(s) provide {name} only by {source} (Berth allocates no ResourceClaims)", left & needs_claim
         left &= ~needs_claim
+
+
+def _available(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows where all claims that are allocated can be used."""
+    mask = fleet.present
+    for claim in claim_counts.states(fleet, request):
+        if claim.allocation:
+            mask = mask & claim_counts.usable_rows(fleet, claim)
+    return mask
+
+
+def _of_claims(fleet: Fleet, request: PodRequest) -> Reasons:
+    """Yield the reasons about claims; a row may have several, of which the first counts."""
+    yield NOT_AVAILABLE, ~_available(fleet, request)
+    enough = claim_counts.rows_with_devices(fleet, request)
+    refused: dict[str, Mask] = {}
+    for node, reason in claim_counts.refusals(fleet, request).items():
+        if (row := fleet.rows.get(node)) is not None:
+            refused.setdefault(reason or NOT_ALL, np.zeros_like(enough))[row] = True
+    yield from refused.items()
+    unfinished = fleet.claims.supply.work.is_over()
+    yield NOT_COUNTED if unfinished else NOT_ALL, ~enough
 
 
 def _needing_claims(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:

@@ -15,16 +15,21 @@ NAME: Final = "supported"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change(0)
 TRAITS: Final = Traits(of_pod=True, refusal="NotSupported", needed="a pod would run without a feature that it requests")
+CLAIMS: Final = (
+    "pod uses spec.resourceClaims, which Berth allocates only from pools in claims.drivers or claims.pools of its "
+    "configuration"
+)
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return all rows, or none if a field of the pod is not supported."""
-    return np.zeros_like(fleet.present) if request.unsupported else fleet.present
+    rejects = request.unsupported or (request.claims and not fleet.claims.own)
+    return np.zeros_like(fleet.present) if rejects else fleet.present
 
 
 def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield one reason for all rows, which names the fields."""
-    yield reason(request), rejected
+    yield reason(request) if request.unsupported else CLAIMS, rejected
 
 
 def reason(request: PodRequest) -> str:

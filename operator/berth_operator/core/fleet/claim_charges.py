@@ -43,7 +43,7 @@ def _charge(
     held: frozenset[CardKey] = frozenset(),
 ) -> Charge | None:
     matches = [match(fleet.claims.device(each), each.driver, index) for each in devices]
-    grants = tuple(_grants(fleet, node, matches, held=held))
+    grants = tuple(grants_of(fleet, node, matches, held=held))
     unknown = tuple(sorted({each.unknown for each in matches if each.unknown}))
     if not grants and not unknown:
         return None
@@ -79,8 +79,8 @@ def is_of_claim(charge: Charge) -> bool:
     return _MARK in charge.uid or is_leftover(charge)
 
 
-def _grants(fleet: Fleet, node: str, matches: list[Match], held: frozenset[CardKey]) -> Iterator[Grant]:
-    """Yield a grant of each MIG instance, and of each other card once."""
+def grants_of(fleet: Fleet, node: str, matches: list[Match], held: frozenset[CardKey] = frozenset()) -> Iterator[Grant]:
+    """Yield a grant of each MIG instance, and of each other card once, except for cards that are held otherwise."""
     instances = {each.instance: card for each in matches if each.instance for card in each.cards}
     whole = {card for each in matches if not each.instance for card in each.cards}
     for name, card in sorted(instances.items()):

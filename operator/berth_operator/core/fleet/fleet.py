@@ -118,6 +118,7 @@ class Fleet(NodeColumns):
         row, own = self._row(node.name), self._own
         self.column_cache.alter(row)
         self.labels.put(row, node.labels)
+        self.claims.supply.node_changed(node.name)
         own.present[row], own.ready[row], own.cordoned[row] = True, node.ready, node.cordoned
         own.unreachable[row] = node.unreachable
         self._set_node_policy(row, partitions_only=partitions.partitions_only(node.labels))
@@ -489,12 +490,16 @@ class Fleet(NodeColumns):
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
         self._own.nonzero_requested[1, row] += sign * charge.nonzero_requested[1]
         self.ports.charge(row, charge.ports, sign)
+        if charge.claims:
+            self.claims.supply.assume(charge.claims.allocations, sign)
         if charge.mounts:
             self.volumes.charge(row, charge.node, charge.mounts, charge.volumes, sign)
         if charge.identity is not NO_IDENTITY:
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
 
     def _apply_grants(self, grants: Iterable[Grant], row: int, sign: int) -> None:
+        if grants:
+            self.claims.supply.node_changed(self.names[row])
         for grant in grants:
             self.cards[grant.type].charge(row, grant, sign)
             if grant.functions:

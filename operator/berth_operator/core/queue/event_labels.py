@@ -41,6 +41,8 @@ _OF_CHANGES: Final = (
     (Change.STORAGE_CAPACITY, "storage.k8s.io/CSIStorageCapacityUpdate"),
     (Change.VOLUME_LIMITS, "storage.k8s.io/CSINodeUpdate"),
     (Change.DEVICE_CLASS, "resource.k8s.io/DeviceClassUpdate"),
+    (Change.RESOURCE_CLAIM, "resource.k8s.io/ResourceClaimUpdate"),
+    (Change.CLAIM_DEVICES, "resource.k8s.io/ResourceSliceUpdate"),
 )
 
 

@@ -26,7 +26,9 @@ from berth_operator.core.queue.queue import NOT_CONCERNED, Parked
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import NODE_CHANGES, Change, Verdict
 
-_NODE_LOCAL_CHANGES: Final = int(NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.GPU_METRICS)
+_NODE_LOCAL_CHANGES: Final = int(
+    NODE_CHANGES | Change.CAPACITY_FREED | Change.VOLUME_LIMITS | Change.GPU_METRICS | Change.CLAIM_DEVICES
+)
 """Changes after which, for filters that read one node, only the event's node can begin to pass."""
 _HINTED: Final = _NODE_LOCAL_CHANGES | int(
     Change.POD_DELETED | Change.POD_ASSIGNED | Change.POD_LABELS | Change.NODE_REMOVED

@@ -8,6 +8,7 @@ from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.mounts import NO_MOUNTS, NO_POD_VOLUMES, Mounts, PodVolumes
 from berth_operator.core.values.owner import NO_OWNER, Owner
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
 from berth_operator.core.values.request import AlikeKey, HostPort, Membership
 
 NOT_STARTED: Final = 2**62
@@ -36,6 +37,9 @@ class Charge:
     mounts: Mounts = NO_MOUNTS
     volumes: PodVolumes = NO_POD_VOLUMES
     """What the decision assigned to the pod's claims, kept until the API server shows the same."""
+    claims: PodClaims = NO_POD_CLAIMS
+    """What the decision gives its ResourceClaims; `grants` and `unknown` have the cards. Kept until the API server
+    shows the pod on its node, after the claims."""
     terminating: bool = False
     gang: Membership | None = None
     alike_key: AlikeKey | None = field(default=None, compare=False, repr=False)

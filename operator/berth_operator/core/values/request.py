@@ -16,6 +16,7 @@ from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affini
 from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
 from berth_operator.core.values.owner import NO_OWNER, Owner
+from berth_operator.core.values.pod_claims import ClaimUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,6 +108,8 @@ class PodRequest:
     """The pod's namespace and labels, which terms of placed pods may match."""
     affinity: Affinity = NO_AFFINITY
     mounts: Mounts = NO_MOUNTS
+    claims: tuple[ClaimUse, ...] = ()
+    """Its ResourceClaims, in the order of the spec."""
     unsupported: tuple[str, ...] = ()
     """Fields that this version does not support; such a pod stays pending, and its status names them."""
     limits: tuple[Limit, ...] = ()

@@ -50,6 +50,10 @@ class Change(enum.IntFlag):
     """A DeviceClass started or stopped providing an extended resource."""
     GPU_METRICS = enum.auto()
     """More of a GPU's memory was measured as free, or what was measured is too old."""
+    RESOURCE_CLAIM = enum.auto()
+    """A ResourceClaim was added or changed; only pods that use it wait for this."""
+    CLAIM_DEVICES = enum.auto()
+    """Devices that ResourceSlices list were added, changed, or are free again."""
     EVICTABLE = enum.auto()
     """A pod left its node, and the remaining pods there may now be preempted for a pending pod."""
 

@@ -25,6 +25,7 @@ PLUGINS: Final[Mapping[str, str]] = {
     "node-selector": "NodeAffinity",
     "pod-affinity": "InterPodAffinity",
     "pod-anti-affinity": "InterPodAffinity",
+    "resource-claims": "DynamicResources",
     "resources": "NodeResourcesFit",
     "taints": "TaintToleration",
     "topology-spread": "PodTopologySpread",

@@ -7,10 +7,10 @@ from berth_operator.core.values.verdict import Change
 
 
 def is_same(known: Charge, charge: Charge) -> bool:
-    """Return whether two charges take the same; fields that the Fleet filled in are ignored."""
+    """Return whether two charges take the same; fields that the Fleet or the decision filled in are ignored."""
     if known == charge:
         return True
-    if replace(known, grants=()) != replace(charge, grants=(), volumes=known.volumes):
+    if replace(known, grants=()) != replace(charge, grants=(), volumes=known.volumes, claims=known.claims):
         return False
     # The annotation and the decision list the types in different orders.
     before, after = _by_card(known), _by_card(charge)

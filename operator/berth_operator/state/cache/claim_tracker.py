@@ -4,7 +4,7 @@ Which cards a claim holds depends on the claim, on the slice that lists its devi
 arrive in any order, and each change computes the charges that it may affect again.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.claims.status import ClaimState
@@ -22,8 +22,8 @@ class ClaimTracker:
 
     def __init__(self, *, fleet: Fleet, allocations: AllocationTracker) -> None:
         self._fleet, self._allocations = fleet, allocations
-        self._cards: dict[str, CardIndex] = {}
-        """Node -> the cards of its Device."""
+        self.on_change: Callable[[str], None] = lambda _key: None
+        """Called with each claim (namespace/name) that changed."""
 
     def without_barred(self, node: str, inventory: DeviceInventory) -> DeviceInventory:
         """Return a node's inventory without what must not be given by name."""
@@ -31,12 +31,12 @@ class ClaimTracker:
 
     def put_inventory(self, node: str, inventory: DeviceInventory) -> None:
         """Set the cards of a node, as its Device lists them, and correct what claims are charged there."""
-        self._cards[node] = CardIndex.of(inventory.cards)
+        self._fleet.claims.supply.put_cards(node, CardIndex.of(inventory.cards))
         self.update_node(node)
 
     def remove_inventory(self, node: str) -> None:
         """Forget the cards of a node without a Device; what claims hold of them stays charged."""
-        self._cards.pop(node, None)
+        self._fleet.claims.supply.put_cards(node, None)
 
     def update_node(self, node: str) -> None:
         """Correct what claims are charged on a node."""
@@ -50,6 +50,8 @@ class ClaimTracker:
             for node in claim.nodes:
                 self._update(node, after if after is not None and after.uid == claim.uid else _nothing(claim))
                 self._update_leftovers(node)
+        for key in {each.key for each in (before, after) if each is not None}:
+            self.on_change(key)
 
     def pod_changed(self, charge: Charge) -> None:
         """Correct what the claims of a pod are charged after its own charge changed, or was released."""
@@ -58,7 +60,7 @@ class ClaimTracker:
                 self._update(charge.node, claim)
 
     def _update(self, node: str, claim: ClaimState) -> None:
-        index = self._cards.get(node)
+        index = self._fleet.claims.supply.cards(node)
         uid = claim_charges.claim_uid(node, claim.uid)
         if node not in claim.nodes:
             self._allocations.set_charge(uid, None)
@@ -67,14 +69,14 @@ class ClaimTracker:
 
     def _update_leftovers(self, node: str) -> None:
         """Correct what is charged for claims that are gone while their containers may still run."""
-        if node not in self._cards:
+        if (index := self._fleet.claims.supply.cards(node)) is None:
             return  # as long as there is no Device, charges stay
         left = dict(self._leftovers(node))
         known = {each.uid for each in self._fleet.on_node(node) if claim_charges.is_leftover(each)}
         for uid in known - {claim_charges.leftover_uid(node, key) for key in left}:
             self._allocations.set_charge(uid, None)
         for key, devices in left.items():
-            charge = claim_charges.leftover_charge(self._fleet, node, key, devices, self._cards[node])
+            charge = claim_charges.leftover_charge(self._fleet, node, key, devices, index)
             self._allocations.set_charge(claim_charges.leftover_uid(node, key), charge)
 
     def _leftovers(self, node: str) -> Iterator[tuple[str, tuple[DeviceID, ...]]]:

@@ -17,7 +17,7 @@ on parts above it in this list:
 """
 
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, Final
@@ -25,10 +25,12 @@ from typing import Any, Final
 from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
-from berth_operator.core.queue.queue import Queue
+from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
@@ -267,11 +269,34 @@ class Cluster:
             self.fleet.set_device_classes({resource: name for name, resource in sorted(self._device_classes.items())})
             self.waker.changed(Change.DEVICE_CLASS)
 
+    def claim_changed(self, key: str) -> None:
+        """Wake the pods that use a ResourceClaim (namespace/name) which changed."""
+
+        def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
+            used = (use.claim for request in parked.requests for use in request.claims)
+            return None if key in used else NOT_CONCERNED
+
+        self.waker.changed_for(Change.RESOURCE_CLAIM, hint)
+
+    def claim_devices_changed(self, change: Change = Change.CLAIM_DEVICES, node: str = "") -> None:
+        """Wake the pods with claims that a change of devices may help, on one node or, without a name, on any."""
+        if not self.fleet.claims.own:
+            return
+        if node:
+            self.waker.happened(ClusterEvent(change=change, node=node))
+        else:
+            self.waker.changed(change)
+
+    def refill_claim_work(self, amount: float) -> None:
+        """Allow more work about claims, and wake the pods for which there was not enough."""
+        if self.fleet.claims.supply.work.refill(amount):
+            self.waker.changed(Change.CLAIM_DEVICES)
+
     def set_own_pools(self, own: OwnPools) -> None:
         """Set the pools of ResourceSlices that no other scheduler serves."""
         claims = self.fleet.claims
         if claims.own != own:
-            claims.own = own
+            claims.set_own(own)
             for node in sorted(claims.nodes()):
                 self.node_cache.claims_changed(node)
 

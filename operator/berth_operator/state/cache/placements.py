@@ -169,8 +169,8 @@ class Placements:
 
     def _refresh(self, known: Charge, charge: Charge) -> None:
         """Update an equal charge with what the API server now shows."""
-        if known.volumes:
-            # The API server now shows the volumes that the decision chose.
+        if known.volumes or known.claims:
+            # The API server now shows the volumes, and the devices of claims, that the decision chose.
             self._fleet.charge(charge)
         elif (known.started, known.ends, known.owner) != (charge.started, charge.ends, charge.owner):
             self._fleet.refresh(charge)

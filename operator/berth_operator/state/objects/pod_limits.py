@@ -31,6 +31,7 @@ MAX_POD_TERMS: Final = 32
 MAX_POD_TERM_VALUES: Final = 256
 """Labels, values and namespaces in all of them."""
 MAX_VOLUMES: Final = 128
+MAX_RESOURCE_CLAIMS: Final = 32
 """Volumes that scheduling depends on."""
 
 _UNREAD_OF_BOUND: Final = frozenset({"affinity", "nodeSelector", "tolerations", "topologySpreadConstraints"})
@@ -156,6 +157,8 @@ def _of_spec(spec: Object) -> Iterator[Size]:
     )
     yield from _of_pod_terms(spec)
     yield Size(where="spec.volumes", number=len(spec.get("volumes") or ()), unit="volumes", allowed=MAX_VOLUMES)
+    claims = len(spec.get("resourceClaims") or ())
+    yield Size(where="spec.resourceClaims", number=claims, unit="claims", allowed=MAX_RESOURCE_CLAIMS)
 
 
 def _of_template(template: bytes) -> Iterator[Size]:

@@ -24,6 +24,7 @@ from berth_operator.core.values.request import HostPort, Membership, PendingPod,
 from berth_operator.state.objects import (
     affinity,
     allocations,
+    claim_uses,
     endings,
     extended_claims,
     features,
@@ -63,7 +64,7 @@ _ANNOTATIONS: Final = {
     *words.READ_ANNOTATIONS,
 }
 """The annotations that are read from a waiting pod."""
-_OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes"})
+_OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes", "resourceClaims"})
 """Fields of a spec that differ between the replicas of an application."""
 
 
@@ -196,7 +197,9 @@ def _request(pod: Object, kinds: Kinds) -> PodRequest:
     template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
     pod_limits.check_template(template)
     pod_request = _of_template(template, kinds)
-    return replace(pod_request, mounts=mounts.of_pod(pod)) if mounts.relevant(pod["spec"]) else pod_request
+    if not (mounts.relevant(pod["spec"]) or pod["spec"].get("resourceClaims")):
+        return pod_request
+    return replace(pod_request, mounts=mounts.of_pod(pod), claims=claim_uses.of_pod(pod))
 
 
 def _annotations(pod: Object) -> Object:
@@ -312,7 +315,7 @@ def _toleration(raw: Object) -> Toleration:
 
 def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
     """Yield the fields and resources that Berth does not support yet."""
-    yield from (f"spec.{name}" for name in ("resourceClaims", "schedulingGroup") if spec.get(name))
+    yield from (f"spec.{name}" for name in ("schedulingGroup",) if spec.get(name))
     yield from (f"{name} (dynamic resource allocation)" for name in total if name.startswith(DEVICE_CLASS_PREFIX))
     if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
         # The NPU's device plugin needs the name of a template, which Berth does not write.

@@ -1,6 +1,7 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules: applies API events to the Fleet's claims."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, Final, TypeVar
 
 import structlog
@@ -9,7 +10,10 @@ from berth_api import names
 from berth_client.reflector import Source
 from berth_operator.core.claims import requests, slices, status, taint_rules
 from berth_operator.core.claims.fields import FieldError
+from berth_operator.core.claims.slices import Slice
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
+from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 
@@ -35,54 +39,91 @@ class ResourceClaims:
     def put_slice(self, raw: Object) -> None:
         """Add or update a ResourceSlice."""
         if (slice_ := _read(slices.read, raw)) is not None:
-            self._nodes_changed(self._claims.put_slice(slice_))
+            before = self._claims.slices.get(slice_.name)
+            self._slices_changed(self._claims.put_slice(slice_), before, slice_)
 
     def remove_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
-        self._nodes_changed(self._claims.remove_slice(name, self._cluster.clock() + KEPT_SECONDS))
+        before = self._claims.slices.get(name)
+        self._slices_changed(self._claims.remove_slice(name, self._cluster.clock() + KEPT_SECONDS), before)
 
     def put_class(self, raw: Object) -> None:
         """Add or update a DeviceClass."""
         self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "")
         if (device_class := _read(requests.read_class, raw)) is not None:
-            self._claims.classes[device_class.name] = device_class
+            self._claims.put_class(device_class)
+            self._cluster.claim_devices_changed(Change.DEVICE_CLASS)
 
     def remove_class(self, name: str) -> None:
         """Remove a DeviceClass."""
         self._cluster.put_device_class(name, "")
-        self._claims.classes.pop(name, None)
+        self._claims.remove_class(name)
+        self._cluster.waker.record_change()
 
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
         if (claim := _read(status.read, raw)) is not None:
-            self._cluster.claims.claim_changed(self._claims.put_claim(claim), claim)
+            with self._noting_served(claim.key, claim):
+                before = self._claims.put_claim(claim)
+                self._cluster.claims.claim_changed(before, claim)
+            self._claim_changed(before, claim)
 
     def remove_claim(self, key: str) -> None:
         """Remove a ResourceClaim (namespace/name)."""
-        self._cluster.claims.claim_changed(self._claims.remove_claim(key), None)
+        with self._noting_served(key, None):
+            before = self._claims.remove_claim(key)
+            self._cluster.claims.claim_changed(before, None)
+        self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:
         """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
         if names.OWN_POOL in (raw["metadata"].get("labels") or {}):
             self.remove_rule(_name(raw))
         elif (rule := _read(taint_rules.read, raw)) is not None:
-            before = self._claims.rules.get(rule.name)
-            self._claims.rules[rule.name] = rule
-            self._rules_changed(before, rule)
+            self._rules_changed(self._claims.put_rule(rule), rule)
 
     def remove_rule(self, name: str) -> None:
         """Remove a DeviceTaintRule."""
-        self._rules_changed(self._claims.rules.pop(name, None))
+        self._rules_changed(self._claims.remove_rule(name))
+
+    @contextmanager
+    def _noting_served(self, key: str, after: ClaimState | None) -> Iterator[None]:
+        """Return a context for the change of a claim, by which pools may begin or cease to be served by Berth."""
+        versions = (self._claims.claims.get(key), after)
+        pools = {each.in_pool for claim in versions if claim for each in claim.devices}
+        served = {pool: self._claims.serves(pool) for pool in pools}
+        yield
+        flipped = sorted(pool for pool in pools if self._claims.serves(pool) != served[pool])
+        if flipped:
+            self._claims.served_changed()
+        for pool in flipped:
+            log.warning("pool of Berth", pool=str(pool), served=self._claims.serves(pool))
+            self._nodes_changed(self._claims.nodes_of_pool(*pool))
+
+    def _slices_changed(self, nodes: set[str], *versions: Slice | None) -> None:
+        self._nodes_changed(nodes)
+        if any(each is not None and not each.nodes.name for each in versions):
+            self._cluster.claim_devices_changed()
 
     def _rules_changed(self, *versions: TaintRule | None) -> None:
         rules = [each for each in versions if each is not None and each.selects]
         if len(set(rules)) == len(rules):
             nodes = (self._claims.nodes_of_pool(each.driver, each.pool) for each in rules)
             self._nodes_changed(set().union(*nodes))
+            self._cluster.claim_devices_changed()
 
     def _nodes_changed(self, nodes: set[str]) -> None:
         for node in sorted(nodes):
             self._cluster.node_cache.claims_changed(node)
+            self._cluster.claim_devices_changed(node=node)
+
+    def _claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
+        """Wake the pods that a change of a claim may help: its own, and others if it had devices that are free now."""
+        if after is not None and before != after:
+            self._cluster.claim_changed(after.key)
+        if before is not None and before.allocation and (after is None or after.allocation != before.allocation):
+            for node in sorted(before.nodes) or ("",):
+                self._cluster.claim_devices_changed(node=node)
 
 
 def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
@@ -90,7 +131,10 @@ def sources(to: ResourceClaims) -> dict[str, tuple[Source, Table]]:
     return {
         "resource slices": _source(f"{_V1}/resourceslices", to.put_slice, to.remove_slice),
         "device classes": _source(f"{_V1}/deviceclasses", to.put_class, to.remove_class),
-        "resource claims": _source(f"{_V1}/resourceclaims", to.put_claim, to.remove_claim, key=_key),
+        "resource claims": (
+            Source(path=f"{_V1}/resourceclaims", optional=True, transform=status.with_writers),
+            Table(key=_key, put=to.put_claim, remove=to.remove_claim),
+        ),
         # One of the two is served, or none; a server with both shows the same objects by both.
         "device taint rules": _source(f"{_V1}/devicetaintrules", to.put_rule, to.remove_rule),
         "device taint rules of v1beta2": _source(f"{_GROUP}/v1beta2/devicetaintrules", to.put_rule, to.remove_rule),
@@ -114,11 +158,5 @@ def _key(raw: Mapping[str, Any]) -> str:
     return f"{raw['metadata']['namespace']}/{_name(raw)}"
 
 
-def _source(
-    path: str,
-    put: Callable[[Object], None],
-    remove: Callable[[str], None],
-    *,
-    key: Callable[[Mapping[str, Any]], str] = _name,
-) -> tuple[Source, Table]:
-    return Source(path=path, optional=True), Table(key=key, put=put, remove=remove)
+def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
+    return Source(path=path, optional=True), Table(key=_name, put=put, remove=remove)

@@ -162,7 +162,7 @@ KEPT: Final[Mapping[str, Tree]] = {
         },
         "status": {
             **dict.fromkeys(("phase", "nominatedNodeName", "startTime", "resources", "allocatedResources"), ...),
-            "extendedResourceClaimStatus": ...,
+            **dict.fromkeys(("extendedResourceClaimStatus", "resourceClaimStatuses"), ...),
             "conditions": dict.fromkeys(("type", "status", "reason", "message", "lastTransitionTime"), ...),
             "containerStatuses": _RESIZED,
             "initContainerStatuses": _RESIZED,

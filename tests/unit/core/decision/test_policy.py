@@ -63,6 +63,7 @@ def test_a_filter_that_is_switched_off_is_no_reason() -> None:
 def test_what_nothing_may_be_bound_without() -> None:
     assert {
         "supported",
+        "resource-claims",
         "dynamic-resources",
         "resources",
         "host-ports",

@@ -387,7 +387,7 @@ def test_a_filter_passes_a_node_or_explains_why_not(
 
 
 OF_PODS = ("topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
-ELSEWHERE = ("devices", "dynamic-resources", "host-ports", "measured-memory", *OF_PODS)
+ELSEWHERE = ("devices", "dynamic-resources", "resource-claims", "host-ports", "measured-memory", *OF_PODS)
 """Filters that need more than a node: the first are tested in this file, the rest among pods;
 those of volumes have tests of their own."""
 
@@ -794,6 +794,7 @@ def test_every_filter_has_a_verdict() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",
         "dynamic-resources": "unresolvable",
+        "resource-claims": "unresolvable",
         "injected": "unresolvable",
         "node-ready": "unresolvable",
         "cordon": "unresolvable",

@@ -31,8 +31,8 @@ def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[Car
     for device in devices:
         if not (keys := _cards_of(device, index)):
             continue
-        if not claims.own.include(device.pool):
-            _add(listed, keys, _listed(device))
+        if not claims.serves(device.pool):
+            _add(listed, keys, _contested(claims, device) if claims.own.include(device.pool) else _listed(device))
         # A slice of an older generation may stay, and lists taints that are over.
         if claims.device(device.id) is device:
             for taint in _taints(device, rules[device.pool]):
@@ -65,6 +65,19 @@ def _listed(device: Device) -> Bar:
             f"{device_text.listed_by(driver, pool)} so kube-scheduler may give it to a ResourceClaim; if no other "
             f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
             "configuration"
+        ),
+    )
+
+
+def _contested(claims: Claims, device: Device) -> Bar:
+    driver, pool, _ = device.id
+    keys = sorted(claims.foreign(device.pool))
+    return Bar(
+        reason=f"another scheduler allocates in pool {pool} of {driver}",
+        detail=(
+            f"another scheduler allocated devices of driver {driver} in pool {pool} to {len(keys)} ResourceClaim(s), "
+            f"such as {keys[0]}, so Berth gives none of this pool; keep it from the pool (docs/claims.md), and delete "
+            "the pods of these claims"
         ),
     )
 

@@ -46,6 +46,8 @@ class CardIndex:
     types: frozenset[str]
     unaddressed: frozenset[str]
     """The types of which a card has no known PCI address."""
+    broken: frozenset[CardKey]
+    """Cards that are not healthy."""
 
     @classmethod
     def of(cls, cards: Collection[CardInfo]) -> Self:
@@ -60,6 +62,8 @@ class CardIndex:
             instances=frozenset(name for card in cards for name, _ in card.instances),
             types=frozenset(card.type for card in cards),
             unaddressed=frozenset(card.type for card in cards if not normal_address(card.address)),
+            # A card in MIG mode cannot be given as a whole either, but it has instances.
+            broken=frozenset(CardKey(card.type, card.minor) for card in cards if not (card.healthy or card.parts)),
         )
 
 

@@ -4,23 +4,27 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final, Self, TypeVar
 
-from berth_operator.core.claims.pools import SliceIndex
 from berth_operator.core.claims.requests import DeviceClass
 from berth_operator.core.claims.slices import Device, DeviceID, PoolID, Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.claims.supply import Supply
 
 K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPools:
-    """The pools that no other scheduler serves, so that Berth gives their devices by name."""
+    """The pools that no other scheduler serves, so that Berth gives their devices, by name and to claims."""
 
     drivers: frozenset[str] = frozenset()
     """All pools of these drivers."""
     pools: frozenset[PoolID] = frozenset()
+
+    def __bool__(self) -> bool:
+        """Return whether there may be such a pool."""
+        return bool(self.drivers or self.pools)
 
     def include(self, pool: PoolID) -> bool:
         """Return whether a pool is Berth's."""
@@ -40,6 +44,9 @@ class Claims:
         """namespace/name -> claim."""
         self.rules: dict[str, TaintRule] = {}
         self.own: OwnPools = NO_POOLS
+        self.writer = ""
+        """What the field managers of our own writes begin with; empty where nothing is written."""
+        self.supply = Supply(NO_POOLS.include)
         # The values of these five are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
         self._by_name: dict[PoolID, Mapping[str, Device]] = {}
@@ -52,7 +59,12 @@ class Claims:
         """UID of a pod -> claims that are reserved for it."""
         self._held_on: dict[str, frozenset[str]] = {}
         """Node -> claims with devices there."""
-        self._index: SliceIndex | None = None
+        self._holders: dict[DeviceID, frozenset[str]] = {}
+        """Device that one claim alone may hold -> the claims that hold it."""
+        self._foreign: dict[PoolID, frozenset[str]] = {}
+        """Pool -> claims with its devices that were allocated by another scheduler."""
+        self._doubled: dict[DeviceID, frozenset[str]] = {}
+        """What several claims hold, of `_holders`."""
         self._left: dict[str, tuple[float, Slice]] = {}
         """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded."""
 
@@ -62,7 +74,7 @@ class Claims:
         """Add or replace a slice; return the nodes for which it lists devices, or what it replaces did."""
         nodes = self._forget(slice_.name) | nodes_of(slice_)
         self.slices[slice_.name] = slice_
-        self._index = None
+        self.supply.put_slice(slice_, self._rules())
         self._by_name.pop(slice_.pool, None)
         _put(self._by_pool, slice_.pool, slice_)
         self._put_on_nodes(slice_)
@@ -95,7 +107,8 @@ class Claims:
         for name in names:
             _, slice_ = self._left.pop(name, (0.0, None))
             if (listed := self.slices.pop(name, None)) is not None:
-                slice_, self._index = listed, None
+                slice_ = listed
+                self.supply.remove_slice(name)
                 _drop(self._by_pool, listed.pool, name)
             if slice_ is not None:
                 self._by_name.pop(slice_.pool, None)
@@ -118,32 +131,92 @@ class Claims:
         """Add or replace a claim; return the one before."""
         before = self.remove_claim(claim.key)
         self.claims[claim.key] = claim
+        self.supply.put_claim(claim)
         self._by_uid[claim.uid] = claim.key
         for pod in claim.reserved_for:
             self._of_pod[pod] = self._of_pod.get(pod, frozenset()) | {claim.key}
         for node in claim.nodes:
             self._held_on[node] = self._held_on.get(node, frozenset()) | {claim.key}
+        for device in claim.held.devices:
+            self._holders[device] = self._holders.get(device, frozenset()) | {claim.key}
+            self._note_doubled(device)
+        for pool in self._foreign_pools(claim):
+            self._foreign[pool] = self._foreign.get(pool, frozenset()) | {claim.key}
         return before
 
     def remove_claim(self, key: str) -> ClaimState | None:
         """Remove and return a claim (namespace/name); None if there was none."""
         claim = self.claims.pop(key, None)
         if claim is not None:
+            self.supply.remove_claim(key)
             self._by_uid.pop(claim.uid, None)
             for pod in claim.reserved_for:
                 _discard(self._of_pod, pod, key)
             for node in claim.nodes:
                 _discard(self._held_on, node, key)
+            for device in claim.held.devices:
+                _discard(self._holders, device, key)
+                self._note_doubled(device)
+            for pool in self._foreign_pools(claim):
+                _discard(self._foreign, pool, key)
         return claim
 
-    # --- queries ----------------------------------------------------------------------------------------------
+    def _note_doubled(self, device: DeviceID) -> None:
+        holders = self.holders(device)
+        if len(holders) > 1:
+            self._doubled[device] = holders
+        else:
+            self._doubled.pop(device, None)
 
-    @property
-    def index(self) -> SliceIndex:
-        """Return the slices for allocations; the same object until a slice changes."""
-        if self._index is None:
-            self._index = SliceIndex.of(self.slices.values())
-        return self._index
+    def _foreign_pools(self, claim: ClaimState) -> set[PoolID]:
+        """Return the pools of a claim's devices if another scheduler allocated them."""
+        if not self.writer or any(each.startswith(self.writer) for each in claim.writers):
+            return set()
+        return {each.in_pool for each in claim.devices}
+
+    def put_class(self, device_class: DeviceClass) -> None:
+        """Add or replace a DeviceClass."""
+        self.classes[device_class.name] = device_class
+        self.supply.changed()
+
+    def remove_class(self, name: str) -> None:
+        """Remove a DeviceClass, if it is there."""
+        self.classes.pop(name, None)
+        self.supply.changed()
+
+    def put_rule(self, rule: TaintRule) -> TaintRule | None:
+        """Add or replace a DeviceTaintRule; return the one before."""
+        before = self.rules.get(rule.name)
+        self.rules[rule.name] = rule
+        self._taint_again(before, rule)
+        return before
+
+    def remove_rule(self, name: str) -> TaintRule | None:
+        """Remove and return a DeviceTaintRule; None if there was none."""
+        rule = self.rules.pop(name, None)
+        self._taint_again(rule)
+        return rule
+
+    def set_own(self, own: OwnPools) -> None:
+        """Set the pools that no other scheduler serves."""
+        self.own = own
+        self.served_changed()
+
+    def served_changed(self) -> None:
+        """Compute again which devices may be given, after a pool began or ceased to be served."""
+        self.supply.set_own(self.serves)
+
+    def _taint_again(self, *rules: TaintRule | None) -> None:
+        """Apply the taints of all rules to the slices that some rules may select."""
+        selecting = [each for each in rules if each is not None and each.selects]
+        for slice_ in self.slices.values() if selecting else ():
+            if any(each.driver in ("", slice_.pool.driver) for each in selecting):
+                self.supply.put_slice(slice_, self._rules())
+
+    def _rules(self) -> list[TaintRule]:
+        return [rule for _, rule in sorted(self.rules.items())]
+
+    # --- queries ----------------------------------------------------------------------------------------------
 
     def by_uid(self, uid: str) -> ClaimState | None:
         """Return a claim by its UID."""
@@ -157,6 +230,23 @@ class Claims:
     def held_on(self, node: str) -> list[ClaimState]:
         """Return the claims whose allocation names a node, by key."""
         return [self.claims[key] for key in sorted(self._held_on.get(node, ()))]
+
+    def holders(self, device: DeviceID) -> frozenset[str]:
+        """Return the claims that hold a device which only one may hold."""
+        return self._holders.get(device, frozenset())
+
+    @property
+    def doubled(self) -> Mapping[DeviceID, frozenset[str]]:
+        """Return the devices that several claims hold though only one may, with these claims."""
+        return self._doubled
+
+    def foreign(self, pool: PoolID) -> frozenset[str]:
+        """Return the claims by which another scheduler has allocated devices of a pool."""
+        return self._foreign.get(pool, frozenset())
+
+    def serves(self, pool: PoolID) -> bool:
+        """Return whether a pool is Berth's, and no other scheduler has allocated its devices."""
+        return self.own.include(pool) and pool not in self._foreign
 
     def in_pool(self, pool: PoolID) -> Collection[Slice]:
         """Return the slices of a pool, of all generations."""
@@ -200,7 +290,7 @@ class Claims:
     def copy(self) -> Self:
         """Return an independent copy."""
         parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
-        return with_own(self, **parts)
+        return with_own(self, supply=self.supply.copy(), **parts)
 
 
 def nodes_of(slice_: Slice) -> frozenset[str]:
@@ -218,7 +308,7 @@ def _drop(index: dict[K, Mapping[str, Slice]], key: K, name: str) -> None:
         del index[key]
 
 
-def _discard(index: dict[str, frozenset[str]], key: str, name: str) -> None:
+def _discard(index: dict[K, frozenset[str]], key: K, name: str) -> None:
     index[key] -= {name}
     if not index[key]:
         del index[key]

@@ -1,0 +1,64 @@
+"""Waits of binds for changes of the state, and how what precedes a Binding fails."""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Collection
+from typing import Final
+
+CHECK_SECONDS: Final = 1.0
+"""Seconds between two checks of what sends no event here: the term, the pod, the node."""
+
+
+class PreBindError(Exception):
+    """What must be written before a pod is bound could not be written."""
+
+
+class GoneError(Exception):
+    """The pod is gone or our term has ended, so there is nothing left to do."""
+
+
+class Changes:
+    """Wakes the binds that wait for a change of an object (namespace/name)."""
+
+    def __init__(self) -> None:
+        self.ended = False
+        """Whether all waits shall end, because the process ends."""
+        self._waiting: defaultdict[str, set[asyncio.Event]] = defaultdict(set)
+        """Object -> events to set when it changes."""
+
+    def changed(self, key: str) -> None:
+        """Wake the binds that wait for an object, because it changed."""
+        for event in self._waiting.get(key, ()):
+            event.set()
+
+    def end(self) -> None:
+        """Wake all."""
+        self.ended = True
+        for key in tuple(self._waiting):
+            self.changed(key)
+
+    async def wait_until(self, is_done: Callable[[], bool], objects: Collection[str]) -> None:
+        """Wait until a condition holds; check it when one of the objects changed, and each second.
+
+        Raises what `is_done` raises.
+        """
+        event = asyncio.Event()
+        for key in objects:
+            self._waiting[key].add(event)
+        try:
+            while not is_done():
+                await _set_within(event, CHECK_SECONDS)
+        finally:
+            for key in objects:
+                self._waiting[key].discard(event)
+                if not self._waiting[key]:
+                    del self._waiting[key]
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass
+    event.clear()

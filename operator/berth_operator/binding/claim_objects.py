@@ -1,0 +1,138 @@
+"""ResourceClaims as they are written: with an allocation, reserved for a pod, or released again.
+
+Whole objects are written, as kube-scheduler does: a JSON merge patch would lose the nulls in the parameters of
+configurations. Each keeps the resourceVersion that was read, so that no change in between is overwritten.
+"""
+
+from typing import Any, Final
+
+from berth_api import names
+from berth_api.values import keys
+from berth_operator.binding.changes import PreBindError
+from berth_operator.core.claims import requests, status
+from berth_operator.core.claims.fields import FieldError
+from berth_operator.core.claims.requests import ResourceClaim
+from berth_operator.core.claims.results import Allocation
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.values.request import PendingPod
+
+Object = dict[str, Any]
+
+FINALIZER: Final = "resource.kubernetes.io/delete-protection"
+"""Of allocated claims; the resource claim controller of Kubernetes removes it."""
+
+
+class ResourceClaimError(PreBindError):
+    """A ResourceClaim could not be allocated to a pod, or reserved for it."""
+
+
+def path(key: str) -> str:
+    """Return the path of a claim (namespace/name) on the API server."""
+    namespace, name = keys.split(key)
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+
+
+def key_of(claim: ResourceClaim) -> str:
+    """Return namespace/name."""
+    return keys.join(claim.namespace, claim.name)
+
+
+def read(raw: Object) -> ClaimState:
+    """Read a claim.
+
+    Raises:
+        ResourceClaimError: a field cannot be read.
+    """
+    try:
+        return status.read(raw)
+    except FieldError as error:
+        raise ResourceClaimError(str(error)) from error
+
+
+def protected(current: Object, lease: str) -> Object | None:
+    """Return a claim with the finalizer, and the label by which the fence selects it; None if it has both."""
+    metadata = current["metadata"]
+    finalizers, labels = metadata.get("finalizers") or [], metadata.get("labels") or {}
+    if FINALIZER in finalizers and labels.get(names.FENCED_BY) == lease:
+        return None
+    more = {
+        "finalizers": [*finalizers, *({FINALIZER} - {*finalizers})],
+        "labels": {**labels, names.FENCED_BY: lease},
+    }
+    return {**current, "metadata": {**metadata, **more}}
+
+
+def check_unallocated(current: Object, allocation: Allocation) -> None:
+    """Check that a claim is the one for which an allocation was made, and waits for it.
+
+    Raises:
+        ResourceClaimError: it is not.
+    """
+    state = read(current)
+    if state.deleting:
+        raise ResourceClaimError(f"claim {state.key} got deleted in the meantime")
+    if state.allocation:
+        raise ResourceClaimError(f"claim {state.key} got allocated elsewhere in the meantime")
+    if not _is_same_spec(current, allocation.claim):
+        raise ResourceClaimError(f"claim {state.key} got replaced in the meantime")
+
+
+def allocated(current: Object, written: Object, pod: PendingPod, time: str) -> Object:
+    """Return a claim with an allocation (as `Allocation.written`) of this time, reserved for a pod."""
+    allocation = {**written, "allocationTimestamp": time}
+    return _with_status(current, allocation=allocation, reservedFor=_reserved(current, pod))
+
+
+def reserved(current: Object, pod: PendingPod, node: str) -> Object | None:
+    """Return an allocated claim that is reserved for a pod as well; None if it is already.
+
+    Raises:
+        ResourceClaimError: it is not allocated any more, or to another node.
+    """
+    state = read(current)
+    if state.deleting:
+        raise ResourceClaimError(f"claim {state.key} got deleted in the meantime")
+    if not state.allocation:
+        raise ResourceClaimError(f"claim {state.key} got deallocated elsewhere in the meantime")
+    if state.nodes and node not in state.nodes:
+        raise ResourceClaimError(f"claim {state.key} got allocated on another node in the meantime")
+    return None if pod.uid in state.reserved_for else _with_status(current, reservedFor=_reserved(current, pod))
+
+
+def is_reserved(current: Object, pod: PendingPod) -> bool:
+    """Return whether a claim is reserved for a pod."""
+    return any(each.get("uid") == pod.uid for each in _references(current))
+
+
+def released(current: Object, pod: PendingPod) -> Object | None:
+    """Return a claim that is not reserved for a pod, deallocated if no other pod uses it; None if nothing changes.
+
+    The API server removes what drivers reported of devices that are deallocated.
+    """
+    others = [each for each in _references(current) if each.get("uid") != pod.uid]
+    if others:
+        return _with_status(current, reservedFor=others) if is_reserved(current, pod) else None
+    status_ = current.get("status") or {}
+    if not status_.get("allocation") and not status_.get("reservedFor"):
+        return None
+    return {**current, "status": {key: value for key, value in status_.items() if key not in _OF_SCHEDULERS}}
+
+
+_OF_SCHEDULERS: Final = ("allocation", "reservedFor", "devices")
+
+
+def _is_same_spec(current: Object, claim: ResourceClaim) -> bool:
+    now = requests.read_claim(current)
+    return (now.requests, now.constraints, now.config) == (claim.requests, claim.constraints, claim.config)
+
+
+def _references(current: Object) -> list[Object]:
+    return (current.get("status") or {}).get("reservedFor") or []
+
+
+def _reserved(current: Object, pod: PendingPod) -> list[Object]:
+    return [*_references(current), {"resource": "pods", "name": pod.name, "uid": pod.uid}]
+
+
+def _with_status(current: Object, **fields: Any) -> Object:
+    return {**current, "status": {**(current.get("status") or {}), **fields}}

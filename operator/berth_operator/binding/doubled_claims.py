@@ -1,0 +1,49 @@
+"""Report devices that two ResourceClaims hold though only one may: another scheduler allocates in a pool of Berth.
+
+As long as both hold it, it is given to no third: neither to a claim nor by name.
+"""
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from berth_operator.core.claims.slices import DeviceID
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.state.cache.cluster import Cluster
+
+PERIOD: Final = 0.5
+"""Seconds between two checks."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Reporter(Protocol):
+    """The subset of `reporter.Reporter` that is used here."""
+
+    def doubled(self, claim: ClaimState, device: str, others: Sequence[str]) -> None:
+        """Report on a claim that others (namespace/name) hold one of its devices too."""
+
+
+async def run(cluster: Cluster, reporter: Reporter) -> None:
+    """Report each such device once on each of its claims, until cancelled."""
+    reported: frozenset[tuple[DeviceID, str]] = frozenset()
+    while True:
+        shown = {(device, claim.uid): claim for device, claim in _doubled(cluster)}
+        for device, uid in sorted(shown.keys() - reported):
+            claim = shown[device, uid]
+            others = sorted(cluster.fleet.claims.holders(device) - {claim.key})
+            log.error("device is allocated to two claims", device=str(device), claim=claim.key, others=others)
+            reporter.doubled(claim, str(device), others)
+        reported = frozenset(shown)
+        await asyncio.sleep(PERIOD)
+
+
+def _doubled(cluster: Cluster) -> Iterator[tuple[DeviceID, ClaimState]]:
+    """Yield each such device of our pools with each of its claims."""
+    claims = cluster.fleet.claims
+    for device, keys in claims.doubled.items():
+        if claims.own.include(device.in_pool):
+            for key in sorted(keys):
+                yield device, claims.claims[key]

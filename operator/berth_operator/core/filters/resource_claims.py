@@ -1,0 +1,79 @@
+"""The pod's ResourceClaims exist and can be used, and so do the DeviceClasses that they name.
+
+The reasons are those of kube-scheduler's DynamicResources. A claim that is wrong excludes all nodes until it changes.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
+from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.pod_claims import ClaimUse
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
+
+NAME: Final = "resource-claims"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.RESOURCE_CLAIM | Change.DEVICE_CLASS
+TRAITS: Final = Traits(of_pod=True, one_node=False, needed="the devices that a placement chooses for claims must exist")
+MAX_RESERVED: Final = 256
+"""Pods for which a claim can be reserved."""
+IN_USE: Final = "resourceclaim in use"
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return all rows, or none if a claim cannot be used."""
+    if request.claims and _problem(fleet, request):
+        return np.zeros_like(fleet.present)
+    return fleet.present
+
+
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield the problem of the first claim that cannot be used for all rows."""
+    yield _problem(fleet, request), rejected
+
+
+def _problem(fleet: Fleet, request: PodRequest) -> str:
+    missing = (_invalid(fleet, each) for each in request.claims)
+    problem = next(filter(None, missing), "")
+    if problem:
+        return problem
+    unusable = (problem for each in request.claims for problem in _unusable(fleet, each))
+    return next(unusable, "") or claim_counts.refusal(fleet, request)
+
+
+def _invalid(fleet: Fleet, use: ClaimUse) -> str:
+    if not use.claim:
+        return f'pod "{use.pod}": ResourceClaim not created yet'
+    claim, name = fleet.claims.claims.get(use.claim), use.claim.partition("/")[2]
+    if claim is None:
+        return f'could not find ResourceClaim "{use.claim}"'
+    if claim.deleting:
+        return f'resourceclaim "{name}" is being deleted'
+    if use.owner and claim.owner != use.owner:
+        return f"ResourceClaim {use.claim} was not created for Pod {use.pod} (Pod is not owner)"
+    return ""
+
+
+def _unusable(fleet: Fleet, use: ClaimUse) -> Iterator[str]:
+    claim = fleet.claims.claims[use.claim]
+    if claim.allocation:
+        if len(claim.reserved_for) >= MAX_RESERVED and use.owner not in claim.reserved_for:
+            yield IN_USE
+    elif fleet.claims.supply.is_assumed(use.claim):
+        yield f"resource claim {use.claim} is in the process of being allocated"
+    else:
+        yield from _missing_classes(fleet, claim)
+
+
+def _missing_classes(fleet: Fleet, claim: ClaimState) -> Iterator[str]:
+    for alternatives in claim.claim.requests:
+        for request in alternatives.choices:
+            if request.device_class not in fleet.claims.classes:
+                yield f"request {request.full_name}: device class {request.device_class} does not exist"

@@ -1,0 +1,193 @@
+"""The devices of own pools that a pod's ResourceClaims get on a node, by a search.
+
+    claim_counts.rows_with_devices(fleet, request)    ->  the rows that may have enough, by counts
+    claim_choice.choose(fleet, row, pod, grants)      ->  PodClaims, or None if the search on the row found nothing
+
+The search is the allocator of `core.claims`. It runs on the row with the highest score alone, and on the next one if it
+finds nothing; why is kept for the row until something changes there.
+"""
+
+import uuid
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Final
+
+from berth_api.allocation import Grant
+from berth_operator.core.claims import allocator
+from berth_operator.core.claims.allocated import Allocated
+from berth_operator.core.claims.choices import prevented
+from berth_operator.core.claims.errors import ClaimError, NodeError
+from berth_operator.core.claims.pools import MAX_SELECTORS
+from berth_operator.core.claims.requests import ALL, Request
+from berth_operator.core.claims.results import Allocation
+from berth_operator.core.claims.selectors import compile_selector
+from berth_operator.core.claims.slices import Device
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.fleet import claim_charges
+from berth_operator.core.fleet.claim_counts import LOOK, NoWorkError, key_of, kind_of, matches, refusal, states
+from berth_operator.core.fleet.claims.answers import DeviceKind
+from berth_operator.core.fleet.claims.matching import NO_MATCH
+from berth_operator.core.fleet.claims.node_devices import FEATURES, NodeDevices
+from berth_operator.core.fleet.claims.withheld import Held
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.held_devices import held_devices
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+MAX_STEPS: Final = 5_000
+"""Devices that a search on one node tries, divided by their number of capacities: those that are certainly not given
+are left out before. Decision 33 has how long that takes."""
+MAX_LOOKS: Final = 60_000
+"""Devices that all requests of a pod compare on one node."""
+LOOKS_OF_MATCH: Final = 2
+LOOKS_OF_CAPACITY: Final = 5
+"""How many times as long each device takes that matches a request for all devices, and each of its capacities."""
+SEARCH: Final = 50
+"""Work for a search in addition to the devices that it tries."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Target:
+    """A node on which a pod's claims may be allocated."""
+
+    fleet: Fleet
+    node: str
+    devices: NodeDevices
+    held: Held
+
+    def order(self, request: Request, devices: Sequence[Device]) -> list[Device]:
+        """Return the devices that may be given for a request, in Kubernetes' order."""
+        kind = kind_of(self.fleet, request)
+        matched = self.devices.pools.selected.of(kind.selectors)
+        left = [each for each in devices if self._may_get(kind, request, matched, each)]
+        self.fleet.claims.supply.work.spend(len(devices) * LOOK)
+        return left
+
+    def _may_get(self, kind: DeviceKind, request: Request, matched: dict[Device, bool], device: Device) -> bool:
+        # In the order of the search, in which a selector may fail for a tainted device, but not for one in use.
+        if device.id in self.devices.foreign or (not kind.admin and device.id in self.held):
+            return False
+        suits = matches(self.fleet, kind, matched, device)
+        return suits is None or (suits and not (device.taints and prevented(device, request)))
+
+
+def choose(fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant]) -> PodClaims | None:
+    """Return what the pod's claims get on a row that passed the filters; None if the search found nothing.
+
+    `grants` are the cards that the pod gets by name.
+    """
+    if not pod.request.claims:
+        return NO_POD_CLAIMS
+    claims = states(fleet, pod.request)
+    waiting = [each for each in claims if not each.allocation]
+    reserved = tuple(each.key for each in claims if each.allocation and pod.uid not in each.reserved_for)
+    allocations = _search(fleet, row, pod.request, waiting, grants) if waiting else ()
+    if allocations is None:
+        return None
+    return _with_cards(fleet, fleet.names[row], allocations, reserved)
+
+
+def may_continue(fleet: Fleet, request: PodRequest) -> bool:
+    """Return whether another row may be tried after one on which the search found nothing."""
+    return not (fleet.claims.supply.work.is_over() or refusal(fleet, request))
+
+
+def _search(
+    fleet: Fleet, row: int, request: PodRequest, claims: Sequence[ClaimState], grants: Collection[Grant]
+) -> tuple[Allocation, ...] | None:
+    """Return what claims get on a row; if nothing, keep the reason."""
+    supply, node = fleet.claims.supply, fleet.names[row]
+    known = supply.refusals(key_of(fleet, request))
+    devices = supply.on(node, fleet.labels[row])
+    target = _Target(fleet=fleet, node=node, devices=devices, held=held_devices(fleet, node, devices, grants))
+    try:
+        _check_size(target, claims)
+        allocations = _allocate(target, claims)
+    except NoWorkError:
+        return None
+    except ClaimError as error:
+        known.everywhere = str(error)
+        return None
+    except NodeError as error:
+        known.by_node[node] = str(error)
+        return None
+    finally:
+        supply.work.spend(SEARCH + len(devices.pools.devices) * LOOK)
+    if allocations is None:
+        known.by_node[node] = ""
+    return allocations
+
+
+def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
+    """Check that a search on a node does not take too long before its first step.
+
+    Raises:
+        AllocationError: it would.
+    """
+    choices = [each for state in claims for alternatives in state.claim.requests for each in alternatives.choices]
+    if (kinds := len({kind_of(target.fleet, each) for each in choices})) > MAX_SELECTORS:
+        raise ClaimError(f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}")
+    if sum(_looks(target, each) for each in choices) > MAX_LOOKS:
+        number = len(target.devices.pools.devices)
+        raise NodeError(f"the pod's claims have too many requests for {number} devices on one node")
+
+
+def _looks(target: _Target, request: Request) -> int:
+    """Return how much it takes to find the devices for a request, in devices of which it is known whether they match.
+
+    The capacity of each device for a request for all of them is compared before the search begins.
+    """
+    devices = target.devices.pools.devices
+    if request.mode != ALL:
+        return len(devices)
+    matched = target.devices.pools.selected.of(kind_of(target.fleet, request).selectors)
+    number = sum(matched.get(each) is not False for each in devices)
+    return len(devices) + number * (LOOKS_OF_MATCH + LOOKS_OF_CAPACITY * target.devices.capacities)
+
+
+def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
+    supply = target.fleet.claims.supply
+    of_all = supply.holdings.allocated
+    allocations = allocator.allocate(
+        [each.claim for each in claims],
+        pools=target.devices.pools,
+        classes=target.fleet.claims.classes,
+        allocated=Allocated(devices=target.held, shared=of_all.shared, capacity=of_all.capacity),
+        compile_selector=compile_selector,
+        new_share_id=_share_ids(claims),
+        features=FEATURES,
+        order=target.order,
+        max_steps=MAX_STEPS // max(1, target.devices.capacities),
+        spend=supply.work.spend,
+    )
+    for allocation in allocations or ():
+        _check(target, allocation)
+    return allocations
+
+
+def _check(target: _Target, allocation: Allocation) -> None:
+    """Check that an allocation can be written and has only devices of own pools, also with admin access."""
+    for result in allocation.results:
+        if result.device.id in target.devices.foreign:
+            raise NodeError(f"claim {allocation.claim}: device {result.device.id} is not of a pool in claims.pools")
+    allocation.written()
+
+
+def _share_ids(claims: Sequence[ClaimState]) -> Callable[[], str]:
+    """Return what makes the IDs of the claims' shares: other claims have others, and equal decisions equal ones."""
+    numbers, uids = count(), "/".join(each.uid for each in claims)
+    return lambda: str(uuid.uuid5(uuid.NAMESPACE_OID, f"{uids}/{next(numbers)}"))
+
+
+def _with_cards(fleet: Fleet, node: str, allocations: tuple[Allocation, ...], reserved: tuple[str, ...]) -> PodClaims:
+    """Return allocations with the cards that they are."""
+    results = (result for allocation in allocations for result in allocation.results if not result.request.admin)
+    cards = fleet.claims.supply.on(node, fleet.labels[fleet.rows[node]]).cards
+    matches = [cards.get(each.device.id, NO_MATCH) for each in results]
+    return PodClaims(
+        allocations=allocations,
+        reserved=reserved,
+        grants=tuple(claim_charges.grants_of(fleet, node, matches)),
+        unknown=tuple(sorted({each.unknown for each in matches if each.unknown})),
+    )

@@ -1,0 +1,175 @@
+"""The claims of a pod, and the rows that may have enough devices for them: array expressions over counts by node."""
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from berth_api.values.selectors import Requirement
+from berth_operator.core.claims import matching
+from berth_operator.core.claims.errors import AllocationError, NodeError
+from berth_operator.core.claims.nodes import NAME
+from berth_operator.core.claims.plans import MAX_DEVICES
+from berth_operator.core.claims.requests import ALL, Alternatives, Request
+from berth_operator.core.claims.selectors import compile_selector
+from berth_operator.core.claims.slices import Device
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.fleet import node_terms
+from berth_operator.core.fleet.claims.answers import Counts, DeviceKind
+from berth_operator.core.fleet.claims.withheld import NOTHING_HELD
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.held_devices import held_devices
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.request import NodeTerm, PodRequest
+
+EVALUATION: Final = 4
+"""Work for evaluating the selectors of a device: about as many microseconds."""
+LOOK: Final = 0.25
+"""Work for a device of which it is known whether it matches."""
+MAX_COUNTED: Final = 8
+"""Kinds of devices of a pod that are counted; what it wants of others is left to the search."""
+
+
+class NoWorkError(NodeError):
+    """The work about claims is used up."""
+
+
+def states(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
+    """Return the pod's claims that exist, in the order of its spec."""
+    known = (fleet.claims.claims.get(use.claim) for use in request.claims)
+    return [each for each in known if each is not None]
+
+
+def unallocated(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
+    """Return the pod's claims for which devices have to be chosen."""
+    return [each for each in states(fleet, request) if not each.allocation]
+
+
+def usable_rows(fleet: Fleet, claim: ClaimState) -> Mask:
+    """Return the rows where an allocated claim can be used."""
+    if claim.selector is None:
+        return fleet.present
+    return node_terms.any_of(fleet, map(_term, claim.selector))
+
+
+def _term(requirements: Sequence[Requirement]) -> NodeTerm:
+    return NodeTerm(
+        labels=tuple(each for each in requirements if each.key != NAME),
+        names=tuple(each for each in requirements if each.key == NAME),
+    )
+
+
+def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that may have enough devices for the claims that are not allocated yet.
+
+    Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
+    """
+    claims = unallocated(fleet, request)
+    if not claims:
+        return fleet.present
+    mask = fleet.present & _counted_enough(fleet, [each for state in claims for each in state.claim.requests])
+    mask[[fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]] = False
+    return np.zeros_like(mask) if fleet.claims.supply.work.is_over() else mask
+
+
+def _counted_enough(fleet: Fleet, requests: Sequence[Alternatives]) -> Mask:
+    """Return the rows that have enough devices for each request alone, and for all that want one kind together."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    wanted: Counter[DeviceKind] = Counter()
+    left = MAX_COUNTED
+    for alternatives in requests:
+        choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
+        if (left := left - len(choices)) < 0:
+            break
+        mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices])
+        wanted.update(dict(choices) if not alternatives.prioritized else {})
+    for kind, amount in wanted.items():
+        if not (kind.wants_all or kind.admin):
+            counts = _counted(fleet, kind)
+            mask &= counts.shared | (counts.devices >= amount)
+    return mask
+
+
+def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
+    """Return why a search found nothing, by node."""
+    return fleet.claims.supply.refusals(key_of(fleet, request)).by_node
+
+
+def refusal(fleet: Fleet, request: PodRequest) -> str:
+    """Return what is wrong with a claim or a class of a request on every node; empty if nothing is known."""
+    if not unallocated(fleet, request):
+        return ""
+    return fleet.claims.supply.refusals(key_of(fleet, request)).everywhere
+
+
+def key_of(fleet: Fleet, request: PodRequest) -> tuple[PodRequest, tuple[str, ...]]:
+    """Return what a search on a node depends on, apart from the node."""
+    return request, tuple(each.uid for each in states(fleet, request))
+
+
+def kind_of(fleet: Fleet, request: Request) -> DeviceKind:
+    """Return what a request wants of each device."""
+    device_class = fleet.claims.classes.get(request.device_class)
+    selectors = (() if device_class is None else device_class.selectors, request.selectors)
+    return DeviceKind(selectors=selectors, wants_all=request.mode == ALL, admin=bool(request.admin))
+
+
+def _enough(fleet: Fleet, kind: DeviceKind, amount: int) -> Mask:
+    mask: Mask = _counted(fleet, kind).devices >= (1 if kind.wants_all else amount)
+    return mask
+
+
+def _counted(fleet: Fleet, kind: DeviceKind) -> Counts:
+    """Return the counts of a kind, up to date as far as there is work left."""
+    supply = fleet.claims.supply
+    counts = supply.counts(kind, len(fleet.names))
+    if counts.stale is None:
+        counts.stale = set(fleet.rows)
+    while counts.stale and not supply.work.is_over():
+        node = counts.stale.pop()
+        try:
+            _count(fleet, node, kind, counts)
+        except NoWorkError:
+            counts.stale.add(node)
+    return counts
+
+
+def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: Counts) -> None:
+    if (row := fleet.rows.get(node)) is None:
+        return
+    devices = fleet.claims.supply.on(node, fleet.labels[row])
+    candidates = devices.pools.devices if kind.wants_all else devices.own
+    held = held_devices(fleet, node, devices) if candidates and not kind.admin else NOTHING_HELD
+    matched = devices.pools.selected.of(kind.selectors)
+    number, shared = 0, False
+    for device in candidates:
+        if not device.nodes.name:
+            # Of a pool for many nodes: counting it for each of them would take too long.
+            number, shared = MAX_DEVICES, True
+        # The search reports selectors that fail.
+        elif device.nodes.name == node and device.id not in held and matches(fleet, kind, matched, device) is not False:
+            number, shared = number + 1, shared or device.shareable
+    fleet.claims.supply.work.spend(1 + len(candidates) * LOOK)
+    counts.devices[row], counts.shared[row] = number, shared
+
+
+def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device: Device) -> bool | None:
+    """Return whether a device matches a kind's selectors, of which `matched` has what is known; None if they fail.
+
+    Raises:
+        NoWorkError: it would have to be evaluated, and there is no work left.
+    """
+    known = matched.get(device)
+    if known is None:
+        if fleet.claims.supply.work.is_over():
+            raise NoWorkError("the search is not finished yet")
+        fleet.claims.supply.work.spend(EVALUATION)
+        try:
+            of_class, of_request = kind.selectors
+            known = matched[device] = matching.matches(
+                device, of_class, compile_selector, "class"
+            ) and matching.matches(device, of_request, compile_selector, "claim")
+        except AllocationError:
+            return None
+    return known

@@ -1,0 +1,117 @@
+"""What was computed about claims for each node, until something changes there.
+
+Of each kind of device that is requested, a column has how many a node may give; of each request, why the search on a
+node found nothing.
+"""
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple, Self, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from berth_operator.core.claims.pools import Selectors
+from berth_operator.core.fleet.arrays.copies import with_own
+
+MAX_KINDS: Final = 64
+MAX_REQUESTS: Final = 32
+"""Requests whose refusals are kept; they may have one for each node."""
+
+Mask = npt.NDArray[np.bool_]
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class DeviceKind(NamedTuple):
+    """What is requested of a device, except how many."""
+
+    selectors: Selectors
+    wants_all: bool
+    admin: bool
+
+
+class Counts:
+    """How many devices of a kind each row may give: at least as many as it can."""
+
+    def __init__(self, rows: int) -> None:
+        self.devices = np.zeros(rows, np.int32)
+        self.shared: Mask = np.zeros(rows, np.bool_)
+        """Rows with a device that may serve several requests of one pod."""
+        self.stale: set[str] | None = None
+        """Nodes that are not counted, or changed since; None for all."""
+
+    def fit(self, rows: int) -> None:
+        """Enlarge to a number of rows."""
+        if (more := rows - len(self.devices)) > 0:
+            self.devices, self.shared = np.pad(self.devices, (0, more)), np.pad(self.shared, (0, more))
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        stale = None if self.stale is None else self.stale.copy()
+        return with_own(self, devices=self.devices.copy(), shared=self.shared.copy(), stale=stale)
+
+
+@dataclass(slots=True, kw_only=True)
+class Refusals:
+    """Why claims of a request cannot be allocated."""
+
+    everywhere: str = ""
+    """What is wrong with a claim or a class, on any node."""
+    by_node: dict[str, str] = field(default_factory=dict)
+    """Node -> what ended the search there; empty if it found nothing."""
+
+    def copy(self) -> "Refusals":
+        """Return an independent copy."""
+        return Refusals(everywhere=self.everywhere, by_node=self.by_node.copy())
+
+
+class Answers:
+    """All that was computed, the least recently used first."""
+
+    def __init__(self) -> None:
+        self._counts: dict[DeviceKind, Counts] = {}
+        self._refusals: dict[Hashable, Refusals] = {}
+
+    def counts(self, kind: DeviceKind, rows: int) -> Counts:
+        """Return the counts of a kind, to be brought up to date."""
+        counts = _used(self._counts, kind, MAX_KINDS) or Counts(rows)
+        counts.fit(rows)
+        self._counts[kind] = counts
+        return counts
+
+    def refusals(self, request: Hashable) -> Refusals:
+        """Return the refusals of a request, to look up and to add to."""
+        refusals = _used(self._refusals, request, MAX_REQUESTS) or Refusals()
+        self._refusals[request] = refusals
+        return refusals
+
+    def drop(self, node: str) -> None:
+        """Drop what was computed for a node."""
+        for counts in self._counts.values():
+            if counts.stale is not None:
+                counts.stale.add(node)
+        for refusals in self._refusals.values():
+            refusals.by_node.pop(node, None)
+
+    def drop_refusals(self) -> None:
+        """Drop the refusals of all nodes."""
+        self._refusals.clear()
+
+    def drop_all(self) -> None:
+        """Drop everything."""
+        self._counts.clear()
+        self._refusals.clear()
+
+    def copy(self) -> Self:
+        """Return an independent copy."""
+        parts = {name: {key: each.copy() for key, each in kept.items()} for name, kept in vars(self).items()}
+        return with_own(self, **parts)
+
+
+def _used(kept: dict[K, V], key: K, most: int) -> V | None:
+    """Remove and return a value that is put back as the last one; the first one goes if there are too many."""
+    value = kept.pop(key, None)
+    if value is None and len(kept) >= most:
+        del kept[next(iter(kept))]
+    return value

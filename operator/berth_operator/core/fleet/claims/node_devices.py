@@ -1,0 +1,49 @@
+"""The devices that claims may get on one node, and which of its cards they are."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from berth_operator.core.claims.features import Features
+from berth_operator.core.claims.nodes import TargetNode
+from berth_operator.core.claims.pools import NodePools, SliceIndex, gather
+from berth_operator.core.claims.slices import Device, DeviceID, PoolID
+from berth_operator.core.fleet.claims.matching import CardIndex, Match, match
+
+FEATURES: Final = Features(binding_conditions=False)
+"""Devices with binding conditions are not given: a pod would be bound before its device can be used."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevices:
+    """What of a node does not depend on who holds devices; valid until slices, rules, labels or cards change."""
+
+    pools: NodePools
+    own: tuple[Device, ...]
+    """The devices of own pools that can be given, in the order in which they are tried."""
+    foreign: frozenset[DeviceID]
+    """The devices of all other pools."""
+    cards: Mapping[DeviceID, Match]
+    """The cards that devices of all pools are, for those that are cards or may be."""
+    capacities: int
+    """The largest number of capacities that a device has."""
+
+    @property
+    def driver_count(self) -> int:
+        """Return the number of drivers that list cards."""
+        return len({device.driver for device in self.cards})
+
+
+def of_node(
+    index: SliceIndex, node: TargetNode, is_own: Callable[[PoolID], bool], cards: CardIndex | None
+) -> NodeDevices:
+    """Return the devices of a node; `cards` has those of its Device, None if it has none."""
+    pools = gather(index, node, FEATURES)
+    matches = {} if cards is None else {each.id: match(each, each.id.driver, cards) for each in pools.devices}
+    return NodeDevices(
+        pools=pools,
+        own=tuple(each for each in pools.devices if is_own(each.pool) and not each.binding_conditions),
+        foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
+        cards={name: each for name, each in matches.items() if each.cards or each.unknown},
+        capacities=max((len(each.capacity) for each in pools.devices), default=0),
+    )

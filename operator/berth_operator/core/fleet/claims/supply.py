@@ -1,0 +1,197 @@
+"""Which devices claims may be given on each node: those that slices list, without those that claims hold.
+
+Slices, rules, cards and claims change far more seldom than pods are decided, so what follows from them is kept for each
+node until one of them changes.
+"""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from dataclasses import replace
+from typing import Self
+
+from berth_operator.core.claims.allocated import NOTHING_ALLOCATED, Allocated
+from berth_operator.core.claims.nodes import TargetNode
+from berth_operator.core.claims.pools import SliceIndex
+from berth_operator.core.claims.results import Allocation
+from berth_operator.core.claims.slices import Device, DeviceID, PoolID, Slice
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.claims.taint_rules import TaintRule
+from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.claims import node_devices
+from berth_operator.core.fleet.claims.answers import Answers, Counts, DeviceKind, Refusals
+from berth_operator.core.fleet.claims.holdings import Holdings
+from berth_operator.core.fleet.claims.matching import CardIndex
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
+from berth_operator.core.fleet.claims.work import Work
+
+
+class Supply:
+    """The devices for claims."""
+
+    def __init__(self, is_own: Callable[[PoolID], bool]) -> None:
+        """Create an empty supply; `is_own`: whether Berth may give the devices of a pool."""
+        self._is_own = is_own
+        self.index = SliceIndex()
+        self.holdings = Holdings()
+        self.work = Work()
+        self._indexed: dict[str, Slice] = {}
+        """Name -> slice in the index, whose devices have the taints of rules as well."""
+        self._cards: dict[str, CardIndex] = {}
+        """Node -> the cards of its Device."""
+        self._nodes: dict[str, NodeDevices] = {}
+        self._changed: set[PoolID] = set()
+        """Pools whose nodes have to be computed again."""
+        self._shown: dict[str, ClaimState] = {}
+        """Key -> claim, for those that are allocated."""
+        self._assumed: dict[str, tuple[Allocation, int]] = {}
+        """Key of a claim -> what charges say that it gets, and the number of these charges."""
+        self._added: dict[str, Allocated] = {}
+        """Key -> what of the claim is in the holdings."""
+        self._answers = Answers()
+
+    # --- what the API server shows ----------------------------------------------------------------------------
+
+    def put_slice(self, slice_: Slice, rules: Iterable[TaintRule]) -> None:
+        """Add or replace a slice."""
+        self.remove_slice(slice_.name)
+        tainted = _tainted(slice_, rules)
+        self._indexed[slice_.name] = tainted
+        self.index.put(tainted)
+        self._changed.add(slice_.pool)
+
+    def remove_slice(self, name: str) -> None:
+        """Remove a slice, if it is there."""
+        if (slice_ := self._indexed.pop(name, None)) is not None:
+            self._settle({slice_.pool})
+            self.index.remove(slice_)
+            self._changed.add(slice_.pool)
+
+    def put_cards(self, node: str, cards: CardIndex | None) -> None:
+        """Set the cards of a node's Device; None if there is none."""
+        self._cards.pop(node, None)
+        if cards is not None:
+            self._cards[node] = cards
+        self._nodes.pop(node, None)
+        self._answers.drop(node)
+
+    def put_claim(self, claim: ClaimState) -> None:
+        """Add or replace a claim."""
+        if claim.allocation:
+            self._shown[claim.key] = claim
+            self._update(claim.key, claim.nodes)
+        else:
+            self.remove_claim(claim.key)
+
+    def remove_claim(self, key: str) -> None:
+        """Remove a claim, if it is allocated."""
+        if (claim := self._shown.pop(key, None)) is not None:
+            self._update(key, claim.nodes)
+
+    def set_own(self, is_own: Callable[[PoolID], bool]) -> None:
+        """Set which pools' devices Berth may give."""
+        self._is_own = is_own
+        self.changed()
+
+    def changed(self) -> None:
+        """Compute everything again after own pools or classes changed."""
+        self._nodes.clear()
+        self._answers.drop_all()
+
+    # --- charges ----------------------------------------------------------------------------------------------
+
+    def assume(self, allocations: Iterable[Allocation], sign: int) -> None:
+        """Add (sign 1) or remove (sign -1) what a charge says that claims get."""
+        for allocation in allocations:
+            key = str(allocation.claim)
+            count = self._assumed.pop(key, (allocation, 0))[1] + sign
+            if count:
+                self._assumed[key] = allocation, count
+            self._update(key, (allocation.node,))
+
+    def is_assumed(self, key: str) -> bool:
+        """Return whether a claim (namespace/name) gets an allocation that the API server does not show yet."""
+        return key in self._assumed and key not in self._shown
+
+    def node_changed(self, node: str) -> None:
+        """Compute again how many devices a node may give, after its labels or what is charged there changed."""
+        self._answers.drop(node)
+
+    def _update(self, key: str, nodes: Iterable[str]) -> None:
+        """Bring the holdings of a claim up to date."""
+        before, after = self._added.pop(key, NOTHING_ALLOCATED), self._held(key)
+        self.holdings.add(before, -1)
+        self.holdings.add(after, 1)
+        if after is not NOTHING_ALLOCATED:
+            self._added[key] = after
+        for node in nodes:
+            self._answers.drop(node)
+        if self._is_wide([*before.devices, *before.shared, *after.devices, *after.shared]):
+            self._answers.drop_refusals()
+
+    def _held(self, key: str) -> Allocated:
+        """Return what a claim holds: what the API server shows, or else what is assumed."""
+        if (shown := self._shown.get(key)) is not None:
+            return shown.held
+        return self._assumed[key][0].held() if key in self._assumed else NOTHING_ALLOCATED
+
+    def _is_wide(self, devices: Iterable[DeviceID]) -> bool:
+        """Return whether one of the devices is of a pool of which other nodes have devices or counters."""
+        slices = [self.index.by_pool.get(pool, ()) for pool in {PoolID(*device[:2]) for device in devices}]
+        return any(len(each) != 1 or not each[0].nodes.name for each in slices)
+
+    # --- queries ----------------------------------------------------------------------------------------------
+
+    def cards(self, node: str) -> CardIndex | None:
+        """Return the cards of a node's Device; None if there is none."""
+        return self._cards.get(node)
+
+    def on(self, node: str, labels: Mapping[str, str]) -> NodeDevices:
+        """Return the devices of a node."""
+        self._settle(self._changed)
+        known = self._nodes.get(node)
+        # Slices with the node's name do not read its labels.
+        target = TargetNode(name=node, labels=labels if self.index.of_many else {})
+        if known is None or known.pools.node != target:
+            self.work.spend(1)
+            known = node_devices.of_node(self.index, target, self._is_own, self._cards.get(node))
+            self._nodes[node] = known
+        return known
+
+    def counts(self, kind: DeviceKind, rows: int) -> Counts:
+        """Return the counts of a kind of device, to be brought up to date."""
+        self._settle(self._changed)
+        return self._answers.counts(kind, rows)
+
+    def refusals(self, request: Hashable) -> Refusals:
+        """Return why a request was refused on nodes, to look up and to add to."""
+        self._settle(self._changed)
+        return self._answers.refusals(request)
+
+    def _settle(self, pools: set[PoolID]) -> None:
+        """Drop what was computed for the nodes of pools that changed."""
+        while pools:
+            for slice_ in self.index.by_pool.get(pools.pop(), ()):
+                if not slice_.nodes.name:
+                    self.changed()
+                    continue
+                self._nodes.pop(slice_.nodes.name, None)
+                self._answers.drop(slice_.nodes.name)
+
+    # --- what-ifs ---------------------------------------------------------------------------------------------
+
+    def copy(self) -> Self:
+        """Return an independent copy, in which slices must not change."""
+        parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
+        return with_own(self, holdings=self.holdings.copy(), _answers=self._answers.copy(), **parts)
+
+
+def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
+    """Return a slice whose devices have the taints of rules as well; the same if no rule is for its pool."""
+    own = [each for each in rules if each.is_for(slice_.pool)]
+    if not own:
+        return slice_
+    return replace(slice_, devices=tuple(_with_taints(device, own) for device in slice_.devices))
+
+
+def _with_taints(device: Device, rules: Iterable[TaintRule]) -> Device:
+    taints = tuple(rule.taint for rule in rules if rule.device in ("", device.id.device))
+    return replace(device, taints=(*device.taints, *taints)) if taints else device

@@ -1,0 +1,40 @@
+"""The ResourceClaims of a pod, and what a placement decides about them."""
+
+from dataclasses import dataclass
+from typing import Final
+
+from berth_api.allocation import Grant
+from berth_operator.core.claims.results import Allocation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimUse:
+    """A ResourceClaim that a pod uses."""
+
+    claim: str
+    """namespace/name; empty if it is not made yet of its template."""
+    owner: str = ""
+    """UID of the pod if it must own the claim, because the claim is made of a template; otherwise empty."""
+    pod: str = ""
+    """namespace/name of that pod, for messages."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodClaims:
+    """What is to be written of a pod's ResourceClaims before the pod is bound; false if nothing is."""
+
+    allocations: tuple[Allocation, ...] = ()
+    """What claims get that are not allocated yet."""
+    reserved: tuple[str, ...] = ()
+    """namespace/name of claims that are allocated already, and are only to be reserved for the pod."""
+    grants: tuple[Grant, ...] = ()
+    """The cards of the allocations, charged to the pod until the API server shows the allocations."""
+    unknown: tuple[str, ...] = ()
+    """Device types of which the allocations may hold any card."""
+
+    def __bool__(self) -> bool:
+        return bool(self.allocations or self.reserved)
+
+
+NO_POD_CLAIMS: Final = PodClaims()
+"""Of most pods: none."""

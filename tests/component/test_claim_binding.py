@@ -1,0 +1,390 @@
+"""What is written of ResourceClaims before a Binding, on an API server in memory and in virtual time."""
+
+import asyncio
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_client.errors import ApiError, Unreachable
+from berth_operator.binding import claim_objects, doubled_claims
+from berth_operator.binding.changes import GoneError
+from berth_operator.binding.claim_objects import FINALIZER, ResourceClaimError
+from berth_operator.binding.claims import TIMEOUT, TRIES, ClaimBinder
+from berth_operator.core.claims import requests, slices, status
+from berth_operator.core.claims.requests import DeviceClass
+from berth_operator.core.claims.results import Allocation, Result
+from berth_operator.core.claims.slices import PoolID
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.values.pod_claims import PodClaims
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches.claims import ResourceClaims
+from tests.builders import node, pod
+from tests.resource_claims import NVIDIA_DRIVER, claim, gpu, resource_slice
+
+pytestmark = pytest.mark.looptime
+
+Raw = dict[str, Any]
+
+LAG = 0.5
+"""Seconds until the watch shows a change."""
+TOOK_PLACE = "lost"
+
+
+def now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class Server:
+    """ResourceClaims in memory, with the fence of one term; the watch shows every change after `lag` seconds."""
+
+    def __init__(self, show: Callable[[Raw], None], forget: Callable[[str], None]) -> None:
+        self.claims: dict[str, Raw] = {}
+        self.writes: list[str] = []
+        """`claim` or `claim/status`, as they were carried out."""
+        self.faults: dict[str, list[Exception | Callable[[], None]]] = {}
+        """What the next writes of `claim` or `claim/status` answer, or what is done before they are carried out."""
+        self.lag, self.term, self.version = LAG, 1, 100
+        self.fenced = True
+        self._show, self._forget = show, forget
+
+    # --- calls of the operator --------------------------------------------------------------------------------
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
+        assert not params
+        await asyncio.sleep(0.01)
+        return copy.deepcopy(self._known(path.rpartition("/")[2]))
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
+        assert method == "PUT"
+        name, _, part = path.partition("/resourceclaims/")[2].partition("/")
+        manager = (params or {})["fieldManager"]
+        await asyncio.sleep(0.01)
+        if params is not None and "dryRun" in params:
+            return self._check(name, part, manager, body)
+        faults = self.faults.get(f"{name}/{part}" if part else name)
+        fault = faults.pop(0) if faults else None
+        if callable(fault):
+            fault()
+        elif fault is not None and str(fault) != TOOK_PLACE:
+            raise fault
+        self._check(name, part, manager, body)
+        self.writes.append(f"{name}/{part}" if part else name)
+        if part:
+            own = [{"manager": manager, "fieldsV1": {"f:status": {"f:allocation": {}}}}]
+            self.change(name, status=copy.deepcopy(body.get("status", {})), metadata={"managedFields": own})
+        else:
+            self.change(name, metadata={key: body["metadata"].get(key) for key in ("finalizers", "labels")})
+        if isinstance(fault, Exception):
+            raise fault
+        return copy.deepcopy(self.claims[name])
+
+    def _known(self, name: str) -> Raw:
+        if name not in self.claims:
+            raise ApiError(404, "NotFound", f"resourceclaims {name} not found")
+        return self.claims[name]
+
+    def _check(self, name: str, part: str, manager: str, body: Raw) -> None:
+        known = self._known(name)
+        if part and self.fenced and manager != f"berth/{self.term}":
+            raise ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{names.FENCE}-claims': {manager} is over")
+        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
+            raise ApiError(409, "Conflict", "the object has been modified")
+
+    # --- changes on the server --------------------------------------------------------------------------------
+
+    def change(self, name: str, *, metadata: Mapping[str, Any] | None = None, **fields: Any) -> None:
+        """Change a claim; others than the operator do so as well."""
+        self.version += 1
+        known = self.claims.get(name) or claim(name)
+        merged = {**known["metadata"], **(metadata or {}), "resourceVersion": str(self.version)}
+        self.claims[name] = {**known, **fields, "metadata": merged}
+        asyncio.get_running_loop().call_later(self.lag, self._show, copy.deepcopy(self.claims[name]))
+
+    def remove(self, name: str) -> None:
+        del self.claims[name]
+        asyncio.get_running_loop().call_later(self.lag, self._forget, f"ns/{name}")
+
+
+class World:
+    """A node with the pool `node` of Berth, a pod that waits, and the binder of its claims."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(grace=1.0, clock=now)
+        self.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
+        self.watch = ResourceClaims(self.cluster)
+        self.server = Server(lambda raw: self.watch.put_claim(status.with_writers(raw)), self.watch.remove_claim)
+        self.term: int | None = 1
+        self.binder = ClaimBinder(
+            api=self.server, cluster=self.cluster, lease="berth", term=lambda: self.term, fenced=True
+        )
+        self.cluster.claims.on_change = self.binder.changed
+        self.cluster.put_node(node())
+        self.watch.put_slice(resource_slice(gpu(0), gpu(1)))
+        self.put_pod("p")
+
+    def put_pod(self, name: str) -> None:
+        used = [{"name": each, "resourceClaimName": each} for each in "cd"]
+        self.cluster.put_pending(pod(name, resourceClaims=used))
+
+    async def put_claims(self, *names_: str) -> None:
+        for name in names_:
+            self.server.change(name)
+        await asyncio.sleep(LAG + 0.01)
+
+    def placement(self, *allocated: str, reserved: tuple[str, ...] = (), name: str = "p", card: int = 0) -> Placement:
+        pending = self.cluster.pending[f"uid-{name}"]
+        allocations = tuple(allocation(self.server.claims[each], card) for each in allocated)
+        claims = PodClaims(allocations=allocations, reserved=tuple(f"ns/{each}" for each in reserved))
+        return Placement(pod=pending, node="node", claims=claims)
+
+    def leads(self) -> bool:
+        return self.term == 1
+
+    async def bind(self, placement: Placement) -> None:
+        await self.binder.bind(placement, self.leads)
+
+    def status(self, name: str = "c") -> Raw:
+        shown: Raw = self.server.claims[name].get("status") or {}
+        return shown
+
+    def consumers(self, name: str = "c") -> list[str]:
+        return [each["name"] for each in self.status(name).get("reservedFor") or ()]
+
+    def device(self, name: str = "c") -> str:
+        results = (self.status(name).get("allocation") or {}).get("devices", {}).get("results") or [{}]
+        return str(results[0].get("device", ""))
+
+
+@pytest.fixture
+async def world() -> World:
+    own = World()
+    await own.put_claims("c")
+    return own
+
+
+def allocation(raw: Raw, card: int = 0) -> Allocation:
+    """Return the allocation of a GPU for a claim."""
+    spec = requests.read_claim(raw)
+    [device] = slices.read(resource_slice(gpu(card))).devices
+    [request] = spec.requests[0].choices
+    return Allocation(
+        claim=spec,
+        results=(Result(request=request, device=device),),
+        chosen=((request, DeviceClass(name=NVIDIA_DRIVER)),),
+        node="node",
+    )
+
+
+def reference(name: str) -> Raw:
+    return {"resource": "pods", "name": name, "uid": f"uid-{name}"}
+
+
+def result(card: int) -> Raw:
+    return {"driver": NVIDIA_DRIVER, "pool": "node", "device": f"gpu-{card}", "request": "gpu"}
+
+
+def of_others(card: int, *pods: str) -> Raw:
+    """Return the status of a claim that another scheduler allocated."""
+    return {
+        "allocation": {"devices": {"results": [result(card)]}},
+        "reservedFor": [reference(each) for each in pods],
+    }
+
+
+async def test_the_finalizer_is_written_before_the_status_and_both_are_seen_before_the_binding(world: World) -> None:
+    began = now()
+    await world.bind(world.placement("c"))
+    assert now() - began >= LAG
+    assert world.server.writes == ["c", "c/status"]
+    metadata = world.server.claims["c"]["metadata"]
+    assert (metadata["finalizers"], metadata["labels"]) == ([FINALIZER], {names.FENCED_BY: "berth"})
+    allocated = world.status()["allocation"]
+    assert allocated["devices"]["results"] == [result(0)]
+    assert allocated["allocationTimestamp"].endswith("Z")
+    assert allocated["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["node"]
+    assert world.consumers() == ["p"]
+
+
+async def test_a_claim_that_is_allocated_gets_the_pod_as_one_more_consumer(world: World) -> None:
+    world.server.change("c", status=of_others(0, "other"))
+    await world.bind(world.placement(reserved=("c",)))
+    assert (world.device(), world.consumers()) == ("gpu-0", ["other", "p"])
+    written = list(world.server.writes)
+    await world.bind(world.placement(reserved=("c",)))
+    assert world.server.writes == written
+
+
+async def test_parameters_with_null_are_written_as_they_are(world: World) -> None:
+    opaque = {"driver": NVIDIA_DRIVER, "parameters": {"a": None, "b": [None]}}
+    spec = world.server.claims["c"]["spec"]
+    world.server.claims["c"]["spec"] = {"devices": {**spec["devices"], "config": [{"opaque": opaque}]}}
+    await world.bind(world.placement("c"))
+    assert world.status()["allocation"]["devices"]["config"] == [{"source": "FromClaim", "opaque": opaque}]
+
+
+async def test_a_write_that_conflicts_is_made_again_on_what_is_there(world: World) -> None:
+    world.server.faults["c"] = [lambda: world.server.change("c", metadata={"annotations": {"a": "b"}})]
+    await world.bind(world.placement("c"))
+    assert world.server.claims["c"]["metadata"]["annotations"] == {"a": "b"}
+    assert world.consumers() == ["p"]
+
+
+async def test_a_write_whose_answer_was_lost_is_not_made_twice(world: World) -> None:
+    world.server.faults["c/status"] = [Unreachable(TOOK_PLACE)]
+    await world.bind(world.placement("c"))
+    assert world.server.writes == ["c", "c/status"]
+    assert world.binder.unanswered
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda server: server.remove("c"), "not found"),
+        (lambda server: server.change("c", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "got deleted"),
+        (lambda server: server.change("c", status=of_others(1, "other")), "got allocated elsewhere"),
+        (lambda server: server.change("c", spec={"devices": {}}), "got replaced"),
+    ],
+)
+async def test_a_claim_that_changed_between_the_two_writes_is_left_alone(
+    world: World, change: Callable[[Server], None], why: str
+) -> None:
+    world.server.faults["c/status"] = [lambda: change(world.server)]
+    placement = world.placement("c")
+    with pytest.raises(ResourceClaimError, match=why):
+        await world.bind(placement)
+    assert "c/status" not in world.server.writes
+
+
+async def test_of_two_claims_the_first_is_released_if_the_second_cannot_be_written(world: World) -> None:
+    await world.put_claims("d")
+    world.server.faults["d/status"] = [ApiError(422, "Invalid", "too many consumers")]
+    with pytest.raises(ResourceClaimError, match=r"^binding claims: .*too many consumers"):
+        await world.bind(world.placement("c", "d"))
+    assert (world.status(), world.status("d")) == ({}, {})
+
+
+async def test_attempts_end(world: World) -> None:
+    world.server.faults["c/status"] = [ApiError(500, "InternalError", "etcd")] * TRIES
+    with pytest.raises(ResourceClaimError, match="etcd"):
+        await world.bind(world.placement("c"))
+    assert not world.server.faults["c/status"]
+    assert world.status() == {}
+
+
+async def test_ours_is_given_up_if_another_claim_holds_the_device_when_it_is_seen(world: World) -> None:
+    await world.put_claims("d")
+    world.server.faults["c/status"] = [lambda: world.server.change("d", status=of_others(0, "other"))]
+    with pytest.raises(ResourceClaimError, match=r"device gpu\.nvidia\.com/node/gpu-0 got allocated to another claim"):
+        await world.bind(world.placement("c"))
+    assert (world.status(), world.device("d")) == ({}, "gpu-0")
+
+
+async def test_ours_is_given_up_if_the_watch_does_not_show_it(world: World) -> None:
+    placement, began = world.placement("c"), now()
+    world.server.lag = 10 * TIMEOUT
+    with pytest.raises(ResourceClaimError, match="not done within 30 s"):
+        await world.bind(placement)
+    assert now() - began < TIMEOUT + 1
+    assert world.status() == {}
+
+
+async def test_of_a_pod_that_is_gone_nothing_more_is_written(world: World) -> None:
+    world.server.faults["c"] = [lambda: world.cluster.remove_pending("uid-p")]
+    await world.put_claims("d")
+    with pytest.raises(GoneError):
+        await world.bind(world.placement("c", "d"))
+    # What it has reserved is removed by the resource claim controller of Kubernetes.
+    assert world.server.writes == ["c", "c/status"]
+
+
+async def test_a_leader_that_is_stopped_between_its_two_writes_does_not_make_the_second(world: World) -> None:
+    def next_leader() -> None:
+        world.server.term = 2
+
+    await world.bind(world.placement("c"))
+    await world.put_claims("d")
+    world.server.faults["d"] = [next_leader]
+    with pytest.raises(ResourceClaimError, match="berth/1 is over"):
+        await world.bind(world.placement("d", card=1))
+    assert world.status("d") == {}
+
+
+async def test_nothing_is_allocated_if_no_fence_would_stop_a_leader_of_the_past(world: World) -> None:
+    world.server.fenced = False
+    with pytest.raises(ResourceClaimError, match="no policy berth-fence-claims refuses"):
+        await world.bind(world.placement("c"))
+    assert world.status() == {}
+
+
+async def test_after_a_change_of_the_leader_what_was_reserved_is_used(world: World) -> None:
+    await world.bind(world.placement("c"))
+    world.server.term = world.term = 2
+    await world.binder.bind(world.placement(reserved=("c",)), lambda: True)
+    assert world.server.writes == ["c", "c/status"]
+    assert world.consumers() == ["p"]
+
+
+async def test_a_pod_that_shares_a_claim_waits_until_the_other_has_allocated_it(world: World) -> None:
+    world.put_pod("q")
+    first, second = world.placement("c"), world.placement(reserved=("c",), name="q")
+    await asyncio.gather(world.bind(second), world.bind(first))
+    assert world.consumers() == ["p", "q"]
+    await world.binder.release(first, world.leads)
+    assert (world.device(), world.consumers()) == ("gpu-0", ["q"])
+    await world.binder.release(second, world.leads)
+    assert world.status() == {}
+
+
+async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_uses_them(world: World) -> None:
+    await world.put_claims("d")
+    await world.bind(world.placement("c"))
+    world.server.change("d", status=of_others(1, "p", "other"))
+    await asyncio.sleep(1)
+    await world.binder.deallocate(world.cluster.pending["uid-p"], world.leads)
+    assert (world.status(), world.device("d")) == ({}, "gpu-1")
+
+
+async def test_another_scheduler_in_a_pool_of_ours_ends_its_service_until_it_has_left(world: World) -> None:
+    pool = PoolID(NVIDIA_DRIVER, "node")
+    claims = world.cluster.fleet.claims
+    await world.bind(world.placement("c"))
+    assert claims.serves(pool)
+    await world.put_claims("d")
+    world.server.change("d", status=of_others(1, "other"))
+    await asyncio.sleep(1)
+    assert not claims.serves(pool)
+    assert claims.foreign(pool) == {"ns/d"}
+    world.server.change("d", status={})
+    await asyncio.sleep(1)
+    assert claims.serves(pool)
+
+
+async def test_two_claims_on_one_device_are_reported_on_both_within_a_second(world: World) -> None:
+    reports: list[tuple[str, str, list[str]]] = []
+
+    class Reports:
+        def doubled(self, claim: ClaimState, device: str, others: Any) -> None:
+            reports.append((claim.key, device, list(others)))
+
+    keeper = asyncio.create_task(doubled_claims.run(world.cluster, Reports()))
+    await world.put_claims("d")
+    await world.bind(world.placement("c"))
+    world.server.change("d", status=of_others(0, "other"))
+    await asyncio.sleep(LAG + 1)
+    device = f"{NVIDIA_DRIVER}/node/gpu-0"
+    assert reports == [("ns/c", device, ["ns/d"]), ("ns/d", device, ["ns/c"])]
+    await asyncio.sleep(5)
+    assert len(reports) == 2
+    world.server.change("d", status={})
+    await asyncio.sleep(1)
+    assert not world.cluster.fleet.claims.doubled
+    keeper.cancel()
+
+
+def test_the_path_of_a_claim() -> None:
+    assert claim_objects.path("ns/c") == "/apis/resource.k8s.io/v1/namespaces/ns/resourceclaims/c"

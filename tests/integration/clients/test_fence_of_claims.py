@@ -1,0 +1,137 @@
+"""Which writes of ResourceClaims the real API server accepts of the operator's account, and in which term."""
+
+import time
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from berth_client.errors import ApiError
+from berth_operator.binding import claim_objects
+from berth_operator.clients import kube
+from devcluster import Arena
+from tests import fence
+from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
+from tests.integration.clients.test_fence import leases, set_term
+
+Raw = dict[str, Any]
+
+RESULT = {"driver": "gpu.example.com", "pool": "p", "device": "d", "request": "gpu"}
+
+
+@dataclass(kw_only=True)
+class Claims:
+    """Claims of an arena, and the account whose writes of them are limited."""
+
+    arena: Arena
+    client: kube.KubeClient
+    made: list[str] = field(default_factory=list)
+    allocated: Raw = field(init=False)
+    """The status of an allocated claim; Kubernetes deallocates what is reserved for a pod that does not exist."""
+
+    def __post_init__(self) -> None:
+        [pod] = self.arena.create([self.arena.pod("p")])
+        reference = {"resource": "pods", "name": "p", "uid": pod["metadata"]["uid"]}
+        self.allocated = {"allocation": {"devices": {"results": [RESULT]}}, "reservedFor": [reference]}
+
+    async def create(self, *, protected: bool = True) -> Raw:
+        name = f"c{len(self.made)}"
+        self.made.append(name)
+        exactly = {"deviceClassName": "gpu.example.com"}
+        body = {"metadata": {"name": name}, "spec": {"devices": {"requests": [{"name": "gpu", "exactly": exactly}]}}}
+        collection = claim_objects.path(f"{self.arena.namespace}/{name}").rpartition("/")[0]
+        claim = self.arena.cluster.api.post(collection, body)
+        own = claim_objects.protected(claim, self.arena.lease_name)
+        return await self.put(own, term=0) if own and protected else claim
+
+    async def put(
+        self, claim: Raw, *, status: Raw | None = None, term: int, client: kube.KubeClient | None = None
+    ) -> Raw:
+        """Write a claim, or its status alone."""
+        path = claim_objects.path(f"{self.arena.namespace}/{claim['metadata']['name']}")
+        params = {"fieldManager": f"{self.arena.lease_name}/{term}"}
+        body, end = (claim, "") if status is None else ({**claim, "status": status}, "/status")
+        written: Raw = await (client or self.client).request("PUT", path + end, params=params, body=body)
+        return written
+
+    async def refusal(self, claim: Raw, *, status: Raw | None = None, term: int) -> str:
+        """Return why a write is refused; empty if it is accepted."""
+        try:
+            await self.put(claim, status=status, term=term)
+        except ApiError as error:
+            return error.message
+        return ""
+
+    async def until_refused(self, why: str, *, term: int, protected: bool = True) -> None:
+        """Wait until the API server has loaded a policy, or a term."""
+        deadline = time.monotonic() + ACTIVE_SECONDS
+        while why not in await self.refusal(await self.create(protected=protected), status=self.allocated, term=term):
+            assert time.monotonic() < deadline
+
+
+@pytest.fixture
+async def claims(arena: Arena, admin: kube.KubeClient) -> AsyncIterator[Claims]:
+    client = await kube.KubeClient.connect(arena.service_account(ACCOUNT, "cluster-admin"), "berth-test/operator")
+    own = Claims(arena=arena, client=client)
+    documents = fence.fence(
+        namespace=arena.namespace,
+        lease=arena.lease_name,
+        service_account=ACCOUNT,
+        suffix=arena.id,
+        file=fence.OF_CLAIMS,
+    )
+    try:
+        arena.apply(documents)
+        await set_term(admin, arena, 7)
+        await own.until_refused("is over", term=6)
+        await own.until_refused("fenced-by", term=7, protected=False)
+        yield own
+    finally:
+        for document in documents:
+            arena.cluster.api.delete(arena.cluster.api.path_of(document))
+        client.close()
+
+
+async def test_only_the_present_term_allocates(claims: Claims, admin: kube.KubeClient) -> None:
+    claim = await claims.create()
+    ours = claims.arena.lease_name
+    expected = f"a write of {ours}/6 is over, the LeaderLease {ours} is in term 7"
+    assert expected in await claims.refusal(claim, status=claims.allocated, term=6)
+    allocated = await claims.put(claim, status=claims.allocated, term=7)
+    await set_term(admin, claims.arena, 8)
+    await claims.until_refused("is over", term=7)
+    assert "is over" in await claims.refusal(allocated, status={}, term=7)
+    deallocated = await claims.put(allocated, status={}, term=8)
+    assert "allocation" not in deallocated["status"]
+
+
+async def test_no_more_than_allocations_and_reservations_are_written(claims: Claims) -> None:
+    claim = await claims.create()
+    changes: list[Raw] = [
+        {"annotations": {"a": "b"}},
+        {"finalizers": ["example.com/f"]},
+        {"labels": {"berth.dev/fenced-by": claims.arena.lease_name, "a": "b"}},
+        {"labels": {}},
+        {"finalizers": []},
+    ]
+    for metadata in changes:
+        other = {**claim, "metadata": {**claim["metadata"], **metadata}}
+        assert "no more of the metadata" in await claims.refusal(other, term=7), metadata
+    allocated = await claims.put(claim, status=claims.allocated, term=7)
+    reported = {"devices": [{"driver": "gpu.example.com", "pool": "p", "device": "d", "data": {}}]}
+    job = {"apiGroup": "batch", "resource": "jobs", "name": "j", "uid": "uid-j"}
+    # The API server itself allows no other allocation in place of one.
+    for status in (reported, {"reservedFor": [job]}):
+        why = await claims.refusal(allocated, status={**claims.allocated, **status}, term=7)
+        assert "no more of a ResourceClaim's status" in why
+
+
+async def test_a_missing_lease_stops_the_writes_of_these_claims_alone(claims: Claims, admin: kube.KubeClient) -> None:
+    ours, theirs = await claims.create(), await claims.create(protected=False)
+    arena = claims.arena
+    await admin.request("DELETE", f"{leases(arena)}/{arena.lease_name}")
+    await claims.until_refused("params", term=7)
+    with pytest.raises(ApiError, match="params"):
+        await claims.put(ours, status=claims.allocated, term=7, client=admin)
+    await claims.put(theirs, status=claims.allocated, term=7, client=admin)

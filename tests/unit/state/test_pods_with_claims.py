@@ -1,0 +1,511 @@
+"""Pods with ResourceClaims: which of them are placed, what they get, and what keeps the others waiting."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.watches import claims
+from berth_operator.state.watches.claims import ResourceClaims
+from tests.builders import GPU, device, entry, every_pod, lease, node, pod, popped
+from tests.claims.objects import exactly, first_available, request
+from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint, taint_rule
+
+Raw = dict[str, Any]
+Event = Callable[["World"], object]
+OWN = OwnPools(drivers=frozenset({NVIDIA_DRIVER}))
+NOT_ALL = "cannot allocate all claims"
+
+
+class World:
+    """Nodes of two GPUs each, which NVIDIA's driver lists; `node` is the only one if nothing is said."""
+
+    def __init__(self, *nodes: str, own: OwnPools = OWN, gpus: int = 2) -> None:
+        self.now = 100.0
+        self.cluster = Cluster(grace=20.0, clock=lambda: self.now)
+        self.cluster.set_own_pools(own)
+        self.to = ResourceClaims(self.cluster)
+        self.tables = {name: table for name, (_, table) in claims.sources(self.to).items()}
+        self.pods = every_pod(self.cluster)
+        for name in nodes or ("node",):
+            self.cluster.put_node(node(name))
+            self.cluster.put_device(device(name, *map(entry, range(gpus))))
+            self.cluster.put_lease(lease(name))
+            self.to.put_slice(resource_slice(*map(gpu, range(gpus)), node=name))
+        self.to.put_class({"metadata": {"name": "gpu"}, "spec": {}})
+
+    @property
+    def supply(self) -> Any:
+        return self.cluster.fleet.claims.supply
+
+    def put_claim(self, *requests: Raw, name: str = "c", **fields: Any) -> None:
+        """Put a claim of one GPU, or of these requests."""
+        devices = {"requests": list(requests) or [request()], **fields.pop("devices", {})}
+        metadata = {"name": name, "namespace": "ns", "uid": f"uid-claim-{name}", **fields.pop("metadata", {})}
+        self.to.put_claim({"metadata": metadata, "spec": {"devices": devices}, **fields})
+
+    def decision(self, name: str = "p", *names: str, requests: Mapping[str, str] | None = None) -> Placement | Failure:
+        """Decide about a pod that uses claims by name; `c` if none is given."""
+        return decide(self.cluster.fleet, self.pending(name, *names, requests=requests), Policy())
+
+    def pending(self, name: str, *names: str, requests: Mapping[str, str] | None = None, **fields: Any) -> PendingPod:
+        used = [{"name": each, "resourceClaimName": each} for each in names or ("c",)]
+        self.cluster.put_pending(pod(name, requests, **{"resourceClaims": used, **fields}))
+        return self.cluster.pending[f"uid-{name}"]
+
+    def placed(self, name: str = "p", *names: str, requests: Mapping[str, str] | None = None) -> Placement:
+        """Decide about a pod and assume its placement."""
+        outcome = self.decision(name, *names, requests=requests)
+        assert isinstance(outcome, Placement), outcome
+        self.cluster.placements.assume(outcome)
+        return outcome
+
+    def write(self, placement: Placement) -> None:
+        """Let the API server show the claims of a placement as they are written."""
+        for allocation in placement.claims.allocations:
+            claim, pod_ = allocation.claim, placement.pod
+            reserved = [{"resource": "pods", "name": pod_.name, "uid": pod_.uid}]
+            status = {"allocation": allocation.written(), "reservedFor": reserved}
+            state = self.cluster.fleet.claims.claims[str(claim)]
+            metadata = {"name": claim.name, "namespace": claim.namespace, "uid": state.uid}
+            raw = {"metadata": metadata, "spec": {"devices": {"requests": [request()]}}, "status": status}
+            self.to.put_claim(raw)
+
+
+def woken(world: World) -> list[str]:
+    """Return the names of the pods in the active queue, and empty it."""
+    names = []
+    while (unit := popped(world.cluster.queue, world.now)) is not None:
+        names.append(unit.name)
+    return names
+
+
+def got(placement: Placement) -> list[list[str]]:
+    """Return the devices that each claim gets."""
+    return [[each.device.id.device for each in one.results] for one in placement.claims.allocations]
+
+
+def reason(outcome: Placement | Failure) -> str:
+    assert isinstance(outcome, Failure), outcome
+    [(text, _)] = outcome.reasons
+    return text
+
+
+# --- which claims -----------------------------------------------------------------------------------------------
+
+
+def test_a_claim_gets_the_first_device_of_an_own_pool() -> None:
+    world = World()
+    world.put_claim()
+    placement = world.decision()
+    assert isinstance(placement, Placement)
+    assert (placement.node, got(placement)) == ("node", [["gpu-0"]])
+    assert [each.minor for each in placement.claims.grants] == [0]
+    assert not placement.grants
+
+
+def test_without_own_pools_the_reason_names_the_setting() -> None:
+    world = World(own=OwnPools())
+    world.put_claim()
+    outcome = world.decision()
+    assert "claims.drivers or claims.pools" in reason(outcome)
+    assert isinstance(outcome, Failure)
+    assert outcome.condition == "NotSupported"
+
+
+TEMPLATE = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+
+
+def status_of(name: str | None) -> Raw:
+    return {"resourceClaimStatuses": [{"name": "gpu", **({"resourceClaimName": name} if name else {})}]}
+
+
+def test_a_claim_of_a_template_is_found_by_the_pods_status() -> None:
+    world = World()
+    raw = pod("p", resourceClaims=TEMPLATE)
+    world.cluster.put_pending(raw)
+    fleet = world.cluster.fleet
+    assert (
+        reason(decide(fleet, world.cluster.pending["uid-p"], Policy())) == 'pod "ns/p": ResourceClaim not created yet'
+    )
+    owner = {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    world.put_claim(name="p-gpu-x", metadata={"ownerReferences": [owner]})
+    world.cluster.put_pending({**raw, "status": {**raw.get("status", {}), **status_of("p-gpu-x")}})
+    placement = decide(fleet, world.cluster.pending["uid-p"], Policy())
+    assert isinstance(placement, Placement)
+    assert str(placement.claims.allocations[0].claim) == "ns/p-gpu-x"
+
+
+def test_a_template_may_need_no_claim() -> None:
+    world = World()
+    world.cluster.put_pending({**pod("p", resourceClaims=TEMPLATE), "status": status_of(None)})
+    placement = decide(world.cluster.fleet, world.cluster.pending["uid-p"], Policy())
+    assert isinstance(placement, Placement)
+    assert not placement.claims
+
+
+def test_a_claim_of_a_template_must_be_the_pods() -> None:
+    world = World()
+    world.put_claim(name="x", metadata={"ownerReferences": [{"uid": "another", "controller": True}]})
+    world.cluster.put_pending({**pod("p", resourceClaims=TEMPLATE), "status": status_of("x")})
+    outcome = decide(world.cluster.fleet, world.cluster.pending["uid-p"], Policy())
+    assert reason(outcome) == "ResourceClaim ns/x was not created for Pod ns/p (Pod is not owner)"
+
+
+def _without_claim(world: World) -> None:
+    world.to.remove_claim("ns/c")
+
+
+def _deleting(world: World) -> None:
+    world.put_claim(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+
+
+def _without_class(world: World) -> None:
+    world.to.remove_class("gpu")
+
+
+def _in_use(world: World) -> None:
+    world.to.put_claim(allocated("c", "gpu-0", pods=[f"uid-{each}" for each in range(256)]))
+
+
+def _assumed(world: World) -> None:
+    world.placed("other")
+
+
+@pytest.mark.parametrize(
+    ("change", "expected"),
+    [
+        pytest.param(_without_claim, 'could not find ResourceClaim "ns/c"', id="missing"),
+        pytest.param(_deleting, 'resourceclaim "c" is being deleted', id="being deleted"),
+        pytest.param(_without_class, "request gpu: device class gpu does not exist", id="class"),
+        pytest.param(_in_use, "resourceclaim in use", id="256 pods"),
+        pytest.param(_assumed, "resource claim ns/c is in the process of being allocated", id="in flight"),
+    ],
+)
+def test_kube_schedulers_words(change: Event, expected: str) -> None:
+    world = World()
+    world.put_claim()
+    assert isinstance(world.decision(), Placement)
+    change(world)
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    assert reason(outcome) == expected
+    assert outcome.message == f"0/1 nodes are available: {expected}."
+
+
+# --- which devices ----------------------------------------------------------------------------------------------
+
+
+def test_pods_in_a_row_never_get_one_device_whatever_the_api_server_shows() -> None:
+    world = World("a", "b")
+    placements = []
+    for number in range(4):
+        world.put_claim(name=f"c{number}")
+        placements.append(world.placed(f"p{number}", f"c{number}"))
+    given = [str(each.claims.allocations[0].results[0].device.id) for each in placements]
+    assert len(set(given)) == 4
+    world.put_claim(name="more")
+    assert reason(world.decision("more", "more")) == NOT_ALL
+    for placement in placements[:2]:
+        world.write(placement)
+    assert reason(world.decision("more", "more")) == NOT_ALL
+    world.cluster.placements.forget("uid-p3")
+    assert given[3] == str(world.placed("more", "more").claims.allocations[0].results[0].device.id)
+
+
+def test_what_a_failed_bind_left_allocated_stays_held() -> None:
+    world = World(gpus=1)
+    world.put_claim(name="c0")
+    world.write(world.placed("p0", "c0"))
+    world.cluster.placements.forget("uid-p0")
+    world.put_claim(name="c1")
+    assert reason(world.decision("p1", "c1")) == NOT_ALL
+    world.put_claim(name="c0")
+    assert isinstance(world.decision("p1", "c1"), Placement)
+
+
+def test_the_api_server_confirms_what_was_assumed() -> None:
+    world = World()
+    world.put_claim()
+    placement = world.placed()
+    assert [each.uid for each in world.cluster.fleet.on_node("node")] == ["uid-p"]
+    world.write(placement)
+    world.cluster.put_bound(pod("p", on="node", resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
+    charges = {each.pod: [grant.minor for grant in each.grants] for each in world.cluster.fleet.on_node("node")}
+    assert charges == {"ns/p": [], "ns/resourceclaim/c": [0]}
+    assert not world.supply.is_assumed("ns/c")
+    world.put_claim(name="d")
+    assert got(world.placed("q", "d")) == [["gpu-1"]]
+
+
+def test_an_allocated_claim_is_shared_on_its_nodes() -> None:
+    world = World("a", "b")
+    world.to.put_claim(allocated("c", "gpu-0", node="b", pods=["uid-first"]))
+    placement = world.decision()
+    assert isinstance(placement, Placement)
+    assert (placement.node, placement.claims.allocations, placement.claims.reserved) == ("b", (), ("ns/c",))
+    world.cluster.put_node(node("b", unschedulable=True))
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    assert dict(outcome.reasons) == {
+        "resourceclaim not available on the node": 1,
+        "node(s) were unschedulable": 1,
+    }
+
+
+def test_a_claim_that_is_reserved_for_the_pod_is_not_written_again() -> None:
+    world = World()
+    world.to.put_claim(allocated("c", "gpu-0", pods=["uid-p"]))
+    placement = world.decision()
+    assert isinstance(placement, Placement)
+    assert not placement.claims
+
+
+@pytest.mark.parametrize(
+    "own",
+    [OwnPools(drivers=frozenset({"other"})), OwnPools(pools=frozenset({("other", "node")}))],  # type: ignore[arg-type]
+)
+@pytest.mark.parametrize("fields", [{}, {"adminAccess": True}, {"count": 0}], ids=["exact", "admin", "all"])
+def test_only_devices_of_own_pools_are_given(own: OwnPools, fields: Raw) -> None:
+    world = World(own=own)
+    world.put_claim(request(**fields))
+    assert reason(world.decision()) == NOT_ALL
+    world.to.put_slice(resource_slice(listed("x"), driver="other"))
+    outcome = world.decision()
+    if "count" in fields:
+        # All devices includes those of the other pool.
+        assert reason(outcome) == NOT_ALL
+    else:
+        assert isinstance(outcome, Placement)
+        assert got(outcome) == [["x"]]
+
+
+def test_cards_that_pods_hold_by_name_are_not_given_to_claims() -> None:
+    world = World()
+    world.put_claim()
+    first = decide(world.cluster.fleet, _by_name(world, "n1"), Policy())
+    assert isinstance(first, Placement)
+    world.cluster.placements.assume(first)
+    held = first.grants[0].minor
+    assert got(world.placed()) == [[f"gpu-{1 - held}"]]
+    world.put_claim(name="d")
+    assert reason(world.decision("q", "d")) == NOT_ALL
+    world.cluster.placements.forget("uid-n1")
+    assert got(world.placed("q", "d")) == [[f"gpu-{held}"]]
+
+
+def _by_name(world: World, name: str) -> PendingPod:
+    world.cluster.put_pending(pod(name, {GPU: "100"}))
+    return world.cluster.pending[f"uid-{name}"]
+
+
+def test_cards_of_claims_in_flight_are_not_given_by_name() -> None:
+    world = World()
+    world.put_claim(request(count=2))
+    world.placed()
+    assert isinstance(decide(world.cluster.fleet, _by_name(world, "n"), Policy()), Failure)
+
+
+def test_a_pod_may_have_a_card_by_name_and_another_by_claim() -> None:
+    world = World()
+    world.put_claim()
+    placement = world.placed(requests={GPU: "100"})
+    assert {each.minor for each in (*placement.grants, *placement.claims.grants)} == {0, 1}
+
+
+def test_an_unhealthy_card_is_not_given() -> None:
+    world = World()
+    world.cluster.put_device(device("node", {**entry(0), "health": False}, entry(1), generation=2))
+    world.put_claim()
+    assert got(world.placed()) == [["gpu-1"]]
+
+
+@pytest.mark.parametrize("source", ["slice", "rule"])
+def test_tainted_devices_need_a_toleration(source: str) -> None:
+    world = World(gpus=1)
+    if source == "slice":
+        world.to.put_slice(resource_slice(gpu(0, taints=[taint()])))
+    else:
+        world.to.put_rule(taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint()))
+    world.put_claim()
+    assert reason(world.decision()) == NOT_ALL
+    world.put_claim(request(tolerations=[{"operator": "Exists"}]), name="d")
+    assert got(world.placed("q", "d")) == [["gpu-0"]]
+
+
+def test_a_rule_that_is_gone_taints_no_longer() -> None:
+    world = World(gpus=1)
+    world.to.put_rule(taint_rule(selector={}, tainted=taint()))
+    world.put_claim()
+    assert reason(world.decision()) == NOT_ALL
+    world.to.remove_rule("r")
+    assert got(world.placed()) == [["gpu-0"]]
+
+
+def test_admin_access_takes_no_device_from_others() -> None:
+    world = World(gpus=1)
+    world.put_claim()
+    world.placed()
+    world.put_claim(request(adminAccess=True), name="d")
+    placement = world.placed("q", "d")
+    assert (got(placement), placement.claims.grants) == ([["gpu-0"]], ())
+
+
+def test_the_first_subrequest_that_is_possible_is_taken() -> None:
+    world = World()
+    world.put_claim(first_available("gpu", exactly(3), exactly(2), exactly(1)))
+    placement = world.placed()
+    assert got(placement) == [["gpu-0", "gpu-1"]]
+    assert {each.request.full_name for each in placement.claims.allocations[0].results} == {"gpu/sub-1"}
+
+
+def test_the_next_row_is_tried_if_the_search_finds_nothing() -> None:
+    world = World("a", "b")
+    distinct = {"constraints": [{"matchAttribute": f"{NVIDIA_DRIVER}/uuid"}]}
+    world.to.put_slice(resource_slice(*(listed(f"x{each}", {"uuid": "same"}) for each in range(2)), node="b"))
+    world.put_claim(request(count=2), devices=distinct)
+    assert world.placed().node == "b"
+
+
+def test_two_claims_of_a_pod_get_two_devices() -> None:
+    world = World("a", "b")
+    for name in ("c", "d", "e"):
+        world.put_claim(name=name)
+    assert got(world.placed("p", "c", "d")) == [["gpu-0"], ["gpu-1"]]
+    world.put_claim(name="f")
+    assert reason(world.decision("q", "e", "f", "c")) == "resource claim ns/c is in the process of being allocated"
+
+
+def test_what_ifs_are_independent() -> None:
+    world = World(gpus=1)
+    world.put_claim()
+    fleet = world.cluster.fleet
+    copy = fleet.copy()
+    placement = world.decision()
+    assert isinstance(placement, Placement)
+    copy.charge(placement.charge)
+    assert isinstance(world.decision(), Placement)
+    assert isinstance(decide(copy, world.pending("q"), Policy()), Failure)
+    copy.release("uid-p")
+    assert isinstance(decide(copy, world.pending("q"), Policy()), Placement)
+
+
+# --- hostile claims ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("expression", "expected"),
+    [
+        pytest.param("device.", "CEL compile error", id="does not compile"),
+        pytest.param('device.attributes["x"].missing == "a"', "CEL runtime error", id="fails"),
+    ],
+)
+def test_a_wrong_selector_is_told(expression: str, expected: str) -> None:
+    world = World()
+    world.put_claim(request(where=expression))
+    assert expected in reason(world.decision())
+    world.put_claim(name="d")
+    assert isinstance(world.decision("q", "d"), Placement)
+
+
+def test_a_search_that_takes_too_long_is_refused_on_its_node() -> None:
+    world = World("a", "b")
+    # Every pair has to be tried: no two have the same value.
+    many = [listed(f"x{each}", {"uuid": f"u{each}"}) for each in range(128)]
+    world.to.put_slice(resource_slice(*many, node="b"))
+    constraints = {"constraints": [{"matchAttribute": f"{NVIDIA_DRIVER}/uuid"}]}
+    world.put_claim(request(count=2), devices=constraints)
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    assert dict(outcome.reasons) == {NOT_ALL: 1, "no devices were found within 5000 steps": 1}
+
+
+def test_what_is_not_counted_yet_is_counted_in_the_next_turn() -> None:
+    world = World(*(f"n{each}" for each in range(60)))
+    world.put_claim(request(where='device.attributes["gpu.nvidia.com"].uuid == "GPU-1"'))
+    world.pending("p")
+    assert woken(world) == ["p"]
+    refill, turns = world.cluster.refill_claim_work, 0
+    refill(200)
+    while isinstance(outcome := decide(world.cluster.fleet, world.cluster.pending["uid-p"], Policy()), Failure):
+        assert reason(outcome) == "node(s) have devices that are not compared with the ResourceClaims yet"
+        world.cluster.queue.park(world.cluster.pending["uid-p"], outcome)
+        assert not woken(world)
+        refill(200)
+        assert woken(world) == ["p"]
+        turns += 1
+        assert turns < 20
+    assert turns > 1
+
+
+# --- waking -----------------------------------------------------------------------------------------------------
+
+
+def _park(world: World) -> None:
+    pending = world.pending("p")
+    woken(world)
+    outcome = decide(world.cluster.fleet, pending, Policy())
+    assert isinstance(outcome, Failure)
+    world.cluster.queue.park(pending, outcome)
+    assert not woken(world)
+
+
+def test_pods_wake_when_their_claim_comes() -> None:
+    world = World()
+    _park(world)
+    world.put_claim(name="other")
+    assert not woken(world)
+    world.put_claim()
+    assert woken(world) == ["p"]
+
+
+def test_pods_wake_when_a_class_comes() -> None:
+    world = World()
+    world.to.remove_class("gpu")
+    world.put_claim()
+    _park(world)
+    world.to.put_class({"metadata": {"name": "gpu"}, "spec": {}})
+    assert woken(world) == ["p"]
+
+
+def _take_by_name(world: World) -> None:
+    first = decide(world.cluster.fleet, _by_name(world, "n"), Policy())
+    assert isinstance(first, Placement)
+    world.cluster.placements.assume(first)
+
+
+RULE = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint())
+EVENTS: dict[str, tuple[Event, Event]] = {
+    "slice": (
+        lambda world: world.to.remove_slice(f"node-{NVIDIA_DRIVER}"),
+        lambda world: world.to.put_slice(resource_slice(gpu(0))),
+    ),
+    "deallocated": (
+        lambda world: world.to.put_claim(allocated("held", "gpu-0")),
+        lambda world: world.put_claim(name="held"),
+    ),
+    "deleted": (
+        lambda world: world.to.put_claim(allocated("held", "gpu-0")),
+        lambda world: world.to.remove_claim("ns/held"),
+    ),
+    "by name": (_take_by_name, lambda world: world.cluster.placements.remove_bound("uid-n")),
+    "rule": (lambda world: world.to.put_rule(RULE), lambda world: world.to.remove_rule("r")),
+    "node": (lambda world: world.cluster.remove_node("node"), lambda world: world.cluster.put_node(node())),
+}
+
+
+@pytest.mark.parametrize("event", EVENTS)
+def test_pods_wake_when_devices_may_be_free(event: str) -> None:
+    world = World(gpus=1)
+    world.put_claim()
+    take, free = EVENTS[event]
+    take(world)
+    _park(world)
+    free(world)
+    assert woken(world) == ["p"]
+    assert isinstance(world.decision(), Placement)
