@@ -346,7 +346,7 @@ async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_
     world.server.change("d", status=of_others(1, "p", "other"))
     await asyncio.sleep(1)
     await world.binder.deallocate(world.cluster.pending["uid-p"], world.leads)
-    assert (world.status(), world.device("d")) == ({}, "gpu-1")
+    assert (world.status(), world.consumers("d")) == ({}, ["p", "other"])
 
 
 async def test_another_scheduler_in_a_pool_of_ours_ends_its_service_until_it_has_left(world: World) -> None:

@@ -160,7 +160,7 @@ def test_a_pool_that_kube_scheduler_uses_as_well_is_not_served_until_it_has_left
     world.bound("later")
 
 
-def test_two_claims_on_one_device_are_told_on_both_and_no_third_gets_it(claims: Claims) -> None:
+def test_two_claims_on_one_device_are_reported_on_both_and_no_third_gets_it(claims: Claims) -> None:
     world = claims.world
     claims.start()
     claims.pod("ours")
@@ -177,9 +177,9 @@ def test_two_claims_on_one_device_are_told_on_both_and_no_third_gets_it(claims: 
     def events() -> list[Manifest]:
         return [each for each in world.arena.list("events") if each["reason"] == "DeviceAllocatedTwice"]
 
-    told = world.wait(lambda: events() if len(events()) == 2 else [], what="Events on both claims")
+    reports = world.wait(lambda: events() if len(events()) == 2 else [], what="Events on both claims")
     assert time.monotonic() - began < 5
-    assert {each["involvedObject"]["kind"] for each in told} == {"ResourceClaim"}
+    assert {each["involvedObject"]["kind"] for each in reports} == {"ResourceClaim"}
     claims.pod("third")
     world.waits("third")
     assert claims.held() == [device, device]

@@ -16,7 +16,7 @@ from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import node_terms
-from berth_operator.core.fleet.claims.answers import Counts, DeviceKind
+from berth_operator.core.fleet.claims.answers import DeviceCounts, DeviceKind
 from berth_operator.core.fleet.claims.withheld import NOTHING_HELD
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
@@ -120,7 +120,7 @@ def _enough(fleet: Fleet, kind: DeviceKind, amount: int) -> Mask:
     return mask
 
 
-def _counted(fleet: Fleet, kind: DeviceKind) -> Counts:
+def _counted(fleet: Fleet, kind: DeviceKind) -> DeviceCounts:
     """Return the counts of a kind, up to date as far as there is work left."""
     supply = fleet.claims.supply
     counts = supply.counts(kind, len(fleet.names))
@@ -135,7 +135,7 @@ def _counted(fleet: Fleet, kind: DeviceKind) -> Counts:
     return counts
 
 
-def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: Counts) -> None:
+def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: DeviceCounts) -> None:
     if (row := fleet.rows.get(node)) is None:
         return
     devices = fleet.claims.supply.on(node, fleet.labels[row])

@@ -31,7 +31,7 @@ class DeviceKind(NamedTuple):
     admin: bool
 
 
-class Counts:
+class DeviceCounts:
     """How many devices of a kind each row may give: at least as many as it can."""
 
     def __init__(self, rows: int) -> None:
@@ -53,7 +53,7 @@ class Counts:
 
 
 @dataclass(slots=True, kw_only=True)
-class Refusals:
+class SearchRefusals:
     """Why claims of a request cannot be allocated."""
 
     everywhere: str = ""
@@ -61,28 +61,28 @@ class Refusals:
     by_node: dict[str, str] = field(default_factory=dict)
     """Node -> what ended the search there; empty if it found nothing."""
 
-    def copy(self) -> "Refusals":
+    def copy(self) -> "SearchRefusals":
         """Return an independent copy."""
-        return Refusals(everywhere=self.everywhere, by_node=self.by_node.copy())
+        return SearchRefusals(everywhere=self.everywhere, by_node=self.by_node.copy())
 
 
 class Answers:
     """All that was computed, the least recently used first."""
 
     def __init__(self) -> None:
-        self._counts: dict[DeviceKind, Counts] = {}
-        self._refusals: dict[Hashable, Refusals] = {}
+        self._counts: dict[DeviceKind, DeviceCounts] = {}
+        self._refusals: dict[Hashable, SearchRefusals] = {}
 
-    def counts(self, kind: DeviceKind, rows: int) -> Counts:
+    def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts:
         """Return the counts of a kind, to be brought up to date."""
-        counts = _used(self._counts, kind, MAX_KINDS) or Counts(rows)
+        counts = _used(self._counts, kind, MAX_KINDS) or DeviceCounts(rows)
         counts.fit(rows)
         self._counts[kind] = counts
         return counts
 
-    def refusals(self, request: Hashable) -> Refusals:
+    def refusals(self, request: Hashable) -> SearchRefusals:
         """Return the refusals of a request, to look up and to add to."""
-        refusals = _used(self._refusals, request, MAX_REQUESTS) or Refusals()
+        refusals = _used(self._refusals, request, MAX_REQUESTS) or SearchRefusals()
         self._refusals[request] = refusals
         return refusals
 

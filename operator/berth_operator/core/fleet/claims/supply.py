@@ -17,7 +17,7 @@ from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
 from berth_operator.core.fleet.claims import node_devices
-from berth_operator.core.fleet.claims.answers import Answers, Counts, DeviceKind, Refusals
+from berth_operator.core.fleet.claims.answers import Answers, DeviceCounts, DeviceKind, SearchRefusals
 from berth_operator.core.fleet.claims.holdings import Holdings
 from berth_operator.core.fleet.claims.matching import CardIndex
 from berth_operator.core.fleet.claims.node_devices import NodeDevices
@@ -156,12 +156,12 @@ class Supply:
             self._nodes[node] = known
         return known
 
-    def counts(self, kind: DeviceKind, rows: int) -> Counts:
+    def counts(self, kind: DeviceKind, rows: int) -> DeviceCounts:
         """Return the counts of a kind of device, to be brought up to date."""
         self._settle(self._changed)
         return self._answers.counts(kind, rows)
 
-    def refusals(self, request: Hashable) -> Refusals:
+    def refusals(self, request: Hashable) -> SearchRefusals:
         """Return why a request was refused on nodes, to look up and to add to."""
         self._settle(self._changed)
         return self._answers.refusals(request)
