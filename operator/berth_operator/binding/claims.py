@@ -150,9 +150,11 @@ class ClaimBinder:
 
     async def _reserve(self, key: str, placement: Placement) -> int:
         """Reserve an allocated claim; return its version."""
-        pod, node = placement.pod, placement.node
+
+        def reserve(current: Object) -> Object | None:
+            return claim_objects.reserved(current, placement.pod, placement.node)
+
         current = await self._change(key, lambda current: claim_objects.protected(current, self._lease))
-        reserve = lambda current: claim_objects.reserved(current, pod, node)  # noqa: E731
         return _version(await self._change(key, reserve, current=current, subresource="/status"))
 
     async def _change(
