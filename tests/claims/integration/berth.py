@@ -18,13 +18,15 @@ from threading import Thread
 from typing import IO, Final
 
 from devcluster.building import programs
-from tests.processes import LEADING, QUICK_TERMS, Process
+from tests.processes import LEADING, Process
 
 SCHEDULER: Final = "default-scheduler"
 LOGS: Final = "BERTH_DRA_LOGS"
 """The variable with the folder of the logs."""
 MAX_DRIVERS: Final = 64
 """What a configuration may name."""
+TERMS: Final = {"lease_duration": 90, "renew_deadline": 80.0, "retry_period": 2.0}
+"""A test has one replica, and its machine may be busy."""
 START_SECONDS: Final = 150.0
 """The hook gives three minutes."""
 WATCH: Final = ("get", "resourceslices", "--watch", '-o=jsonpath={.spec.driver}{"\\n"}')
@@ -52,15 +54,15 @@ def main(kubeconfig: Path) -> None:
 
 def _start(kubeconfig: Path, configuration: Path) -> Process:
     flags = {
-        **QUICK_TERMS,
+        **TERMS,
         "kubeconfig": kubeconfig,
         "config": configuration,
         "namespace": "default",
-        "takeover-pause": 0.1,
-        "node-startup-timeout": 0,
+        "takeover_pause": 0.1,
+        "node_startup_timeout": 0,
         "health": "",
-        "metrics-port": 0,
-        "debug-port": 0,
+        "metrics_port": 0,
+        "debug_port": 0,
     }
     command = [sys.executable, "-m", "berth_operator"]
     command += [f"--{name.replace('_', '-')}={value}" for name, value in flags.items()]
