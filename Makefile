@@ -125,6 +125,10 @@ wait-answers: setup ## compare what the operator says would end a wait with what
 dra-rows: setup ## compare our allocator of ResourceClaims with Kubernetes' own (builds it twice, then cached): SCENARIOS=10000 SEED=0 JOBS=2
 	@$(BIN)/python -m tests.claims --random $(or $(SCENARIOS),10000) --seed $(or $(SEED),0) --jobs $(or $(JOBS),2)
 
+.PHONY: dra-integration
+dra-integration: binaries ## run Kubernetes' test/integration/dra with kube-scheduler and with Berth in its place (builds it once): ARGS="--recorded --only GA"
+	@$(BIN)/python -m tests.claims.integration $(ARGS)
+
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \

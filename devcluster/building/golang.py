@@ -26,16 +26,28 @@ def command(*, at_least: versions.Version) -> Path:
 
 
 def build(
-    *, go: Path, module: Path, package: str, ldflags: str, target: Path, cgo: bool = False, tags: str = ""
+    *,
+    go: Path,
+    module: Path,
+    package: str,
+    ldflags: str,
+    target: Path,
+    cgo: bool = False,
+    tags: str = "",
+    tests: bool = False,
 ) -> None:
-    """Build one main package of a module into the file `target`; with `cgo`, also its parts in C."""
+    """Build one main package of a module, or the `tests` of any package, into the file `target`.
+
+    With `cgo`, also its parts in C.
+    """
+    verb = ["test", "-c", "-vet=off"] if tests else ["build"]
     flags = ["-mod=readonly", "-trimpath", "-tags", tags, "-ldflags", ldflags, "-o", str(target)]
     # A workspace or another toolchain of the user's must not change what is built.
     environment = {**os.environ, "GOTOOLCHAIN": "local", "GOWORK": "off", "CGO_ENABLED": "0"}
     if cgo:
         environment |= {"CGO_ENABLED": "1", "CC": " ".join(compiler.command())}
     completed = subprocess.run(
-        [str(go), "build", *flags, package],
+        [str(go), *verb, *flags, package],
         cwd=module,
         env=environment,
         stderr=subprocess.PIPE,

@@ -1,0 +1,63 @@
+"""Upstream's `test/integration/dra` as a program: Kubernetes' module is copied and patched, and its tests are built.
+
+The copy replaces a module that is named with its version, so that Go's cache has what was built of it for the API
+server. The program is kept in the user's cache, by the contents of the patch.
+"""
+
+import functools
+import json
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+from devcluster.building import cache, golang, programs, versions
+
+PATCHES: Final = Path(__file__).parent
+MODULE: Final = "k8s.io/kubernetes"
+PACKAGE: Final = f"{MODULE}/test/integration/dra"
+UNUSED: Final = "k8s.io/sample-apiserver"
+"""A module that Kubernetes requires and these tests do not import; no go.sum here has it."""
+
+
+def program(api_server: str) -> Path:
+    """Return the tests of the version that an API server of devcluster has; build them if they are not in the cache."""
+    version = versions.text(programs.PROGRAMS[api_server].version)
+    patch = PATCHES / f"kubernetes-{version}.patch"
+    target = cache.root() / "binaries" / f"dra-integration-{version}-{cache.fingerprint([patch])}" / "dra.test"
+    return cache.once(target, functools.partial(_build, api_server, patch))
+
+
+def _build(api_server: str, patch: Path, target: Path) -> None:
+    pinned = programs.PROGRAMS[api_server]
+    go = golang.command(at_least=versions.go_directive((pinned.folder / "go.mod").read_text()))
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".module-") as scratch:
+        module, copy = Path(scratch), Path(scratch) / "kubernetes"
+        shutil.copytree(programs.source(api_server), copy)
+        for path in (copy, *copy.rglob("*")):
+            path.chmod(path.stat().st_mode | 0o200)
+        subprocess.run(["git", "apply", str(patch)], cwd=copy, check=True)
+        _write_module(go, module, copy, pinned)
+        golang.build(go=go, module=module, package=PACKAGE, ldflags="-s -w", target=target, tests=True)
+
+
+def _write_module(go: Path, module: Path, copy: Path, pinned: programs.Program) -> None:
+    """Write a module as the API server is built in, with the copy, and with what only Kubernetes' own tests need."""
+    shutil.copy(pinned.folder / "go.mod", module)
+    sums = (folder / "go.sum" for folder in (copy, pinned.folder))
+    (module / "go.sum").write_text("".join(file.read_text() for file in sums))
+    subprocess.run([go, "mod", "edit", *_edits(go, copy, pinned.folder)], cwd=module, check=True)
+
+
+def _edits(go: Path, copy: Path, pinned: Path) -> Iterator[str]:
+    yield f"-replace={MODULE}=./{copy.name}"
+    theirs, ours = _required(go, copy), _required(go, pinned)
+    for path in theirs.keys() - ours.keys() - {UNUSED}:
+        yield f"-require={path}@{theirs[path]}"
+
+
+def _required(go: Path, module: Path) -> dict[str, str]:
+    shown = subprocess.run([go, "mod", "edit", "-json"], cwd=module, stdout=subprocess.PIPE, check=True).stdout
+    return {each["Path"]: each["Version"] for each in json.loads(shown)["Require"]}
