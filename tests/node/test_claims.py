@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Final
 
 import pytest
+import yaml
 
 from devcluster import Arena
 from devcluster.arena import DEFAULT_SCHEDULER
@@ -21,8 +22,6 @@ from tests.nvml.fixture import a100
 CARDS: Final = [a100(index) for index in range(3)]
 DEVICES: Final = {f"gpu-{card.minor}": card.address for card in CARDS[:2]}
 """The PCI addresses of the driver's devices; the last card is none of them."""
-SCHEDULERS: Final = (DEFAULT_SCHEDULER,)
-"""Which schedulers allocate the claims."""
 
 Holders = Mapping[int, list[tuple[str, str]]]
 """Minor of a card -> the names and UIDs of what holds it."""
@@ -96,10 +95,9 @@ def given_by_name(stage: Stage) -> str:
 
 
 @pytest.mark.parametrize("dra_driver", [DEVICES], indirect=True, ids=["addressed"])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_a_claim_is_charged_its_card_until_its_container_ends(stage: Stage, scheduler: str) -> None:
+def test_a_claim_is_charged_its_card_until_its_container_ends(stage: Stage) -> None:
     stage.wait(lambda: given_by_name(stage) == "False", what="the listed cards to be kept")
-    pod = by_claim(stage, "by-claim", scheduler)
+    pod = by_claim(stage, "by-claim", DEFAULT_SCHEDULER)
     claim, device = claim_of(stage, pod)
     assert_injected(stage, pod, claim, device)
     card, name = int(device.removeprefix("gpu-")), claim["metadata"]["name"]
@@ -125,9 +123,8 @@ def test_a_claim_is_charged_its_card_until_its_container_ends(stage: Stage, sche
 
 
 @pytest.mark.parametrize("dra_driver", [{}], indirect=True, ids=["unaddressed"])
-@pytest.mark.parametrize("scheduler", SCHEDULERS)
-def test_devices_without_an_address_are_no_cards(stage: Stage, scheduler: str) -> None:
-    pod = by_claim(stage, "by-claim", scheduler)
+def test_devices_without_an_address_are_no_cards(stage: Stage) -> None:
+    pod = by_claim(stage, "by-claim", DEFAULT_SCHEDULER)
     claim, device = claim_of(stage, pod)
     assert_injected(stage, pod, claim, device)
     stage.wait(lambda: reported(stage, claim, device), what="the agent to report the device")
@@ -135,3 +132,35 @@ def test_devices_without_an_address_are_no_cards(stage: Stage, scheduler: str) -
     stage.hold("by-name")
     assert given_by_name(stage) == ""
     assert {minor: name for minor, [(name, _)] in holders(stage).items()} == dict.fromkeys(range(3), "by-name")
+
+
+@pytest.mark.parametrize("dra_driver", [DEVICES], indirect=True, ids=["addressed"])
+def test_berth_gives_the_cards_of_its_pool_by_name_and_by_claim(stage: Stage, tmp_path: Path) -> None:
+    stage.operator.stop()
+    stage.start_operator(config=pool_of_berth(stage, tmp_path), scheduler_names=None)
+    pod = by_claim(stage, "by-claim", stage.arena.scheduler_name)
+    claim, device = claim_of(stage, pod)
+    assert_injected(stage, pod, claim, device)
+    card = int(device.removeprefix("gpu-"))
+
+    stage.submit({SHARE: "200"}, "by-name")
+    stage.hold("by-name")
+    assert sorted([card, *stage.cards("by-name")]) == [each.minor for each in CARDS]
+    stage.submit({SHARE: "100"}, "next")
+    stage.wait(lambda: stage.waits("next"), what="a pod to wait for the card of the claim")
+    stage.remove("by-claim")
+    stage.hold("next")
+    assert stage.cards("next") == [card]
+
+
+def pool_of_berth(stage: Stage, folder: Path) -> Path:
+    """Write a configuration by which the driver's pools are Berth's."""
+    file = folder / "berth.yaml"
+    body = {
+        "apiVersion": "config.berth.dev/v1alpha1",
+        "kind": "BerthSchedulerConfiguration",
+        "profiles": [{"schedulerName": stage.arena.scheduler_name}],
+        "claims": {"drivers": [drivers.NAME]},
+    }
+    file.write_text(yaml.safe_dump(body))
+    return file

@@ -48,7 +48,11 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     ),
     "evictions": (
         ("evictions", "defragmentation", "claims"),
-        {"evictions": {"perMinute": 2}, "defragmentation": {"atOnce": 1}, "claims": {"taint": True}},
+        {
+            "evictions": {"perMinute": 2},
+            "defragmentation": {"atOnce": 1},
+            "claims": {"taint": True, "drivers": ["gpu.example.com"]},
+        },
     ),
     "webhook-extender": (("webhook", "extender", "webhook-extender"), {"admission": WEBHOOK, "extender": ON}),
 }
@@ -90,7 +94,9 @@ def comparable(document: Manifest) -> Manifest:
     metadata = {**document["metadata"], "labels": kept}
     out = {**document, "metadata": metadata}
     if "berth.yaml" in document.get("data", {}):
-        out["data"] = {"berth.yaml": yaml.safe_load(document["data"]["berth.yaml"])}
+        configuration = yaml.safe_load(document["data"]["berth.yaml"])
+        # With kustomize, users write the pools that are Berth's into the ConfigMap.
+        out["data"] = {"berth.yaml": {key: value for key, value in configuration.items() if key != "claims"}}
     if "template" in document.get("spec", {}):
         out["spec"] = {**document["spec"], "template": comparable_template(document["spec"]["template"])}
     return out
