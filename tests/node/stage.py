@@ -108,11 +108,10 @@ class Stage:
 
     # --- its programs -------------------------------------------------------------------------------------------
 
-    def start_operator(self, **options: object) -> None:
+    def start_operator(self, **options: Any) -> None:
         """Start an operator and wait until it leads; `options` are its flags."""
         # Without the flag of other tests, by which nothing need be injected.
-        own = {"require_injection": None, "genius_priorities": "*=1000"}
-        self.operator = self._processes.operator(**{**own, **options})
+        self.operator = self._processes.operator(require_injection=None, genius_priorities="*=1000", **options)
 
     def start_agent(self, **options: object) -> None:
         """Start the agent; `options` override those of the stage."""
