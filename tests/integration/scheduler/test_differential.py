@@ -33,7 +33,8 @@ SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 AT_ONCE: Final = 60
 NO_RULE: Final = {
     "supported": "of Berth alone",
-    "dynamic-resources": "kube-scheduler allocates such devices, Berth refuses them",
+    "dynamic-resources": "the devices of claims are compared by `make dra-rows`",
+    "resource-claims": "its reasons are compared by `make dra-integration`",
     "injected": "of Berth alone",
     "devices": "of Berth alone",
     "measured-memory": "of Berth alone",
