@@ -39,10 +39,11 @@ def dra_driver(request: pytest.FixtureRequest, node: RealNode, arena: Arena) -> 
 def stage(
     node: RealNode,
     arena: Arena,
-    dra_driver: DraDriver,  # noqa: ARG001 - its pods go before it does
+    dra_driver: DraDriver,
     tmp_path: Path,
 ) -> Iterator[Stage]:
-    """Return the node with Berth and the driver."""
+    """Return the node with Berth and the driver, whose pods go before it does."""
+    assert dra_driver.devices().keys() == DEVICES.keys()
     with Stage(node, arena, tmp_path, gpus=CARDS) as made:
         yield made
 

@@ -23,7 +23,7 @@ HERE: Final = Path(__file__).parent
 ROOT: Final = HERE.parents[2]
 KUBE_SCHEDULER: Final = "kube-scheduler"
 BERTH: Final = "berth"
-PASS: Final = "PASS"  # noqa: S105 - an outcome
+SUCCESS: Final = "PASS"
 MISSING: Final = "did not end"
 VERSION: Final = versions.text(programs.PROGRAMS[API_SERVER].version)
 RECORD: Final = HERE / f"{KUBE_SCHEDULER}-{VERSION}.json"
@@ -78,14 +78,14 @@ def _berth(logs: Path) -> dict[str, str]:
 
 
 def _report(theirs: Outcomes, ours: Outcomes, reasons: Mapping[str, str]) -> int:
-    different = {case for case, outcome in theirs.items() if outcome == PASS != ours.get(case)}
+    different = {case for case, outcome in theirs.items() if outcome == SUCCESS != ours.get(case)}
     for case in sorted(theirs | ours):
         reason = reasons.get(case, "NOT LISTED") if case in different else ""
         print(" | ".join((case, theirs.get(case, MISSING), ours.get(case, MISSING), reason)))
     summary = {
         "cases": len(theirs | ours),
-        "kube_scheduler_passed": list(theirs.values()).count(PASS),
-        "berth_passed": list(ours.values()).count(PASS),
+        "kube_scheduler_passed": list(theirs.values()).count(SUCCESS),
+        "berth_passed": list(ours.values()).count(SUCCESS),
         "listed": len(different & reasons.keys()),
         "unlisted": len(different - reasons.keys()),
     }

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.claims.store import OwnPools
@@ -66,7 +67,7 @@ class World:
         return outcome
 
     def write(self, placement: Placement) -> None:
-        """Let the API server show the claims of a placement as they are written."""
+        """Apply the claims of a placement as the API server shows them once they are written."""
         for allocation in placement.claims.allocations:
             claim, pod_ = allocation.claim, placement.pod
             reserved = [{"resource": "pods", "name": pod_.name, "uid": pod_.uid}]
@@ -268,7 +269,7 @@ def test_a_claim_that_is_reserved_for_the_pod_is_not_written_again() -> None:
 
 @pytest.mark.parametrize(
     "own",
-    [OwnPools(drivers=frozenset({"other"})), OwnPools(pools=frozenset({("other", "node")}))],  # type: ignore[arg-type]
+    [OwnPools(drivers=frozenset({"other"})), OwnPools(pools=frozenset({PoolID("other", "node")}))],
 )
 @pytest.mark.parametrize("fields", [{}, {"adminAccess": True}, {"count": 0}], ids=["exact", "admin", "all"])
 def test_only_devices_of_own_pools_are_given(own: OwnPools, fields: Raw) -> None:

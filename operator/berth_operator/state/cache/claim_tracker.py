@@ -10,7 +10,6 @@ from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import claim_charges
 from berth_operator.core.fleet.claims.bars import barred
-from berth_operator.core.fleet.claims.matching import CardIndex
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory
@@ -31,7 +30,7 @@ class ClaimTracker:
 
     def put_inventory(self, node: str, inventory: DeviceInventory) -> None:
         """Set the cards of a node, as its Device lists them, and correct what claims are charged there."""
-        self._fleet.claims.supply.put_cards(node, CardIndex.of(inventory.cards))
+        self._fleet.claims.supply.put_cards(node, inventory.cards)
         self.update_node(node)
 
     def remove_inventory(self, node: str) -> None:
@@ -69,10 +68,10 @@ class ClaimTracker:
 
     def _update_leftovers(self, node: str) -> None:
         """Correct what is charged for claims that are gone while their containers may still run."""
-        if (index := self._fleet.claims.supply.cards(node)) is None:
-            return  # as long as there is no Device, charges stay
         left = dict(self._leftovers(node))
         known = {each.uid for each in self._fleet.on_node(node) if claim_charges.is_leftover(each)}
+        if not (left or known) or (index := self._fleet.claims.supply.cards(node)) is None:
+            return  # as long as there is no Device, charges stay
         for uid in known - {claim_charges.leftover_uid(node, key) for key in left}:
             self._allocations.set_charge(uid, None)
         for key, devices in left.items():

@@ -4,7 +4,7 @@ Slices, rules, cards and claims change far more seldom than pods are decided, so
 node until one of them changes.
 """
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import replace
 from typing import Self
 
@@ -22,6 +22,7 @@ from berth_operator.core.fleet.claims.holdings import Holdings
 from berth_operator.core.fleet.claims.matching import CardIndex
 from berth_operator.core.fleet.claims.node_devices import NodeDevices
 from berth_operator.core.fleet.claims.work import Work
+from berth_operator.core.values.inventory import CardInfo
 
 
 class Supply:
@@ -35,8 +36,10 @@ class Supply:
         self.work = Work()
         self._indexed: dict[str, Slice] = {}
         """Name -> slice in the index, whose devices have the taints of rules as well."""
-        self._cards: dict[str, CardIndex] = {}
+        self._cards: dict[str, Collection[CardInfo]] = {}
         """Node -> the cards of its Device."""
+        self._card_indices: dict[str, CardIndex] = {}
+        """The same by what identifies them; computed when it is needed, so never where nothing has claims."""
         self._nodes: dict[str, NodeDevices] = {}
         self._changed: set[PoolID] = set()
         """Pools whose nodes have to be computed again."""
@@ -65,9 +68,10 @@ class Supply:
             self.index.remove(slice_)
             self._changed.add(slice_.pool)
 
-    def put_cards(self, node: str, cards: CardIndex | None) -> None:
+    def put_cards(self, node: str, cards: Collection[CardInfo] | None) -> None:
         """Set the cards of a node's Device; None if there is none."""
         self._cards.pop(node, None)
+        self._card_indices.pop(node, None)
         if cards is not None:
             self._cards[node] = cards
         self._nodes.pop(node, None)
@@ -142,7 +146,9 @@ class Supply:
 
     def cards(self, node: str) -> CardIndex | None:
         """Return the cards of a node's Device; None if there is none."""
-        return self._cards.get(node)
+        if node in self._cards and node not in self._card_indices:
+            self._card_indices[node] = CardIndex.of(self._cards[node])
+        return self._card_indices.get(node)
 
     def on(self, node: str, labels: Mapping[str, str]) -> NodeDevices:
         """Return the devices of a node."""
@@ -152,7 +158,7 @@ class Supply:
         target = TargetNode(name=node, labels=labels if self.index.of_many else {})
         if known is None or known.pools.node != target:
             self.work.spend(1)
-            known = node_devices.of_node(self.index, target, self._is_own, self._cards.get(node))
+            known = node_devices.of_node(self.index, target, self._is_own, self.cards(node))
             self._nodes[node] = known
         return known
 
