@@ -207,10 +207,10 @@ class Claims:
         self.supply.set_own(self.serves)
 
     def _taint_again(self, *rules: TaintRule | None) -> None:
-        """Apply the taints of all rules to the slices that some rules may select."""
-        selecting = [each for each in rules if each is not None and each.selects]
-        for slice_ in self.slices.values() if selecting else ():
-            if any(each.driver in ("", slice_.pool.driver) for each in selecting):
+        """Apply the taints of all rules to the slices that some rules are for."""
+        changed = [each for each in rules if each is not None]
+        for slice_ in self.slices.values():
+            if any(each.is_for(slice_.pool) for each in changed):
                 self.supply.put_slice(slice_, self._rules())
 
     def _rules(self) -> list[TaintRule]:
