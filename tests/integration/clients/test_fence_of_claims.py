@@ -27,6 +27,8 @@ class Claims:
     arena: Arena
     client: kube.KubeClient
     made: list[str] = field(default_factory=list)
+    documents: list[Raw]
+    """The policies and their bindings."""
     allocated: Raw = field(init=False)
     """The status of an allocated claim; Kubernetes deallocates what is reserved for a pod that does not exist."""
 
@@ -55,10 +57,12 @@ class Claims:
         written: Raw = await (client or self.client).request("PUT", path + end, params=params, body=body)
         return written
 
-    async def refusal(self, claim: Raw, *, status: Raw | None = None, term: int) -> str:
+    async def refusal(
+        self, claim: Raw, *, status: Raw | None = None, term: int, client: kube.KubeClient | None = None
+    ) -> str:
         """Return why a write is refused; empty if it is accepted."""
         try:
-            await self.put(claim, status=status, term=term)
+            await self.put(claim, status=status, term=term, client=client)
         except ApiError as error:
             return error.message
         return ""
@@ -73,7 +77,6 @@ class Claims:
 @pytest.fixture
 async def claims(arena: Arena, admin: kube.KubeClient) -> AsyncIterator[Claims]:
     client = await kube.KubeClient.connect(arena.service_account(ACCOUNT, "cluster-admin"), "berth-test/operator")
-    own = Claims(arena=arena, client=client)
     documents = fence.fence(
         namespace=arena.namespace,
         lease=arena.lease_name,
@@ -81,6 +84,7 @@ async def claims(arena: Arena, admin: kube.KubeClient) -> AsyncIterator[Claims]:
         suffix=arena.id,
         file=fence.OF_CLAIMS,
     )
+    own = Claims(arena=arena, client=client, documents=documents)
     try:
         arena.apply(documents)
         await set_term(admin, arena, 7)
@@ -127,11 +131,28 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
         assert "no more of a ResourceClaim's status" in why
 
 
-async def test_a_missing_lease_stops_the_writes_of_these_claims_alone(claims: Claims, admin: kube.KubeClient) -> None:
-    ours, theirs = await claims.create(), await claims.create(protected=False)
-    arena = claims.arena
+async def test_without_a_leader_others_release_what_it_allocated(claims: Claims, admin: kube.KubeClient) -> None:
+    claim, arena = await claims.create(), claims.arena
+    allocated = await claims.put(claim, status=claims.allocated, term=7)
     await admin.request("DELETE", f"{leases(arena)}/{arena.lease_name}")
-    await claims.until_refused("params", term=7)
-    with pytest.raises(ApiError, match="params"):
-        await claims.put(ours, status=claims.allocated, term=7, client=admin)
-    await claims.put(theirs, status=claims.allocated, term=7, client=admin)
+    deallocated = await claims.put(allocated, status={}, term=0, client=admin)
+    assert "allocation" not in deallocated["status"]
+    # The next leader's lease ends what the one before may still write.
+    await set_term(admin, arena, 8)
+    await claims.until_refused("is over", term=7)
+
+
+async def test_without_the_kind_of_the_lease_only_fenced_claims_cannot_be_written(
+    claims: Claims, admin: kube.KubeClient
+) -> None:
+    policy = next(each for each in claims.documents if each["spec"].get("paramKind"))
+    path = claims.arena.cluster.api.path_of(policy)
+    await admin.merge_patch(path, {"spec": {"paramKind": {"kind": "LeaderLeaseThatIsNotDefined"}}})
+    await claims.until_refused("LeaderLeaseThatIsNotDefined", term=7)
+    theirs = await claims.create(protected=False)
+    await claims.put(theirs, status=claims.allocated, term=0, client=admin)
+    await admin.request("DELETE", path)
+    ours, deadline = await claims.create(), time.monotonic() + ACTIVE_SECONDS
+    while why := await claims.refusal(ours, status=claims.allocated, term=0, client=admin):
+        assert "LeaderLeaseThatIsNotDefined" in why
+        assert time.monotonic() < deadline
