@@ -41,16 +41,25 @@ class Claims:
     def __init__(self, *nodes: str, gpus: int = 2) -> None:
         self.server = Server()
         self.world = World(api=self.server)
-        watch = ResourceClaims(self.world.cluster)
+        self.watch = watch = ResourceClaims(self.world.cluster)
         self.server.claims = self.claims = claim_server.Server(
             lambda raw: watch.put_claim(status.with_writers(raw)), watch.remove_claim
         )
         self.world.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
         watch.put_class({"metadata": {"name": NVIDIA_DRIVER}, "spec": {}})
-        self.watch = watch
         for name in nodes or ("node",):
-            self.world.add_node(name, cards=gpus, allocatable={"cpu": "1"}, labels={HOSTNAME: name})
-            watch.put_slice(resource_slice(*map(gpu, range(gpus)), node=name))
+            self.add(name, gpus)
+
+    def add(self, node: str, gpus: int = 2) -> None:
+        """Add a node, which a driver has listed."""
+        self.world.add_node(node, cards=gpus, allocatable={"cpu": "1"}, labels={HOSTNAME: node})
+        self.watch.put_slice(resource_slice(*map(gpu, range(gpus)), node=node))
+
+    def leave(self, node: str) -> None:
+        """Remove a node, and what is there of it."""
+        self.world.cluster.remove_node(node)
+        self.watch.remove_slice(f"{node}-{NVIDIA_DRIVER}")
+        self.world.cluster.remove_device(node)
 
     async def put(self, *raws: Raw) -> None:
         """Create claims, and wait until the watch has shown them."""
@@ -195,3 +204,34 @@ async def test_if_the_claim_that_members_share_cannot_be_written_all_are_tried_a
         await asyncio.sleep(120)
         assert claims.consumers("c") == ["m0", "m1"]
         assert api.bound().keys() == {"m0", "m1"}
+
+
+async def test_a_claim_whose_node_leaves_while_it_is_written_is_released_and_the_pod_goes_elsewhere() -> None:
+    claims = Claims("first")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.claims.faults["c/status"] = [lambda: claims.leave("first")]
+        claims.pod("p", "c")
+        await asyncio.sleep(3 * LAG)
+        assert (claims.held(), api.bound()) == ({}, {})
+        claims.add("second")
+        await asyncio.sleep(30)
+        assert (claims.held(), api.bound()) == ({"c": ["second/gpu-0"]}, {"p": "second"})
+
+
+async def test_a_claim_of_a_node_that_left_after_its_pod_was_bound_is_left_to_its_controller() -> None:
+    claims = Claims("first")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.pod("p", "c")
+        await asyncio.sleep(3)
+        assert api.bound() == {"p": "first"}
+        claims.leave("first")
+        claims.world.delete("p")
+        await asyncio.sleep(3)
+        assert claims.held() == {"c": ["first/gpu-0"]}
+        claims.claims.change("c", status={})
+        claims.add("first")
+        claims.pod("q", "c")
+        await asyncio.sleep(30)
+        assert (claims.held(), claims.consumers("c"), api.bound()) == ({"c": ["first/gpu-0"]}, ["q"], {"q": "first"})

@@ -499,3 +499,76 @@ def test_rules_of_berth_are_for_other_schedulers() -> None:
     rule = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint("berth.dev/own-pool"))
     world.to.put_rule({**rule, "metadata": {"name": "r", "labels": {"berth.dev/own-pool": "x"}}})
     assert isinstance(world.decision(400), Placement)
+
+
+def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-0"))
+    assert world.used() == [100, 0, 0, 0]
+    others = [entry(0, id="GPU-3"), entry(1, id="GPU-1"), entry(2, id="GPU-2"), entry(3, id="GPU-0")]
+    world.put_device(*others, generation=2)
+    assert (world.used(), world.unknown()) == ([0, 0, 0, 100], 0)
+    outcome = world.decision(300)
+    assert isinstance(outcome, Placement)
+    assert {grant.minor for grant in outcome.grants} == {0, 1, 2}
+    assert isinstance(world.decision(400), Failure)
+    world.to.put_claim(claim("c"))
+    assert world.used() == [0, 0, 0, 0]
+
+
+# --- nodes that leave -------------------------------------------------------------------------------------------
+
+
+def leave(world: World) -> None:
+    """Remove the node with all that is known of it, in the order in which they go after the Node is deleted."""
+    world.cluster.remove_node("node")
+    world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
+    world.cluster.remove_device("node")
+    world.cluster.node_cache.remove_lease("node")
+
+
+def come_back(world: World, *cards: Raw) -> None:
+    world.cluster.put_node(node(uid="another"))
+    world.put_device(*cards, generation=2)
+    world.later(0)
+
+
+def test_a_claim_holds_the_device_of_its_name_on_a_node_that_comes_back_with_other_cards() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-1"))
+    leave(world)
+    come_back(world, entry(0, id="GPU-8"), entry(1, id="GPU-9"))
+    # Until a slice lists it, the device may be any of the cards.
+    assert world.unknown() == 1
+    assert isinstance(world.decision(), Failure)
+    others = [listed(f"gpu-{number}", {"uuid": f"GPU-{number + 8}"}) for number in range(2)]
+    world.to.put_slice(resource_slice(*others))
+    assert (world.unknown(), world.used()) == (0, [0, 100])
+    assert isinstance(world.decision(), Placement)
+    world.to.put_claim(claim("c"))
+    assert world.used() == [0, 0]
+
+
+@pytest.mark.parametrize("end", ["deallocated", "deleted"])
+def test_a_claim_that_ends_while_its_node_is_gone_is_not_charged_when_the_node_is_back(end: str) -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-1"))
+    leave(world)
+    if end == "deallocated":
+        world.to.put_claim(claim("c"))
+    else:
+        world.to.remove_claim("ns/c")
+    come_back(world)
+    world.to.put_slice(slice_of())
+    assert (world.unknown(), world.used()) == (0, [0, 0, 0, 0])
+
+
+def test_what_is_kept_of_the_slices_of_a_node_that_is_gone_ends() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    leave(world)
+    world.later(claims.KEPT_SECONDS + 1)
+    assert not list(world.cluster.fleet.claims.nodes())
