@@ -69,6 +69,8 @@ class Server:
         known = self._known(name)
         if part and self.fenced and manager != f"berth/{self.term}":
             raise ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{names.FENCE}-claims': {manager} is over")
+        if part and self.fenced and names.FENCED_BY not in (known["metadata"].get("labels") or {}):
+            raise ApiError(403, "Forbidden", f"only ResourceClaims with the label {names.FENCED_BY}")
         if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
             raise ApiError(409, "Conflict", "the object has been modified")
 

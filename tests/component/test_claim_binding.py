@@ -274,6 +274,28 @@ async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_
     assert (world.status(), world.consumers("d")) == ({}, ["p", "other"])
 
 
+async def test_a_claim_of_which_a_tenant_removed_the_label_is_released(world: World) -> None:
+    await world.bind(world.placement("c"))
+    world.server.change("c", metadata={"labels": {}, "finalizers": []})
+    await world.binder.release(world.placement("c"), world.leads)
+    assert world.status() == {}
+    assert world.server.claims["c"]["metadata"]["labels"] == {names.FENCED_BY: "berth"}
+
+
+async def test_of_a_claim_that_is_not_reserved_nothing_is_written_to_release_it(world: World) -> None:
+    await world.binder.release(world.placement("c"), world.leads)
+    assert world.server.writes == []
+
+
+async def test_what_a_tenant_writes_to_his_claim_does_not_end_the_service_of_its_pool(world: World) -> None:
+    await world.bind(world.placement("c"))
+    forged = [{"manager": "kube-scheduler", "fieldsV1": {"f:status": {"f:allocation": {}}}}]
+    for entries in ([], forged):
+        world.server.change("c", metadata={"managedFields": entries})
+        await asyncio.sleep(1)
+        assert world.cluster.fleet.claims.serves(PoolID(NVIDIA_DRIVER, "node"))
+
+
 async def test_another_scheduler_in_a_pool_of_ours_ends_its_service_until_it_has_left(world: World) -> None:
     pool = PoolID(NVIDIA_DRIVER, "node")
     claims = world.cluster.fleet.claims

@@ -116,10 +116,21 @@ class ClaimBinder:
             if not leads() or pod.uid not in self._cluster.pending:
                 return
             try:
-                await self._change(key, lambda current: claim_objects.released(current, pod), subresource="/status")
+                await self._release_one(key, pod)
             except (CallError, ResourceClaimError) as error:
                 # The pod is decided again, with what it still has reserved.
                 log.warning("claim not released", claim=key, pod=pod.key, error=str(error))
+
+    async def _release_one(self, key: str, pod: PendingPod) -> None:
+        def release(current: Object) -> Object | None:
+            return claim_objects.released(current, pod)
+
+        def protect(current: Object) -> Object | None:
+            # Who may write the claim may have removed the label, without which we may not write the status.
+            return claim_objects.protected(current, self._lease) if release(current) else None
+
+        current = await self._change(key, protect)
+        await self._change(key, release, current=current, subresource="/status")
 
     # --- writing ----------------------------------------------------------------------------------------------
 

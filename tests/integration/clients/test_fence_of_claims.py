@@ -1,5 +1,6 @@
 """Which writes of ResourceClaims the real API server accepts of the operator's account, and in which term."""
 
+import copy
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import pytest
 from berth_client.errors import ApiError
 from berth_operator.binding import claim_objects
 from berth_operator.clients import kube
+from berth_operator.core.claims import status
 from devcluster import Arena
 from tests import fence
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
@@ -110,6 +112,25 @@ async def test_only_the_present_term_allocates(claims: Claims, admin: kube.KubeC
     assert "allocation" not in deallocated["status"]
 
 
+async def test_who_wrote_an_allocation_is_not_changed_by_applying_the_claim_but_by_its_managed_fields(
+    claims: Claims, admin: kube.KubeClient
+) -> None:
+    claim = await claims.put(await claims.create(), status=claims.allocated, term=7)
+    ours = frozenset({f"{claims.arena.lease_name}/7"})
+    path = claim_objects.path(f"{claims.arena.namespace}/{claim['metadata']['name']}")
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    metadata = {"name": claim["metadata"]["name"], "annotations": {"a": "b"}}
+    body = {**kind, "metadata": metadata, "spec": claim["spec"], "status": claims.allocated}
+    applied = await admin.apply(path, body, "kube-scheduler", force=True)
+    assert status.read(status.with_writers(copy.deepcopy(applied))).writers == ours
+    entries = [each for each in applied["metadata"]["managedFields"] if each.get("subresource") == "status"]
+    forged = [{**each, "manager": "kube-scheduler"} for each in entries]
+    changed = {**applied, "metadata": {**applied["metadata"], "managedFields": forged}}
+    written = await admin.request("PUT", path, body=changed)
+    # So the operator remembers who wrote an allocation.
+    assert status.read(status.with_writers(written)).writers == {"kube-scheduler"}
+
+
 async def test_no_more_than_allocations_and_reservations_are_written(claims: Claims) -> None:
     claim = await claims.create()
     changes: list[Raw] = [
@@ -126,8 +147,8 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
     reported = {"devices": [{"driver": "gpu.example.com", "pool": "p", "device": "d", "data": {}}]}
     job = {"apiGroup": "batch", "resource": "jobs", "name": "j", "uid": "uid-j"}
     # The API server itself allows no other allocation in place of one.
-    for status in (reported, {"reservedFor": [job]}):
-        why = await claims.refusal(allocated, status={**claims.allocated, **status}, term=7)
+    for more in (reported, {"reservedFor": [job]}):
+        why = await claims.refusal(allocated, status={**claims.allocated, **more}, term=7)
         assert "no more of a ResourceClaim's status" in why
 
 

@@ -1,7 +1,7 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as the API server shows them."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
 from berth_operator.core.claims.requests import DeviceClass
@@ -130,6 +130,9 @@ class Claims:
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
         """Add or replace a claim; return the one before."""
         before = self.remove_claim(claim.key)
+        if before is not None and (before.uid, before.allocation) == (claim.uid, claim.allocation):
+            # Anyone who may write a claim can change its managedFields later.
+            claim = replace(claim, writers=before.writers)
         self.claims[claim.key] = claim
         self.supply.put_claim(claim)
         self._by_uid[claim.uid] = claim.key
