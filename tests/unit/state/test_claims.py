@@ -497,8 +497,9 @@ def test_rules_of_berth_are_for_other_schedulers() -> None:
     world = World()
     world.to.put_slice(slice_of())
     rule = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint("berth.dev/own-pool"))
-    world.to.put_rule({**rule, "metadata": {"name": "r", "labels": {"berth.dev/own-pool": "x"}}})
-    assert isinstance(world.decision(400), Placement)
+    for labels in ({"berth.dev/own-pool": "x"}, {}):
+        world.to.put_rule({**rule, "metadata": {"name": "r", "labels": labels}})
+        assert isinstance(world.decision(400), Placement)
 
 
 def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:

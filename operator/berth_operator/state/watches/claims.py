@@ -76,10 +76,12 @@ class ResourceClaims:
         self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:
-        """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
-        if names.OWN_POOL in (raw["metadata"].get("labels") or {}):
-            self.remove_rule(_name(raw))
-        elif (rule := _read(taint_rules.read, raw)) is not None:
+        """Add or update a DeviceTaintRule; those with Berth's taint, which is for other schedulers, do not count."""
+        if (rule := _read(taint_rules.read, raw)) is None:
+            return
+        if rule.taint.key == names.OWN_POOL:
+            self.remove_rule(rule.name)
+        else:
             self._rules_changed(self._claims.put_rule(rule), rule)
 
     def remove_rule(self, name: str) -> None:
