@@ -518,6 +518,35 @@ def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
     assert world.used() == [0, 0, 0, 0]
 
 
+def unreadable(**fields: Any) -> Raw:
+    raw = slice_of(**fields)
+    return {**raw, "spec": {**raw["spec"], "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": 1}}}]}}
+
+
+@pytest.mark.parametrize("end", ["read", "removed"])
+def test_a_slice_that_cannot_be_read_at_first_sight_keeps_all_cards_of_its_type(end: str) -> None:
+    world = World(own=OwnPools())
+    world.to.put_slice(unreadable())
+    world.to.put_slice(unreadable())
+    assert isinstance(world.decision(), Failure)
+    assert LISTED in world.conditions()["GivenByName"][2]
+    world.later(claims.KEPT_SECONDS + 1)
+    assert isinstance(world.decision(), Failure)
+    if end == "read":
+        world.to.put_slice(slice_of(0))
+    else:
+        world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
+    assert isinstance(world.decision(300 if end == "read" else 400), Placement)
+    assert isinstance(world.decision(400), Failure if end == "read" else Placement)
+
+
+def test_a_slice_that_cannot_be_read_gives_no_device_to_claims() -> None:
+    world = World()
+    world.to.put_slice(unreadable())
+    assert not world.cluster.fleet.claims.supply.on("node", {}).own
+    assert isinstance(world.decision(400), Placement)
+
+
 # --- nodes that leave -------------------------------------------------------------------------------------------
 
 

@@ -1,5 +1,6 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as the API server shows them."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
@@ -66,7 +67,10 @@ class Claims:
         self._doubled: dict[DeviceID, frozenset[str]] = {}
         """What several claims hold, of `_holders`."""
         self._left: dict[str, tuple[float, Slice]] = {}
-        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded."""
+        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded.
+
+        Also those that cannot be read, until they can.
+        """
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
@@ -88,11 +92,18 @@ class Claims:
         What it lists is kept until a time if its pool is not complete without it: slices of a pool go one by one.
         """
         if (slice_ := self.slices.get(name)) is None:
-            return set()
+            return self._forget(name)
         nodes = self._forget(name)
         if not self._is_complete(slice_.pool):
             self._left[name] = until, slice_
             self._put_on_nodes(slice_)
+        return nodes
+
+    def put_unknown(self, slice_: Slice) -> set[str]:
+        """Keep the cards that an unreadable slice may list until it is read or removed; return their nodes."""
+        nodes = self._forget(slice_.name) | nodes_of(slice_)
+        self._left[slice_.name] = math.inf, slice_
+        self._put_on_nodes(slice_)
         return nodes
 
     def expire(self, now: float) -> set[str]:
