@@ -518,6 +518,35 @@ def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
     assert world.used() == [0, 0, 0, 0]
 
 
+def for_many(*minors: int, **where: Any) -> Raw:
+    raw = slice_of(*minors, name="many", pool="fabric")
+    spec = {key: value for key, value in raw["spec"].items() if key != "nodeName"}
+    return {**raw, "spec": {**spec, **(where or {"allNodes": True})}}
+
+
+@pytest.mark.parametrize("first", ["slice", "device"])
+@pytest.mark.parametrize("own", [OWN, OwnPools()])
+def test_cards_that_a_slice_for_many_nodes_lists_by_their_uuid_are_not_given_by_name(own: OwnPools, first: str) -> None:
+    world = World(own=own)
+    if first == "slice":
+        world.cluster.remove_device("node")
+    world.to.put_slice(for_many(1, 2))
+    world.put_device()
+    assert isinstance(world.decision(200), Placement)
+    assert isinstance(world.decision(300), Failure)
+    assert "listed by driver gpu.nvidia.com in pool fabric for many nodes" in world.conditions()["GivenByName"][2]
+    world.to.put_slice(for_many(1))
+    assert isinstance(world.decision(300), Placement)
+    newer = for_many(1)
+    world.to.put_slice({**newer, "metadata": {"name": "newer"}})
+    world.to.remove_slice("many")
+    world.later(claims.KEPT_SECONDS + 1)
+    assert isinstance(world.decision(400), Failure)
+    world.to.remove_slice("newer")
+    world.later(claims.KEPT_SECONDS + 1)
+    assert isinstance(world.decision(400), Placement)
+
+
 def unreadable(**fields: Any) -> Raw:
     raw = slice_of(**fields)
     return {**raw, "spec": {**raw["spec"], "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": 1}}}]}}

@@ -10,6 +10,7 @@ from berth_operator.core.claims.slices import Device, DeviceID, PoolID, Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.claims.matching import card_ids
 from berth_operator.core.fleet.claims.supply import Supply
 
 K = TypeVar("K")
@@ -54,6 +55,8 @@ class Claims:
         """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
         self._on_node: dict[str, Mapping[str, Slice]] = {}
         """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
+        self.anywhere: dict[str, Device] = {}
+        """Id of a card, in lower case -> device, of those that slices list for many nodes, or did until recently."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
@@ -76,7 +79,7 @@ class Claims:
 
     def put_slice(self, slice_: Slice) -> set[str]:
         """Add or replace a slice; return the nodes for which it lists devices, or what it replaces did."""
-        nodes = self._forget(slice_.name) | nodes_of(slice_)
+        nodes = self._forget(slice_.name) | self._nodes_listed_by(slice_)
         self.slices[slice_.name] = slice_
         self.supply.put_slice(slice_, self._rules())
         self._by_name.pop(slice_.pool, None)
@@ -125,12 +128,20 @@ class Claims:
                 self._by_name.pop(slice_.pool, None)
                 for node in nodes_of(slice_):
                     _drop(self._on_node, node, name)
-                nodes |= nodes_of(slice_)
+                for card, device in _ids_for_many(slice_).items():
+                    if self.anywhere.get(card) is device:
+                        del self.anywhere[card]
+                nodes |= self._nodes_listed_by(slice_)
         return nodes
+
+    def _nodes_listed_by(self, slice_: Slice) -> set[str]:
+        """Return the nodes whose cards a slice lists, as far as that is known."""
+        return nodes_of(slice_) | self.supply.nodes_with(_ids_for_many(slice_))
 
     def _put_on_nodes(self, slice_: Slice) -> None:
         for node in nodes_of(slice_):
             _put(self._on_node, node, slice_)
+        self.anywhere.update(_ids_for_many(slice_))
 
     def _is_complete(self, pool: PoolID) -> bool:
         """Return whether all slices of a pool's newest generation are there."""
@@ -307,9 +318,14 @@ class Claims:
         return with_own(self, supply=self.supply.copy(), **parts)
 
 
-def nodes_of(slice_: Slice) -> frozenset[str]:
+def nodes_of(slice_: Slice) -> set[str]:
     """Return the nodes for which alone a slice lists devices."""
-    return frozenset(device.nodes.name for device in slice_.devices if device.nodes.name)
+    return {device.nodes.name for device in slice_.devices if device.nodes.name}
+
+
+def _ids_for_many(slice_: Slice) -> dict[str, Device]:
+    """Return {id of a card: device} for what a slice lists for many nodes."""
+    return {card: device for device in slice_.devices if not device.nodes.name for card in card_ids(device)}
 
 
 def _put(index: dict[K, Mapping[str, Slice]], key: K, slice_: Slice) -> None:
