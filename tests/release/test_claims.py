@@ -1,11 +1,12 @@
 """ResourceClaims allocated by an installed chart, with its operator's rights: `make test-versions`."""
 
+from http import HTTPStatus
 from typing import Any, Final
 
 import pytest
 
 from devcluster import waiting
-from devcluster.control_plane.api import Manifest
+from devcluster.control_plane.api import ApiError, Manifest
 from tests.release.site import PODS, Site
 from tests.resource_claims import NVIDIA_DRIVER
 
@@ -16,10 +17,10 @@ VALUES: Final = {"crds": {"install": False}, "claims": {"drivers": [NVIDIA_DRIVE
 
 
 @pytest.mark.parametrize("version", ["1.34", "1.36", "1.37"], indirect=True)
-def test_a_claim_is_allocated_and_released(site: Site) -> None:
-    start(site)
+def test_a_claim_is_allocated_and_released(site: Site, version: str) -> None:
+    start(site, webhook=version == "1.34")
     publish(site)
-    create_pod(site)
+    waiting.until(lambda: is_created(site), what="the pod to be admitted")
     pod = site.running("by-claim")
     assert pod["spec"]["nodeName"] == NODE
     [result] = devices(site)
@@ -31,10 +32,12 @@ def test_a_claim_is_allocated_and_released(site: Site) -> None:
     assert not site.api.get(CLAIM)["metadata"].get("finalizers")
 
 
-def start(site: Site) -> None:
+def start(site: Site, *, webhook: bool) -> None:
     """Install the chart with the driver as Berth's, and start its programs."""
     site.run("crds", "apply")
     site.install(VALUES)
+    if webhook:
+        site.start_webhook()
     site.start_agent()
     site.start_operator()
 
@@ -60,15 +63,21 @@ def cards_of(site: Site) -> list[Manifest]:
     return cards
 
 
-def create_pod(site: Site) -> None:
-    """Create a pod with the claim."""
+def is_created(site: Site) -> bool:
+    """Create a pod with the claim; return whether it was admitted, by the webhook where there is one."""
     container = {"name": "main", "image": "none", "resources": {"claims": [{"name": "gpu"}]}}
     spec = {
         "schedulerName": "berth-scheduler",
         "containers": [container],
         "resourceClaims": [{"name": "gpu", "resourceClaimName": "gpu"}],
     }
-    site.api.post(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "by-claim"}, "spec": spec})
+    try:
+        site.api.post(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "by-claim"}, "spec": spec})
+    except ApiError as error:
+        if error.status != HTTPStatus.INTERNAL_SERVER_ERROR:
+            raise
+        return False  # the webhook does not answer yet
+    return True
 
 
 def status(site: Site) -> dict[str, Any]:
