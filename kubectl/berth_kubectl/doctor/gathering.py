@@ -137,7 +137,9 @@ def _take_plugins(api: Api, lists: _Lists) -> None:
 def _take_claims(api: Api, lists: _Lists) -> None:
     """Read the ResourceClaims, if an installation may allocate them."""
     lists.read["resourceclaims"] = ()
-    if ALLOCATING_ROLE in map(name_of, lists.read.get("clusterroles", ())):
+    if "clusterroles" in lists.unread:
+        lists.unread["resourceclaims"] = lists.unread["clusterroles"]
+    elif ALLOCATING_ROLE in map(name_of, lists.read["clusterroles"]):
         source = Source(resource=RESOURCE_CLAIMS)
         [answer] = api.get_all([source.request])
         lists.take("resourceclaims", source, answer)
