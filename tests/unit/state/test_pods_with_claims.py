@@ -8,6 +8,7 @@ import pytest
 from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.preemption import add_preemption
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
@@ -363,6 +364,49 @@ def test_the_first_subrequest_that_is_possible_is_taken() -> None:
     placement = world.placed()
     assert got(placement) == [["gpu-0", "gpu-1"]]
     assert {each.request.full_name for each in placement.claims.allocations[0].results} == {"gpu/sub-1"}
+
+
+@pytest.mark.parametrize(("lists", "expected"), [(["cb"], "c"), (["abc", "bca"], "b")], ids=["one claim", "two claims"])
+def test_the_node_with_the_best_subrequests_over_all_claims_is_taken(lists: list[str], expected: str) -> None:
+    """As in upstream's PrioritizedListScoring: 8 points for a first subrequest, 7 for a second, 6 for a third."""
+    world = World("a", "b", "c")
+    for name in "abc":
+        on_node = {f"{NVIDIA_DRIVER}/node": name}
+        world.to.put_slice(resource_slice(*(listed(each, on_node) for each in ("x", "y")), node=name))
+    for number, nodes in enumerate(lists):
+        wheres = (f'device.attributes["{NVIDIA_DRIVER}"].node == "{name}"' for name in nodes)
+        world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)), name=f"c{number}")
+    assert world.placed("p", *(f"c{number}" for number in range(len(lists)))).node == expected
+
+
+def test_nodes_with_an_invalid_pool_have_kubernetes_reason() -> None:
+    world = World("a", "b")
+    twice = listed("x", {"uuid": "x"})
+    world.to.put_slice(resource_slice(twice, twice, node="a"))
+    world.put_claim(request(count=3))
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    assert outcome.message == (
+        "0/2 nodes are available: 1 cannot allocate all claims, 1 invalid resource pools were encountered. "
+        "still not schedulable"
+    )
+    assert add_preemption(outcome, "0/2 nodes").message.endswith(
+        "encountered. still not schedulable, preemption: 0/2 nodes"
+    )
+
+
+def test_an_invalid_pool_does_not_matter_where_the_claims_are_met() -> None:
+    world = World("a")
+    twice = listed("x", {"uuid": "x"})
+    world.to.put_slice(resource_slice(twice, twice, node="a", pool="other", name="other"))
+    world.put_claim()
+    assert got(world.placed()) == [["gpu-0"]]
+
+
+def test_what_prefilter_rejects_has_no_word_of_deallocation() -> None:
+    outcome = World().decision()
+    assert isinstance(outcome, Failure)
+    assert outcome.message == '0/1 nodes are available: could not find ResourceClaim "ns/c".'
 
 
 def test_the_next_row_is_tried_if_the_search_finds_nothing() -> None:
