@@ -18,13 +18,15 @@ from devcluster.processes import children
 API_SERVERS: Final = {"1.36": "kube-apiserver", "1.37": "kube-apiserver-1.37"}
 """Kubernetes' version -> the program of devcluster that pins it."""
 HEAVY: Final = (
+    "DRANodeAllocatableResources",
     "EvictCluster.*",
     "MaxResourceSlice",
+    "PodGroup",
     "ResourceSliceController",
     "ShareResourceClaimSequentially",
     "UsesAllResources",
 )
-"""Cases with hundreds of pods, or of megabytes; some keep the others of their configuration waiting for minutes."""
+"""Cases with hundreds of pods, or of megabytes, and those that wait for minutes and keep the others waiting."""
 CONFIGURATIONS: Final = (
     "disabled",
     "default",

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from berth_operator.core.claims.slices import PoolID
-from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.cycle import MAX_COMPARED, Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import add_preemption
 from berth_operator.core.fleet.claims.store import OwnPools
@@ -377,6 +377,21 @@ def test_the_node_with_the_best_subrequests_over_all_claims_is_taken(lists: list
         wheres = (f'device.attributes["{NVIDIA_DRIVER}"].node == "{name}"' for name in nodes)
         world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)), name=f"c{number}")
     assert world.placed("p", *(f"c{number}" for number in range(len(lists)))).node == expected
+
+
+@pytest.mark.parametrize("count", [1, 7, 8])
+def test_a_node_whose_claims_get_less_than_expected_is_compared_again(count: int) -> None:
+    """The first choice is tainted on all nodes but the last, which counts of devices do not show."""
+    names = [f"n{number}" for number in range(count + 1)]
+    world = World(*names)
+    for name in names:
+        tainted = {"taints": [taint()]} if name != names[-1] else {}
+        choices = [listed(which, {f"{NVIDIA_DRIVER}/kind": which}) for which in ("good", "fair")]
+        world.to.put_slice(resource_slice({**choices[0], **tainted}, choices[1], node=name))
+    wheres = (f'device.attributes["{NVIDIA_DRIVER}"].kind == "{which}"' for which in ("good", "fair"))
+    world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)))
+    # The bound: eight nodes are searched.
+    assert world.placed().node == (names[-1] if count < MAX_COMPARED else names[0])
 
 
 def test_nodes_with_an_invalid_pool_have_kubernetes_reason() -> None:
