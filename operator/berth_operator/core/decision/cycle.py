@@ -20,7 +20,6 @@ from berth_operator.core.decision import autoscaling
 from berth_operator.core.decision.messages import (
     INVALID_REQUEST,
     SCHEDULER_ERROR,
-    STILL_NOT_SCHEDULABLE,
     UNSCHEDULABLE,
     cut,
     fit_error,
@@ -306,9 +305,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
     return Failure(
         reasons=reasons,
         condition=condition,
-        message=_message(
-            int(fleet.present.sum()), counts, of_pod, _hint(fleet, request), note, _of_claims(request, of_pod)
-        ),
+        message=_message(int(fleet.present.sum()), counts, of_pod, _hint(fleet, request), note),
         wakes_on=wakes_on,
         unresolvable=unresolvable_nodes,
         filters=tuple(filters),
@@ -335,11 +332,6 @@ def _hint(fleet: Fleet, request: PodRequest) -> str:
     unknown = [name for name in extended if name not in offered and name not in fleet.device_classes]
     near = nearest.hint(unknown, offered, fleet.kinds) if unknown and offered else ""
     return " ".join(filter(None, (request.devices.hint, request.excess, near)))
-
-
-def _of_claims(request: PodRequest, of_pod: str) -> str:
-    """Return what DynamicResources adds to the message if its PreFilter passed, and so did those before it."""
-    return STILL_NOT_SCHEDULABLE if request.claims and not of_pod else ""
 
 
 def _message(nodes: int, counts: Mapping[str, int], of_pod: str, *notes: str) -> str:

@@ -11,8 +11,6 @@ from typing import Final
 MAX_MESSAGE: Final = 1024
 """Characters that an Event's note holds; kube-scheduler ends a longer one with the same mark."""
 CUT: Final = " ..."
-STILL_NOT_SCHEDULABLE: Final = "still not schedulable"
-"""What kube-scheduler's DynamicResources adds to the message of a pod with ResourceClaims that fits on no node."""
 NO_NODES: Final = "no nodes available to schedule pods"
 
 # Reasons of the condition PodScheduled=False. Karpenter and cluster-autoscaler add nodes for `Unschedulable` alone.
@@ -49,11 +47,6 @@ def starting(nodes: int) -> str:
 def invalid_request(error: str) -> str:
     """Return the message of a pod whose request is invalid."""
     return cut(f"invalid request: {error}")
-
-
-def with_preemption(text: str, result: str) -> str:
-    """Return a message with the result of preemption; a comma separates it from what DynamicResources adds."""
-    return cut(f"{text}{',' if text.endswith(STILL_NOT_SCHEDULABLE) else ''} preemption: {result}")
 
 
 def cut(text: str) -> str:

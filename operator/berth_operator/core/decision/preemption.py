@@ -25,7 +25,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import fit_error, with_preemption
+from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.victims import Preemption, VictimSearch, excerpt_without, is_local, nominee_on
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
@@ -217,7 +217,7 @@ class WithoutLowerPriority:
 
 def add_preemption(failure: Failure, text: str) -> Failure:
     """Return a failure with the result of preemption added to its message."""
-    return replace(failure, message=with_preemption(failure.message, text))
+    return replace(failure, message=cut(f"{failure.message} preemption: {text}"))
 
 
 def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -> Failure | None:
