@@ -148,6 +148,12 @@ async def test_a_rule_of_somebody_else_with_a_name_of_ours_does_not_stop_the_oth
     assert line["reason"] == f"DeviceTaintRule {first} is not Berth's: delete it"
 
 
+async def test_every_driver_has_one_rule_for_all_devices() -> None:
+    server = Server(V1)
+    await Instance(server, own=OwnPools(drivers=frozenset({"*"}))).keeper.keep()
+    assert server.selectors() == [{}]
+
+
 async def test_instances_leave_the_rules_of_others_alone() -> None:
     server = Server(V1)
     await Instance(server).keeper.keep()
