@@ -13,6 +13,7 @@ from tests.integration.clients.conftest import Fenced
 from tests.integration.clients.test_leader import candidate, running
 from tests.proxy import FaultProxy
 
+POLICIES = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
 TAKEOVER_PAUSE = 1.0
 """Seconds that a new leader waits before it reads; the fence must be in force well before."""
 
@@ -70,6 +71,17 @@ async def test_a_missing_lease_stops_only_us(fenced: Fenced, admin: kube.KubeCli
     await set_term(admin, arena, 3)
     await until_seen(fenced, 3)
     await admin.request("DELETE", f"{leases(arena)}/{arena.lease_name}")
+    await fenced.until_active(term=3, label=arena.lease_name)
+    assert await fenced.bind(client=admin) == 201
+
+
+async def test_without_the_kind_of_the_lease_others_bind(fenced: Fenced, admin: kube.KubeClient) -> None:
+    """The definitions may go before the policies; the API server then denies what a policy's constraints match."""
+    arena = fenced.arena
+    await set_term(admin, arena, 3)
+    await until_seen(fenced, 3)
+    path = f"{POLICIES}/berth-fence-{arena.id}-epoch"
+    await admin.merge_patch(path, {"spec": {"paramKind": {"kind": "LeaderLeaseThatIsNotDefined"}}})
     await fenced.until_active(term=3, label=arena.lease_name)
     assert await fenced.bind(client=admin) == 201
 
