@@ -14,9 +14,13 @@ The rules hold at every revision:
 * as long as such a claim holds a device of a pool, Berth gives nothing of the pool, by name or by claim;
 * at the end no claim has an allocation or reservation of a pod that is gone, nor a finalizer without one.
 
-Two orders of writes of two schedulers in one pool are known (docs/claims.md, "Two schedulers in one pool"), and are
-counted apart, for claims of contenders alone. Their claim is written first: ours is `withdrawn`, or its pod is a
-finding. Theirs is written next, soon after ours: `interleaved`, both keep the device.
+What two schedulers in one pool can do (docs/claims.md, "Two schedulers in one pool") is counted apart, for claims of
+contenders alone:
+
+* `withdrawn`: their claim is written first, and ours is given up. If its pod is bound, that is a finding;
+* `interleaved`: theirs is written soon after ours, and both keep the device;
+* `forgotten`: the other scheduler gives a device to one more of its claims, because one of two claims that had it was
+  deallocated since the device was last free.
 """
 
 import json
@@ -94,7 +98,7 @@ class ClaimsAuditor:
 
     def __init__(self, limits: Limits) -> None:
         self.counts: Counter[str] = Counter()
-        """Pods bound by name and by claim, allocations, and both known orders of writes."""
+        """Pods bound by name and by claim, allocations, and what two schedulers in one pool have done."""
         self._limits = limits
         self._versions: dict[tuple[Kind, str], int] = {}
         self._pods: dict[str, Pod] = {}
@@ -108,6 +112,8 @@ class ClaimsAuditor:
         """UUID of a card -> UID -> pod that holds it by name."""
         self._by_claim: dict[str, dict[str, Claim]] = defaultdict(dict)
         """UUID of a card -> claim that holds it, by its key."""
+        self._forgotten: set[str] = set()
+        """UUIDs of cards that a claim holds, and another one has held at the same time."""
         self._now = 0.0
         self._number = 0
 
@@ -240,8 +246,9 @@ class ClaimsAuditor:
             yield from self._allocated_in(pool, claim)
 
     def _deallocate(self, claim: Claim) -> None:
-        for device in claim.devices:
-            self._by_claim[self._cards.get(device, "")].pop(claim.key, None)
+        for card in (self._cards[device] for device in claim.devices if device in self._cards):
+            del self._by_claim[card][claim.key]
+            (self._forgotten.add if self._by_claim[card] else self._forgotten.discard)(card)
         self.counts["withdrawn"] += claim.is_doubtful
         claim.is_doubtful = False
 
@@ -276,15 +283,19 @@ class ClaimsAuditor:
         yield self._finding(FindingKind.OVERBOOKED, card, f"by {by}")
 
     def _is_known(self, latest: Claim, card: str) -> bool:
-        """Return whether two claims have a card in one of the orders of writes that are documented; count it."""
+        """Return whether two schedulers can have done this, as it is documented; count it."""
         others = [claim for claim in self._by_claim[card].values() if claim is not latest]
-        if len(others) != 1 or self._by_name[card] or {latest.scheduler, others[0].scheduler} != {"", CONTENDER}:
+        if self._by_name[card] or CONTENDER not in {claim.scheduler for claim in (latest, *others)}:
             return False
-        if not latest.scheduler:
+        if not latest.scheduler and len(others) == 1:
             latest.is_doubtful = True
             return True
-        self.counts["interleaved"] += 1
-        return self._now - others[0].since <= self._limits.unseen
+        if latest.scheduler and card in self._forgotten:
+            self.counts["forgotten"] += 1
+            return True
+        is_known = not others[0].scheduler and len(others) == 1 and self._now - others[0].since <= self._limits.unseen
+        self.counts["interleaved"] += is_known
+        return is_known
 
     def _names(self, claim: Claim) -> str:
         return ", ".join(self._cards[device] for device in sorted(claim.devices))

@@ -15,6 +15,7 @@ from tests.proxy import Rule
 STATUS: Final = r"/resourceclaims/[^/]+/status\?fieldManager=[^&]*$"
 """Status writes, without the test of the fence, which is a dry run."""
 BINDING: Final = rf"/pods/[^/]*{BY_CLAIM}[^/]+/binding"
+AFTER_STATUS: Final = "leader killed between status and Binding"
 PATIENCE: Final = 20.0
 """Seconds until the leader sends the write at which it is killed."""
 CALM: Final = 0.5
@@ -35,11 +36,12 @@ class ClaimsFaults:
             "renumbered while its agent was away": self._renumber_without_agent,
             "slices again": self._publish,
             "leader killed": lambda: self._kill(self._site.replicas.leader()),
-            "leader killed between status and Binding": self._kill_after_status,
+            AFTER_STATUS: self._kill_after_status,
             "leader killed before status": lambda: self._kill_holding("PUT", STATUS),
             "leader killed before Binding": lambda: self._kill_holding("POST", BINDING),
         }
-        self._order: list[str] = []
+        self._order = ["renumbered", AFTER_STATUS]
+        """What comes next, from the end: first what a short run has to show."""
 
     def strike(self) -> None:
         """Inject the next fault: each kind once in a random order, then all again."""

@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.claims_run import run
 
 PODS: Final = int(os.environ.get("BERTH_PODS", "60"))
-FAULTS: Final = int(os.environ.get("BERTH_FAULTS", "4"))
+FAULTS: Final = int(os.environ.get("BERTH_FAULTS", "3"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 
 

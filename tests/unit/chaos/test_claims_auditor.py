@@ -236,15 +236,17 @@ def test_a_later_write_of_berth_whose_pod_is_bound_is_found(past: Past) -> None:
     assert kinds(past) == [FindingKind.OVERBOOKED]
 
 
-@pytest.mark.parametrize(("after", "expected"), [(1.0, []), (3.0, [FindingKind.OVERBOOKED])])
-def test_writes_that_neither_saw_are_counted(past: Past, after: float, expected: list[FindingKind]) -> None:
+@pytest.mark.parametrize(("after", "expected", "counted"), [(1.0, [], 1), (3.0, [FindingKind.OVERBOOKED], 0)])
+def test_writes_that_neither_saw_are_counted(
+    past: Past, after: float, expected: list[FindingKind], counted: int
+) -> None:
     past.claims("ours", 0, pods=["q"])
     past.uses("q", "ours")
     past.now = after
     past.claims("theirs", 0, pods=["q"], scheduler=CONTENDER)
     found, auditor = audited(past)
     assert found == expected
-    assert auditor.counts["interleaved"] == 1
+    assert auditor.counts["interleaved"] == counted
 
 
 def test_a_third_claim_on_a_card_is_found(past: Past) -> None:
@@ -252,4 +254,30 @@ def test_a_third_claim_on_a_card_is_found(past: Past) -> None:
     past.uses("q", "ours")
     past.claims("theirs", 0, pods=["q"], scheduler=CONTENDER)
     past.claims("third", 0, pods=["q"], scheduler=CONTENDER)
+    assert kinds(past) == [FindingKind.OVERBOOKED]
+
+
+def test_what_the_other_scheduler_has_forgotten_is_counted_until_the_card_is_free(past: Past) -> None:
+    past.uses("p")
+    past.claims("first", 0, pods=["p"], scheduler=CONTENDER)
+    past.claims("ours", 0, pods=["p"])
+    past.claims("ours")
+    past.claims("second", 0, pods=["p"], scheduler=CONTENDER)
+    found, auditor = audited(past)
+    assert not found
+    assert auditor.counts["forgotten"] == 1
+    past.claims("first")
+    past.claims("second")
+    past.claims("third", 0, pods=["p"], scheduler=CONTENDER)
+    past.claims("fourth", 0, pods=["p"], scheduler=CONTENDER)
+    assert kinds(past) == [FindingKind.OVERBOOKED]
+
+
+def test_a_card_that_the_other_scheduler_has_forgotten_is_not_given_by_berth(past: Past) -> None:
+    past.uses("p")
+    past.claims("theirs", 0, pods=["p"], scheduler=CONTENDER)
+    past.claims("ours", 0, pods=["p"])
+    past.claims("ours")
+    past.claims("next", 0, pods=["q"])
+    past.uses("q", "next")
     assert kinds(past) == [FindingKind.OVERBOOKED]
