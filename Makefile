@@ -140,8 +140,8 @@ chaos-devices: binaries ## renumber, lose and replace cards and kill programs, a
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
 
 .PHONY: claims-audit
-claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=21 SEED=1
-	@BERTH_PODS=$(or $(PODS),500) BERTH_FAULTS=$(or $(FAULTS),21) BERTH_SEED=$(or $(SEED),1) \
+claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1
+	@BERTH_PODS=$(or $(PODS),500) BERTH_FAULTS=$(or $(FAULTS),23) BERTH_SEED=$(or $(SEED),1) \
 		$(BIN)/pytest -q -s tests/chaos/test_claims_audit.py
 
 .PHONY: chaos

@@ -6,6 +6,7 @@ when the card gets another minor.
 """
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,19 +18,18 @@ from devcluster import Arena, Cluster
 from devcluster.additions import fleet, installation
 from tests import fence
 from tests.chaos.claims_auditor import CONTENDER, OTHER, SCHEDULER
-from tests.chaos.clock import Clock
 from tests.chaos.control_plane import ETCD, ControlPlane
 from tests.chaos.history import DEVICES_AND_CLAIMS, STORES_JSON, Recorder
 from tests.chaos.live import Live
 from tests.chaos.machines import CARDS, HEARTBEAT, OFFERED, Machine
 from tests.chaos.replicas import Replica, Replicas
+from tests.chaos.site import ACCOUNT, replica
 from tests.integration.operator.test_pool_taints import ARGUMENTS, COMPONENT, RULES
 from tests.integration.operator.world import World
 from tests.proxy import FaultProxy
 from tests.resource_claims import NVIDIA_DRIVER
 
 GROUP: Final = "/apis/resource.k8s.io/v1"
-ACCOUNT: Final = "operator"
 BY_NAME: Final = {"audit.example.com/by-name": "yes"}
 """Label of the nodes to which pods by name go."""
 CONTENDED: Final = {"audit.example.com/contended": "yes"}
@@ -200,16 +200,10 @@ def _configuration(arena: Arena, folder: Path, pools: Sequence[str]) -> Path:
 def _replicas(stack: contextlib.ExitStack, cluster: Cluster, arena: Arena, folder: Path) -> list[Replica]:
     """Return two replicas of an account whose Bindings and status writes are fenced."""
     account = arena.service_account(ACCOUNT, "cluster-admin")
-    token = yaml.safe_load(account.read_text())["users"][0]["user"]["token"]
     names = {"namespace": arena.namespace, "lease": arena.lease_name, "service_account": ACCOUNT, "suffix": arena.id}
     for file in (fence.FENCE, fence.OF_CLAIMS):
         arena.apply(fence.fence(**names, file=file))
     [owner_of_taints, _] = yaml.safe_load_all(COMPONENT.read_text())
     arena.apply([owner_of_taints])
-    proxies = [
-        stack.enter_context(FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=folder)) for _ in range(2)
-    ]
-    return [
-        Replica(number=n, proxy=proxy, clock=Clock(folder / f"clock-{n}"), kubeconfig=proxy.kubeconfig(token))
-        for n, proxy in enumerate(proxies)
-    ]
+    open_proxy = functools.partial(FaultProxy, server=cluster.server, ca_file=cluster.ca_file, folder=folder)
+    return [replica(stack.enter_context(open_proxy()), number, account, folder) for number in range(2)]

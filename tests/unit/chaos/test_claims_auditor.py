@@ -190,7 +190,7 @@ def test_missing_revision_is_found(past: Past) -> None:
 def test_what_is_left_over_is_found(past: Past) -> None:
     past.named("p", 2)
     past.claims("of-gone", 0, pods=["gone"])
-    past.claims("of-nobody", 1)
+    past.claims("of-no-pod", 1)
     past.claims("of-ended", 2, pods=["p"])
     past.ended("p")
     assert kinds(past) == [FindingKind.OVERBOOKED, *[FindingKind.LEFT_OVER] * 3]
