@@ -52,7 +52,7 @@ class Limits:
 
     pools: frozenset[str] = frozenset()
     """Names of the pools that are Berth's."""
-    unseen: float = 2.0
+    unseen: float = 5.0
     """Seconds within which a scheduler may not have seen what another has written."""
 
 
