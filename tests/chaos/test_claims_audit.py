@@ -13,7 +13,7 @@ import pytest
 from tests.chaos.claims_run import run
 
 PODS: Final = int(os.environ.get("BERTH_PODS", "60"))
-FAULTS: Final = int(os.environ.get("BERTH_FAULTS", "3"))
+FAULTS: Final = int(os.environ.get("BERTH_FAULTS", "2"))
 SEED: Final = int(os.environ.get("BERTH_SEED", "1"))
 
 
