@@ -9,7 +9,7 @@ SOURCES := api base client operator agent kubectl devcluster demo images tests e
 KUBELET := berth_agent/kubelet/api
 STUBS := .build/stubs
 # Many images set this, and each of the hundreds of programs that tests start would compile all its modules again.
-test e2e node-e2e chaos chaos-broken chaos-devices upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
+test e2e node-e2e chaos chaos-broken chaos-devices claims-audit upgrade-e2e: export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help
 help: ## list the verbs
@@ -138,6 +138,11 @@ fuzz-coverage: setup ## the same for one parser, guided by coverage (installs at
 .PHONY: chaos-devices
 chaos-devices: binaries ## renumber, lose and replace cards and kill programs, audited by UUID: BINDS=5000 SEED=13
 	@BERTH_BINDS=$(or $(BINDS),5000) BERTH_SEED=$(or $(SEED),13) $(BIN)/pytest -q -s tests/chaos/test_devices.py
+
+.PHONY: claims-audit
+claims-audit: binaries ## give cards by name and by claim next to kube-scheduler, kill leaders between writes, audited: PODS=500 FAULTS=23 SEED=1
+	@BERTH_PODS=$(or $(PODS),500) BERTH_FAULTS=$(or $(FAULTS),23) BERTH_SEED=$(or $(SEED),1) \
+		$(BIN)/pytest -q -s tests/chaos/test_claims_audit.py
 
 .PHONY: chaos
 chaos: binaries ## kill, stop, cut, delay and delete everything while pods come and go, audited: SEED=1 FAST=1 FAULTS=200 PODS=3000

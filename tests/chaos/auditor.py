@@ -182,7 +182,7 @@ class Auditor:
         if known.disrupted:
             yield from self._eviction(known)
         yield from self._bind(known, raw)
-        if _has_ended(raw):
+        if has_ended(raw):
             self._release(known)
 
     def _add(self, key: str, raw: Object) -> Pod:
@@ -242,7 +242,7 @@ class Auditor:
         first = not pod.node
         self._release(pod)
         pod.node, pod.allocation, pod.term = shown
-        pod.held = _held(pod.allocation)
+        pod.held = held_cards(pod.allocation)
         yield from self._overbooked(pod)
         if first and node:
             yield from self._bound(pod)
@@ -353,7 +353,7 @@ class Auditor:
         return Finding(kind=kind, revision=self._number, about=about, text=text)
 
 
-def _held(allocation: str) -> Mapping[str, Counter[str]]:
+def held_cards(allocation: str) -> Mapping[str, Counter[str]]:
     """Return UUID -> resource -> hundredths of what an allocation names."""
     held: dict[str, Counter[str]] = defaultdict(Counter)
     for grant in json.loads(allocation).get("gpu", ()) if allocation else ():
@@ -368,7 +368,7 @@ def _disruption(raw: Object) -> str:
     return next((each["reason"] for each in conditions if each["type"] == DISRUPTED and each["status"] == "True"), "")
 
 
-def _has_ended(raw: Object) -> bool:
+def has_ended(raw: Object) -> bool:
     return (raw.get("status") or {}).get("phase") in ("Succeeded", "Failed")
 
 

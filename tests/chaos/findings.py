@@ -20,6 +20,11 @@ class FindingKind(StrEnum):
     WRONG_EVENT = "Event contradicts the history"
     NO_EVENT = "no Event"
     LOST = "lost"
+    UNKNOWN_CARD = "card that no Device or ResourceSlice has listed"
+    NO_CLAIM = "bound without what its claims hold"
+    NOT_KEPT_AWAY = "another scheduler's claim in a pool of Berth that is tainted"
+    NOT_STOPPED = "given from a pool that another scheduler uses"
+    LEFT_OVER = "left over"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

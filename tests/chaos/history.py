@@ -41,6 +41,20 @@ class Kind(StrEnum):
     LEASE = "lease"
     """A LeaderLease."""
     EVENT = "event"
+    CLAIM = "claim"
+    """A ResourceClaim."""
+    SLICE = "slice"
+    """A ResourceSlice; it has no namespace."""
+    DEVICE = "device"
+    """A Device; it has no namespace."""
+
+
+DEVICES_AND_CLAIMS: Final[Mapping[str, Kind]] = {
+    "/registry/resourceclaims/": Kind.CLAIM,
+    "/registry/resourceslices/": Kind.SLICE,
+    "/registry/berth.dev/devices/": Kind.DEVICE,
+}
+"""Keys that a recorder may record in addition, of all namespaces."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,7 +67,7 @@ class Revision:
     """When the recorder read it, by the monotonic clock in seconds."""
     kind: Kind
     name: str
-    """`namespace/name`."""
+    """`namespace/name`, or the name."""
     version: int
     """Number of writes since the object was created, itself included; 0 if this one deleted it."""
     object: Object | None = None
@@ -71,17 +85,29 @@ def read(file: Path) -> Iterator[Revision]:
 class Recorder:
     """Writes the history to a file in a thread of its own while it is open, and passes each revision on."""
 
-    def __init__(self, *, port: int, namespace: str, file: Path, take: Callable[[Revision], None]) -> None:
-        """Create a recorder of an etcd on loopback; `take` is called in the recorder's thread, in order."""
+    def __init__(
+        self,
+        *,
+        port: int,
+        namespace: str,
+        file: Path,
+        take: Callable[[Revision], None],
+        more: Mapping[str, Kind] | None = None,
+    ) -> None:
+        """Create a recorder of an etcd on loopback; `take` is called in the recorder's thread, in order.
+
+        `more` has prefixes of keys, as `DEVICES_AND_CLAIMS`, that are recorded in addition.
+        """
         self.number = 0
         """The last revision seen, of any key."""
         self._port, self._file, self._take = port, file, take
-        self._prefixes = {
+        prefixes = {
             "/registry/pods/": Kind.POD,
             "/registry/berth.dev/leaderleases/": Kind.LEASE,
             "/registry/events/": Kind.EVENT,
         }
-        self._namespace = namespace
+        self._starts = {f"{prefix}{namespace}/": (prefix, kind) for prefix, kind in prefixes.items()}
+        self._starts |= {prefix: (prefix, kind) for prefix, kind in (more or {}).items()}
         self._moved = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
@@ -173,8 +199,8 @@ class Recorder:
 
     def _named(self, key: str) -> tuple[Kind, str] | None:
         """Return the kind and the `namespace/name` of a key; None if it is not recorded."""
-        for prefix, kind in self._prefixes.items():
-            if key.startswith(f"{prefix}{self._namespace}/"):
+        for start, (prefix, kind) in self._starts.items():
+            if key.startswith(start):
                 return kind, key.removeprefix(prefix)
         return None
 

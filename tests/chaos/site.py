@@ -165,7 +165,7 @@ def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Buil
                 file=build.tree / FENCE,
             )
         )
-        own = [_replica(stack.enter_context(open_proxy()), number, account, folder) for number in range(2)]
+        own = [replica(stack.enter_context(open_proxy()), number, account, folder) for number in range(2)]
         flags = {"takeover_pause": PAUSE, "gang_timeout": GANG_TIMEOUT, "agent_grace": machines_module.GRACE, **timing}
         replicas = stack.enter_context(
             Replicas(replicas=own, processes=world.processes, live=live, flags=flags, environment=build.environment)
@@ -185,7 +185,8 @@ def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Buil
         )
 
 
-def _replica(proxy: FaultProxy, number: int, account: Path, folder: Path) -> Replica:
+def replica(proxy: FaultProxy, number: int, account: Path, folder: Path) -> Replica:
+    """Return a replica that reaches the API server through a proxy, as an account of which this is the kubeconfig."""
     token = next(line.split("token:")[1].strip() for line in account.read_text().splitlines() if "token:" in line)
     clock = Clock(folder / f"clock-{number}")
     return Replica(number=number, proxy=proxy, clock=clock, kubeconfig=proxy.kubeconfig(token))

@@ -254,6 +254,20 @@ async def test_after_a_change_of_the_leader_what_was_reserved_is_used(world: Wor
     assert world.consumers() == ["p"]
 
 
+async def test_what_the_leader_before_reserved_is_given_up_if_another_claim_holds_the_device(world: World) -> None:
+    await world.put_claims("d")
+    world.server.faults["c/status"] = [lambda: world.server.change("d", status=of_others(0, "other"))]
+    first = asyncio.create_task(world.bind(world.placement("c")))
+    # The first leader ends before the watch shows its write.
+    await asyncio.sleep(LAG / 2)
+    world.server.term = world.term = 2
+    with pytest.raises(GoneError):
+        await first
+    with pytest.raises(ResourceClaimError, match=r"device gpu\.nvidia\.com/node/gpu-0 got allocated to another claim"):
+        await world.binder.bind(world.placement(reserved=("c",)), lambda: True)
+    assert (world.status(), world.device("d")) == ({}, "gpu-0")
+
+
 async def test_a_pod_that_shares_a_claim_waits_until_the_other_has_allocated_it(world: World) -> None:
     world.put_pod("q")
     first, second = world.placement("c"), world.placement(reserved=("c",), name="q")

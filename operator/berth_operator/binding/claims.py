@@ -8,7 +8,8 @@ all that was written before ours has been seen by then.
 Each write names the resourceVersion that was read, and our term as its field manager, by which the API server refuses
 what a leader of the past sends (`manifests/components/claims/fence.yaml`). If a later step fails, the pod's
 reservations are removed, and allocations that no other pod uses. Of pods that are gone, Kubernetes' resource claim
-controller removes them; after our term, the next leader goes on with what is reserved for a pod that waits.
+controller removes them; after our term, the next leader goes on with what is reserved for a pod that waits. It checks
+that no other claim holds the devices too, as the leader before may have ended before it did.
 """
 
 import asyncio
@@ -165,7 +166,10 @@ class ClaimBinder:
         return _version(await self._change(key, allocate, current=current, subresource="/status"))
 
     async def _reserve(self, key: str, placement: Placement) -> int:
-        """Reserve an allocated claim; return its version."""
+        """Reserve an allocated claim, unless the watch shows that it is; return its version."""
+        known = self._claims.claims.get(key)
+        if known is not None and placement.pod.uid in known.reserved_for:
+            return int(known.version or 0)
 
         def reserve(current: Object) -> Object | None:
             return claim_objects.reserved(current, placement.pod, placement.node)

@@ -269,12 +269,12 @@ def test_an_allocated_claim_is_shared_on_its_nodes() -> None:
     }
 
 
-def test_a_claim_that_is_reserved_for_the_pod_is_not_written_again() -> None:
+def test_a_claim_that_is_reserved_for_the_pod_is_used_and_checked_before_the_bind() -> None:
     world = World()
     world.to.put_claim(allocated("c", "gpu-0", pods=["uid-p"]))
     placement = world.decision()
     assert isinstance(placement, Placement)
-    assert not placement.claims
+    assert (placement.claims.allocations, placement.claims.reserved) == ((), ("ns/c",))
 
 
 @pytest.mark.parametrize(

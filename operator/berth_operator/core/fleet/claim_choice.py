@@ -81,7 +81,7 @@ def choose(fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant]) -
         return NO_POD_CLAIMS
     claims = states(fleet, pod.request)
     waiting = [each for each in claims if not each.allocation]
-    reserved = tuple(each.key for each in claims if each.allocation and pod.uid not in each.reserved_for)
+    reserved = tuple(each.key for each in claims if each.allocation)
     allocations = _search(fleet, row, pod.request, waiting, grants) if waiting else ()
     if allocations is None:
         return None

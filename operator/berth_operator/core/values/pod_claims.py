@@ -21,12 +21,12 @@ class ClaimUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodClaims:
-    """What is to be written of a pod's ResourceClaims before the pod is bound; false if nothing is."""
+    """What is to be written or checked of a pod's ResourceClaims before the pod is bound; false if it has none."""
 
     allocations: tuple[Allocation, ...] = ()
     """What claims get that are not allocated yet."""
     reserved: tuple[str, ...] = ()
-    """namespace/name of claims that are allocated already, and are only to be reserved for the pod."""
+    """namespace/name of claims that are allocated already; to be reserved for the pod, unless they are."""
     grants: tuple[Grant, ...] = ()
     """The cards of the allocations, charged to the pod until the API server shows the allocations."""
     unknown: tuple[str, ...] = ()
