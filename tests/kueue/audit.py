@@ -1,4 +1,4 @@
-"""What Kueue counts of each workload beside what Berth charged its pods; it shares no code with what it checks."""
+"""What Kueue counts of each workload and what Berth charged its pods. It shares no code with what it checks."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
