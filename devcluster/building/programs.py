@@ -147,6 +147,7 @@ PROGRAMS: Final = {
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
     ),
     "kube-apiserver-1.30": _api_server("1.30"),
+    "kube-apiserver-1.34": _api_server("1.34"),
     "kube-apiserver-1.37": _api_server("1.37"),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")

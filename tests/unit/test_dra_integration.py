@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 import yaml
 
 from tests.claims.integration import __main__ as target
@@ -25,11 +26,14 @@ def test_cases_are_the_tests_without_sub_tests() -> None:
     }
 
 
-def test_each_recorded_case_runs_once() -> None:
-    recorded = json.loads(target.RECORD.read_text())
+@pytest.mark.parametrize("api_server", cases.API_SERVERS.values())
+def test_each_recorded_case_runs_once(api_server: str) -> None:
+    recorded = json.loads(target.lists(api_server)[0].read_text())
     assert {case: sum(part.covers(case) for part in cases.parts()) for case in recorded} == dict.fromkeys(recorded, 1)
 
 
-def test_only_cases_that_kube_scheduler_passes_are_listed_as_different() -> None:
-    recorded, listed = json.loads(target.RECORD.read_text()), yaml.safe_load(target.DIFFERENCES.read_text())
+@pytest.mark.parametrize("api_server", cases.API_SERVERS.values())
+def test_only_cases_that_kube_scheduler_passes_are_listed_as_different(api_server: str) -> None:
+    record, differences = target.lists(api_server)
+    recorded, listed = json.loads(record.read_text()), yaml.safe_load(differences.read_text())
     assert {case for case in listed if recorded.get(case) != target.SUCCESS} == set()

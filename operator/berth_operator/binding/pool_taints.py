@@ -16,7 +16,7 @@ import structlog
 from berth_api import names
 from berth_client.errors import ApiError, CallError
 from berth_client.objects import Object
-from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.fleet.claims.store import EVERY_DRIVER, OwnPools
 
 PERIOD: Final = 15.0
 """Seconds between two checks."""
@@ -104,7 +104,8 @@ class PoolTaints:
 
     def _rules(self) -> Iterator[Object]:
         own = self._own()
-        yield from (self._rule({"driver": driver}) for driver in sorted(own.drivers))
+        # A selector without criteria selects all devices.
+        yield from (self._rule({} if each == EVERY_DRIVER else {"driver": each}) for each in sorted(own.drivers))
         yield from (self._rule({"driver": driver, "pool": pool}) for driver, pool in sorted(own.pools))
 
     def _rule(self, selector: Mapping[str, str]) -> Object:

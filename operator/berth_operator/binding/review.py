@@ -58,6 +58,10 @@ class Review:
         if not self._pause(self._cluster.clock()):
             self._wake(class_key)
 
+    def measures(self) -> bool:
+        """Return whether a class is woken whose decision is to be measured."""
+        return bool(self._woken)
+
     def spend(self, class_key: Hashable, seconds: float) -> None:
         """Record how long a unit took to decide."""
         if class_key in self._woken:

@@ -145,12 +145,15 @@ class Scheduler:
         for _ in range(BATCH):
             # Acquired before a unit is popped: nothing may change the unit between the queue and its decision.
             await self._binds.acquire()
-            unit, began = self._cluster.queue.pop(self._cluster.clock()), self._cpu()
+            unit = self._cluster.queue.pop(self._cluster.clock())
+            # The kernel may take the processor from a thread that asks for its CPU time.
+            began = self._cpu() if self._review.measures() else None
             if unit is None or not self._schedule(unit, term):
                 self._binds.release()
             if unit is None:
                 return False
-            self._review.spend(unit.class_key, self._cpu() - began)
+            if began is not None:
+                self._review.spend(unit.class_key, self._cpu() - began)
             if self._cluster.clock() >= ends_at:
                 break
         return True

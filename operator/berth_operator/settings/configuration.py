@@ -135,7 +135,7 @@ Preference = Annotated[
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 ModelGlobs = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
-DriverName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}$", max_length=63)]
+DriverName = Annotated[str, Field(pattern=f"^({_SUBDOMAIN}|\\*)$", max_length=63)]
 PoolName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_length=317)]
 SchedulerName = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}$")]
 SchedulerNames = Annotated[str, Field(pattern=f"^{SCHEDULER_NAME}(,{SCHEDULER_NAME})*$")]
@@ -308,7 +308,7 @@ class ClaimsSection(_Part):
     """The devices in ResourceSlices that are Berth's: no other scheduler may give them to ResourceClaims."""
 
     drivers: Annotated[list[DriverName], Field(max_length=64)] = []
-    """Drivers of which all pools are Berth's: `gpu.nvidia.com`."""
+    """Drivers of which all pools are Berth's: `gpu.nvidia.com`; `*` for all drivers."""
     pools: Annotated[list[PoolName], Field(max_length=1024)] = []
     """Single pools that are Berth's, as `driver/pool`: `gpu.nvidia.com/node-1`."""
 

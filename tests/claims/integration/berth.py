@@ -1,8 +1,7 @@
 """Berth in kube-scheduler's place: `python -m tests.claims.integration.berth KUBECONFIG CONFIGURATION`.
 
 It prints a line when Berth leads, and ends when its standard input does. Kube-scheduler's configuration has no
-counterpart here and is ignored. The tests name their drivers when they create them, so that the drivers which are
-Berth's follow the ResourceSlices.
+counterpart here and is ignored.
 """
 
 import json
@@ -11,30 +10,28 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
-from collections.abc import Iterable
 from pathlib import Path
-from threading import Thread
-from typing import IO, Final
+from typing import Final
 
-from devcluster.building import programs
 from tests.processes import LEADING, Process
 
 SCHEDULER: Final = "default-scheduler"
 LOGS: Final = "BERTH_DRA_LOGS"
 """The variable with the folder of the logs."""
-MAX_DRIVERS: Final = 64
-"""What a configuration may name."""
+CONFIGURATION: Final = {
+    "apiVersion": "config.berth.dev/v1alpha1",
+    "kind": "BerthSchedulerConfiguration",
+    "profiles": [{"schedulerName": SCHEDULER, "plugins": {"filters": {"disabled": ["injected"]}}}],
+    "claims": {"drivers": ["*"]},
+}
 TERMS: Final = {"lease_duration": 90, "renew_deadline": 80.0, "retry_period": 2.0}
 """A test has one replica, and its machine may be busy."""
 START_SECONDS: Final = 150.0
 """The hook gives three minutes."""
-WATCH: Final = ("get", "resourceslices", "--watch", '-o=jsonpath={.spec.driver}{"\\n"}')
 
 
 def main(kubeconfig: Path) -> None:
     """Schedule until the standard input ends."""
-    kubectl = [str(programs.ensure(["kubectl"])["kubectl"]), f"--kubeconfig={kubeconfig}"]
     subprocess.run(
         [sys.executable, "-m", "berth_operator", "crds", "apply", f"--kubeconfig={kubeconfig}"],
         check=True,
@@ -42,14 +39,11 @@ def main(kubeconfig: Path) -> None:
     )
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "configuration.yaml"
-        _write(configuration, ())
-        with subprocess.Popen([*kubectl, *WATCH], stdout=subprocess.PIPE, text=True) as slices:
-            Thread(target=_follow, args=(slices.stdout, configuration), daemon=True).start()
-            operator = _start(kubeconfig, configuration)
-            print("scheduling", flush=True)
-            sys.stdin.read()
-            operator.stop()
-            slices.terminate()
+        configuration.write_text(json.dumps(CONFIGURATION))
+        operator = _start(kubeconfig, configuration)
+        print("scheduling", flush=True)
+        sys.stdin.read()
+        operator.stop()
 
 
 def _start(kubeconfig: Path, configuration: Path) -> Process:
@@ -74,31 +68,6 @@ def _start(kubeconfig: Path, configuration: Path) -> Process:
     )
     operator.logged(LEADING, deadline=START_SECONDS)
     return operator
-
-
-def _follow(slices: IO[str] | None, configuration: Path) -> None:
-    """Write the drivers of the ResourceSlices into the configuration, the newest of them."""
-    drivers: deque[str] = deque(maxlen=MAX_DRIVERS)
-    for line in slices or ():
-        if line.strip() not in drivers:
-            drivers.append(line.strip())
-            _write(configuration, drivers)
-
-
-def _write(configuration: Path, drivers: Iterable[str]) -> None:
-    profile = {"schedulerName": SCHEDULER, "plugins": {"filters": {"disabled": ["injected"]}}}
-    draft = configuration.with_suffix(".new")
-    draft.write_text(
-        json.dumps(
-            {
-                "apiVersion": "config.berth.dev/v1alpha1",
-                "kind": "BerthSchedulerConfiguration",
-                "profiles": [profile],
-                "claims": {"drivers": list(drivers)},
-            }
-        )
-    )
-    draft.replace(configuration)
 
 
 if __name__ == "__main__":

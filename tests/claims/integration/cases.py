@@ -15,17 +15,32 @@ from typing import Final
 from devcluster.building import programs
 from devcluster.processes import children
 
-API_SERVER: Final = "kube-apiserver"
-"""The program of devcluster that pins the version."""
+API_SERVERS: Final = {"1.36": "kube-apiserver", "1.37": "kube-apiserver-1.37"}
+"""Kubernetes' version -> the program of devcluster that pins it."""
 HEAVY: Final = (
+    "DRANodeAllocatableResources",
     "EvictCluster.*",
     "MaxResourceSlice",
+    "PodGroup",
     "ResourceSliceController",
     "ShareResourceClaimSequentially",
     "UsesAllResources",
 )
-"""Cases with hundreds of pods, or of megabytes; some keep the others of their configuration waiting for minutes."""
-CONFIGURATIONS: Final = ("disabled", "default", "GA", "GA-opt-out", "v1beta1", "v1beta2", "all")
+"""Cases with hundreds of pods, or of megabytes, and those that wait for minutes and keep the others waiting."""
+CONFIGURATIONS: Final = (
+    "disabled",
+    "default",
+    "GA",
+    "GA-1.35",
+    "GA-1.36",
+    "GA-opt-out",
+    "GA-opt-out-1.36",
+    "compatibility-groups-without-consumable-capacity",
+    "v1beta1",
+    "v1beta2",
+    "all",
+)
+"""Those of all versions: a run that a version does not have has no cases."""
 WITH_HEAVY: Final = ("default", "GA", "all")
 PARALLEL: Final = 4
 """Cases at once; most of their time is waiting."""
@@ -62,7 +77,7 @@ def parts() -> Iterator[Part]:
     yield Part(name="status-requests", run="^TestResourcePoolStatusRequest$")
 
 
-def run(tests: Path, part: Part, logs: Path, environment: Mapping[str, str]) -> Outcomes:
+def run(tests: Path, api_server: str, part: Part, logs: Path, environment: Mapping[str, str]) -> Outcomes:
     """Run a part and return the outcomes of the cases that ended."""
     flags = [
         f"-test.run={part.run}",
@@ -73,7 +88,7 @@ def run(tests: Path, part: Part, logs: Path, environment: Mapping[str, str]) -> 
     flags += [f"-test.skip={part.skip}"] if part.skip else []
     log = logs / f"{part.name}.log"
     log.unlink(missing_ok=True)
-    etcd, modules = programs.ensure(["etcd"])["etcd"], programs.source(API_SERVER).parents[1]
+    etcd, modules = programs.ensure(["etcd"])["etcd"], programs.source(api_server).parents[1]
     with tempfile.TemporaryDirectory(prefix="dra-") as scratch:
         own = {
             "PATH": f"{etcd.parent}:{os.environ['PATH']}",

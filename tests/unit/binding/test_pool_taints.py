@@ -95,6 +95,12 @@ async def test_a_rule_goes_with_its_pool_and_comes_back_if_it_was_changed() -> N
     assert not server.rules
 
 
+async def test_every_driver_has_one_rule_for_all_devices() -> None:
+    server = Server(V1)
+    await Instance(server, own=OwnPools(drivers=frozenset({"*"}))).keeper.keep()
+    assert server.selectors() == [{}]
+
+
 async def test_instances_leave_the_rules_of_others_alone() -> None:
     server = Server(V1)
     await Instance(server).keeper.keep()

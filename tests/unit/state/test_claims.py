@@ -328,7 +328,9 @@ def test_cards_that_a_slice_lists_are_not_given_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    "own", [OWN, OwnPools(pools=frozenset({PoolID(NVIDIA_DRIVER, "node")}))], ids=["driver", "pool"]
+    "own",
+    [OWN, OwnPools(pools=frozenset({PoolID(NVIDIA_DRIVER, "node")})), OwnPools(drivers=frozenset({"*"}))],
+    ids=["driver", "pool", "every driver"],
 )
 def test_the_configuration_gives_pools_to_berth(own: OwnPools) -> None:
     world = World(OwnPools())

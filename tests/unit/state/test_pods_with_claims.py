@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from berth_operator.core.claims.slices import PoolID
-from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.cycle import MAX_COMPARED, Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.values.request import PendingPod
@@ -363,6 +363,53 @@ def test_the_first_subrequest_that_is_possible_is_taken() -> None:
     placement = world.placed()
     assert got(placement) == [["gpu-0", "gpu-1"]]
     assert {each.request.full_name for each in placement.claims.allocations[0].results} == {"gpu/sub-1"}
+
+
+@pytest.mark.parametrize(("lists", "expected"), [(["cb"], "c"), (["abc", "bca"], "b")], ids=["one claim", "two claims"])
+def test_the_node_with_the_best_subrequests_over_all_claims_is_taken(lists: list[str], expected: str) -> None:
+    """As in upstream's PrioritizedListScoring: 8 points for a first subrequest, 7 for a second, 6 for a third."""
+    world = World("a", "b", "c")
+    for name in "abc":
+        on_node = {f"{NVIDIA_DRIVER}/node": name}
+        world.to.put_slice(resource_slice(*(listed(each, on_node) for each in ("x", "y")), node=name))
+    for number, nodes in enumerate(lists):
+        wheres = (f'device.attributes["{NVIDIA_DRIVER}"].node == "{name}"' for name in nodes)
+        world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)), name=f"c{number}")
+    assert world.placed("p", *(f"c{number}" for number in range(len(lists)))).node == expected
+
+
+@pytest.mark.parametrize("count", [1, 7, 8])
+def test_a_node_whose_claims_get_less_than_expected_is_compared_again(count: int) -> None:
+    """The first choice is tainted on all nodes but the last, which counts of devices do not show."""
+    names = [f"n{number}" for number in range(count + 1)]
+    world = World(*names)
+    for name in names:
+        tainted = {"taints": [taint()]} if name != names[-1] else {}
+        choices = [listed(which, {f"{NVIDIA_DRIVER}/kind": which}) for which in ("good", "fair")]
+        world.to.put_slice(resource_slice({**choices[0], **tainted}, choices[1], node=name))
+    wheres = (f'device.attributes["{NVIDIA_DRIVER}"].kind == "{which}"' for which in ("good", "fair"))
+    world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)))
+    # The bound: eight nodes are searched.
+    assert world.placed().node == (names[-1] if count < MAX_COMPARED else names[0])
+
+
+def test_nodes_with_an_invalid_pool_have_kubernetes_reason() -> None:
+    world = World("a", "b")
+    twice = listed("x", {"uuid": "x"})
+    world.to.put_slice(resource_slice(twice, twice, node="a"))
+    world.put_claim(request(count=3))
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    expected = "0/2 nodes are available: 1 cannot allocate all claims, 1 invalid resource pools were encountered."
+    assert outcome.message == expected
+
+
+def test_an_invalid_pool_does_not_matter_where_the_claims_are_met() -> None:
+    world = World("a")
+    twice = listed("x", {"uuid": "x"})
+    world.to.put_slice(resource_slice(twice, twice, node="a", pool="other", name="other"))
+    world.put_claim()
+    assert got(world.placed()) == [["gpu-0"]]
 
 
 def test_the_next_row_is_tried_if_the_search_finds_nothing() -> None:

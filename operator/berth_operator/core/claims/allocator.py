@@ -47,7 +47,7 @@ def allocate(
     if found:
         return tuple(_allocation(number, claim, search, choices, new_share_id) for number, claim in enumerate(claims))
     if pools.invalid:
-        raise InvalidPoolsError("invalid resource pools were encountered")
+        raise InvalidPoolsError
     return None
 
 

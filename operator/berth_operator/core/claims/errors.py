@@ -1,5 +1,7 @@
 """Why an allocation ends before everything was tried."""
 
+from typing import Final
+
 
 class AllocationError(Exception):
     """The allocation ended; the message names the object."""
@@ -13,8 +15,15 @@ class NodeError(AllocationError):
     """The allocation on this node ended; others may do."""
 
 
+INVALID_POOLS: Final = "invalid resource pools were encountered"
+
+
 class InvalidPoolsError(NodeError):
     """Nothing was found, and a pool of the node is invalid."""
+
+    def __init__(self) -> None:
+        """Set Kubernetes' message."""
+        super().__init__(INVALID_POOLS)
 
 
 class TooMuchWorkError(NodeError):

@@ -33,6 +33,7 @@ from berth_operator.core.fleet import claim_choice, volume_choice
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import SCORE_WEIGHT, PluginFailedError, Score
+from berth_operator.core.scores import prioritized_list
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, PodVolumes
 from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
@@ -43,6 +44,8 @@ Passes = Callable[[Fleet, PodRequest], Mask]
 
 BIAS: Final = "bias"
 """The term of what the caller adds, such as what brings the members of a gang close to each other."""
+MAX_COMPARED: Final = 8
+"""Rows that are searched for one pod because its claims got less on those before than they may get."""
 ONLY_NOMINATED: Final = "node(s) would fit only together with nominated pods"
 
 
@@ -162,20 +165,46 @@ def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -
 def _on_best_row(
     fleet: Fleet, pod: PendingPod, policy: Policy, total: Floats, terms: Sequence[Term]
 ) -> Placement | None:
-    """Return the placement on the row with the highest total, or on the next one if its claims get nothing there."""
-    while (ranking := rank(fleet.names, total, terms)).rows:
+    """Return the placement on the row with the highest total, or on the next one if its claims get nothing there.
+
+    If they get less on the row than `prioritized-list` gave points for, it is compared again with what it is worth.
+    """
+    found: dict[int, Placement] = {}
+    while len(found) < MAX_COMPARED and (ranking := rank(fleet.names, total, terms)).rows:
         row = ranking.rows[0]
-        grants = policy.choose(fleet, row, pod.request)
-        claims = claim_choice.choose(fleet, row, pod, grants)
-        if claims is not None:
-            volumes = volume_choice.choose(fleet, row, pod.request.mounts)
-            return Placement(
-                pod=pod, node=fleet.names[row], grants=grants, volumes=volumes, claims=claims, ranking=ranking
-            )
+        if row in found:
+            break
+        placement = _on_row(fleet, pod, policy, ranking)
+        excess = np.inf if placement is None else _excess(fleet, row, placement, terms)
+        if placement is not None:
+            if not excess:
+                return placement
+            found[row] = placement
+        total[row] -= excess
         if not claim_choice.may_continue(fleet, pod.request):
             break
-        total[row] = -np.inf
-    return None
+    return found[max(found, key=lambda row: float(total[row]))] if found else None
+
+
+def _on_row(fleet: Fleet, pod: PendingPod, policy: Policy, ranking: Ranking) -> Placement | None:
+    """Return the placement on the first row of a ranking; None if the pod's claims get nothing there."""
+    row = ranking.rows[0]
+    grants = policy.choose(fleet, row, pod.request)
+    claims = claim_choice.choose(fleet, row, pod, grants)
+    if claims is None:
+        return None
+    volumes = volume_choice.choose(fleet, row, pod.request.mounts)
+    return Placement(pod=pod, node=fleet.names[row], grants=grants, volumes=volumes, claims=claims, ranking=ranking)
+
+
+def _excess(fleet: Fleet, row: int, placement: Placement, terms: Sequence[Term]) -> float:
+    """Return by how much a row's total is too high for what the pod's claims get there."""
+    if not placement.claims.allocations:
+        return 0.0
+    points = next((points for name, points in terms if name == prioritized_list.NAME), None)
+    if points is None:
+        return 0.0
+    return float(points[row]) * prioritized_list.missed(fleet, row, placement.pod.request, placement.claims)
 
 
 def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None = None) -> Mask:

@@ -30,6 +30,7 @@ ALWAYS: Final[Weights] = {
     "pods-near": 2.0,
     "even-spread": 2.0,
     "default-spread": 2.0,
+    "prioritized-list": 2.0,
 }
 """Weights that apply with every strategy."""
 

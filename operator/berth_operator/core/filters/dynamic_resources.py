@@ -10,6 +10,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_operator.core.claims.errors import INVALID_POOLS
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import claim_counts
@@ -77,8 +78,11 @@ def _of_claims(fleet: Fleet, request: PodRequest) -> Reasons:
         if (row := fleet.rows.get(node)) is not None:
             refused.setdefault(reason or NOT_ALL, np.zeros_like(enough))[row] = True
     yield from refused.items()
-    unfinished = fleet.claims.supply.work.is_over()
-    yield NOT_COUNTED if unfinished else NOT_ALL, ~enough
+    if fleet.claims.supply.work.is_over():
+        yield NOT_COUNTED, ~enough
+    else:
+        yield INVALID_POOLS, ~enough & claim_counts.rows_with_invalid_pools(fleet, request)
+        yield NOT_ALL, ~enough
 
 
 def _needing_claims(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:

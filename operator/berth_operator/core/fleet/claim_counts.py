@@ -1,10 +1,11 @@
 """The claims of a pod, and the rows that may have enough devices for them: array expressions over counts by node."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from berth_api.values.selectors import Requirement
 from berth_operator.core.claims import matching
@@ -12,6 +13,7 @@ from berth_operator.core.claims.errors import AllocationError, NodeError
 from berth_operator.core.claims.nodes import NAME
 from berth_operator.core.claims.plans import MAX_DEVICES
 from berth_operator.core.claims.requests import ALL, Alternatives, Request
+from berth_operator.core.claims.results import MAX_SUBREQUESTS
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
@@ -22,6 +24,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import NodeTerm, PodRequest
+
+Points = npt.NDArray[np.int64]
 
 EVALUATION: Final = 4
 """Work for evaluating the selectors of a device: about as many microseconds."""
@@ -65,10 +69,9 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
     Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
     """
-    claims = unallocated(fleet, request)
-    if not claims:
+    if not unallocated(fleet, request):
         return fleet.present
-    mask = fleet.present & _counted_enough(fleet, [each for state in claims for each in state.claim.requests])
+    mask = fleet.present & _counted_enough(fleet, list(_counted_requests(fleet, request)))
     mask[[fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]] = False
     return np.zeros_like(mask) if fleet.claims.supply.work.is_over() else mask
 
@@ -77,11 +80,8 @@ def _counted_enough(fleet: Fleet, requests: Sequence[Alternatives]) -> Mask:
     """Return the rows that have enough devices for each request alone, and for all that want one kind together."""
     mask = np.ones(len(fleet.names), np.bool_)
     wanted: Counter[DeviceKind] = Counter()
-    left = MAX_COUNTED
     for alternatives in requests:
         choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
-        if (left := left - len(choices)) < 0:
-            break
         mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices])
         wanted.update(dict(choices) if not alternatives.prioritized else {})
     for kind, amount in wanted.items():
@@ -89,6 +89,39 @@ def _counted_enough(fleet: Fleet, requests: Sequence[Alternatives]) -> Mask:
             counts = _counted(fleet, kind)
             mask &= counts.shared | (counts.devices >= amount)
     return mask
+
+
+def _counted_requests(fleet: Fleet, request: PodRequest) -> Iterator[Alternatives]:
+    """Yield the first requests of the claims that are not allocated, as far as their kinds of devices are counted."""
+    left = MAX_COUNTED
+    for state in unallocated(fleet, request):
+        for alternatives in state.claim.requests:
+            if (left := left - len(alternatives.choices)) < 0:
+                return
+            yield alternatives
+
+
+def rows_with_invalid_pools(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows of nodes with an invalid pool, as the claims that are not allocated yet find them."""
+    requests = _counted_requests(fleet, request)
+    kinds = {kind_of(fleet, each) for alternatives in requests for each in alternatives.choices}
+    mask: Mask = np.logical_or.reduce([_counted(fleet, each).invalid for each in kinds])
+    return mask
+
+
+def preference_points(fleet: Fleet, request: PodRequest) -> list[Points]:
+    """Return, for each request with `firstAvailable`, each row's points for the first subrequest that it can meet.
+
+    They are 8 for the first one, 7 for the second, and so on. A subrequest counts as met where the counts of devices
+    are high enough, so that a row may get a later one by the search, never an earlier one.
+    """
+    prioritized = (each for each in _counted_requests(fleet, request) if each.prioritized)
+    return [_first_met(fleet, each.choices) for each in prioritized]
+
+
+def _first_met(fleet: Fleet, choices: Sequence[Request]) -> Points:
+    met = [_enough(fleet, kind_of(fleet, each), each.count) for each in choices]
+    return np.select(met, range(MAX_SUBREQUESTS, MAX_SUBREQUESTS - len(choices), -1), 0)
 
 
 def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
@@ -151,7 +184,7 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: DeviceCounts) -> N
         elif device.nodes.name == node and device.id not in held and matches(fleet, kind, matched, device) is not False:
             number, shared = number + 1, shared or device.shareable
     fleet.claims.supply.work.spend(1 + len(candidates) * LOOK)
-    counts.devices[row], counts.shared[row] = number, shared
+    counts.devices[row], counts.shared[row], counts.invalid[row] = number, shared, devices.pools.invalid
 
 
 def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device: Device) -> bool | None:

@@ -22,6 +22,7 @@ from berth_operator.core.scores import (
     most_allocated,
     node_affinity,
     pod_affinity,
+    prioritized_list,
     spare_devices,
     taints,
 )
@@ -48,6 +49,7 @@ ALL = _scores(
     pod_affinity,
     even_spread,
     default_spread,
+    prioritized_list,
 )
 
 

@@ -38,6 +38,8 @@ class DeviceCounts:
         self.devices = np.zeros(rows, np.int32)
         self.shared: Mask = np.zeros(rows, np.bool_)
         """Rows with a device that may serve several requests of one pod."""
+        self.invalid: Mask = np.zeros(rows, np.bool_)
+        """Rows with an invalid pool, whichever devices it has."""
         self.stale: set[str] | None = None
         """Nodes that are not counted, or changed since; None for all."""
 
@@ -45,11 +47,13 @@ class DeviceCounts:
         """Enlarge to a number of rows."""
         if (more := rows - len(self.devices)) > 0:
             self.devices, self.shared = np.pad(self.devices, (0, more)), np.pad(self.shared, (0, more))
+            self.invalid = np.pad(self.invalid, (0, more))
 
     def copy(self) -> Self:
         """Return an independent copy."""
         stale = None if self.stale is None else self.stale.copy()
-        return with_own(self, devices=self.devices.copy(), shared=self.shared.copy(), stale=stale)
+        columns = {name: getattr(self, name).copy() for name in ("devices", "shared", "invalid")}
+        return with_own(self, **columns, stale=stale)
 
 
 @dataclass(slots=True, kw_only=True)

@@ -13,13 +13,15 @@ from berth_operator.core.fleet.claims.supply import Supply
 
 K = TypeVar("K")
 
+EVERY_DRIVER: Final = "*"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnPools:
     """The pools that no other scheduler serves, so that Berth gives their devices, by name and to claims."""
 
     drivers: frozenset[str] = frozenset()
-    """All pools of these drivers."""
+    """All pools of these drivers; `*` for all drivers."""
     pools: frozenset[PoolID] = frozenset()
 
     def __bool__(self) -> bool:
@@ -28,7 +30,7 @@ class OwnPools:
 
     def include(self, pool: PoolID) -> bool:
         """Return whether a pool is Berth's."""
-        return pool.driver in self.drivers or pool in self.pools
+        return not self.drivers.isdisjoint((pool.driver, EVERY_DRIVER)) or pool in self.pools
 
 
 NO_POOLS: Final = OwnPools()
