@@ -30,6 +30,8 @@ GPU_MEMORY: Final = "quota.berth.dev/gpu-memory"
 """What they count in bytes: memory that pods request as such."""
 NAMESPACES: Final = {"kueue-managed": "true"}
 """The label of namespaces whose workloads Kueue manages."""
+ACCOUNT: Final = "system:serviceaccount:kueue-system:kueue-controller-manager"
+"""The account of Kueue's controller."""
 MIG_CARDS: Final = {
     (4, 24): ("1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"),
     (7, 40): ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
@@ -148,7 +150,7 @@ def _in_policy() -> Mapping[str, str]:
     return (
         {name: json.dumps(text) for name, text in texts.items()}
         | {name: f"{names.PREFIX}{text}" for name, text in own.items()}
-        | {"original": names.ORIGINAL_RESOURCES}
+        | {"original": names.ORIGINAL_RESOURCES, "account": ACCOUNT}
     )
 
 

@@ -68,6 +68,8 @@ def test_a_pod_that_names_no_queue_is_held_until_there_is_quota(team_b: Team) ->
     assert "insufficient unused quota" in team_b.wait_reason("second")
     [pod] = [pod for pod in team_b.pods() if pod["metadata"]["name"] == "second"]
     assert "kueue.x-k8s.io/admission" in [gate["name"] for gate in pod["spec"]["schedulingGates"]]
+    with pytest.raises(ApiError, match="only Kueue may remove its scheduling gates"):
+        team_b.api.merge("/api/v1/namespaces/team-b/pods/second", {"spec": {"schedulingGates": None}})
 
 
 def test_a_pod_that_admission_renames_is_refused_where_kueue_counts_it_alone(team_a: Team) -> None:
