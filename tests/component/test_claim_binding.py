@@ -1,8 +1,7 @@
 """What is written of ResourceClaims before a Binding, on an API server in memory and in virtual time."""
 
 import asyncio
-import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -24,90 +23,16 @@ from berth_operator.core.values.pod_claims import PodClaims
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import node, pod
-from tests.resource_claims import NVIDIA_DRIVER, claim, gpu, resource_slice
+from tests.component.claim_server import LAG, TOOK_PLACE, Server
+from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
 
 pytestmark = pytest.mark.looptime
 
 Raw = dict[str, Any]
 
-LAG = 0.5
-"""Seconds until the watch shows a change."""
-TOOK_PLACE = "lost"
-
 
 def now() -> float:
     return asyncio.get_running_loop().time()
-
-
-class Server:
-    """ResourceClaims in memory, with the fence of one term; the watch shows every change after `lag` seconds."""
-
-    def __init__(self, show: Callable[[Raw], None], forget: Callable[[str], None]) -> None:
-        self.claims: dict[str, Raw] = {}
-        self.writes: list[str] = []
-        """`claim` or `claim/status`, as they were carried out."""
-        self.faults: dict[str, list[Exception | Callable[[], None]]] = {}
-        """What the next writes of `claim` or `claim/status` answer, or what is done before they are carried out."""
-        self.lag, self.term, self.version = LAG, 1, 100
-        self.fenced = True
-        self._show, self._forget = show, forget
-
-    # --- calls of the operator --------------------------------------------------------------------------------
-
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
-        assert not params
-        await asyncio.sleep(0.01)
-        return copy.deepcopy(self._known(path.rpartition("/")[2]))
-
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
-        assert method == "PUT"
-        name, _, part = path.partition("/resourceclaims/")[2].partition("/")
-        manager = (params or {})["fieldManager"]
-        await asyncio.sleep(0.01)
-        if params is not None and "dryRun" in params:
-            return self._check(name, part, manager, body)
-        faults = self.faults.get(f"{name}/{part}" if part else name)
-        fault = faults.pop(0) if faults else None
-        if callable(fault):
-            fault()
-        elif fault is not None and str(fault) != TOOK_PLACE:
-            raise fault
-        self._check(name, part, manager, body)
-        self.writes.append(f"{name}/{part}" if part else name)
-        if part:
-            own = [{"manager": manager, "fieldsV1": {"f:status": {"f:allocation": {}}}}]
-            self.change(name, status=copy.deepcopy(body.get("status", {})), metadata={"managedFields": own})
-        else:
-            self.change(name, metadata={key: body["metadata"].get(key) for key in ("finalizers", "labels")})
-        if isinstance(fault, Exception):
-            raise fault
-        return copy.deepcopy(self.claims[name])
-
-    def _known(self, name: str) -> Raw:
-        if name not in self.claims:
-            raise ApiError(404, "NotFound", f"resourceclaims {name} not found")
-        return self.claims[name]
-
-    def _check(self, name: str, part: str, manager: str, body: Raw) -> None:
-        known = self._known(name)
-        if part and self.fenced and manager != f"berth/{self.term}":
-            raise ApiError(403, "Forbidden", f"ValidatingAdmissionPolicy '{names.FENCE}-claims': {manager} is over")
-        if body["metadata"]["resourceVersion"] != known["metadata"]["resourceVersion"]:
-            raise ApiError(409, "Conflict", "the object has been modified")
-
-    # --- changes on the server --------------------------------------------------------------------------------
-
-    def change(self, name: str, *, metadata: Mapping[str, Any] | None = None, **fields: Any) -> None:
-        """Change a claim; others than the operator do so as well."""
-        self.version += 1
-        known = self.claims.get(name) or claim(name)
-        merged = {**known["metadata"], **(metadata or {}), "resourceVersion": str(self.version)}
-        self.claims[name] = {**known, **fields, "metadata": merged}
-        asyncio.get_running_loop().call_later(self.lag, self._show, copy.deepcopy(self.claims[name]))
-
-    def remove(self, name: str) -> None:
-        del self.claims[name]
-        asyncio.get_running_loop().call_later(self.lag, self._forget, f"ns/{name}")
 
 
 class World:
@@ -345,8 +270,30 @@ async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_
     await world.bind(world.placement("c"))
     world.server.change("d", status=of_others(1, "p", "other"))
     await asyncio.sleep(1)
-    await world.binder.deallocate(world.cluster.pending["uid-p"], world.leads)
+    await world.binder.deallocate([world.cluster.pending["uid-p"]], world.leads)
     assert (world.status(), world.consumers("d")) == ({}, ["p", "other"])
+
+
+async def test_a_claim_of_which_a_tenant_removed_the_label_is_released(world: World) -> None:
+    await world.bind(world.placement("c"))
+    world.server.change("c", metadata={"labels": {}, "finalizers": []})
+    await world.binder.release(world.placement("c"), world.leads)
+    assert world.status() == {}
+    assert world.server.claims["c"]["metadata"]["labels"] == {names.FENCED_BY: "berth"}
+
+
+async def test_of_a_claim_that_is_not_reserved_nothing_is_written_to_release_it(world: World) -> None:
+    await world.binder.release(world.placement("c"), world.leads)
+    assert world.server.writes == []
+
+
+async def test_what_a_tenant_writes_to_his_claim_does_not_end_the_service_of_its_pool(world: World) -> None:
+    await world.bind(world.placement("c"))
+    forged = [{"manager": "kube-scheduler", "fieldsV1": {"f:status": {"f:allocation": {}}}}]
+    for entries in ([], forged):
+        world.server.change("c", metadata={"managedFields": entries})
+        await asyncio.sleep(1)
+        assert world.cluster.fleet.claims.serves(PoolID(NVIDIA_DRIVER, "node"))
 
 
 async def test_another_scheduler_in_a_pool_of_ours_ends_its_service_until_it_has_left(world: World) -> None:

@@ -23,7 +23,9 @@ HEALTHY: Final = "Healthy"
 
 def state_colour(text: str) -> str:
     """Return the colour of a state: green if nothing is wrong."""
-    return "" if text in (HEALTHY, "Ready", "-") else colours.YELLOW if text == "Cordoned" else colours.RED
+    return (
+        "" if text in (HEALTHY, "Ready", "-") else colours.YELLOW if text in ("Cordoned", "Withheld") else colours.RED
+    )
 
 
 COLUMNS: Final = (
@@ -112,12 +114,14 @@ def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
         card["id"],
         cell(card["pcie"]),
         cell(links),
-        card["message"] or node["blocked"],
+        card["message"] or card.get("barred") or node["blocked"],
     )
 
 
 def health(card: Card, node: FleetNode) -> str:
     """Return the health of a card in one word."""
+    if card.get("barred"):
+        return "Withheld"
     if not card["healthy"]:
         return "Unhealthy"
     return "Blocked" if node["blocked"] else HEALTHY

@@ -43,6 +43,7 @@ CHECKS: Final = (
     ),
     Check(name="UnreachableApi", needs=("apiservices",), find=cluster.unreachable_api),
     Check(name="NoTaintRules", needs=("clusterroles",), find=cluster.no_taint_rules),
+    Check(name="SharedPool", needs=("resourceclaims",), find=cluster.shared_pool),
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),

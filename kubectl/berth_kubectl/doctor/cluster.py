@@ -38,6 +38,7 @@ PLUGINS: Final = {
 NEXT_TO_AGENT: Final = "k8s-device-plugin"
 """The plugin that is needed where the agent is not the device plugin itself."""
 TAINTING_ROLE: Final = "berth-claims"
+ALLOCATING_ROLE: Final = "berth-claims-allocation"
 """The ClusterRole of installations that keep other schedulers from Berth's pools by DeviceTaintRules."""
 FULL: Final = 100
 SHOWN_FIELDS: Final = 3
@@ -190,6 +191,33 @@ def no_taint_rules(facts: Facts) -> Iterator[Finding]:
             "--runtime-config=resource.k8s.io/v1beta2=true   # from 1.36; else let no pods of other schedulers use "
             "DeviceClasses that select these cards",
         )
+
+
+def shared_pool(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each pool of which Berth and another scheduler have allocated devices to ResourceClaims."""
+    holders: dict[tuple[str, str], dict[bool, str]] = {}
+    for claim in facts.all_of("resourceclaims"):
+        is_ours = any(each.startswith(f"{facts.installation.lease}/") for each in _allocated_by(claim))
+        for result in ((claim.get("status") or {}).get("allocation") or {}).get("devices", {}).get("results") or ():
+            if not result.get("adminAccess"):
+                holders.setdefault((result["driver"], result["pool"]), {}).setdefault(is_ours, "/".join(key_of(claim)))
+    for (driver, pool), claims in sorted(holders.items()):
+        if claims.keys() == {True, False}:
+            yield Finding(
+                check="SharedPool",
+                object=f"pool/{driver}/{pool}",
+                message=f"Berth allocated devices to the ResourceClaim {claims[True]}, and another scheduler to "
+                f"{claims[False]}: Berth gives none of this pool until no such claim is left",
+                fix=f"kubectl describe resourceclaim -n {claims[False].replace('/', ' ')}   # keep that scheduler from "
+                "the pool, and delete the pods",
+            )
+
+
+def _allocated_by(claim: Object) -> Iterator[str]:
+    """Yield the field managers that wrote a claim's allocation."""
+    for entry in claim["metadata"].get("managedFields") or ():
+        if "f:allocation" in (entry.get("fieldsV1") or {}).get("f:status", {}):
+            yield str(entry.get("manager"))
 
 
 def other_device_plugin(facts: Facts) -> Iterator[Finding]:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote
 
-from berth_kubectl.doctor.cluster import API_GROUPS, TAINTING_ROLE, plugin_of
+from berth_kubectl.doctor.cluster import ALLOCATING_ROLE, API_GROUPS, TAINTING_ROLE, plugin_of
 from berth_kubectl.doctor.facts import Facts, Installation
 from berth_kubectl.errors import ReadError
 from berth_kubectl.reading.contract import Object
@@ -24,6 +24,7 @@ from berth_kubectl.reading.resources import (
     LEASES,
     NODES,
     PODS,
+    RESOURCE_CLAIMS,
     SERVICES,
 )
 from berth_kubectl.reading.session import Api, Source
@@ -86,6 +87,7 @@ def gather(api: Api, place: Installation, *, definitions: Sequence[Object], vers
         lists.unread["pods"] = lists.unread["daemonsets"]
     else:
         _take_plugins(api, lists)
+    _take_claims(api, lists)
     return Facts(
         now=server_time(api.server_date),
         lists=lists.read,
@@ -130,6 +132,17 @@ def _take_plugins(api: Api, lists: _Lists) -> None:
     lists.read["pods"] = ()
     for source, answer in zip(wanted, api.get_all([source.request for source in wanted]), strict=True):
         lists.take("pods", source, answer)
+
+
+def _take_claims(api: Api, lists: _Lists) -> None:
+    """Read the ResourceClaims, if an installation may allocate them."""
+    lists.read["resourceclaims"] = ()
+    if "clusterroles" in lists.unread:
+        lists.unread["resourceclaims"] = lists.unread["clusterroles"]
+    elif ALLOCATING_ROLE in map(name_of, lists.read["clusterroles"]):
+        source = Source(resource=RESOURCE_CLAIMS)
+        [answer] = api.get_all([source.request])
+        lists.take("resourceclaims", source, answer)
 
 
 def _containers(daemon_set: Object) -> Sequence[Object]:

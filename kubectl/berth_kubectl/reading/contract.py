@@ -54,6 +54,8 @@ class Card(TypedDict):
     mig: list[Mig]
     links: dict[str, str]
     metrics: NotRequired[Metrics]
+    barred: NotRequired[str]
+    """Why it is not given by name."""
 
 
 class Capacity(TypedDict):

@@ -55,13 +55,14 @@ def _cards(device: Object) -> Iterator[Card]:
 
 def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
     topology, free = card.get("topology") or {}, amounts(use.get("free"))
-    return {
+    barred: str = use.get("barred") or ""
+    row: Card = {
         "type": card["type"],
         "minor": card["minor"],
         "id": card["id"],
         "model": card.get("model") or "",
-        "healthy": bool(card.get("health")) and not use.get("barred"),
-        "message": faults.text(faults_of(card)) or use.get("barred") or "",
+        "healthy": bool(card.get("health")) and not barred,
+        "message": faults.text(faults_of(card)) or barred,
         "total": _total(card),
         "free": free,
         "users": len({holder["uid"] for holder in use.get("holders") or ()}),
@@ -70,6 +71,7 @@ def _card(card: Object, use: Object, ids: Mapping[int, str]) -> Card:
         "mig": _instances(card, free),
         "links": {ids[link["minor"]]: link["type"] for link in card.get("links") or () if link["minor"] in ids},
     }
+    return {**row, "barred": barred} if barred else row
 
 
 def amounts(resources: Mapping[str, Any] | None) -> Amounts:

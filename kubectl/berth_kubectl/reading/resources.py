@@ -68,6 +68,7 @@ DEFINITIONS: Final = Resource(group="apiextensions.k8s.io", plural="customresour
 API_SERVICES: Final = Resource(group="apiregistration.k8s.io", plural="apiservices")
 SERVICES: Final = Resource(plural="services", namespaced=True, role="view")
 ENDPOINT_SLICES: Final = Resource(group="discovery.k8s.io", plural="endpointslices", namespaced=True, role="view")
+RESOURCE_CLAIMS: Final = Resource(group="resource.k8s.io", plural="resourceclaims", namespaced=True)
 CLUSTER_ROLES: Final = Resource(group="rbac.authorization.k8s.io", plural="clusterroles")
 CLUSTER_ROLE_BINDINGS: Final = Resource(group="rbac.authorization.k8s.io", plural="clusterrolebindings")
 ADMISSION: Final = {

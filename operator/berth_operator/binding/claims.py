@@ -12,7 +12,7 @@ controller removes them; after our term, the next leader goes on with what is re
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -100,21 +100,37 @@ class ClaimBinder:
         """Remove what is reserved for a pod that was not bound, and allocations that no other pod uses."""
         await self._release(placement.pod, _keys(placement), leads)
 
-    async def deallocate(self, pod: PendingPod, leads: Leads) -> None:
-        """Deallocate the claims that hold a waiting pod to nodes where it does not fit, as kube-scheduler does."""
-        used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
-        own = [each.key for each in used if each.allocation and each.reserved_for <= {pod.uid}]
-        await self._release(pod, own, leads)
+    async def deallocate(self, pods: Sequence[PendingPod], leads: Leads) -> None:
+        """Deallocate the claims that hold a waiting pod or gang to nodes where it does not fit, as kube-scheduler does.
+
+        What other pods use as well stays.
+        """
+        uids = {each.uid for each in pods}
+        for pod in pods:
+            used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
+            own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
+            await self._release(pod, own, leads)
 
     async def _release(self, pod: PendingPod, claims: Iterable[str], leads: Leads) -> None:
         for key in claims:
             if not leads() or pod.uid not in self._cluster.pending:
                 return
             try:
-                await self._change(key, lambda current: claim_objects.released(current, pod), subresource="/status")
+                await self._release_one(key, pod)
             except (CallError, ResourceClaimError) as error:
                 # The pod is decided again, with what it still has reserved.
                 log.warning("claim not released", claim=key, pod=pod.key, error=str(error))
+
+    async def _release_one(self, key: str, pod: PendingPod) -> None:
+        def release(current: Object) -> Object | None:
+            return claim_objects.released(current, pod)
+
+        def protect(current: Object) -> Object | None:
+            # Who may write the claim may have removed the label, without which we may not write the status.
+            return claim_objects.protected(current, self._lease) if release(current) else None
+
+        current = await self._change(key, protect)
+        await self._change(key, release, current=current, subresource="/status")
 
     # --- writing ----------------------------------------------------------------------------------------------
 

@@ -29,6 +29,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 
@@ -55,6 +56,9 @@ class Binds(Protocol):
         self, placement: Placement, body: dict[str, object], term: int
     ) -> tuple[binder.BindOutcome, str] | None:
         """Send a Binding until the answer is definite; return None if the term has ended."""
+
+    def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
+        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before."""
 
     async def settle(self, placement: Placement, outcome: binder.BindOutcome, why: str, *, term: int) -> None:
         """Apply the outcome of a Binding, after the ResourceClaims of a pod that was refused are released."""
@@ -93,6 +97,7 @@ class GangBinder:
             self._cluster.queue.park(gang, outcome)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
+            self._binds.deallocate(gang.members, outcome, term)
             return
         self._attempts.decided(gang.members[0])
         bodies = self._bodies(gang, outcome, term)

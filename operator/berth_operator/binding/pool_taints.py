@@ -7,7 +7,7 @@ deleted, the garbage collector deletes the rules.
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -69,37 +69,59 @@ class PoolTaints:
     async def keep(self) -> None:
         """Delete the rules that are not wanted or were changed, and create those that are missing.
 
+        A right rule without its label stays: while it is replaced, other schedulers would get the pool's devices.
+
         Raises:
             ApiError: the API server refused a call.
             Unreachable: the API server did not answer.
         """
         wanted = {rule["metadata"]["name"]: rule for rule in self._rules()}
-        if (listed := await self._list()) is None:
+        if (listed := await self._list(wanted)) is None:
             self._report(UNSERVED if wanted else "")
             return
         path, shown = listed
         right = {name for name, rule in shown.items() if name in wanted and _is_same(rule, wanted[name])}
-        for name in sorted(shown.keys() - right):
+        others = {name for name, rule in shown.items() if name not in right and not self._is_ours(rule)}
+        for name in sorted(shown.keys() - right - others):
             if self._leads():
-                await self._api.delete(f"{path}/{name}", uid=shown[name]["metadata"]["uid"])
-        if missing := sorted(wanted.keys() - right):
+                await self._delete(f"{path}/{name}", shown[name])
+        if missing := sorted(wanted.keys() - right - others):
             owner = await self._api.get(f"/apis/{_RBAC}/clusterroles/{OWNER}")
             for name in missing:
                 if self._leads():
                     await self._api.create(path, _owned(wanted[name], path, owner))
-        self._report("")
+        self._report("; ".join(f"DeviceTaintRule {name} is not Berth's: delete it" for name in sorted(others)))
 
-    async def _list(self) -> tuple[str, dict[str, Object]] | None:
-        """Return the path of the newest version that is served, and our rules by name; None if none is served."""
+    async def _delete(self, path: str, rule: Object) -> None:
+        try:
+            await self._api.delete(path, uid=rule["metadata"]["uid"])
+        except ApiError as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+
+    def _is_ours(self, rule: Object) -> bool:
+        metadata = rule["metadata"]
+        owners = {(each["kind"], each["name"]) for each in metadata.get("ownerReferences") or ()}
+        return self._is_labelled(rule) or ("ClusterRole", OWNER) in owners
+
+    def _is_labelled(self, rule: Object) -> bool:
+        return bool((rule["metadata"].get("labels") or {}).get(names.OWN_POOL) == self._instance)
+
+    async def _list(self, wanted: Collection[str]) -> tuple[str, dict[str, Object]] | None:
+        """Return the path of the newest version that is served, and by name the rules with our label or a wanted name.
+
+        None if no version is served.
+        """
         for version in VERSIONS:
             path = f"/apis/{_GROUP}/{version}/devicetaintrules"
             try:
-                listed = await self._api.get(path, {"labelSelector": f"{names.OWN_POOL}={self._instance}"})
+                listed = await self._api.get(path)
             except ApiError as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
             else:
-                return path, {rule["metadata"]["name"]: rule for rule in listed["items"]}
+                rules = {rule["metadata"]["name"]: rule for rule in listed["items"]}
+                return path, {name: rule for name, rule in rules.items() if name in wanted or self._is_labelled(rule)}
         return None
 
     def _rules(self) -> Iterator[Object]:

@@ -6,7 +6,7 @@ already keeps the cards. The loop runs for one term of leadership and sends noth
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 import structlog
@@ -206,7 +206,7 @@ class Scheduler:
             self._attempts.unschedulable((pod,))
             self._cluster.queue.park(pod, outcome)
             self._reporter.unschedulable(pod, self._reserver.annotated(pod, outcome))
-            self._deallocate(pod, outcome, term)
+            self.deallocate((pod,), outcome, term)
             return False
         self._attempts.decided(pod)
         try:
@@ -227,10 +227,11 @@ class Scheduler:
             return self._reserver.backfill(pod, policy) or outcome
         return outcome
 
-    def _deallocate(self, pod: PendingPod, failure: Failure, term: int) -> None:
-        """Deallocate the claims of a pod that fits on none of their nodes; they may be of the leader before."""
-        if pod.request.claims and dynamic_resources in failure.rejected_by and not self._claim_work.is_over():
-            self.start_task(self._claims.deallocate(pod, lambda: self.leads(term)))
+    def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
+        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before."""
+        claiming = [each for each in pods if each.request.claims]
+        if claiming and dynamic_resources in failure.rejected_by and not self._claim_work.is_over():
+            self.start_task(self._claims.deallocate(claiming, lambda: self.leads(term)))
 
     def _assume_and_bind(self, placement: Placement, body: dict[str, object], term: int) -> None:
         """Assume a placement and start to bind it."""

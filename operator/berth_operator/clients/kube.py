@@ -24,6 +24,10 @@ class KubeClient(ApiClient):
         """
         return cls.of(await logins.load(kubeconfig), user_agent=user_agent, limit=limit)
 
+    def check_for_kopf(self) -> None:
+        """Check that kopf can use our login; raise CredentialsError if not."""
+        logins.check_for_kopf(self._tokens.login)
+
     async def connection_info(self) -> dict[str, Any]:
         """Return the server and our current credentials for kopf, which opens its own session."""
         return logins.connection_info(self._tokens.login, await self._tokens.authorization())

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from berth_client import credentials
-from berth_client.credentials import Login, UnknownLoginError
+from berth_client.credentials import CredentialsError, Login, UnknownLoginError
 from berth_client.tokens import TokenSource
 
 
@@ -38,6 +38,19 @@ def usual_kubeconfig(given: Path | None) -> Path | None:
         return Path(named)
     usual = Path.home() / ".kube/config"
     return usual if usual.exists() else None
+
+
+def check_for_kopf(login: Login) -> None:
+    """Check that kopf, which opens its own session, can use a login.
+
+    Raises:
+        CredentialsError: it cannot.
+    """
+    if login.server_name:
+        raise CredentialsError(
+            f'clusters: tls-server-name "{login.server_name}": the operator cannot use it; set `server` to an address '
+            "that is in the API server's certificate"
+        )
 
 
 def connection_info(login: Login, authorization: str | None) -> dict[str, Any]:

@@ -58,6 +58,7 @@ async def _elect_and_work(settings: Settings, configuration: Configuration, plug
         lease_client = await KubeClient.connect(settings.kubeconfig, "berth-operator/election", limit=COPIES)
         lease_client.observe = request_metrics.observe
         stack.callback(lease_client.close)
+        lease_client.check_for_kopf()
         await served.check(lease_client, names.API_VERSION, ("Device", "GpuPod", names.LEADER_LEASE))
         election = _election(settings, lease_client)
         async with _running(election):

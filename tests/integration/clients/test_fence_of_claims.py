@@ -1,5 +1,6 @@
 """Which writes of ResourceClaims the real API server accepts of the operator's account, and in which term."""
 
+import copy
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -10,6 +11,7 @@ import pytest
 from berth_client.errors import ApiError
 from berth_operator.binding import claim_objects
 from berth_operator.clients import kube
+from berth_operator.core.claims import status
 from devcluster import Arena
 from tests import fence
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
@@ -27,6 +29,8 @@ class Claims:
     arena: Arena
     client: kube.KubeClient
     made: list[str] = field(default_factory=list)
+    documents: list[Raw]
+    """The policies and their bindings."""
     allocated: Raw = field(init=False)
     """The status of an allocated claim; Kubernetes deallocates what is reserved for a pod that does not exist."""
 
@@ -55,10 +59,12 @@ class Claims:
         written: Raw = await (client or self.client).request("PUT", path + end, params=params, body=body)
         return written
 
-    async def refusal(self, claim: Raw, *, status: Raw | None = None, term: int) -> str:
+    async def refusal(
+        self, claim: Raw, *, status: Raw | None = None, term: int, client: kube.KubeClient | None = None
+    ) -> str:
         """Return why a write is refused; empty if it is accepted."""
         try:
-            await self.put(claim, status=status, term=term)
+            await self.put(claim, status=status, term=term, client=client)
         except ApiError as error:
             return error.message
         return ""
@@ -73,7 +79,6 @@ class Claims:
 @pytest.fixture
 async def claims(arena: Arena, admin: kube.KubeClient) -> AsyncIterator[Claims]:
     client = await kube.KubeClient.connect(arena.service_account(ACCOUNT, "cluster-admin"), "berth-test/operator")
-    own = Claims(arena=arena, client=client)
     documents = fence.fence(
         namespace=arena.namespace,
         lease=arena.lease_name,
@@ -81,6 +86,7 @@ async def claims(arena: Arena, admin: kube.KubeClient) -> AsyncIterator[Claims]:
         suffix=arena.id,
         file=fence.OF_CLAIMS,
     )
+    own = Claims(arena=arena, client=client, documents=documents)
     try:
         arena.apply(documents)
         await set_term(admin, arena, 7)
@@ -106,6 +112,25 @@ async def test_only_the_present_term_allocates(claims: Claims, admin: kube.KubeC
     assert "allocation" not in deallocated["status"]
 
 
+async def test_who_wrote_an_allocation_is_not_changed_by_applying_the_claim_but_by_its_managed_fields(
+    claims: Claims, admin: kube.KubeClient
+) -> None:
+    claim = await claims.put(await claims.create(), status=claims.allocated, term=7)
+    ours = frozenset({f"{claims.arena.lease_name}/7"})
+    path = claim_objects.path(f"{claims.arena.namespace}/{claim['metadata']['name']}")
+    kind = {"apiVersion": "resource.k8s.io/v1", "kind": "ResourceClaim"}
+    metadata = {"name": claim["metadata"]["name"], "annotations": {"a": "b"}}
+    body = {**kind, "metadata": metadata, "spec": claim["spec"], "status": claims.allocated}
+    applied = await admin.apply(path, body, "kube-scheduler", force=True)
+    assert status.read(status.with_writers(copy.deepcopy(applied))).writers == ours
+    entries = [each for each in applied["metadata"]["managedFields"] if each.get("subresource") == "status"]
+    forged = [{**each, "manager": "kube-scheduler"} for each in entries]
+    changed = {**applied, "metadata": {**applied["metadata"], "managedFields": forged}}
+    written = await admin.request("PUT", path, body=changed)
+    # So the operator remembers who wrote an allocation.
+    assert status.read(status.with_writers(written)).writers == {"kube-scheduler"}
+
+
 async def test_no_more_than_allocations_and_reservations_are_written(claims: Claims) -> None:
     claim = await claims.create()
     changes: list[Raw] = [
@@ -122,16 +147,33 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
     reported = {"devices": [{"driver": "gpu.example.com", "pool": "p", "device": "d", "data": {}}]}
     job = {"apiGroup": "batch", "resource": "jobs", "name": "j", "uid": "uid-j"}
     # The API server itself allows no other allocation in place of one.
-    for status in (reported, {"reservedFor": [job]}):
-        why = await claims.refusal(allocated, status={**claims.allocated, **status}, term=7)
+    for more in (reported, {"reservedFor": [job]}):
+        why = await claims.refusal(allocated, status={**claims.allocated, **more}, term=7)
         assert "no more of a ResourceClaim's status" in why
 
 
-async def test_a_missing_lease_stops_the_writes_of_these_claims_alone(claims: Claims, admin: kube.KubeClient) -> None:
-    ours, theirs = await claims.create(), await claims.create(protected=False)
-    arena = claims.arena
+async def test_without_a_leader_others_release_what_it_allocated(claims: Claims, admin: kube.KubeClient) -> None:
+    claim, arena = await claims.create(), claims.arena
+    allocated = await claims.put(claim, status=claims.allocated, term=7)
     await admin.request("DELETE", f"{leases(arena)}/{arena.lease_name}")
-    await claims.until_refused("params", term=7)
-    with pytest.raises(ApiError, match="params"):
-        await claims.put(ours, status=claims.allocated, term=7, client=admin)
-    await claims.put(theirs, status=claims.allocated, term=7, client=admin)
+    deallocated = await claims.put(allocated, status={}, term=0, client=admin)
+    assert "allocation" not in deallocated["status"]
+    # The next leader's lease ends what the one before may still write.
+    await set_term(admin, arena, 8)
+    await claims.until_refused("is over", term=7)
+
+
+async def test_without_the_kind_of_the_lease_only_fenced_claims_cannot_be_written(
+    claims: Claims, admin: kube.KubeClient
+) -> None:
+    policy = next(each for each in claims.documents if each["spec"].get("paramKind"))
+    path = claims.arena.cluster.api.path_of(policy)
+    await admin.merge_patch(path, {"spec": {"paramKind": {"kind": "LeaderLeaseThatIsNotDefined"}}})
+    await claims.until_refused("LeaderLeaseThatIsNotDefined", term=7)
+    theirs = await claims.create(protected=False)
+    await claims.put(theirs, status=claims.allocated, term=0, client=admin)
+    await admin.request("DELETE", path)
+    ours, deadline = await claims.create(), time.monotonic() + ACTIVE_SECONDS
+    while why := await claims.refusal(ours, status=claims.allocated, term=0, client=admin):
+        assert "LeaderLeaseThatIsNotDefined" in why
+        assert time.monotonic() < deadline

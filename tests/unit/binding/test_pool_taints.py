@@ -23,6 +23,8 @@ class Server:
     def __init__(self, *served: str) -> None:
         self.served, self.rules, self.calls = served, dict[str, Raw](), list[str]()
         self.installed = True
+        self.gone = False
+        """Whether somebody else deletes what is about to be deleted."""
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         if "clusterroles" in path:
@@ -31,13 +33,15 @@ class Server:
             return {"metadata": {"name": path.rpartition("/")[2], "uid": "uid-role"}}
         if path not in self.served:
             raise ApiError(404, "NotFound", "not served")
-        assert params is not None
-        key, _, value = params["labelSelector"].partition("=")
-        return {"items": [rule for rule in self.rules.values() if rule["metadata"]["labels"].get(key) == value]}
+        key, _, value = (params or {}).get("labelSelector", "").partition("=")
+        rules = self.rules.values()
+        return {"items": [rule for rule in rules if not key or rule["metadata"].get("labels", {}).get(key) == value]}
 
     async def create(self, path: str, body: Mapping[str, Any]) -> Raw:
         self.calls.append(f"create {path}")
         name = body["metadata"]["name"]
+        if name in self.rules:
+            raise ApiError(409, "AlreadyExists", f"{name} exists")
         taint = {**body["spec"]["taint"], "timeAdded": "2026-01-01T00:00:00Z"}
         made = {
             **body,
@@ -49,6 +53,9 @@ class Server:
 
     async def delete(self, path: str, *, uid: str) -> None:
         self.calls.append(f"delete {path}")
+        if self.gone:
+            self.rules.pop(path.rpartition("/")[2])
+            raise ApiError(404, "NotFound", "gone")
         assert self.rules.pop(path.rpartition("/")[2])["metadata"]["uid"] == uid
 
     def selectors(self) -> list[Mapping[str, str]]:
@@ -93,6 +100,52 @@ async def test_a_rule_goes_with_its_pool_and_comes_back_if_it_was_changed() -> N
     instance.own = NO_POOLS
     await instance.keeper.keep()
     assert not server.rules
+
+
+async def test_a_rule_that_somebody_deleted_is_made_again() -> None:
+    server = Server(V1)
+    instance = Instance(server)
+    await instance.keeper.keep()
+    server.rules.popitem()
+    await instance.keeper.keep()
+    assert len(server.rules) == 2
+    # Changed, and deleted by hand at the moment when it would be replaced.
+    server.gone = True
+    for rule in server.rules.values():
+        rule["spec"]["taint"] = {"key": "other", "effect": "None"}
+    await instance.keeper.keep()
+    assert [rule["spec"]["taint"]["key"] for rule in server.rules.values()] == [LABEL, LABEL]
+
+
+async def test_a_rule_without_its_label_is_left_as_long_as_it_is_right() -> None:
+    server = Server(V1)
+    instance = Instance(server)
+    await instance.keeper.keep()
+    for rule in server.rules.values():
+        rule["metadata"]["labels"] = {}
+    server.calls.clear()
+    await instance.keeper.keep()
+    assert server.calls == []
+    for rule in server.rules.values():
+        rule["spec"]["taint"] = {"key": "other", "effect": "None"}
+    await instance.keeper.keep()
+    assert [rule["spec"]["taint"]["key"] for rule in server.rules.values()] == [LABEL, LABEL]
+
+
+async def test_a_rule_of_somebody_else_with_a_name_of_ours_does_not_stop_the_others() -> None:
+    server = Server(V1)
+    instance = Instance(server)
+    await instance.keeper.keep()
+    first, second = sorted(server.rules)
+    theirs = {"metadata": {"name": first, "uid": "theirs"}, "spec": {"taint": {"key": "a", "effect": "None"}}}
+    server.rules = {first: theirs}
+    with capture_logs() as logs:
+        await instance.keeper.keep()
+        await instance.keeper.keep()
+    assert server.rules.keys() == {first, second}
+    assert server.rules[first] is theirs
+    [line] = logs
+    assert line["reason"] == f"DeviceTaintRule {first} is not Berth's: delete it"
 
 
 async def test_every_driver_has_one_rule_for_all_devices() -> None:

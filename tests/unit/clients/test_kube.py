@@ -13,10 +13,13 @@ import yaml
 from aiohttp import web
 from kopf import ConnectionInfo
 
+from berth_base import start
 from berth_client.client import MERGE, METADATA
 from berth_client.credentials import CredentialsError, Login
 from berth_operator.clients import logins
 from berth_operator.clients.kube import KubeClient
+from berth_operator.commands import operate
+from berth_operator.settings.flags import Settings
 from tests.unit.client.server import Server, started
 
 TOKEN = {"token": "one"}
@@ -128,6 +131,16 @@ def test_kopf_gets_the_same_login() -> None:
     assert (info.ca_path, info.certificate_path, info.private_key_path) == (None, Path("/crt"), None)
     info = ConnectionInfo(**logins.connection_info(login, "Bearer secret"))
     assert (info.scheme, info.token) == ("Bearer", "secret")
+
+
+async def test_the_operator_refuses_a_login_that_kopf_cannot_use(tmp_path: Path) -> None:
+    path = kubeconfig(tmp_path, "https://10.0.0.1", **TOKEN)
+    content = yaml.safe_load(path.read_text())
+    content["clusters"][0]["cluster"]["tls-server-name"] = "kubernetes"
+    path.write_text(yaml.safe_dump(content))
+    settings = start.read(Settings, [f"--kubeconfig={path}"])
+    with pytest.raises(CredentialsError, match='tls-server-name "kubernetes": the operator cannot use it'):
+        await operate.operate(settings, settings.configuration(), {})
 
 
 def test_what_only_unusual_logins_need_is_not_loaded_at_the_start() -> None:

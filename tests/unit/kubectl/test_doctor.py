@@ -72,6 +72,16 @@ def webhook() -> Raw:
     return named("berth-injection", webhooks=[{"clientConfig": {"service": service, "caBundle": "Q0E="}}])
 
 
+def allocated(name: str, manager: str, *, pool: str = "p", **fields: Any) -> Raw:
+    """Return a ResourceClaim with a device of a pool that a field manager allocated."""
+    written = {"manager": manager, "fieldsV1": {"f:status": {"f:allocation": {}}}}
+    result = {"driver": "nic.example.com", "pool": pool, "device": name, **fields}
+    return {
+        "metadata": {"namespace": "ns", "name": name, "managedFields": [{"manager": "x"}, written]},
+        "status": {"allocation": {"devices": {"results": [result]}}},
+    }
+
+
 def healthy() -> Facts:
     """Return a cluster in which nothing is wrong."""
     endpoints = {"namespace": "berth-system", "name": "w", "labels": {"kubernetes.io/service-name": "berth-webhook"}}
@@ -103,6 +113,7 @@ def healthy() -> Facts:
         ],
         "deployments": [workload("berth-operator", "1.2.0")],
         "daemonsets": [workload("berth-agent", "v1.2.0")],
+        "resourceclaims": [allocated("ours", "berth-operator/3"), allocated("theirs", "kube-scheduler", pool="q")],
         "clusterroles": [named("berth-operator"), named("berth-agent")],
         "clusterrolebindings": [bound("berth-operator", "berth-system"), bound("berth-agent", "berth-agent-system")],
     }
@@ -395,6 +406,29 @@ def test_versions_of_this_program_and_of_kubernetes() -> None:
         "the operator has the version 1.2.0, this program 1.3.0",
         "Kubernetes 1.29 is too old: Berth needs 1.30, for the policies of the fence",
     ]
+
+
+def test_a_pool_from_which_two_schedulers_allocate_is_a_finding() -> None:
+    ours, theirs = allocated("ours", "berth-operator/3"), allocated("theirs", "kube-scheduler")
+    [finding] = changed(put("resourceclaims", ours, theirs)).findings
+    assert (finding.check, finding.object) == ("SharedPool", "pool/nic.example.com/p")
+    assert "ns/ours, and another scheduler to ns/theirs" in finding.message
+    looking = allocated("theirs", "kube-scheduler", adminAccess=True)
+    assert changed(put("resourceclaims", ours, looking)).findings == ()
+
+
+@pytest.mark.parametrize(("roles", "number"), [([], 0), ([named(cluster.ALLOCATING_ROLE)], 1)])
+def test_claims_are_read_if_they_may_be_allocated(roles: list[Raw], number: int) -> None:
+    asked: list[str] = []
+
+    class Recording(Api):
+        def get_all(self, requests: Sequence[Request]) -> list[Any]:
+            asked.extend(request.path for request in requests)
+            answers = zip(requests, super().get_all(requests), strict=True)
+            return [{"items": roles} if each.path.endswith("/clusterroles") else answer for each, answer in answers]
+
+    gather(Recording({}), Installation(), definitions=[], version="")
+    assert asked.count("/apis/resource.k8s.io/v1/resourceclaims") == number
 
 
 def test_a_kind_that_is_not_served_is_a_finding_of_its_own() -> None:

@@ -39,6 +39,12 @@ def test_no_node_vanishes(fields: dict[str, Any], state: str, health: str) -> No
     assert cells(report, "STATE", "HEALTH", "MESSAGE") == [(state, health, fields.get("blocked", ""))]
 
 
+def test_a_card_that_is_not_given_by_name_is_withheld() -> None:
+    withheld = card(healthy=False, barred="listed by gpu.nvidia.com for ResourceClaims")
+    report = devices.report([fleet_node("n", withheld)])
+    assert cells(report, "HEALTH", "MESSAGE") == [("Withheld", withheld["barred"])]
+
+
 def test_a_node_without_devices_has_a_row() -> None:
     report = devices.report([fleet_node("n", ready=False, reporting=False, blocked="no agent")])
     assert cells(report, "NODE", "STATE", "MODEL", "MESSAGE") == [("n", "Silent", "-", "no agent")]

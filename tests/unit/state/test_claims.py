@@ -499,5 +499,137 @@ def test_rules_of_berth_are_for_other_schedulers() -> None:
     world = World()
     world.to.put_slice(slice_of())
     rule = taint_rule(selector={"driver": NVIDIA_DRIVER}, tainted=taint("berth.dev/own-pool"))
-    world.to.put_rule({**rule, "metadata": {"name": "r", "labels": {"berth.dev/own-pool": "x"}}})
+    for labels in ({"berth.dev/own-pool": "x"}, {}):
+        world.to.put_rule({**rule, "metadata": {"name": "r", "labels": labels}})
+        assert isinstance(world.decision(400), Placement)
+
+
+def test_the_charge_of_a_claim_follows_a_card_that_gets_another_minor() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-0"))
+    assert world.used() == [100, 0, 0, 0]
+    others = [entry(0, id="GPU-3"), entry(1, id="GPU-1"), entry(2, id="GPU-2"), entry(3, id="GPU-0")]
+    world.put_device(*others, generation=2)
+    assert (world.used(), world.unknown()) == ([0, 0, 0, 100], 0)
+    outcome = world.decision(300)
+    assert isinstance(outcome, Placement)
+    assert {grant.minor for grant in outcome.grants} == {0, 1, 2}
+    assert isinstance(world.decision(400), Failure)
+    world.to.put_claim(claim("c"))
+    assert world.used() == [0, 0, 0, 0]
+
+
+def for_many(*minors: int, **where: Any) -> Raw:
+    raw = slice_of(*minors, name="many", pool="fabric")
+    spec = {key: value for key, value in raw["spec"].items() if key != "nodeName"}
+    return {**raw, "spec": {**spec, **(where or {"allNodes": True})}}
+
+
+@pytest.mark.parametrize("first", ["slice", "device"])
+@pytest.mark.parametrize("own", [OWN, OwnPools()])
+def test_cards_that_a_slice_for_many_nodes_lists_by_their_uuid_are_not_given_by_name(own: OwnPools, first: str) -> None:
+    world = World(own=own)
+    if first == "slice":
+        world.cluster.remove_device("node")
+    world.to.put_slice(for_many(1, 2))
+    world.put_device()
+    assert isinstance(world.decision(200), Placement)
+    assert isinstance(world.decision(300), Failure)
+    assert "listed by driver gpu.nvidia.com in pool fabric for many nodes" in world.conditions()["GivenByName"][2]
+    world.to.put_slice(for_many(1))
+    assert isinstance(world.decision(300), Placement)
+    newer = for_many(1)
+    world.to.put_slice({**newer, "metadata": {"name": "newer"}})
+    world.to.remove_slice("many")
+    world.later(claims.KEPT_SECONDS + 1)
+    assert isinstance(world.decision(400), Failure)
+    world.to.remove_slice("newer")
+    world.later(claims.KEPT_SECONDS + 1)
     assert isinstance(world.decision(400), Placement)
+
+
+def unreadable(**fields: Any) -> Raw:
+    raw = slice_of(**fields)
+    return {**raw, "spec": {**raw["spec"], "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": 1}}}]}}
+
+
+@pytest.mark.parametrize("end", ["read", "removed"])
+def test_a_slice_that_cannot_be_read_at_first_sight_keeps_all_cards_of_its_type(end: str) -> None:
+    world = World(own=OwnPools())
+    world.to.put_slice(unreadable())
+    world.to.put_slice(unreadable())
+    assert isinstance(world.decision(), Failure)
+    assert LISTED in world.conditions()["GivenByName"][2]
+    world.later(claims.KEPT_SECONDS + 1)
+    assert isinstance(world.decision(), Failure)
+    if end == "read":
+        world.to.put_slice(slice_of(0))
+    else:
+        world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
+    assert isinstance(world.decision(300 if end == "read" else 400), Placement)
+    assert isinstance(world.decision(400), Failure if end == "read" else Placement)
+
+
+def test_a_slice_that_cannot_be_read_gives_no_device_to_claims() -> None:
+    world = World()
+    world.to.put_slice(unreadable())
+    assert not world.cluster.fleet.claims.supply.on("node", {}).own
+    assert isinstance(world.decision(400), Placement)
+
+
+# --- nodes that leave -------------------------------------------------------------------------------------------
+
+
+def leave(world: World) -> None:
+    """Remove the node with all that is known of it, in the order in which they go after the Node is deleted."""
+    world.cluster.remove_node("node")
+    world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
+    world.cluster.remove_device("node")
+    world.cluster.node_cache.remove_lease("node")
+
+
+def come_back(world: World, *cards: Raw) -> None:
+    world.cluster.put_node(node(uid="another"))
+    world.put_device(*cards, generation=2)
+    world.later(0)
+
+
+def test_a_claim_holds_the_device_of_its_name_on_a_node_that_comes_back_with_other_cards() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-1"))
+    leave(world)
+    come_back(world, entry(0, id="GPU-8"), entry(1, id="GPU-9"))
+    # Until a slice lists it, the device may be any of the cards.
+    assert world.unknown() == 1
+    assert isinstance(world.decision(), Failure)
+    others = [listed(f"gpu-{number}", {"uuid": f"GPU-{number + 8}"}) for number in range(2)]
+    world.to.put_slice(resource_slice(*others))
+    assert (world.unknown(), world.used()) == (0, [0, 100])
+    assert isinstance(world.decision(), Placement)
+    world.to.put_claim(claim("c"))
+    assert world.used() == [0, 0]
+
+
+@pytest.mark.parametrize("end", ["deallocated", "deleted"])
+def test_a_claim_that_ends_while_its_node_is_gone_is_not_charged_when_the_node_is_back(end: str) -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    world.to.put_claim(allocated("c", "gpu-1"))
+    leave(world)
+    if end == "deallocated":
+        world.to.put_claim(claim("c"))
+    else:
+        world.to.remove_claim("ns/c")
+    come_back(world)
+    world.to.put_slice(slice_of())
+    assert (world.unknown(), world.used()) == (0, [0, 0, 0, 0])
+
+
+def test_what_is_kept_of_the_slices_of_a_node_that_is_gone_ends() -> None:
+    world = World()
+    world.to.put_slice(slice_of())
+    leave(world)
+    world.later(claims.KEPT_SECONDS + 1)
+    assert not list(world.cluster.fleet.claims.nodes())

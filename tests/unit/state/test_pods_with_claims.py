@@ -9,6 +9,7 @@ from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.cycle import MAX_COMPARED, Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.core.queue import event_labels
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import claims
@@ -95,6 +96,15 @@ def reason(outcome: Placement | Failure) -> str:
     assert isinstance(outcome, Failure), outcome
     [(text, _)] = outcome.reasons
     return text
+
+
+def test_the_events_that_a_pod_with_claims_waits_for_are_those_of_kube_scheduler() -> None:
+    world = World(gpus=1)
+    world.put_claim(request(count=2))
+    outcome = world.decision()
+    assert isinstance(outcome, Failure)
+    kinds = ("DeviceClass", "ResourceClaim", "ResourceSlice")
+    assert {f"resource.k8s.io/{kind}Update" for kind in kinds} <= {*event_labels.awaited(outcome.wakes_on)}
 
 
 # --- which claims -----------------------------------------------------------------------------------------------

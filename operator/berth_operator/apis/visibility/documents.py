@@ -47,6 +47,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 model=of_text("Model as the driver reports it."),
                 healthy=of_flag("Whether it, or its instances, can be allocated."),
                 message=of_text("The faults that the agent reports."),
+                barred=of_text("Why it is not given by name, such as for ResourceClaims; absent if it is."),
                 total=_AMOUNTS,
                 free=_AMOUNTS,
                 users=of_number("Number of grants of pods."),

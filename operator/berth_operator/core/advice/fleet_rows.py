@@ -74,8 +74,8 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
         return
     # As lists: single elements of arrays take several times as long.
     amounts = [(name, total[0].tolist(), free[0].tolist()) for name, total, _, free in offers(cards, only(row))]
-    columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie)
-    healthy, models, users, numa, pcie = (column[row].tolist() for column in columns)
+    columns = (cards.healthy, cards.model, cards.users, cards.numa, cards.pcie, cards.bar)
+    healthy, models, users, numa, pcie, bars = (column[row].tolist() for column in columns)
     minors, ids, table = cards.minor[row].tolist(), cards.ids[row], fleet.intern_table
     links = _links_by_card(table.wirings[int(cards.wiring[row])])
     for slot in cards.slots(row):
@@ -98,6 +98,8 @@ def _devices(fleet: Fleet, cards: Cards, row: int, faults: Faults) -> Iterator[R
             "mig": _instances(cards, row, minor, instances),
             "links": {ids.get(other, str(other)): kind for other, kind in links.get(minor, ())},
         }
+        if bar := table.bars[bars[slot]]:
+            device["barred"] = bar
         if cards.device_type == GPU and (metrics := _metrics(cards, row, slot)):
             device["metrics"] = metrics
         yield device

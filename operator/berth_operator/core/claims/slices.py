@@ -146,6 +146,18 @@ def read(raw: Mapping[str, Any]) -> Slice:
     )
 
 
+def read_unknown(raw: Mapping[str, Any]) -> Slice:
+    """Read of a ResourceSlice only its pool and node; it lists one device of which nothing is known.
+
+    Raises:
+        FieldError: these cannot be read either.
+    """
+    spec = Field(raw, "").at("spec")
+    pool = {"name": spec.at("pool").at("name").text()}
+    where = {"driver": spec.at("driver").text(), "nodeName": spec.at("nodeName").text()}
+    return read({"metadata": raw["metadata"], "spec": {**where, "pool": pool, "devices": [{"name": ""}]}})
+
+
 def _device(item: Field, pool: PoolID, of_slice: Nodes | None) -> Device:
     attributes = dict(_attributes(item, pool.driver))
     capacities = {name: capacity.read(entry) for name, entry in item.at("capacity").entries()}

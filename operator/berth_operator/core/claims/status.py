@@ -1,7 +1,7 @@
 """What a ResourceClaim holds: the devices that are allocated to it, and the pods that may use them."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from berth_operator.core.claims import allocated, nodes
@@ -67,6 +67,18 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         selector=nodes.read(allocation).terms,
         owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
         deleting=metadata.at("deletionTimestamp").value is not None,
+    )
+
+
+def used_by(state: ClaimState, pod: str, allocation: Mapping[str, Any] | None) -> ClaimState:
+    """Return a claim that is also reserved for a pod (UID), with this allocation if it has none yet."""
+    reserved_for = state.reserved_for | {pod}
+    if allocation is None:
+        return replace(state, reserved_for=reserved_for)
+    where = Field(allocation, "status.allocation")
+    terms = nodes.read(where).terms
+    return replace(
+        state, reserved_for=reserved_for, allocation=allocation, nodes=frozenset(_nodes(where)), selector=terms
     )
 
 

@@ -21,6 +21,8 @@ from typing import Final
 import numpy as np
 
 from berth_api.resources import CPU, MEMORY
+from berth_operator.core.claims import status
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision import alike, capacity
 from berth_operator.core.decision.cycle import Failure, Placement, decide, failure, feasible, refusing
 from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, cut
@@ -367,6 +369,8 @@ class _Attempt:
         self._shared_claims = _shared_claims(fleet, gang)
         self._made: set[str] = set()
         """The shared claims for which a placed member has a volume provisioned."""
+        self._claims: dict[str, ClaimState] = {}
+        """The ResourceClaims that placed members use, as they were before."""
         for name in gang.nodes:
             self._take(name)
 
@@ -387,6 +391,7 @@ class _Attempt:
         finally:
             for placement in placed:
                 self._fleet.release(placement.pod.uid)
+            self._fleet.claims.claims.update(self._claims)
         return placed, *next(iter(failures.values()), (NO_CAPACITY, ""))
 
     def _round(
@@ -413,9 +418,18 @@ class _Attempt:
     def _charge_member(self, placement: Placement, placed: list[Placement]) -> None:
         # A shared claim is not charged: where its volume will be must not restrict the other members.
         self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared_claims)))
+        self._use(placement)
         self._take(placement.node)
         placed.append(replace(placement, volumes=_without(placement.volumes, self._made)))
         self._made |= self._shared_claims.intersection(placement.volumes.provisions)
+
+    def _use(self, placement: Placement) -> None:
+        """Let the members that share a claim see what a placed one gets: they must be where it can be used."""
+        known, chosen = self._fleet.claims.claims, placement.claims
+        written = {str(each.claim): each.written() for each in chosen.allocations}
+        for key in (*written, *chosen.reserved):
+            self._claims.setdefault(key, known[key])
+            known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
 
     def _take(self, name: str) -> None:
         """Record that a node holds a member."""

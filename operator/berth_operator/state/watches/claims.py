@@ -37,10 +37,15 @@ class ResourceClaims:
         self._cluster, self._claims = cluster, cluster.fleet.claims
 
     def put_slice(self, raw: Object) -> None:
-        """Add or update a ResourceSlice."""
+        """Add or update a ResourceSlice.
+
+        One that cannot be read, and never could, lists a device that may be any card of the driver's type.
+        """
+        before = self._claims.slices.get(_name(raw))
         if (slice_ := _read(slices.read, raw)) is not None:
-            before = self._claims.slices.get(slice_.name)
             self._slices_changed(self._claims.put_slice(slice_), before, slice_)
+        elif before is None and (unknown := _read(slices.read_unknown, raw)) is not None:
+            self._nodes_changed(self._claims.put_unknown(unknown))
 
     def remove_slice(self, name: str) -> None:
         """Remove a ResourceSlice."""
@@ -76,10 +81,12 @@ class ResourceClaims:
         self._claim_changed(before, None)
 
     def put_rule(self, raw: Object) -> None:
-        """Add or update a DeviceTaintRule; Berth's own, which are for other schedulers, do not count."""
-        if names.OWN_POOL in (raw["metadata"].get("labels") or {}):
-            self.remove_rule(_name(raw))
-        elif (rule := _read(taint_rules.read, raw)) is not None:
+        """Add or update a DeviceTaintRule; those with Berth's taint, which is for other schedulers, do not count."""
+        if (rule := _read(taint_rules.read, raw)) is None:
+            return
+        if rule.taint.key == names.OWN_POOL:
+            self.remove_rule(rule.name)
+        else:
             self._rules_changed(self._claims.put_rule(rule), rule)
 
     def remove_rule(self, name: str) -> None:

@@ -11,6 +11,7 @@ from berth_operator.core.advice.fleet_rows import fleet_row, nodes
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.inventory import Bar
 from tests.builders import (
     A100,
     GI,
@@ -43,6 +44,11 @@ def made(*cards: Any, charges: tuple[Charge, ...] = ()) -> Fleet:
 def device(of: Fleet, number: int = 0, faults: Any = None) -> dict[str, Any]:
     found: dict[str, Any] = fleet_row(of, "node", faults or {})["devices"][number]
     return found
+
+
+def test_a_card_that_is_not_given_by_name_says_why() -> None:
+    of = made(gpu(0, healthy=False, bar=Bar(reason="listed by d", detail="listed by driver d in pool p")), gpu(1))
+    assert [device(of, number).get("barred") for number in range(2)] == ["listed by d", None]
 
 
 HALF = charge("half", grant(0, core=50, ratio=50, memory=40 * GI), resources=(("cpu", 4000), ("pods", 1)))

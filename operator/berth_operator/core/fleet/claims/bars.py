@@ -22,11 +22,12 @@ def barred(claims: Claims, node: str, inventory: DeviceInventory) -> DeviceInven
 
 def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[CardKey, Bar]:
     """Return why cards are barred; the first reason of each, so a slice counts before a taint."""
-    if not (devices := tuple(claims.devices_on(node))):
+    devices = tuple(claims.devices_on(node))
+    if not devices and not claims.anywhere:
         return {}
     index = CardIndex.of(cards)
     rules = {pool: claims.rules_on(pool) for pool in {device.pool for device in devices}}
-    listed: dict[CardKey, Bar] = {}
+    listed = {key: _for_many(claims.anywhere[card]) for card, key in index.by_id.items() if card in claims.anywhere}
     tainted: dict[CardKey, Bar] = {}
     for device in devices:
         if not (keys := _cards_of(device, index)):
@@ -66,6 +67,14 @@ def _listed(device: Device) -> Bar:
             f"scheduler serves this pool, add {driver} to claims.drivers, or {driver}/{pool} to claims.pools, of the "
             "configuration"
         ),
+    )
+
+
+def _for_many(device: Device) -> Bar:
+    driver, pool, _ = device.id
+    return Bar(
+        reason=f"listed by {driver} for ResourceClaims on many nodes",
+        detail=f"listed by driver {driver} in pool {pool} for many nodes, so it is given to ResourceClaims alone",
     )
 
 

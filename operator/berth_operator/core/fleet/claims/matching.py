@@ -88,6 +88,11 @@ def match(device: Device | None, driver: str, index: CardIndex) -> Match:
     return NO_MATCH if _is_another(device, known, index, addresses) else Match(unknown=known.device_type)
 
 
+def card_ids(device: Device) -> frozenset[str]:
+    """Return the ids of cards or their parts, in lower case, that a device of a known driver has."""
+    return frozenset(name.lower() for name in _texts(device, DRIVERS.get(device.id.driver, OTHER).ids))
+
+
 def normal_address(text: str) -> str:
     """Return a PCI address as the kernel writes it, `0000:3b:00.0`; empty for what is none."""
     found = _ADDRESS.fullmatch(text.strip())

@@ -1,7 +1,8 @@
 """ResourceSlices, DeviceClasses, ResourceClaims and DeviceTaintRules, as the API server shows them."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, Self, TypeVar
 
 from berth_operator.core.claims.requests import DeviceClass
@@ -9,6 +10,7 @@ from berth_operator.core.claims.slices import Device, DeviceID, PoolID, Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.claims.matching import card_ids
 from berth_operator.core.fleet.claims.supply import Supply
 
 K = TypeVar("K")
@@ -55,6 +57,8 @@ class Claims:
         """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
         self._on_node: dict[str, Mapping[str, Slice]] = {}
         """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
+        self.anywhere: dict[str, Device] = {}
+        """Id of a card, in lower case -> device, of those that slices list for many nodes, or did until recently."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
@@ -68,13 +72,16 @@ class Claims:
         self._doubled: dict[DeviceID, frozenset[str]] = {}
         """What several claims hold, of `_holders`."""
         self._left: dict[str, tuple[float, Slice]] = {}
-        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded."""
+        """Name -> (until when, slice) for what is left of pools that lost slices, as while a driver is upgraded.
+
+        Also those that cannot be read, until they can.
+        """
 
     # --- what the API server shows ----------------------------------------------------------------------------
 
     def put_slice(self, slice_: Slice) -> set[str]:
         """Add or replace a slice; return the nodes for which it lists devices, or what it replaces did."""
-        nodes = self._forget(slice_.name) | nodes_of(slice_)
+        nodes = self._forget(slice_.name) | self._nodes_listed_by(slice_)
         self.slices[slice_.name] = slice_
         self.supply.put_slice(slice_, self._rules())
         self._by_name.pop(slice_.pool, None)
@@ -90,11 +97,18 @@ class Claims:
         What it lists is kept until a time if its pool is not complete without it: slices of a pool go one by one.
         """
         if (slice_ := self.slices.get(name)) is None:
-            return set()
+            return self._forget(name)
         nodes = self._forget(name)
         if not self._is_complete(slice_.pool):
             self._left[name] = until, slice_
             self._put_on_nodes(slice_)
+        return nodes
+
+    def put_unknown(self, slice_: Slice) -> set[str]:
+        """Keep the cards that an unreadable slice may list until it is read or removed; return their nodes."""
+        nodes = self._forget(slice_.name) | nodes_of(slice_)
+        self._left[slice_.name] = math.inf, slice_
+        self._put_on_nodes(slice_)
         return nodes
 
     def expire(self, now: float) -> set[str]:
@@ -116,12 +130,20 @@ class Claims:
                 self._by_name.pop(slice_.pool, None)
                 for node in nodes_of(slice_):
                     _drop(self._on_node, node, name)
-                nodes |= nodes_of(slice_)
+                for card, device in _ids_for_many(slice_).items():
+                    if self.anywhere.get(card) is device:
+                        del self.anywhere[card]
+                nodes |= self._nodes_listed_by(slice_)
         return nodes
+
+    def _nodes_listed_by(self, slice_: Slice) -> set[str]:
+        """Return the nodes whose cards a slice lists, as far as that is known."""
+        return nodes_of(slice_) | self.supply.nodes_with(_ids_for_many(slice_))
 
     def _put_on_nodes(self, slice_: Slice) -> None:
         for node in nodes_of(slice_):
             _put(self._on_node, node, slice_)
+        self.anywhere.update(_ids_for_many(slice_))
 
     def _is_complete(self, pool: PoolID) -> bool:
         """Return whether all slices of a pool's newest generation are there."""
@@ -132,6 +154,9 @@ class Claims:
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
         """Add or replace a claim; return the one before."""
         before = self.remove_claim(claim.key)
+        if before is not None and (before.uid, before.allocation) == (claim.uid, claim.allocation):
+            # Anyone who may write a claim can change its managedFields later.
+            claim = replace(claim, writers=before.writers)
         self.claims[claim.key] = claim
         self.supply.put_claim(claim)
         self._by_uid[claim.uid] = claim.key
@@ -295,9 +320,14 @@ class Claims:
         return with_own(self, supply=self.supply.copy(), **parts)
 
 
-def nodes_of(slice_: Slice) -> frozenset[str]:
+def nodes_of(slice_: Slice) -> set[str]:
     """Return the nodes for which alone a slice lists devices."""
-    return frozenset(device.nodes.name for device in slice_.devices if device.nodes.name)
+    return {device.nodes.name for device in slice_.devices if device.nodes.name}
+
+
+def _ids_for_many(slice_: Slice) -> dict[str, Device]:
+    """Return {id of a card: device} for what a slice lists for many nodes."""
+    return {card: device for device in slice_.devices if not device.nodes.name for card in card_ids(device)}
 
 
 def _put(index: dict[K, Mapping[str, Slice]], key: K, slice_: Slice) -> None:

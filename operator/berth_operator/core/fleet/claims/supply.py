@@ -77,6 +77,16 @@ class Supply:
         self._nodes.pop(node, None)
         self._answers.drop(node)
 
+    def nodes_with(self, ids: Collection[str]) -> set[str]:
+        """Return the nodes with cards of these ids, which are in lower case."""
+        if not ids:
+            return set()
+        named = {
+            node: {name.lower() for card in cards for name in (card.id, *card.parts)}
+            for node, cards in self._cards.items()
+        }
+        return {node for node, names in named.items() if not names.isdisjoint(ids)}
+
     def put_claim(self, claim: ClaimState) -> None:
         """Add or replace a claim."""
         if claim.allocation:

@@ -1,0 +1,237 @@
+"""From decision to Binding of pods with ResourceClaims, and what becomes of the claims of pods that are not bound."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_client.errors import ApiError
+from berth_operator.core.claims import status
+from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.state.watches.claims import ResourceClaims
+from tests.builders import pod, pod_group
+from tests.component import claim_server
+from tests.component.claim_server import LAG
+from tests.component.world import Api, Raw, World, refusal
+from tests.resource_claims import NVIDIA_DRIVER, allocated, claim, gpu, resource_slice
+
+pytestmark = pytest.mark.looptime
+
+CPU = {"cpu": "1"}
+HOSTNAME = "kubernetes.io/hostname"
+
+
+class Server(Api):
+    """Pods, Events and ResourceClaims in memory."""
+
+    claims: claim_server.Server
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
+        return await self.claims.get(path, params)
+
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
+        return await self.claims.request(method, path, params=params, body=body)
+
+
+class Claims:
+    """Nodes of two GPUs and one CPU, whose pools are Berth's, and the operator's parts that decide and bind."""
+
+    def __init__(self, *nodes: str, gpus: int = 2) -> None:
+        self.server = Server()
+        self.world = World(api=self.server)
+        self.watch = watch = ResourceClaims(self.world.cluster)
+        self.server.claims = self.claims = claim_server.Server(
+            lambda raw: watch.put_claim(status.with_writers(raw)), watch.remove_claim
+        )
+        self.world.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
+        watch.put_class({"metadata": {"name": NVIDIA_DRIVER}, "spec": {}})
+        for name in nodes or ("node",):
+            self.add(name, gpus)
+
+    def add(self, node: str, gpus: int = 2) -> None:
+        """Add a node, which a driver has listed."""
+        self.world.add_node(node, cards=gpus, allocatable={"cpu": "1"}, labels={HOSTNAME: node})
+        self.watch.put_slice(resource_slice(*map(gpu, range(gpus)), node=node))
+
+    def leave(self, node: str) -> None:
+        """Remove a node, and what is there of it."""
+        self.world.cluster.remove_node(node)
+        self.watch.remove_slice(f"{node}-{NVIDIA_DRIVER}")
+        self.world.cluster.remove_device(node)
+
+    async def put(self, *raws: Raw) -> None:
+        """Create claims, and wait until the watch has shown them."""
+        for raw in raws:
+            self.claims.change(raw["metadata"]["name"], **raw)
+        await asyncio.sleep(LAG + 0.01)
+
+    def pod(self, name: str, *claims: str, requests: Mapping[str, str] | None = None, **fields: Any) -> None:
+        used = [{"name": each, "resourceClaimName": each} for each in claims]
+        self.world.submit(pod(name, dict(requests or {}), resourceClaims=used, **fields))
+
+    def gang(self, **members: str) -> None:
+        """Create a gang of members, each with a claim."""
+        self.world.groups.apply("ADDED", pod_group(minimum=len(members)))
+        for name, used in members.items():
+            self.pod(name, used, labels={names.POD_GROUP_LABEL: "g"})
+
+    def held(self) -> dict[str, list[str]]:
+        """Return {claim: devices, as node/device} of those that are allocated."""
+        return {name: held for name in self.claims.claims if (held := self._devices(name))}
+
+    def _devices(self, name: str) -> list[str]:
+        allocation = (self.claims.claims[name].get("status") or {}).get("allocation") or {}
+        return [f"{each['pool']}/{each['device']}" for each in allocation.get("devices", {}).get("results", ())]
+
+    def consumers(self, name: str) -> list[str]:
+        status = self.claims.claims[name].get("status") or {}
+        return sorted(each["name"] for each in status.get("reservedFor") or ())
+
+
+def left(name: str, *devices: str, node: str, pods: tuple[str, ...] = ()) -> Raw:
+    """Return a claim as a leader of the past left it."""
+    raw = allocated(name, *devices, node=node, pods=[f"uid-{each}" for each in pods])
+    written = [{"manager": "berth/1", "fieldsV1": {"f:status": {"f:allocation": {}}}}]
+    return {**raw, "metadata": {**raw["metadata"], "managedFields": written}}
+
+
+async def test_a_claim_that_holds_a_pod_to_a_full_node_is_deallocated_and_the_pod_goes_elsewhere() -> None:
+    claims = Claims("full", "free")
+    async with claims.world.running() as api:
+        claims.pod("first", requests=CPU, nodeSelector={HOSTNAME: "full"})
+        await claims.put(left("c", "gpu-1", node="full", pods=("p",)))
+        assert api.bound() == {"first": "full"}
+        claims.pod("p", "c", requests=CPU)
+        await asyncio.sleep(30)
+        assert api.bound() == {"first": "full", "p": "free"}
+        assert claims.held() == {"c": ["free/gpu-0"]}
+        assert claims.consumers("c") == ["p"]
+
+
+async def test_a_claim_that_another_pod_uses_keeps_a_pod_waiting_that_fits_on_none_of_its_nodes() -> None:
+    claims = Claims("full", "free")
+    async with claims.world.running() as api:
+        claims.pod("first", requests=CPU, nodeSelector={HOSTNAME: "full"})
+        await claims.put(left("c", "gpu-1", node="full", pods=("p", "other")))
+        claims.pod("p", "c", requests=CPU)
+        await asyncio.sleep(30)
+        assert api.bound() == {"first": "full"}
+        assert claims.held() == {"c": ["full/gpu-1"]}
+        assert claims.consumers("c") == ["uid-other", "uid-p"]
+
+
+async def test_claims_that_hold_a_gang_to_a_full_node_are_deallocated() -> None:
+    claims = Claims("full", "free", gpus=3)
+    async with claims.world.running() as api:
+        claims.pod("first", requests=CPU, nodeSelector={HOSTNAME: "full"})
+        # Of a leader that died between these writes and the Bindings; both use the second claim.
+        await claims.put(
+            left("c", "gpu-0", node="full", pods=("m0",)), left("d", "gpu-1", node="full", pods=("m0", "m1"))
+        )
+        claims.world.groups.apply("ADDED", pod_group(minimum=2))
+        half = {"cpu": "500m"}
+        claims.pod("m0", "c", "d", requests=half, labels={names.POD_GROUP_LABEL: "g"})
+        claims.pod("m1", "d", requests=half, labels={names.POD_GROUP_LABEL: "g"})
+        await asyncio.sleep(60)
+        assert api.bound() == {"first": "full", "m0": "free", "m1": "free"}
+        assert claims.consumers("d") == ["m0", "m1"]
+        assert {each.partition("/")[0] for held in claims.held().values() for each in held} == {"free"}
+
+
+async def test_if_the_claim_of_one_member_cannot_be_written_those_of_the_others_are_released() -> None:
+    claims = Claims()
+    claims.claims.faults["d/status"] = [ApiError(422, "Invalid", "too many consumers")]
+    async with claims.world.running() as api:
+        await claims.put(claim("c"), claim("d"))
+        claims.gang(m0="c", m1="d")
+        await asyncio.sleep(3 * LAG)
+        assert (claims.held(), api.bound()) == ({}, {})
+        assert "too many consumers" in claims.world.api.messages("m1")[-1]
+        await asyncio.sleep(60)
+        assert claims.held() == {"c": ["node/gpu-0"], "d": ["node/gpu-1"]}
+        assert api.bound().keys() == {"m0", "m1"}
+
+
+async def test_the_claim_of_a_member_whose_binding_is_refused_is_released_when_the_gang_is_undone() -> None:
+    claims = Claims()
+    claims.server.always["bind m1"] = refusal(422, "no")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"), claim("d"))
+        claims.world.groups.apply("ADDED", pod_group(minimum=2, timeout=10))
+        claims.pod("m0", "c", labels={names.POD_GROUP_LABEL: "g"})
+        claims.pod("m1", "d", labels={names.POD_GROUP_LABEL: "g"})
+        await asyncio.sleep(5)
+        assert api.bound().keys() == {"m0"}
+        await asyncio.sleep(30)
+        # The resource claim controller of Kubernetes takes the reservation of the member that was deleted.
+        assert [name for _, name in api.deletes] == ["m0"]
+        assert (claims.consumers("c"), claims.consumers("d")) == (["m0"], [])
+
+
+async def test_members_that_share_a_claim_are_placed_where_it_is_allocated() -> None:
+    claims = Claims("node0", "node1")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.gang(m0="c", m1="c", m2="c")
+        await asyncio.sleep(10)
+        [[device]] = claims.held().values()
+        assert claims.consumers("c") == ["m0", "m1", "m2"]
+        assert set(api.bound().values()) == {device.partition("/")[0]}
+        assert api.bound().keys() == {"m0", "m1", "m2"}
+
+
+async def test_members_that_share_a_claim_and_do_not_fit_on_one_node_wait_and_leave_nothing_behind() -> None:
+    claims = Claims("node0", "node1")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.world.groups.apply("ADDED", pod_group(minimum=2))
+        for name in ("m0", "m1"):
+            claims.pod(name, "c", requests=CPU, labels={names.POD_GROUP_LABEL: "g"})
+        await asyncio.sleep(30)
+        assert (claims.held(), api.bound()) == ({}, {})
+        assert "1 of the 2 required members fit" in api.messages("m0")[-1]
+        assert not claims.world.cluster.fleet.claims.claims["ns/c"].allocation
+
+
+async def test_if_the_claim_that_members_share_cannot_be_written_all_are_tried_again() -> None:
+    claims = Claims()
+    claims.claims.faults["c/status"] = [ApiError(422, "Invalid", "no")]
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.gang(m0="c", m1="c")
+        await asyncio.sleep(120)
+        assert claims.consumers("c") == ["m0", "m1"]
+        assert api.bound().keys() == {"m0", "m1"}
+
+
+async def test_a_claim_whose_node_leaves_while_it_is_written_is_released_and_the_pod_goes_elsewhere() -> None:
+    claims = Claims("first")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.claims.faults["c/status"] = [lambda: claims.leave("first")]
+        claims.pod("p", "c")
+        await asyncio.sleep(3 * LAG)
+        assert (claims.held(), api.bound()) == ({}, {})
+        claims.add("second")
+        await asyncio.sleep(30)
+        assert (claims.held(), api.bound()) == ({"c": ["second/gpu-0"]}, {"p": "second"})
+
+
+async def test_a_claim_of_a_node_that_left_after_its_pod_was_bound_is_left_to_its_controller() -> None:
+    claims = Claims("first")
+    async with claims.world.running() as api:
+        await claims.put(claim("c"))
+        claims.pod("p", "c")
+        await asyncio.sleep(3)
+        assert api.bound() == {"p": "first"}
+        claims.leave("first")
+        claims.world.delete("p")
+        await asyncio.sleep(3)
+        assert claims.held() == {"c": ["first/gpu-0"]}
+        claims.claims.change("c", status={})
+        claims.add("first")
+        claims.pod("q", "c")
+        await asyncio.sleep(30)
+        assert (claims.held(), claims.consumers("c"), api.bound()) == ({"c": ["first/gpu-0"]}, ["q"], {"q": "first"})
