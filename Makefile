@@ -88,6 +88,11 @@ autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth
 	@$(BIN)/python -m devcluster build karpenter > /dev/null
 	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
 
+.PHONY: kueue-e2e
+kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts with what Berth charges (builds it once, 6 minutes)
+	@$(BIN)/python -m devcluster build kueue > /dev/null
+	@BERTH_KUEUE=1 $(BIN)/pytest -v tests/kueue
+
 .PHONY: page
 page: test-binaries ## run the dashboard's page in Chromium, on recorded rows and with the operator on a real control plane
 	@BERTH_PAGE=1 $(BIN)/pytest -s tests/page
@@ -315,6 +320,7 @@ generate: stubs binaries ## write the files that are made from the models, inter
 	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard manifests/components
 	@$(BIN)/python -m reference docs/reference
 	@$(BIN)/python -m reference.policies
+	@$(BIN)/python -m reference.kueue
 	@$(BIN)/python -m charts.generate
 	@cp $(STUBS)/$(KUBELET)/* agent/$(KUBELET)
 
@@ -325,6 +331,7 @@ verify: stubs ## fail where a generated file differs from its model
 	@$(BIN)/python -m berth_operator.metrics.monitoring.dashboard --check manifests/components
 	@$(BIN)/python -m reference --check docs/reference
 	@$(BIN)/python -m reference.policies --check
+	@$(BIN)/python -m reference.kueue --check
 	@diff --recursive --brief --exclude=__init__.py --exclude=__pycache__ --exclude='*.proto' \
 		agent/$(KUBELET) $(STUBS)/$(KUBELET) || { echo "run \`make generate\`" >&2; exit 1; }
 

@@ -76,6 +76,7 @@ PARTS: Final = {
     "claims-allocation": Part(
         ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-(fence-)?claims)"
     ),
+    "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue"),
     "defragmentation": Part(("defragmentation",), r"ClusterRole(Binding)?/berth-defragmentation"),
     "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),
     "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),

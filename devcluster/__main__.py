@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from devcluster import real_node
-from devcluster.additions import fleet, installation
+from devcluster.additions import fleet, installation, kueue
 from devcluster.building import images, oci, programs, steps
 from devcluster.control_plane import named
 from devcluster.control_plane.api import ApiError
@@ -129,6 +129,9 @@ def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
         if file := _fleet(cluster, options):
             with step(f"the nodes of {file}"):
                 names = fleet.start(cluster, file)
+        if options.kueue:
+            with step("Kueue"):
+                kueue.start(cluster)
         if operator is not None:
             with step("the operator"):
                 installation.wait(cluster, operator, nodes=names)
@@ -192,6 +195,7 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument(
         "--real-node", action="store_true", help="add a node with a kubelet and a containerd (as root)"
     )
+    command.add_argument("--kueue", action="store_true", help="start Kueue with Berth's rules of counting")
     command.add_argument("--foreground", action="store_true", help="run until Ctrl-C")
     command.set_defaults(command=up)
 

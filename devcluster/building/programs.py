@@ -142,6 +142,7 @@ PROGRAMS: Final = {
     "karpenter": Program(
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
+    "kueue": Program(package="sigs.k8s.io/kueue/cmd/kueue", module="kueue", pin="sigs.k8s.io/kueue", version_args=()),
     "dra-example-kubeletplugin": Program(
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
     ),
@@ -161,7 +162,8 @@ PLUGIN_MANAGER: Final = ("krew",)
 """What the test of the archive for krew needs."""
 AUTOSCALER: Final = ("karpenter",)
 """What the tests with an autoscaler need: Karpenter, whose provider creates nodes that kwok plays."""
-
+QUOTAS: Final = ("kueue",)
+"""What the tests of quotas need: Kueue."""
 CLAIMS: Final = ("dra-example-kubeletplugin",)
 """What the tests of ResourceClaims on a real node need: a driver."""
 

@@ -64,8 +64,8 @@ async def test_a_gang_is_decided_by_another_systems_pod_group() -> None:
     assert api.bound().keys() == {"m0", "m1", "m2"}
     notes = [event["note"] for _, event in api.events if event["metadata"]["name"].endswith(".group")]
     queue = (
-        "PodGroup ns/g of scheduling.run.ai: spec.queue has no effect; Berth has no queues: for quotas use a "
-        "ResourceQuota, or the label kueue.x-k8s.io/queue-name with Kueue"
+        "PodGroup ns/g of scheduling.run.ai: spec.queue has no effect; Berth has no queues: for quotas use "
+        "the label kueue.x-k8s.io/queue-name with Kueue"
     )
     assert notes == [queue] * 3
     # Its own controller writes its status.

@@ -19,7 +19,7 @@ _OWN_PROFILE: Final = (
 _INSTANCES: Final = "request MIG instances by their profile, such as nvidia.com/mig-1g.10gb: 1"
 _NO_MPS: Final = "Berth starts no MPS: remove it, and the pods share the card's time"
 _QUEUE_MEANS: Final = "the queue whose quota the pod uses"
-_QUEUE: Final = "Berth has no queues: for quotas use a ResourceQuota, or the label kueue.x-k8s.io/queue-name with Kueue"
+_QUEUE: Final = "Berth has no queues: for quotas use the label kueue.x-k8s.io/queue-name with Kueue"
 _OTHER_VENDOR: Final = (
     "Berth divides cards of NVIDIA only: request what the vendor's device plugin offers, or install a plug-in of Berth"
 )
@@ -36,7 +36,7 @@ _EACH_CARD: Final = (
 _LIMITS: Final = (
     "containers are limited to their parts of cards only with the component hami-core, in pods with its label"
 )
-_NO_QUEUES: Final = "queues have no effect: for quotas use a ResourceQuota or Kueue"
+_NO_QUEUES: Final = "queues have no effect: for quotas use Kueue"
 _NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"
 _PREEMPTS: Final = "Berth preempts by priority alone: give the pod a PriorityClass"
 _PRIORITY: Final = "the priority is that of the pods: write spec.priorityClassName in their template"

@@ -47,8 +47,9 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         {"injection": INJECTION, "extender": {"enabled": True, "certManager": True}},
     ),
     "evictions": (
-        ("evictions", "defragmentation", "claims"),
+        ("evictions", "defragmentation", "claims", "kueue"),
         {
+            "kueue": ON,
             "evictions": {"perMinute": 2},
             "defragmentation": {"atOnce": 1},
             "claims": {"taint": True, "drivers": ["gpu.example.com"]},

@@ -77,7 +77,7 @@ def policies() -> tuple[Item, ...]:
     mutating += [f"berth-words-{each}" for each in _OF_WORDS]
     fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
-    validating = [*fence, *limits, "berth-unscheduled", "berth-warnings", "berth-words"]
+    validating = [*fence, *limits, "berth-kueue", "berth-unscheduled", "berth-warnings", "berth-words"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),

@@ -1,0 +1,58 @@
+"""A cluster with Berth and Kueue: `make kueue-e2e`."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+import yaml
+
+from devcluster import Cluster, waiting
+from devcluster.additions import fleet, installation, kueue
+from tests.kueue.team import Team
+
+ROOT: Final = Path(__file__).parents[2]
+ENABLED: Final = "BERTH_KUEUE"
+
+
+@pytest.fixture(scope="session")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Start a cluster with two nodes of four A100, Berth as it is shipped, Kueue, and the quotas of the example."""
+    if not os.environ.get(ENABLED):
+        pytest.skip("building Kueue takes minutes: run `make kueue-e2e`")
+    with Cluster(folder=tmp_path_factory.mktemp("kueue") / "cluster", keep=True) as cluster:
+        installation.apply(cluster)
+        operator = installation.start(cluster)
+        nodes = fleet.start(cluster, fleet.generated(cluster, count=2, gpus=4, profile="a100"))
+        kueue.start(cluster)
+        for name in ("components/kueue/policy.yaml", "examples/kueue/quotas.yaml"):
+            for manifest in yaml.safe_load_all((ROOT / "manifests" / name).read_text()):
+                cluster.api.apply(manifest)
+        installation.wait(cluster, operator, nodes=nodes)
+        waiting.until(lambda: are_active(cluster), deadline=60.0, what="the LocalQueues")
+        yield cluster
+
+
+def are_active(cluster: Cluster) -> bool:
+    """Return whether Kueue knows all LocalQueues: before, workloads that name none get none."""
+    queues = cluster.api.get("/apis/kueue.x-k8s.io/v1beta2/localqueues")["items"]
+    conditions = [each for queue in queues for each in queue.get("status", {}).get("conditions", ())]
+    active = [each for each in conditions if each["type"] == "Active" and each["status"] == "True"]
+    return len(active) == len(queues)
+
+
+@pytest.fixture
+def team_a(running: Cluster) -> Iterator[Team]:
+    """Return the first team of the example, without any workload."""
+    team = Team(running, "team-a")
+    yield team
+    team.clear()
+
+
+@pytest.fixture
+def team_b(running: Cluster) -> Iterator[Team]:
+    """Return the second team, which has no quota for memory by bytes."""
+    team = Team(running, "team-b")
+    yield team
+    team.clear()

@@ -1,0 +1,113 @@
+"""The workloads of a team: its namespace, and what Kueue and Berth made of them."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar
+
+from devcluster import Cluster, waiting
+from devcluster.control_plane.api import Manifest
+from tests.kueue import audit
+
+T = TypeVar("T")
+DEADLINE: Final = 60.0
+WORKLOADS: Final = "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads"
+RUNS_ON: Final = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
+"""Kwok lets the pods of a Job complete at once."""
+BACKGROUND: Final = {"propagationPolicy": "Background"}
+"""A Job that is deleted without it leaves its pods and its Workload."""
+CARD: Final = 80 * 2**30
+"""Bytes of memory of the example's cards."""
+
+
+class Team:
+    """The workloads of a namespace."""
+
+    def __init__(self, cluster: Cluster, namespace: str) -> None:
+        self.api, self.namespace = cluster.api, namespace
+        self._log = cluster.folder / "kueue.log"
+
+    def job(self, name: str, limits: Mapping[str, str], *, pods: int = 1, **metadata: Any) -> Manifest:
+        """Create a Job whose pods run until they are deleted; `metadata` is that of its template."""
+        annotations = {**RUNS_ON, **metadata.pop("annotations", {})}
+        template = {
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": {**spec(limits), "restartPolicy": "Never"},
+        }
+        body = {"parallelism": pods, "completions": pods, "template": template}
+        return self._post("jobs", {"metadata": {"name": name}, "spec": body})
+
+    def pod(self, name: str, limits: Mapping[str, str], **metadata: Any) -> Manifest:
+        """Create a pod without an owner."""
+        return self._post("pods", {"metadata": {"name": name, **metadata}, "spec": spec(limits)})
+
+    def delete_job(self, name: str) -> None:
+        """Delete a Job with its pods."""
+        self.api.request("DELETE", self._path("jobs", name), body=BACKGROUND)
+
+    def pods(self) -> list[Manifest]:
+        """Return the pods that are not being deleted."""
+        pods = self.api.get(self._path("pods"))["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def workloads(self) -> list[Manifest]:
+        """Return Kueue's Workloads."""
+        return list(self.api.get(WORKLOADS.format(self.namespace))["items"])
+
+    def rows(self) -> dict[str, audit.Row]:
+        """Return the audit's row of each admitted workload, by the name of its owner."""
+        owners = {each["metadata"]["name"]: each["metadata"]["ownerReferences"][0]["name"] for each in self.workloads()}
+        return {owners[row.name]: row for row in audit.rows(self.workloads(), self.pods(), card=CARD)}
+
+    def wait_bound(self, count: int) -> list[Manifest]:
+        """Wait until so many pods are bound; return them."""
+
+        def bound() -> list[Manifest] | None:
+            pods = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
+            return pods if len(pods) == count else None
+
+        return self.until(bound, f"{count} pods to be bound") or []
+
+    def wait_reason(self, name: str) -> str:
+        """Wait until the workload of a Job or pod has no quota; return Kueue's message."""
+
+        def refused() -> str:
+            conditions = [
+                condition
+                for each in self.workloads()
+                if each["metadata"]["ownerReferences"][0]["name"] == name
+                for condition in each.get("status", {}).get("conditions", ())
+            ]
+            pending = [each for each in conditions if each["type"] == "QuotaReserved" and each["status"] == "False"]
+            return pending[0]["message"] if pending else ""
+
+        return self.until(refused, f"{name} to wait for quota")
+
+    def until(self, predicate: Callable[[], T], what: str) -> T:
+        """Wait for a condition; a failure shows the end of Kueue's log."""
+        try:
+            return waiting.until(predicate, deadline=DEADLINE, what=what, poll=0.2)
+        except TimeoutError as error:
+            log = self._log.read_text(errors="replace").splitlines()[-15:]
+            raise AssertionError("\n".join([str(error), *log])) from None
+
+    def clear(self) -> None:
+        """Delete all workloads, and wait until Kueue has forgotten them."""
+        self.api.request("DELETE", self._path("jobs"), body=BACKGROUND)
+        self.api.delete(self._path("pods"), grace_seconds=0)
+        self.until(
+            lambda: not (self.api.get(self._path("pods"))["items"] or self.workloads()), "all workloads to be gone"
+        )
+
+    def _post(self, plural: str, manifest: Manifest) -> Manifest:
+        resource = self.api.resource(plural)
+        head = {"apiVersion": resource.api_version, "kind": resource.kind}
+        return self.api.post(self._path(plural), {**head, **manifest})
+
+    def _path(self, plural: str, name: str | None = None) -> str:
+        return self.api.resource(plural).path(namespace=self.namespace, name=name)
+
+
+def spec(limits: Mapping[str, str]) -> Manifest:
+    """Return the spec of a pod of Berth's with one container."""
+    resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": dict(limits)}
+    container = {"name": "main", "image": "none", "resources": resources}
+    return {"schedulerName": "berth-scheduler", "containers": [container]}
