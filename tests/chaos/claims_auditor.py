@@ -247,7 +247,8 @@ class ClaimsAuditor:
 
     def _deallocate(self, claim: Claim) -> None:
         for card in (self._cards[device] for device in claim.devices if device in self._cards):
-            del self._by_claim[card][claim.key]
+            # A slice may list the device only after its claim was seen; that is a finding of its own.
+            self._by_claim[card].pop(claim.key, None)
             (self._forgotten.add if self._by_claim[card] else self._forgotten.discard)(card)
         self.counts["withdrawn"] += claim.is_doubtful
         claim.is_doubtful = False

@@ -241,12 +241,17 @@ class World:
         """Cordon a node and wait until the operator knows, or uncordon it and wait until its taint is gone too."""
         self.arena.merge("nodes", node, {"spec": {"unschedulable": on or None}})
         if on:
-            # The operator watches nodes and pods separately, so it may read a pod that is created next first.
-            self.pod("pinned", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": node})
-            self.waits("pinned", "1 node.s. were unschedulable")
-            self.remove("pinned")
+            self.wait(lambda: self._takes_no_pod(node), what=f"the operator to know that {node} is cordoned")
         else:
             self.wait(lambda: not self._is_cordoned(node), what=f"{node} to lose the taint of its cordon")
+
+    def _takes_no_pod(self, node: str) -> bool:
+        """Return whether a pod for a node waits for its cordon; nodes and pods are watched separately, so it may be bound."""
+        self.pod("pinned", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": node})
+        self.wait(lambda: self.message("pinned") or "pinned" in self.bound_names(), what="pinned to be decided")
+        message = self.message("pinned")
+        self.remove("pinned")
+        return "were unschedulable" in message
 
     def _is_cordoned(self, node: str) -> bool:
         taints = self.arena.get("nodes", node)["spec"].get("taints", ())
