@@ -246,7 +246,10 @@ class World:
             self.wait(lambda: not self._is_cordoned(node), what=f"{node} to lose the taint of its cordon")
 
     def _takes_no_pod(self, node: str) -> bool:
-        """Return whether a pod for a node waits for its cordon; nodes and pods are watched separately, so it may be bound."""
+        """Return whether a pod for a node waits because of its cordon.
+
+        The operator watches nodes and pods separately, so it may bind this pod before it knows.
+        """
         self.pod("pinned", {"cpu": "1m"}, nodeSelector={"kubernetes.io/hostname": node})
         self.wait(lambda: self.message("pinned") or "pinned" in self.bound_names(), what="pinned to be decided")
         message = self.message("pinned")
