@@ -7,7 +7,7 @@ rule can count is refused by the policy (`kueue.yaml`) in the namespaces that Ku
 
 import json
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from string import Template
 from typing import Any, Final
@@ -18,7 +18,7 @@ from berth_api import names
 from berth_api.allocation import mig
 from berth_api.request import CARD
 from berth_api.request.amounts import AMD_GPU, DCU_GPU, NPU_CORE, NPU_CPU, NPU_DVPP, NVIDIA_GPU, NVIDIA_SHARED
-from berth_api.words import AMOUNTS, TABLE, Role, System, Word, WordPlace
+from berth_api.words import AMOUNTS, TABLE, Role, Row, System, Word, WordPlace
 from reference import writing
 
 COMPONENT: Final = Path(__file__).parent.parent / "manifests/components/kueue"
@@ -36,12 +36,21 @@ MIG_CARDS: Final = {
     (4, 24): ("1g.6gb", "1g.6gb+me", "2g.12gb", "2g.12gb+me", "4g.24gb"),
     (7, 40): ("1g.5gb", "1g.5gb+me", "1g.10gb", "2g.10gb", "3g.20gb", "4g.20gb", "7g.40gb"),
     (7, 80): ("1g.10gb", "1g.10gb+me", "1g.20gb", "2g.20gb", "3g.40gb", "4g.40gb", "7g.80gb"),
+    (7, 94): ("1g.12gb", "1g.12gb+me", "1g.24gb", "2g.24gb", "3g.47gb", "4g.47gb", "7g.94gb"),
     (7, 96): ("1g.12gb", "1g.12gb+me", "1g.24gb", "2g.24gb", "3g.48gb", "4g.48gb", "7g.96gb"),
-    (4, 96): ("1g.24gb", "1g.24gb+me", "2g.48gb", "4g.96gb"),
-    (7, 144): ("1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"),
+    (4, 96): (
+        *("1g.24gb", "1g.24gb+gfx", "1g.24gb+me", "1g.24gb+me.all", "1g.24gb-me"),
+        *("2g.48gb", "2g.48gb+gfx", "2g.48gb+me.all", "2g.48gb-me", "4g.96gb", "4g.96gb+gfx"),
+    ),
+    (7, 141): ("1g.18gb", "1g.18gb+me", "1g.35gb", "2g.35gb", "3g.71gb", "4g.71gb", "7g.141gb"),
+    (7, 144): ("1g.18gb", "1g.18gb+me", "1g.36gb", "2g.36gb", "3g.72gb", "4g.72gb", "7g.144gb"),
     (7, 180): ("1g.23gb", "1g.23gb+me", "1g.45gb", "2g.45gb", "3g.90gb", "4g.90gb", "7g.180gb"),
+    (7, 189): ("1g.24gb", "1g.47gb", "2g.47gb", "3g.95gb", "4g.95gb", "7g.189gb"),
 }
-"""(slices, GB of memory) of a card -> its profiles: A30, A100-40GB, 80 GB, 96 GB, RTX PRO 6000, H200, B200."""
+"""(slices, GB of memory) of a card -> its profiles: A30, A100-40GB, 80 GB, H100 NVL, 96 GB, RTX PRO 6000, H200, GH200,
+B200, GB200; by `deployments/systemd/config-default.yaml` of https://github.com/NVIDIA/mig-parted."""
+MEMORY_SLICES: Final = 8
+"""Profiles take eighths of a card's memory, by NVIDIA's table of supported MIG profiles, which their names round."""
 
 Outputs = Mapping[str, str]
 Transformation = dict[str, Any]
@@ -98,13 +107,15 @@ def _instances() -> Mapping[str, int]:
     parts: dict[str, int] = {}
     for (slices, gigabytes), profiles in MIG_CARDS.items():
         for profile in profiles:
-            part = max(_part(mig.gibibytes(profile), gigabytes), _part(int(profile[0]), slices))
+            memory = round(MEMORY_SLICES * mig.gibibytes(profile) / gigabytes)
+            part = max(_part(memory, MEMORY_SLICES), _part(mig.slices(profile), slices))
             parts[profile] = max(part, parts.get(profile, 0))
     return parts
 
 
 def _part(amount: int, total: int) -> int:
-    return min(CARD, -(-CARD * amount // total))
+    """Return so many of a total in hundredths, rounded up."""
+    return -(-CARD * amount // total)
 
 
 def _of_word(system: System, word: Word) -> Transformation:
@@ -145,12 +156,13 @@ def _in_policy() -> Mapping[str, str]:
         # `nvidia.com/gpu: 0` alone requests nothing.
         "resources": [name for name in by_place[WordPlace.RESOURCE] if name in TABLE.telling],
         "cores": [_cores(system) for system in TABLE.systems if _is_whole_by_cores(system)],
+        "renamed": [[name, *_next_to(rows)] for name, rows in TABLE.renamed.items()],
     }
     own = {"ratio": names.GPU_MEMORY_RATIO, "shared": names.GPU_SHARED, "memory": names.GPU_MEMORY}
     return (
         {name: json.dumps(text) for name, text in texts.items()}
         | {name: f"{names.PREFIX}{text}" for name, text in own.items()}
-        | {"original": names.ORIGINAL_RESOURCES, "account": ACCOUNT}
+        | {"account": ACCOUNT}
     )
 
 
@@ -165,6 +177,12 @@ def _cores(system: System) -> list[str]:
     by_role = {word.role: word.name for word in system.words if word.place == WordPlace.RESOURCE}
     others = (Role.MEMORY, Role.PERCENT, Role.CARDS)
     return [by_role[Role.CORES], *(by_role[role] for role in others if role in by_role)]
+
+
+def _next_to(rows: Iterable[Row]) -> list[str]:
+    """Return the resources next to which a renamed one is read as a number of cards."""
+    words = (word for row in rows for word in row.system.words if word.place == WordPlace.RESOURCE)
+    return [word.name for word in words if word.name in TABLE.telling and word.role != Role.REFUSED]
 
 
 def main() -> int:

@@ -39,6 +39,22 @@ class Team:
         """Create a pod without an owner."""
         return self._post("pods", {"metadata": {"name": name, **metadata}, "spec": spec(limits)})
 
+    def replicated(self, kind: str, name: str, limits: Mapping[str, str], *, pods: int) -> Manifest:
+        """Create a Deployment or StatefulSet."""
+        labels = {"app": name}
+        template = {"metadata": {"labels": labels, "annotations": RUNS_ON}, "spec": spec(limits)}
+        body = {"replicas": pods, "selector": {"matchLabels": labels}, "template": template}
+        return self._post(f"{kind.lower()}s", {"metadata": {"name": name}, "spec": body})
+
+    def replica_set(self) -> Manifest:
+        """Return the only ReplicaSet."""
+        [replica_set] = self.api.get(self._path("replicasets"))["items"]
+        return dict(replica_set)
+
+    def update(self, plural: str, name: str, patch: Manifest) -> None:
+        """Merge a patch into an object."""
+        self.api.merge(self._path(plural, name), patch)
+
     def delete_job(self, name: str) -> None:
         """Delete a Job with its pods."""
         self.api.request("DELETE", self._path("jobs", name), body=BACKGROUND)
@@ -47,6 +63,10 @@ class Team:
         """Return the pods that are not being deleted."""
         pods = self.api.get(self._path("pods"))["items"]
         return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
+
+    def bound(self) -> list[Manifest]:
+        """Return those of these pods that have a node."""
+        return [pod for pod in self.pods() if pod["spec"].get("nodeName")]
 
     def workloads(self) -> list[Manifest]:
         """Return Kueue's Workloads."""
@@ -60,11 +80,11 @@ class Team:
     def wait_bound(self, count: int) -> list[Manifest]:
         """Wait until so many pods are bound; return them."""
 
-        def bound() -> list[Manifest] | None:
-            pods = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
+        def all_bound() -> list[Manifest] | None:
+            pods = self.bound()
             return pods if len(pods) == count else None
 
-        return self.until(bound, f"{count} pods to be bound") or []
+        return self.until(all_bound, f"{count} pods to be bound") or []
 
     def wait_reason(self, name: str) -> str:
         """Wait until the workload of a Job or pod has no quota; return Kueue's message."""
@@ -91,7 +111,9 @@ class Team:
 
     def clear(self) -> None:
         """Delete all workloads, and wait until Kueue has forgotten them."""
-        self.api.request("DELETE", self._path("jobs"), body=BACKGROUND)
+        for plural in ("jobs", "deployments", "statefulsets"):
+            self.api.request("DELETE", self._path(plural), body=BACKGROUND)
+        self.until(lambda: not self.api.get(self._path("replicasets"))["items"], "the ReplicaSets to be gone")
         self.api.delete(self._path("pods"), grace_seconds=0)
         self.until(
             lambda: not (self.api.get(self._path("pods"))["items"] or self.workloads()), "all workloads to be gone"

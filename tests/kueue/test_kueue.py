@@ -74,9 +74,45 @@ def test_a_pod_that_names_no_queue_is_held_until_there_is_quota(team_b: Team) ->
 
 def test_a_pod_that_admission_renames_is_refused_where_kueue_counts_it_alone(team_a: Team) -> None:
     limits = {NVIDIA: "2", "nvidia.com/gpumem": "1024"}
-    with pytest.raises(ApiError, match="Kueue counts the resources of this pod after"):
+    with pytest.raises(ApiError, match="next to words of another system requests GPUs that Kueue does not count"):
         team_a.pod("renamed", limits)
     team_a.job("template", limits)
     team_a.wait_bound(1)
     row = team_a.rows()["template"]
     assert (row.counted, row.fault()) == (Amount(200, 2 * GIB), "")
+
+
+def test_pods_of_a_deployment_beyond_the_quota_wait_and_a_changed_replica_set_gets_none(team_b: Team) -> None:
+    team_b.replicated("Deployment", "server", {NVIDIA: "1"}, pods=3)
+    team_b.until(lambda: len(team_b.pods()) == 3, "the pods of the Deployment")
+    team_b.until(lambda: len(team_b.bound()) == 2, "two pods to be bound")
+    team_b.update("deployments", "server", {"spec": {"paused": True}})  # so that it lets its ReplicaSet be
+    name = team_b.replica_set()["metadata"]["name"]
+    without = {"spec": {"template": {"metadata": {"annotations": {"kueue.x-k8s.io/pod-suspending-parent": None}}}}}
+    team_b.update("replicasets", name, without)
+    for pod in team_b.pods():
+        if pod not in team_b.bound():
+            team_b.api.delete(f"/api/v1/namespaces/team-b/pods/{pod['metadata']['name']}", grace_seconds=0)
+
+    def message() -> str:
+        return " ".join(each["message"] for each in team_b.replica_set()["status"].get("conditions", ()))
+
+    team_b.until(lambda: "Kueue does not hold this pod" in message(), "the ReplicaSet to create no pod")
+    assert len(team_b.pods()) == 2
+
+
+def test_a_stateful_set_is_held_until_there_is_quota_for_all_its_pods(team_b: Team) -> None:
+    team_b.job("first", {NVIDIA: "1"})
+    team_b.wait_bound(1)
+    team_b.replicated("StatefulSet", "server", {NVIDIA: "1"}, pods=2)
+    assert "insufficient unused quota" in team_b.wait_reason("server")
+    team_b.delete_job("first")
+    assert {pod["metadata"]["name"] for pod in team_b.wait_bound(2)} == {"server-0", "server-1"}
+
+
+def test_a_pod_of_a_job_cannot_leave_it(team_b: Team) -> None:
+    """Neither by hand, nor when the Job is deleted without its pods: Kueue would give its quota to others."""
+    team_b.job("first", {NVIDIA: "2"})
+    [pod] = team_b.wait_bound(1)
+    with pytest.raises(ApiError, match="so it cannot leave it"):
+        team_b.update("pods", pod["metadata"]["name"], {"metadata": {"ownerReferences": None}})

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from berth_api import names, request, resources, words
@@ -21,6 +21,8 @@ RULES = {rule["input"]: rule for rule in kueue.transformations()}
 CORES = "nvidia.com/gpucores"
 OTHERS = {"nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage"}
 """Next to these, cores are those of cards that are counted."""
+TELLING = {"nvidia.com/gpumem", "nvidia.com/gpumem-percentage", CORES, "nvidia.com/priority"}
+"""Next to these, `gpu.shared` is the number of cards of their container."""
 Count = tuple[int, int]
 """(hundredths of cards, bytes)."""
 
@@ -86,18 +88,27 @@ AMOUNTS = st.one_of(st.integers(1, 9), st.sampled_from([20, 50, 100, 200, 800, 3
 
 @st.composite
 def templates(draw: st.DrawFn) -> list[dict[str, int]]:
-    """Return the limits of containers that request by one system's resources, as what is mixed is mostly invalid."""
-    prefix = draw(st.sampled_from(PREFIXES))
-    of_system = [name for name in sorted(RULES) if name.startswith(prefix) and not mig.is_resource(name)]
+    """Return the limits of containers that request by the resources of one prefix or two; more are mostly invalid."""
+    prefixes = tuple(draw(st.sets(st.sampled_from(PREFIXES), min_size=1, max_size=2)))
+    of_system = [name for name in sorted(RULES) if name.startswith(prefixes) and not mig.is_resource(name)]
     limits = st.dictionaries(st.sampled_from(of_system), AMOUNTS, min_size=1, max_size=4)
     return draw(st.lists(limits, min_size=1, max_size=2))
 
 
+def is_refused(limits: list[dict[str, int]]) -> bool:
+    """Return whether manifests/components/kueue/policy.yaml refuses it; so it does amounts of 0."""
+    cores_alone = any(CORES in each and OTHERS.isdisjoint(each) for each in limits)
+    held = {name for each in limits for name in each}
+    return cores_alone or (SHARED in held and not TELLING.isdisjoint(held))
+
+
 @settings(max_examples=400)
 @given(templates())
+@example([{SHARED: 8, "nvidia.com/gpumem": 3000}])
+@example([{SHARED: 8}, {"nvidia.com/priority": 1}])
 def test_nothing_that_berth_accepts_counts_less_than_it_is_charged(limits: list[dict[str, int]]) -> None:
-    if any(CORES in each and OTHERS.isdisjoint(each) for each in limits):
-        return  # refused by manifests/components/kueue/policy.yaml, as are amounts of 0
+    if is_refused(limits):
+        return
     spec = holding(*({name: str(amount) for name, amount in each.items()} for each in limits))
     try:
         charge = charged(requested(words.read(resources.from_limits(spec), {}, {})))
@@ -124,6 +135,9 @@ def test_cores_alone_are_a_whole_card_by_the_words_of_one_system() -> None:
         ({"nvidia.com/mig-3g.40gb": "1"}, (50, 0)),
         ({"nvidia.com/mig-1g.10gb": "1"}, (25, 0)),
         ({"nvidia.com/mig-7g.80gb": "1"}, (100, 0)),
+        ({"nvidia.com/mig-1g.24gb": "1"}, (25, 0)),
+        ({"nvidia.com/mig-3g.47gb": "1"}, (50, 0)),
+        ({"nvidia.com/mig-2g.48gb-me": "1"}, (50, 0)),
         ({"nvidia.com/gpumem": "3000"}, (0, 3000 * 2**20)),
         ({"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}, (200, 6000 * 2**20)),
         ({"tencent.com/vcuda-core": "200"}, (200, 0)),
@@ -141,7 +155,7 @@ def test_every_resource_that_berth_reads_has_a_rule() -> None:
     assert all(mig.is_resource(name) or request.is_device(name) or name in read for name in RULES)
 
 
-def test_a_pod_of_several_cards_counts_less_once_it_is_renamed_so_it_is_refused_by_itself() -> None:
+def test_a_pod_of_several_cards_counts_less_once_it_is_renamed() -> None:
     """The reason for a rule of manifests/components/kueue/policy.yaml."""
     limits: dict[str, Any] = {"nvidia.com/gpu": "2", "nvidia.com/gpumem": "3000"}
     pod = {"metadata": {}, "spec": {"containers": [{"name": "main", "resources": {"requests": limits}}]}}
