@@ -288,6 +288,27 @@ async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_
     assert (world.status(), world.consumers("d")) == ({}, ["p", "other"])
 
 
+async def test_a_pod_is_not_bound_with_a_claim_that_was_released_though_the_watch_still_shows_it(world: World) -> None:
+    await world.bind(world.placement("c"))
+    await world.binder.release(world.placement("c"), world.leads)
+    with pytest.raises(ResourceClaimError, match="got deallocated elsewhere"):
+        await world.bind(world.placement(reserved=("c",)))
+
+
+async def test_a_pod_is_not_bound_while_its_claims_are_deallocated(world: World) -> None:
+    await world.bind(world.placement("c"))
+    pods = [world.cluster.pending["uid-p"]]
+    under_way = [asyncio.create_task(world.binder.deallocate(pods, world.leads)) for _ in range(2)]
+    await asyncio.sleep(0)
+    with pytest.raises(ResourceClaimError, match="are being deallocated"):
+        await world.bind(world.placement(reserved=("c",)))
+    await asyncio.gather(*under_way)
+    assert world.status() == {}
+    assert world.server.writes == ["c", "c/status", "c/status"]
+    await asyncio.sleep(2 * LAG)
+    await world.bind(world.placement("c"))
+
+
 async def test_a_claim_of_which_a_tenant_removed_the_label_is_released(world: World) -> None:
     await world.bind(world.placement("c"))
     world.server.change("c", metadata={"labels": {}, "finalizers": []})

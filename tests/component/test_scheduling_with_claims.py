@@ -8,6 +8,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError
+from berth_operator.binding.claims import TIMEOUT
 from berth_operator.core.claims import status
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
@@ -201,7 +202,7 @@ async def test_if_the_claim_that_members_share_cannot_be_written_all_are_tried_a
     async with claims.world.running() as api:
         await claims.put(claim("c"))
         claims.gang(m0="c", m1="c")
-        await asyncio.sleep(120)
+        await asyncio.sleep(TIMEOUT / 2)
         assert claims.consumers("c") == ["m0", "m1"]
         assert api.bound().keys() == {"m0", "m1"}
 

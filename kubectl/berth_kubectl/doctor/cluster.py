@@ -38,8 +38,9 @@ PLUGINS: Final = {
 NEXT_TO_AGENT: Final = "k8s-device-plugin"
 """The plugin that is needed where the agent is not the device plugin itself."""
 TAINTING_ROLE: Final = "berth-claims"
-ALLOCATING_ROLE: Final = "berth-claims-allocation"
 """The ClusterRole of installations that keep other schedulers from Berth's pools by DeviceTaintRules."""
+ALLOCATING_ROLE: Final = "berth-claims-allocation"
+"""The ClusterRole of installations that may allocate ResourceClaims."""
 FULL: Final = 100
 SHOWN_FIELDS: Final = 3
 

@@ -67,6 +67,8 @@ class ClaimBinder:
         self._claims.writer = f"{lease}/"
         self._changes = Changes()
         self._must_be_fenced, self._fenced_for = fenced, NO_TERM
+        self._deallocating: set[str] = set()
+        """UIDs of pods whose claims are being deallocated: none of these pods is bound meanwhile."""
         self.unanswered = False
         """Whether a write without an answer may still be executed."""
 
@@ -106,11 +108,15 @@ class ClaimBinder:
 
         What other pods use as well stays.
         """
-        uids = {each.uid for each in pods}
-        for pod in pods:
-            used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
-            own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
-            await self._release(pod, own, leads)
+        uids = {each.uid for each in pods} - self._deallocating
+        self._deallocating |= uids
+        try:
+            for pod in pods:
+                used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
+                own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
+                await self._release(pod, own, leads)
+        finally:
+            self._deallocating -= uids
 
     async def _release(self, pod: PendingPod, claims: Iterable[str], leads: Leads) -> None:
         for key in claims:
@@ -136,6 +142,8 @@ class ClaimBinder:
     # --- writing ----------------------------------------------------------------------------------------------
 
     async def _bind(self, placement: Placement, leads: Leads) -> None:
+        if placement.pod.uid in self._deallocating:
+            raise ResourceClaimError("the pod's claims are being deallocated")
         written: dict[str, int] = {}
         for allocation in placement.claims.allocations:
             self._check(placement, leads)
@@ -166,15 +174,18 @@ class ClaimBinder:
         return _version(await self._change(key, allocate, current=current, subresource="/status"))
 
     async def _reserve(self, key: str, placement: Placement) -> int:
-        """Reserve an allocated claim, unless the watch shows that it is; return its version."""
-        known = self._claims.claims.get(key)
-        if known is not None and placement.pod.uid in known.reserved_for:
-            return int(known.version or 0)
+        """Reserve an allocated claim, unless it is; return its version.
+
+        It is read at quorum: the watch may still show what was released since.
+        """
 
         def reserve(current: Object) -> Object | None:
             return claim_objects.reserved(current, placement.pod, placement.node)
 
-        current = await self._change(key, lambda current: claim_objects.protected(current, self._lease))
+        def protect(current: Object) -> Object | None:
+            return claim_objects.protected(current, self._lease) if reserve(current) else None
+
+        current = await self._change(key, protect)
         return _version(await self._change(key, reserve, current=current, subresource="/status"))
 
     async def _change(

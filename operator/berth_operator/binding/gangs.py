@@ -133,7 +133,8 @@ class GangBinder:
     async def _bind_claims(self, placements: Sequence[Placement], term: int) -> bool:
         """Bind the volumes and ResourceClaims of all members; return whether all are bound."""
         claiming = [each for each in placements if each.volumes or each.claims]
-        waits = (self._bind_claims_of(each, term) for each in claiming)
+        failed: list[PreBindError] = []
+        waits = (self._bind_claims_of(each, term, failed) for each in claiming)
         all_bound = True
         for placement, result in zip(claiming, await asyncio.gather(*waits, return_exceptions=True), strict=True):
             if isinstance(result, PreBindError):
@@ -147,9 +148,14 @@ class GangBinder:
             await self._claims.release(placement, lambda: self._binds.leads(term))
         return False
 
-    async def _bind_claims_of(self, placement: Placement, term: int) -> None:
-        await self._volumes.bind(placement, lambda: self._binds.leads(term))
-        await self._claims.bind(placement, lambda: self._binds.leads(term))
+    async def _bind_claims_of(self, placement: Placement, term: int, failed: list[PreBindError]) -> None:
+        """Bind a member's claims; give up when another member fails, which may be to allocate a claim they share."""
+        try:
+            await self._volumes.bind(placement, lambda: self._binds.leads(term))
+            await self._claims.bind(placement, lambda: self._binds.leads(term) and not failed)
+        except PreBindError as error:
+            failed.append(error)
+            raise
 
     def _volumes_match(self, placements: Sequence[Placement]) -> bool:
         """Return whether all members reach the volumes of claims that were bound for one of them."""

@@ -549,6 +549,18 @@ def test_cards_that_a_slice_for_many_nodes_lists_by_their_uuid_are_not_given_by_
     assert isinstance(world.decision(400), Placement)
 
 
+def test_a_card_that_two_slices_for_many_nodes_list_is_kept_until_both_are_gone() -> None:
+    world = World(own=OwnPools())
+    for name in ("older", "newer"):
+        world.to.put_slice({**for_many(1), "metadata": {"name": name}})
+    for name, cards in {"newer": 300, "older": 400}.items():
+        assert isinstance(world.decision(400), Failure)
+        world.to.remove_slice(name)
+        world.later(claims.KEPT_SECONDS + 1)
+        assert isinstance(world.decision(cards), Placement)
+    assert not world.cluster.fleet.claims.anywhere
+
+
 def unreadable(**fields: Any) -> Raw:
     raw = slice_of(**fields)
     return {**raw, "spec": {**raw["spec"], "devices": [{"name": "gpu-0", "attributes": {"uuid": {"string": 1}}}]}}
@@ -569,6 +581,15 @@ def test_a_slice_that_cannot_be_read_at_first_sight_keeps_all_cards_of_its_type(
         world.to.remove_slice(f"node-{NVIDIA_DRIVER}")
     assert isinstance(world.decision(300 if end == "read" else 400), Placement)
     assert isinstance(world.decision(400), Failure if end == "read" else Placement)
+
+
+def test_a_slice_that_cannot_be_read_keeps_cards_also_when_the_others_of_its_pool_are_complete() -> None:
+    world = World(own=OwnPools())
+    world.to.put_slice(unreadable(name="newer"))
+    world.to.put_slice(slice_of(0))
+    assert isinstance(world.decision(), Failure)
+    world.to.remove_slice("newer")
+    assert isinstance(world.decision(300), Placement)
 
 
 def test_a_slice_that_cannot_be_read_gives_no_device_to_claims() -> None:

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from berth_api.allocation import mig
 from berth_api.objects import device_text
-from berth_operator.core.claims.slices import PREVENTING, Device, DeviceTaint
+from berth_operator.core.claims.slices import PREVENTING, Device, DeviceTaint, Slice
 from berth_operator.core.claims.taint_rules import TaintRule
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, match
 from berth_operator.core.fleet.claims.store import Claims
@@ -27,7 +27,7 @@ def _bars(claims: Claims, node: str, cards: Collection[CardInfo]) -> Mapping[Car
         return {}
     index = CardIndex.of(cards)
     rules = {pool: claims.rules_on(pool) for pool in {device.pool for device in devices}}
-    listed = {key: _for_many(claims.anywhere[card]) for card, key in index.by_id.items() if card in claims.anywhere}
+    listed = {key: _for_many(slices) for card, key in index.by_id.items() if (slices := claims.anywhere.get(card))}
     tainted: dict[CardKey, Bar] = {}
     for device in devices:
         if not (keys := _cards_of(device, index)):
@@ -70,8 +70,8 @@ def _listed(device: Device) -> Bar:
     )
 
 
-def _for_many(device: Device) -> Bar:
-    driver, pool, _ = device.id
+def _for_many(slices: Mapping[str, Slice]) -> Bar:
+    driver, pool = slices[min(slices)].pool
     return Bar(
         reason=f"listed by {driver} for ResourceClaims on many nodes",
         detail=f"listed by driver {driver} in pool {pool} for many nodes, so it is given to ResourceClaims alone",

@@ -57,8 +57,8 @@ class Claims:
         """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
         self._on_node: dict[str, Mapping[str, Slice]] = {}
         """Node -> name -> slice, for slices with devices of this node alone; also those that are left."""
-        self.anywhere: dict[str, Device] = {}
-        """Id of a card, in lower case -> device, of those that slices list for many nodes, or did until recently."""
+        self.anywhere: dict[str, Mapping[str, Slice]] = {}
+        """Id of a card, in lower case -> name -> slice, for slices that list it for many nodes; also what is left."""
         self._by_uid: dict[str, str] = {}
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
@@ -88,7 +88,7 @@ class Claims:
         _put(self._by_pool, slice_.pool, slice_)
         self._put_on_nodes(slice_)
         if self._left and self._is_complete(slice_.pool):
-            nodes |= self._forget(*(name for name, (_, each) in self._left.items() if each.pool == slice_.pool))
+            nodes |= self._forget(*self._gone_from(slice_.pool))
         return nodes
 
     def remove_slice(self, name: str, until: float) -> set[str]:
@@ -130,9 +130,8 @@ class Claims:
                 self._by_name.pop(slice_.pool, None)
                 for node in nodes_of(slice_):
                     _drop(self._on_node, node, name)
-                for card, device in _ids_for_many(slice_).items():
-                    if self.anywhere.get(card) is device:
-                        del self.anywhere[card]
+                for card in _ids_for_many(slice_):
+                    _drop(self.anywhere, card, name)
                 nodes |= self._nodes_listed_by(slice_)
         return nodes
 
@@ -143,7 +142,12 @@ class Claims:
     def _put_on_nodes(self, slice_: Slice) -> None:
         for node in nodes_of(slice_):
             _put(self._on_node, node, slice_)
-        self.anywhere.update(_ids_for_many(slice_))
+        for card in _ids_for_many(slice_):
+            _put(self.anywhere, card, slice_)
+
+    def _gone_from(self, pool: PoolID) -> list[str]:
+        """Return the slices that are left of a pool, without those that are there but cannot be read."""
+        return [name for name, (until, each) in self._left.items() if each.pool == pool and until < math.inf]
 
     def _is_complete(self, pool: PoolID) -> bool:
         """Return whether all slices of a pool's newest generation are there."""
@@ -325,9 +329,9 @@ def nodes_of(slice_: Slice) -> set[str]:
     return {device.nodes.name for device in slice_.devices if device.nodes.name}
 
 
-def _ids_for_many(slice_: Slice) -> dict[str, Device]:
-    """Return {id of a card: device} for what a slice lists for many nodes."""
-    return {card: device for device in slice_.devices if not device.nodes.name for card in card_ids(device)}
+def _ids_for_many(slice_: Slice) -> set[str]:
+    """Return the ids of the cards that a slice lists for many nodes."""
+    return {card for device in slice_.devices if not device.nodes.name for card in card_ids(device)}
 
 
 def _put(index: dict[K, Mapping[str, Slice]], key: K, slice_: Slice) -> None:

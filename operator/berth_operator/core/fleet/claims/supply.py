@@ -40,6 +40,8 @@ class Supply:
         """Node -> the cards of its Device."""
         self._card_indices: dict[str, CardIndex] = {}
         """The same by what identifies them; computed when it is needed, so never where nothing has claims."""
+        self._card_ids: dict[str, frozenset[str]] = {}
+        """Node -> ids of its cards and their parts, in lower case; computed when it is needed."""
         self._nodes: dict[str, NodeDevices] = {}
         self._changed: set[PoolID] = set()
         """Pools whose nodes have to be computed again."""
@@ -72,6 +74,7 @@ class Supply:
         """Set the cards of a node's Device; None if there is none."""
         self._cards.pop(node, None)
         self._card_indices.pop(node, None)
+        self._card_ids.pop(node, None)
         if cards is not None:
             self._cards[node] = cards
         self._nodes.pop(node, None)
@@ -79,13 +82,13 @@ class Supply:
 
     def nodes_with(self, ids: Collection[str]) -> set[str]:
         """Return the nodes with cards of these ids, which are in lower case."""
-        if not ids:
-            return set()
-        named = {
-            node: {name.lower() for card in cards for name in (card.id, *card.parts)}
-            for node, cards in self._cards.items()
-        }
-        return {node for node, names in named.items() if not names.isdisjoint(ids)}
+        return {node for node in self._cards if not self._ids_on(node).isdisjoint(ids)} if ids else set()
+
+    def _ids_on(self, node: str) -> frozenset[str]:
+        if node not in self._card_ids:
+            names = (name.lower() for card in self._cards[node] for name in (card.id, *card.parts))
+            self._card_ids[node] = frozenset(names)
+        return self._card_ids[node]
 
     def put_claim(self, claim: ClaimState) -> None:
         """Add or replace a claim."""
