@@ -173,6 +173,7 @@ _CONFIGURATION: Final = {
         }
     ],
     "modelAliases": {"a100": ["*A100*"]},
+    "namespaceLimits": {"default": {"gpu": 800, "gpu-memory": "640Gi"}},
 }
 _WORKLOAD: Final = {
     "kind": "List",

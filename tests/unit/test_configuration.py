@@ -179,7 +179,7 @@ def test_scheduler_names_that_kubernetes_takes(name: str) -> None:
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 ROOT_FIELDS, PROFILE_FIELDS = (
-    "apiVersion, claims, kind, modelAliases, profiles",
+    "apiVersion, claims, kind, modelAliases, namespaceLimits, profiles",
     "gang, genius, plugins, preemption, reserveAfterSeconds, schedulerName, strategy, subdevices",
 )
 FILE_HEAD = "apiVersion: config.berth.dev/v1alpha1\nkind: BerthSchedulerConfiguration\n"

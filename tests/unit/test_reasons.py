@@ -29,7 +29,7 @@ NO_REASON: Final = {
 """Texts of whole sentences that are no row of the page, for the reason above them."""
 BEGINNINGS: Final = re.compile(
     r"node\(s\) |\0 node\(s\) |Insufficient |Too many |persistentvolumeclaim |waiting for |pod (?:uses|has) |"
-    r"pod \"|could not find |resourceclaim |ResourceClaim |resource claim |request \0: |cannot allocate |"
+    r"namespace \0 |pod \"|could not find |resourceclaim |ResourceClaim |resource claim |request \0: |cannot allocate |"
     r"NotInjected|not eligible |Preemption |No preemption |\0(?: does not exist|: | \((?:missing|\0 silent))"
 )
 """How texts begin that are reasons."""

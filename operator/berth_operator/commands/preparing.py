@@ -73,6 +73,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
         confined=bool(settings.node_selector),
     )
     snapshot.cluster.fleet.set_model_aliases(configured.model_aliases)
+    snapshot.cluster.fleet.set_namespace_limits(configured.namespace_limits)
     snapshot.cluster.set_own_pools(configured.own_pools)
     origin.read(snapshot, settings)
     if settings.mix is not None:

@@ -30,6 +30,7 @@ class Configured:
         """Set what the state of the cluster knows of the configuration."""
         cluster.gangs.set_schedulers(self.scheduled)
         cluster.fleet.set_model_aliases(self._configuration.model_aliases)
+        cluster.fleet.set_namespace_limits(self._configuration.namespace_limits)
         cluster.set_own_pools(self._configuration.own_pools)
 
     @property

@@ -19,12 +19,15 @@ from pydantic.alias_generators import to_camel
 
 from berth_api.request import EQUAL, LAST, NEVER
 from berth_api.request.model import NO_ALIASES, ModelAliases
+from berth_api.resources import quantity
+from berth_api.resources.quantity import QuantityError
 from berth_base import documents
 from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores
 from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.fleet.claims.store import NO_POOLS, OwnPools
+from berth_operator.core.fleet.namespaces import LIMITED, NO_LIMITS, NamespaceLimits
 from berth_operator.core.plugins import DevicePlugin
 from berth_operator.core.scores.genius import (
     DEFAULT_WEIGHTS,
@@ -48,6 +51,8 @@ _DEFAULT: Final = Policy()
 _GENIUS: Final = DEFAULT_WEIGHTS
 MAX_ALIASES: Final = 256
 """Names in `modelAliases` at most."""
+MAX_LIMITED: Final = 1024
+"""Namespaces in `namespaceLimits` at most."""
 
 
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -68,6 +73,8 @@ class Configuration:
     """Other names of GPU models."""
     own_pools: OwnPools = NO_POOLS
     """The pools of ResourceSlices that no other scheduler serves."""
+    namespace_limits: NamespaceLimits = field(default_factory=lambda: NO_LIMITS)
+    """What the pods of namespaces may hold of GPUs."""
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
 
@@ -102,6 +109,16 @@ def _check_switch(name: str) -> str:
     return _among("filter", name, _SWITCHES)
 
 
+def _amount(value: str | int) -> int:
+    try:
+        amount = quantity.parse(value)
+    except QuantityError as error:
+        raise ValueError(f"{_shown(value)} is no amount; allowed: quantities such as 800 or 640Gi") from error
+    if amount < 0:
+        raise ValueError(f"{_shown(value)} is below 0")
+    return amount
+
+
 Switch = Annotated[str, AfterValidator(_check_switch), Field(json_schema_extra={"enum": list(_SWITCHES)})]
 Score = Annotated[
     str,
@@ -134,6 +151,13 @@ Preference = Annotated[
 ]
 Alias = Annotated[str, Field(pattern=r"^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$")]
 ModelGlobs = Annotated[list[Annotated[str, Field(min_length=1, max_length=256)]], Field(min_length=1, max_length=64)]
+Namespace = Annotated[str, Field(pattern="^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$")]
+LimitedResource = Annotated[
+    str,
+    AfterValidator(lambda name: _among("resource with a limit", name, LIMITED)),
+    Field(json_schema_extra={"enum": list(LIMITED)}),
+]
+Amount = Annotated[str | int, AfterValidator(_amount)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
 DriverName = Annotated[str, Field(pattern=f"^({_SUBDOMAIN}|\\*)$", max_length=63)]
 PoolName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_length=317)]
@@ -331,6 +355,8 @@ class File(_Part):
     """Other names of GPU models: name -> globs, one of which must match the model that the driver reports. Pods may use
     them wherever they name a model."""
     claims: ClaimsSection = ClaimsSection()
+    namespace_limits: Annotated[dict[Namespace, dict[LimitedResource, Amount]], Field(max_length=MAX_LIMITED)] = {}
+    """What the pods of a namespace may hold together of GPUs: `gpu` in hundredths of cards, `gpu-memory` in bytes."""
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -404,7 +430,12 @@ def of_document(document: object, where: str) -> Configuration:
         raise ConfigurationError(f"{where}: {'; '.join(messages(error))}") from error
     policies = {each.scheduler_name: each.policy() for each in file.profiles}
     aliases = {name.lower(): tuple(globs) for name, globs in file.model_aliases.items()}
-    return Configuration(policies=policies, model_aliases=aliases, own_pools=file.claims.own())
+    return Configuration(
+        policies=policies,
+        model_aliases=aliases,
+        own_pools=file.claims.own(),
+        namespace_limits={name: {**limits} for name, limits in file.namespace_limits.items()},
+    )
 
 
 def messages(error: ValidationError) -> Iterator[str]:

@@ -26,6 +26,7 @@ def document(configuration: Configuration) -> Object:
             "drivers": sorted(configuration.own_pools.drivers),
             "pools": sorted(map(str, configuration.own_pools.pools)),
         },
+        "namespaceLimits": {name: {**limits} for name, limits in configuration.namespace_limits.items()},
     }
 
 

@@ -38,6 +38,7 @@ NO_RULE: Final = {
     "injected": "of Berth alone",
     "devices": "of Berth alone",
     "measured-memory": "of Berth alone",
+    "namespace-limits": "of Berth alone",
     "node-ready": "never decides alone: a node's taint says the same (docs/decisions/0007-node-readiness.md)",
 }
 """Filters without a scenario, each with the reason."""

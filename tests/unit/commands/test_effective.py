@@ -96,7 +96,7 @@ def test_the_right_for_explanations_shows_what_concerns_the_namespace() -> None:
         pytest.param(
             {FLEET: {**OF_CLUSTER, "configuration": {**PROFILES, "new": 1}}},
             'the operator has another version: its configuration: "new" is no field; allowed: apiVersion, claims, '
-            "kind, modelAliases, profiles",
+            "kind, modelAliases, namespaceLimits, profiles",
             id="a newer operator",
         ),
     ],

@@ -86,6 +86,7 @@ OWN = [
     (messages.INVALID_REQUEST, "InvalidRequest"),
     (messages.NODE_STARTING, "NodeStarting"),
     (messages.UNKNOWN_MODEL, "UnknownModel"),
+    (messages.NAMESPACE_LIMIT, "NamespaceLimit"),
     (messages.POD_GROUP_NOT_READY, "PodGroupNotReady"),
     (supported.TRAITS.refusal, "NotSupported"),
     (injected.TRAITS.refusal, "NotInjected"),

@@ -8,13 +8,15 @@ from collections.abc import Sequence
 
 from berth_api.names import GPU
 from berth_operator.core.decision import messages, starting
-from berth_operator.core.filters import Filter
+from berth_operator.core.filters import Filter, namespace_limits
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 
 def condition(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> tuple[str, str]:
     """Return the reason, and a sentence for the end of the message."""
+    if namespace_limits.is_exhausted(fleet, request):
+        return messages.NAMESPACE_LIMIT, ""
     if nodes := int(starting.may_fit(fleet, request, filters).sum()):
         return messages.NODE_STARTING, messages.starting(nodes)
     if _is_unknown_model(fleet, request):

@@ -18,6 +18,7 @@ from berth_operator.core.filters import (
     host_ports,
     injected,
     measured_memory,
+    namespace_limits,
     node_affinity,
     node_ready,
     node_selector,
@@ -97,6 +98,7 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         volume_claims,
         resource_claims,
         dynamic_resources,
+        namespace_limits,
         cordon,
         taints,
         # After the taints: kube-scheduler knows such a node only by the taint that the node controller sets.

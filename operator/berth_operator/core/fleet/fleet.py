@@ -29,6 +29,7 @@ from berth_operator.core.fleet.arrays.intern_table import InternTable
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.arrays.prepared import Prepared
 from berth_operator.core.fleet.claims.store import Claims
+from berth_operator.core.fleet.namespaces import NamespaceLimits, Namespaces
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.nodes.images import Images
 from berth_operator.core.fleet.nodes.labels import Labels
@@ -97,6 +98,7 @@ class Fleet(NodeColumns):
         self.images = Images(rows)
         self.volumes = Volumes(rows, self.rows)
         self.claims = Claims()
+        self.namespaces = Namespaces()
         self.column_cache = ColumnCache(self.static_key, self.dynamic_key)
         self.prepared = Prepared()
         self.workload = Workload()
@@ -207,15 +209,18 @@ class Fleet(NodeColumns):
         nominees = tuple(pod for pod in self.nominees.values() if pod.node == name)
         for pod in (*charges, *nominees):
             self._apply_grants(pod.grants, row, -1)
+            self.namespaces.count(pod, -1)
         self._set_device_columns(row, inventory)
         for device_type, cards in self.cards.items():
             cards.put(row, [card for card in inventory.cards if card.type == device_type], self.intern_table)
         for pod in map(self.resolve_charge, charges):
             self._apply_grants(pod.grants, row, 1)
+            self.namespaces.count(pod, 1)
             self.charges[pod.uid] = self._pods_of(name)[pod.uid] = pod
             self.placed_pods.moved(pod.uid)
         for pod in map(self.resolve_charge, nominees):
             self._apply_grants(pod.grants, row, 1)
+            self.namespaces.count(pod, 1)
             self.nominees[pod.uid] = pod
 
     def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
@@ -372,6 +377,11 @@ class Fleet(NodeColumns):
             # Points count the changes of the cache.
             self.prepared.clear()
 
+    def set_namespace_limits(self, limits: NamespaceLimits) -> None:
+        """Set what the pods of namespaces may hold of GPUs."""
+        if limits != self.namespaces.limits:
+            self.namespaces.set_limits(limits, (*self.charges.values(), *self.nominees.values()))
+
     def set_device_classes(self, classes: Mapping[str, str]) -> None:
         """Set which DeviceClass provides each extended resource that no device plugin does."""
         self.device_classes = classes
@@ -394,6 +404,7 @@ class Fleet(NodeColumns):
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
             "claims": self.claims.copy(),
+            "namespaces": self.namespaces.copy(),
             "_taints": self._taints.copy(),
             "_features": self._features.copy(),
         }
@@ -481,6 +492,7 @@ class Fleet(NodeColumns):
 
     def _apply(self, charge: Charge, row: int, sign: int) -> None:
         self.column_cache.move(row)
+        self.namespaces.count(charge, sign)
         for name, amount in charge.resources:
             if (index := self.resources.get(name)) is not None:
                 self._own.requested[index, row] += sign * amount

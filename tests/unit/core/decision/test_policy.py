@@ -65,6 +65,7 @@ def test_what_nothing_may_be_bound_without() -> None:
         "supported",
         "resource-claims",
         "dynamic-resources",
+        "namespace-limits",
         "resources",
         "host-ports",
         "devices",

@@ -387,7 +387,15 @@ def test_a_filter_passes_a_node_or_explains_why_not(
 
 
 OF_PODS = ("topology-spread", "pod-affinity", "pod-anti-affinity", "existing-anti-affinity")
-ELSEWHERE = ("devices", "dynamic-resources", "resource-claims", "host-ports", "measured-memory", *OF_PODS)
+ELSEWHERE = (
+    "devices",
+    "dynamic-resources",
+    "resource-claims",
+    "host-ports",
+    "measured-memory",
+    "namespace-limits",
+    *OF_PODS,
+)
 """Filters that need more than a node: the first are tested in this file, the rest among pods;
 those of volumes have tests of their own."""
 
@@ -765,6 +773,7 @@ def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
     # its feature gate appends it (getDefaultPlugins of 1.36).
     of_pods_or_our_own = {each.NAME for each in filters.ORDER if each.TRAITS.of_pod} | {
         "dynamic-resources",
+        "namespace-limits",
         "node-ready",
         "devices",
         "measured-memory",
@@ -794,6 +803,7 @@ def test_every_filter_has_a_verdict() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",
         "dynamic-resources": "unresolvable",
+        "namespace-limits": "unresolvable",
         "resource-claims": "unresolvable",
         "injected": "unresolvable",
         "node-ready": "unresolvable",
