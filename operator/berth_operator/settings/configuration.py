@@ -157,7 +157,7 @@ LimitedResource = Annotated[
     AfterValidator(lambda name: _among("resource with a limit", name, LIMITED)),
     Field(json_schema_extra={"enum": list(LIMITED)}),
 ]
-Amount = Annotated[str | int, AfterValidator(_amount)]
+Amount = Annotated[int, BeforeValidator(_amount, json_schema_input_type=str | int)]
 Label = Annotated[str, Field(pattern=_LABEL, max_length=317)]
 DriverName = Annotated[str, Field(pattern=f"^({_SUBDOMAIN}|\\*)$", max_length=63)]
 PoolName = Annotated[str, Field(pattern=f"^{_SUBDOMAIN}(/{_SUBDOMAIN})+$", max_length=317)]
@@ -434,7 +434,7 @@ def of_document(document: object, where: str) -> Configuration:
         policies=policies,
         model_aliases=aliases,
         own_pools=file.claims.own(),
-        namespace_limits={name: {**limits} for name, limits in file.namespace_limits.items()},
+        namespace_limits=file.namespace_limits,
     )
 
 
