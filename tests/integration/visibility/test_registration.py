@@ -102,6 +102,8 @@ def test_upgrade_from_a_manifest_that_has_it_and_rollback(installed: Installed) 
     installed.install()  # of this version
     installed.answers()
     installed.api.delete(API_SERVICE)
+    # The API server may serve what was registered a moment longer.
+    waiting.until(lambda: installed.api.exists(API_SERVICE), what="a replica to create the APIService again")
     installed.answers()
     spec = installed.api.get(API_SERVICE)["spec"]
     for how in ("--server-side=false", "--server-side=true"):
