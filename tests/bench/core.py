@@ -48,7 +48,7 @@ def main() -> None:
     nodes, seed = figures.number("NODES", 1000), figures.number("SEED", 1)
     classes, decisions = figures.number("CLASSES", 600), figures.number("DECISIONS", 6000)
     templates = [pods.pending(each) for each in mix.pods(classes, seed, owned=bool(figures.number("OWNED", 0)))]
-    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
+    rng = random.Random(seed)
     fleet, policy = build(nodes, templates, rng), Policy()
     if metrics := figures.number("METRICS", 0):
         policy = Policy(weights=(*policy.weights, ("genius", NO_EFFECT if metrics == 1 else float(metrics))))

@@ -162,7 +162,7 @@ def simulate(cell: Cell) -> Outcome:
         load=cell.load,
         capacity=capacity,
         end=cell.end,
-        rng=random.Random(cell.seed),  # noqa: S311 - seeded, so that runs can be compared
+        rng=random.Random(cell.seed),
     )
     policies = [(begins, policy(cell.policy, each, cell.seed)) for begins, each in phases]
     run = Simulation(machines, policies if cell.policy == "fgd" else policies[:1], cell.seed).run(

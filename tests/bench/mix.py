@@ -23,7 +23,7 @@ UNSCHEDULABLE: Final = 5
 
 def pods(count: int, seed: int, *, owned: bool = False) -> Iterator[Raw]:
     """Return one pod for each of `count` applications; each application is a ReplicaSet if the pods are owned."""
-    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
+    rng = random.Random(seed)
     for number in range(count):
         app = f"app-{number}"
         hopeless = number % UNSCHEDULABLE == 0

@@ -203,7 +203,7 @@ _GENERATED: Final = 8200
 
 def generated(seed: int = 1) -> Trace:
     """Return a generated trace with about the same mix."""
-    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
+    rng = random.Random(seed)
     machines = [
         Machine(name=f"{model}-{number}-{cards}", cpu=1000 * cores, memory=1024 * memory, cards=cards, model=model)
         for count, cores, memory, cards, model in _MACHINES

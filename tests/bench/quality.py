@@ -97,7 +97,7 @@ def replay(trace: Trace, name: str, seed: int, ratio: float = 1.3) -> Run:
 
     The typical mix is known in advance, to Berth's policy and to FGD.
     """
-    rng = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
+    rng = random.Random(seed)
     requests = {task: task.request for task in set(trace.tasks)}
     tasks = openb.arrivals(trace, rng, ratio)
     fleet = openb.fleet(trace.machines, rng)

@@ -53,7 +53,7 @@ class Simulation:
     def __init__(self, machines: Sequence[Machine], policies: Sequence[tuple[float, Policy]], seed: int) -> None:
         """Set up an empty cluster; `policies` are (when it begins, policy), the first from the start."""
         # Not the generator of the arrivals, so that these are the same for each policy.
-        order = random.Random(seed)  # noqa: S311 - seeded, so that runs can be compared
+        order = random.Random(seed)
         self._fleet = openb.fleet(machines, order)
         self._queue: Queue[PendingPod | Gang] = Queue()
         self._waker = Waker(fleet=self._fleet, queue=self._queue, listener=NoListener())

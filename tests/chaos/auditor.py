@@ -28,7 +28,7 @@ from typing import Any, Final
 
 from tests.chaos import history
 from tests.chaos.findings import Finding, FindingKind
-from tests.chaos.history import Kind, Revision
+from tests.chaos.history import Kind, Revision, Versions
 
 ALLOCATION: Final = "scheduling.koordinator.sh/device-allocated"
 TERM: Final = "berth.dev/epoch"
@@ -105,7 +105,7 @@ class Auditor:
     def __init__(self, limits: Limits) -> None:
         self.binds = 0
         self._limits = limits
-        self._versions: dict[tuple[Kind, str], int] = {}
+        self._versions = Versions()
         self._pods: dict[str, Pod] = {}
         """`namespace/name` -> pod that exists."""
         self._ever: dict[str, Pod] = {}
@@ -131,7 +131,8 @@ class Auditor:
     def take(self, revision: Revision) -> Iterator[Finding]:
         """Yield what one more revision contradicts."""
         self._number, self._now = revision.number, revision.time
-        yield from self._continuity(revision)
+        if gap := self._versions.gap(revision):
+            yield self._finding(FindingKind.REVISION_MISSING, revision.name, gap)
         if revision.kind is Kind.POD:
             yield from self._pod(revision)
         elif revision.kind is Kind.LEASE:
@@ -156,14 +157,6 @@ class Auditor:
                 yield self._finding(FindingKind.NO_EVENT, pod.key, f"it was bound to {pod.node}, by term {pod.term}")
 
     # --- revisions --------------------------------------------------------------------------------------------
-
-    def _continuity(self, revision: Revision) -> Iterator[Finding]:
-        key = (revision.kind, revision.name)
-        known = self._versions.get(key, 0)
-        self._versions[key] = revision.version
-        if revision.version and revision.version != known + 1:
-            text = f"version {revision.version} follows {known}"
-            yield self._finding(FindingKind.REVISION_MISSING, revision.name, text)
 
     def _lease(self, revision: Revision) -> None:
         if revision.object is not None:

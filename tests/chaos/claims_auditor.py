@@ -34,7 +34,7 @@ from typing import Any, Final
 from tests.chaos import history
 from tests.chaos.auditor import ALLOCATION, WHOLE, has_ended, held_cards
 from tests.chaos.findings import Finding, FindingKind
-from tests.chaos.history import Kind, Revision
+from tests.chaos.history import Kind, Revision, Versions
 
 SCHEDULER: Final = "audit.example.com/scheduler"
 """Label of the claims of another scheduler, with one of these two values."""
@@ -100,7 +100,7 @@ class ClaimsAuditor:
         self.counts: Counter[str] = Counter()
         """Pods bound by name and by claim, allocations, and what two schedulers in one pool have done."""
         self._limits = limits
-        self._versions: dict[tuple[Kind, str], int] = {}
+        self._versions = Versions()
         self._pods: dict[str, Pod] = {}
         """`namespace/name` -> pod that exists."""
         self._claims: dict[str, Claim] = {}
@@ -120,7 +120,8 @@ class ClaimsAuditor:
     def take(self, revision: Revision) -> Iterator[Finding]:
         """Yield what one more revision contradicts."""
         self._number, self._now = revision.number, revision.time
-        yield from self._continuity(revision)
+        if gap := self._versions.gap(revision):
+            yield self._finding(FindingKind.REVISION_MISSING, revision.name, gap)
         if revision.kind is Kind.POD:
             yield from self._pod(revision)
         elif revision.kind is Kind.CLAIM:
@@ -141,14 +142,6 @@ class ClaimsAuditor:
                 yield self._finding(FindingKind.LEFT_OVER, claim.key, f"it holds {sorted(claim.devices)} for no pod")
             if claim.finalizers and not claim.devices:
                 yield self._finding(FindingKind.LEFT_OVER, claim.key, f"it has {sorted(claim.finalizers)}")
-
-    def _continuity(self, revision: Revision) -> Iterator[Finding]:
-        key = (revision.kind, revision.name)
-        known = self._versions.get(key, 0)
-        self._versions[key] = revision.version
-        if revision.version and revision.version != known + 1:
-            text = f"version {revision.version} follows {known}"
-            yield self._finding(FindingKind.REVISION_MISSING, revision.name, text)
 
     def _slice(self, raw: Object) -> Iterator[Finding]:
         spec = raw["spec"]
@@ -327,8 +320,8 @@ def main() -> None:
     findings = [each for revision in history.read(Path(sys.argv[1])) for each in auditor.take(revision)]
     findings += auditor.end()
     for each in findings:
-        print(each)  # noqa: T201 - the result
-    print(json.dumps({**auditor.counts, "findings": len(findings)}))  # noqa: T201
+        sys.stdout.write(f"{each}\n")
+    sys.stdout.write(json.dumps({**auditor.counts, "findings": len(findings)}) + "\n")
     sys.exit(bool(findings))
 
 

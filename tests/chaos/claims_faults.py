@@ -30,7 +30,7 @@ class ClaimsFaults:
         self.late = 0
         """Writes of a killed leader that arrived after the next one had begun."""
         self._site = site
-        self._chance = random.Random(f"faults {seed}")  # noqa: S311 - no secret
+        self._chance = random.Random(f"faults {seed}")
         self._kinds: Mapping[str, Callable[[], None]] = {
             "renumbered": self._renumber,
             "renumbered while its agent was away": self._renumber_without_agent,

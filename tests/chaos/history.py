@@ -74,6 +74,20 @@ class Revision:
     """The object as stored; None if it was deleted."""
 
 
+class Versions:
+    """Finds the revisions that are missing from a history."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Kind, str], int] = {}
+
+    def gap(self, revision: Revision) -> str:
+        """Return what does not follow the last revision of an object; empty if none is missing."""
+        key = (revision.kind, revision.name)
+        known, self._known[key] = self._known.get(key, 0), revision.version
+        is_next = not revision.version or revision.version == known + 1
+        return "" if is_next else f"version {revision.version} follows {known}"
+
+
 def read(file: Path) -> Iterator[Revision]:
     """Yield the revisions of a recorded history."""
     with file.open("rb") as lines:

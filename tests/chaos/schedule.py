@@ -19,7 +19,7 @@ def schedule(*, seed: int, count: int, weights: Mapping[str, int]) -> list[Strik
 
     Kinds of weight 0 are not drawn again, unless there is no other.
     """
-    chance = random.Random(f"schedule {seed}")  # noqa: S311 - no secret
+    chance = random.Random(f"schedule {seed}")
     kinds = sorted(weights)
     once = chance.sample(kinds, min(count, len(kinds)))
     drawn = [weights[kind] for kind in kinds] if any(weights.values()) else None

@@ -32,7 +32,7 @@ FIT: Final = {"whole": 40, "half": 96, "none": 0}
 
 def test_killed_operator_loses_no_pod_and_books_no_card_twice(world: World) -> None:
     world.agent()
-    chance = random.Random(SEED)  # noqa: S311 - no secret
+    chance = random.Random(SEED)
     arrivals = _batches(world, chance)
 
     leader = _follower(world)

@@ -128,7 +128,7 @@ class Chaos:
 
     def __init__(self, world: World, folder: Path, audit: DeviceAudit) -> None:
         self._world, self._audit = world, audit
-        self._chance = random.Random(SEED)  # noqa: S311 - no secret
+        self._chance = random.Random(SEED)
         self._numbers = itertools.count()
         self._created: set[str] = set()
         self.faults: Counter[str] = Counter()

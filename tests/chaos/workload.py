@@ -65,7 +65,7 @@ class Workload:
         self.ended: set[str] = set()
         """UIDs of the pods that were deleted here, or are about to be."""
         self._arena, self._live = arena, live
-        self._chance = random.Random(f"workload {seed}")  # noqa: S311 - no secret
+        self._chance = random.Random(f"workload {seed}")
         self._quota = 0
         self._numbers = itertools.count()
         self._backlog: list[Manifest] = []

@@ -48,7 +48,7 @@ EXTREMES: Final = ("100E", "9223372036854775807", "-1", "1u", "8Ei")
 
 def scenario(seed: int, *, small: bool = False) -> Object:
     """Return the scenario of a seed, as `upstream/main.go` reads it; a small one has few devices and attributes."""
-    return Draw(random.Random(seed), small=small).scenario()  # noqa: S311 - seeded, so that a difference can be drawn again
+    return Draw(random.Random(seed), small=small).scenario()
 
 
 class Draw:

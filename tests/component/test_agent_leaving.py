@@ -20,7 +20,7 @@ class Node:
 
     def __init__(self, folder: Path) -> None:
         self.api = Api()
-        self.kubelet = Kubelet(devices=[f"GPU-{minor}" for minor in range(CARDS)], chance=random.Random(1))  # noqa: S311 - a test
+        self.kubelet = Kubelet(devices=[f"GPU-{minor}" for minor in range(CARDS)], chance=random.Random(1))
         self.agent = Agent(api=self.api, kubelet=self.kubelet, path=folder / "checkpoint", cards=CARDS, clock=now)
         self.admission = self.agent.admission
 

@@ -117,7 +117,7 @@ def objects() -> Iterator[tuple[str, Raw]]:
 
 def random_pods(case: Case, seed: str) -> list[Raw]:
     """Return pods as their authors write them."""
-    draw = random.Random(seed)  # noqa: S311 - no secret
+    draw = random.Random(seed)
     return [_random_pod(draw, f"p{number:03}", case) for number in range(PODS)]
 
 

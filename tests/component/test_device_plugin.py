@@ -368,7 +368,7 @@ async def test_the_condition_appears_once_it_is_known(kubelet: Kubelet, begin: A
 
 @pytest.mark.parametrize(("is_reported", "expected"), [(False, [[], []]), (True, [[0], [1]])])
 async def test_numa_nodes_are_reported_only_on_request(
-    is_reported: bool,  # noqa: FBT001
+    is_reported: bool,
     expected: list[list[int]],
     kubelet: Kubelet,
     begin: Any,

@@ -63,7 +63,7 @@ class Life:
     """One random life of a cluster; kube-scheduler asks in the wrong order, twice, too late or not at all."""
 
     def __init__(self, seed: int, nodes: int) -> None:
-        self.random = random.Random(seed)  # noqa: S311 - a test
+        self.random = random.Random(seed)
         self.world = furnished()
         self.stage = Stage(self.world, nodes=nodes)
         self.answers: dict[str, list[str]] = {}

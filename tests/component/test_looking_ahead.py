@@ -387,7 +387,7 @@ def is_reserved(raw: Raw) -> bool:
 
 @pytest.mark.parametrize(("seed", "preemption"), CASES)
 async def test_a_new_leader_does_what_was_simulated(seed: int, *, preemption: bool, tmp_path: Path) -> None:
-    case, draw = Case(seed=seed, preemption=preemption), random.Random(seed)  # noqa: S311 - no secret
+    case, draw = Case(seed=seed, preemption=preemption), random.Random(seed)
     server = await filled(case, draw)
     waiting = {name for name, each in server.pods.items() if not each["spec"].get("nodeName")}
     assert any(is_reserved(server.pods[name]) for name in waiting)

@@ -44,7 +44,7 @@ async def test_what_is_said_of_a_change_comes_true() -> None:
 
 async def run(seed: int) -> tuple[str, bool, bool] | None:
     """Return a change, whether it was said to end the wait, and whether it did; None if nothing was said."""
-    world = WaitWorld(Random(seed))  # noqa: S311 - a test
+    world = WaitWorld(Random(seed))
     async with world.running():
         world.submit(*world.others, *world.wanted)
         await idle()

@@ -50,7 +50,7 @@ class Choice:
 
 def draft(arena: Arena, number: int, seed: int) -> Scenario:
     """Return a scenario in which each node is full to the last core."""
-    dice, name = Random(f"{seed}-{number}"), f"s{number}"  # noqa: S311 - a scenario to be made again
+    dice, name = Random(f"{seed}-{number}"), f"s{number}"
     made = Scenario(id=name)
     for node in ("a", "b", "c"):
         held = [_held(arena, f"{name}-{node}{i}", f"{arena.id}-{name}-{node}", dice) for i in range(dice.randint(2, 4))]

@@ -54,7 +54,7 @@ def scenarios(seed: int, numbers: range, namespaces: list[str]) -> Iterator[Draf
 
 def scenario(seed: int, number: int, namespace: str) -> Draft:
     """Return one scenario."""
-    random = Random(f"{seed}/{number}")  # noqa: S311 - chance, no secret
+    random = Random(f"{seed}/{number}")
     made = draft.begin(f"s{seed}-{number}", namespace, random)
     names = list(RULES)
     focus = names[number % len(names)]

@@ -159,15 +159,15 @@ def volume_conflicts(draft: Draft, *, focus: bool) -> None:
             )
 
 
-def _gce(name: str, only_reads: bool, _at: int) -> Raw:  # noqa: FBT001 - four alike
+def _gce(name: str, only_reads: bool, _at: int) -> Raw:
     return {"gcePersistentDisk": {"pdName": name, "readOnly": only_reads}}
 
 
-def _ebs(name: str, only_reads: bool, _at: int) -> Raw:  # noqa: FBT001
+def _ebs(name: str, only_reads: bool, _at: int) -> Raw:
     return {"awsElasticBlockStore": {"volumeID": name, "readOnly": only_reads}}
 
 
-def _iscsi(name: str, only_reads: bool, at: int) -> Raw:  # noqa: FBT001
+def _iscsi(name: str, only_reads: bool, at: int) -> Raw:
     # Targets that differ only in the portal are the same.
     return {
         "iscsi": {
@@ -179,7 +179,7 @@ def _iscsi(name: str, only_reads: bool, at: int) -> Raw:  # noqa: FBT001
     }
 
 
-def _rbd(name: str, only_reads: bool, at: int) -> Raw:  # noqa: FBT001
+def _rbd(name: str, only_reads: bool, at: int) -> Raw:
     return {"rbd": {"monitors": ["shared", f"own-{at}"], "image": name, "readOnly": only_reads}}
 
 

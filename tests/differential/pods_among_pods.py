@@ -41,7 +41,7 @@ class _Maker:
 
     def __init__(self, seed: int, prefix: str) -> None:
         self._seed, self._prefix = seed, prefix
-        self._dice = random.Random(seed)  # noqa: S311 - repeatable on purpose
+        self._dice = random.Random(seed)
         self._namespaces = [f"{prefix}-{each}" for each in "abc"]
         self._keys = [f"{prefix}.{each}" for each in ("zone", "rack", "host")]
 

@@ -42,7 +42,7 @@ def preferences(seed: int, each: int, namespaces: list[str]) -> Iterator[Prefere
 
 def preference(kind: str, id_: str, namespace: str) -> Preference:
     """Return one scenario."""
-    random = Random(id_)  # noqa: S311 - chance, no secret
+    random = Random(id_)
     made = drafts.begin(id_, namespace, random)
     for number, node in enumerate(made.nodes):
         node["metadata"]["labels"] |= {SCENARIO: id_, ZONE: f"{id_}-z{number}"}

@@ -96,9 +96,9 @@ def _way(one: Gpu, other: Gpu) -> str:
     return f"NV{through + direct}" if through + direct else LEVELS[common_ancestor(one, other)]
 
 
-def _mode(enabled: bool) -> str:  # noqa: FBT001 -- a word for a flag
+def _mode(enabled: bool) -> str:
     return "Enabled" if enabled else "Disabled"
 
 
-def _yes(flag: bool) -> str:  # noqa: FBT001 -- a word for a flag
+def _yes(flag: bool) -> str:
     return "Yes" if flag else "No"

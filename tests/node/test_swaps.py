@@ -45,7 +45,7 @@ def real_node(root_on_linux: None, cluster: Cluster, kubelets_way: FaultProxy) -
 def test_pods_that_are_admitted_out_of_order_are_exchanged(
     cluster: Cluster, arena: Arena, node: RealNode, kubelets_way: FaultProxy, tmp_path: Path
 ) -> None:
-    chance = random.Random(SEED)  # noqa: S311 - a seeded run, no secret
+    chance = random.Random(SEED)
     with FaultProxy(server=cluster.server, ca_file=cluster.ca_file, folder=tmp_path) as proxy:
         proxy.slow("GET", r"/api/v1/pods\?.*watch=true", pause=lambda: chance.uniform(0, LATE))
         kubeconfig = proxy.kubeconfig(cluster.token)

@@ -80,7 +80,7 @@ class Scene:
     _now: datetime = field(init=False)
 
     def __post_init__(self) -> None:
-        self._chance = random.Random(self.seed)  # noqa: S311 - no secret
+        self._chance = random.Random(self.seed)
         self._now = datetime.now(tz=UTC)
         for number in range(self.nodes):
             node = self._node(number)

@@ -32,5 +32,5 @@ QUICK: Final[Mapping[str, int]] = {kind: weight for kind, weight in WEIGHTS.item
 
 def strike(site: Site, fault: Strike) -> Healed | None:
     """Inject a fault and undo it; return what has healed."""
-    chance = random.Random(fault.seed)  # noqa: S311 - no secret
+    chance = random.Random(fault.seed)
     return KINDS[fault.kind](site, chance).strike(fault.kind)

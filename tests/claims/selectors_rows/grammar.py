@@ -213,7 +213,7 @@ _MAX_LENGTH: Final = 240
 
 def random_expressions(seed: int) -> Iterator[str]:
     """Yield random expressions without end."""
-    source = random.Random(seed)  # noqa: S311 - test data
+    source = random.Random(seed)
     while True:
         expression = _Filler(source).filled("bool", 0)
         if len(expression) <= _MAX_LENGTH:

@@ -25,7 +25,7 @@ NODE = Machine(name="m", cpu=64_000, memory=262_144, cards=2, model="T4")
 
 
 def rng(seed: int) -> random.Random:
-    return random.Random(seed)  # noqa: S311 - no secret
+    return random.Random(seed)
 
 
 def task(cards: int = 1, milli: int = 1000, cpu: int = 1_000, models: tuple[str, ...] = ()) -> Task:

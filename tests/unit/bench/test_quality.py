@@ -25,7 +25,7 @@ PODS = "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n"
 
 
 def rng(seed: int) -> random.Random:
-    return random.Random(seed)  # noqa: S311 - no secret
+    return random.Random(seed)
 
 
 def kind(milli: int, *by_cpu: tuple[int, float], cards: int = 1) -> Kind:
@@ -58,7 +58,7 @@ def task(cpu: int = 1_000, cards: int = 1, milli: int = 500, models: tuple[str, 
         pytest.param(9, [700, -1], True, [kind(500, (4, 1.0))], 0, id="slots without a card"),
     ],
 )
-def test_fragments_by_hand(cpu: int, left: list[int], accepted: bool, kinds: list[Kind], expected: float) -> None:  # noqa: FBT001
+def test_fragments_by_hand(cpu: int, left: list[int], accepted: bool, kinds: list[Kind], expected: float) -> None:
     accepts = np.full((1, len(kinds)), accepted)
     fragments = baselines.fragments(np.array([cpu]), np.array([left]), accepts, kinds)
     assert fragments.tolist() == [pytest.approx(expected)]

@@ -451,7 +451,7 @@ async def test_durations_that_cannot_be_safe_are_refused() -> None:
 @pytest.mark.parametrize("seed", range(12))
 async def test_whatever_fails_there_is_one_leader_and_numbers_only_grow(seed: int) -> None:
     """Six minutes of outages, lost answers, slow requests, pauses and one touched Lease."""
-    rng = random.Random(seed)  # noqa: S311 - a test needs no secure numbers
+    rng = random.Random(seed)
     store = LeaseStore()
     clients = [store.client() for _ in range(3)]
     elections = [candidate(client, str(number)) for number, client in enumerate(clients)]

@@ -143,7 +143,7 @@ def _blob(digest: str) -> str:
 
 
 @pytest.mark.parametrize(("seccomp", "runtime"), [(True, "/programs/runc"), (False, "/tools/runc-without-seccomp")])
-def test_profiles_are_removed_only_before_an_runc_that_knows_none(seccomp: bool, runtime: str) -> None:  # noqa: FBT001 - a row
+def test_profiles_are_removed_only_before_an_runc_that_knows_none(seccomp: bool, runtime: str) -> None:
     setup = replace(SETUP, seccomp=seccomp)
 
     containerd = tomllib.loads(setup.files(kubeconfig=KUBECONFIG)["containerd.toml"])

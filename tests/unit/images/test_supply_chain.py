@@ -73,7 +73,7 @@ def test_each_package_of_the_images_has_an_allowed_licence() -> None:
 def test_an_expression_is_allowed_if_what_it_requires_is(
     licences: dict[str, Any],
     expression: str,
-    expected: bool,  # noqa: FBT001 - the expected value
+    expected: bool,
 ) -> None:
     assert licences["is_allowed"](expression) is expected
 

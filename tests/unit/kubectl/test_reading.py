@@ -100,7 +100,7 @@ def test_a_card_that_is_gone_and_still_held_has_a_row() -> None:
         ([], False, True, "no leader has read its Device yet"),
     ],
 )
-def test_the_state_of_a_node(conditions: list[Any], ready: bool, reporting: bool, blocked: str) -> None:  # noqa: FBT001
+def test_the_state_of_a_node(conditions: list[Any], ready: bool, reporting: bool, blocked: str) -> None:
     [row] = fleet.rows([raw_device("n", conditions=conditions)], {"n": raw_node("n", unschedulable=True)})
     assert (row["ready"], row["reporting"], row["blocked"], row["schedulable"]) == (ready, reporting, blocked, False)
 

@@ -235,7 +235,7 @@ REPORT = Report(
         ("yaml", True, "apiVersion: visibility.berth.dev/v1alpha1\nkind: ThingList\nitems:\n- name: a\n"),
     ],
 )
-def test_forms(form: str, headers: bool, text: str) -> None:  # noqa: FBT001
+def test_forms(form: str, headers: bool, text: str) -> None:
     assert printed(REPORT, form, headers=headers) == (text, "")
 
 

@@ -109,7 +109,7 @@ class World:
             *(lambda raw=raw: cluster.put_bound(raw) for raw in self.bound.values()),
             *(lambda raw=raw: cluster.put_gpu_pod(raw) for raw in self.gpu_pods.values()),
         ]
-        random.Random(repr(order)).shuffle(events)  # noqa: S311 - no secret
+        random.Random(repr(order)).shuffle(events)
         for event in events:
             event()
         cluster.put_lease(lease())

@@ -63,7 +63,7 @@ def test_a_claim_is_read() -> None:
         pytest.param({}, {volumes.BOUND_ANNOTATION: "yes"}, False, id="no volume"),
     ],
 )
-def test_when_a_claim_is_bound(spec: Raw, annotations: Raw, is_bound: bool) -> None:  # noqa: FBT001 - a column
+def test_when_a_claim_is_bound(spec: Raw, annotations: Raw, is_bound: bool) -> None:
     assert volumes.claim(raw_claim(spec=spec, annotations=annotations)).bound == is_bound
 
 

@@ -120,7 +120,7 @@ class ChangingCluster:
         attributes: Mapping[str, Sequence[Any]],
         nodes: Sequence[str] = NODES,
     ) -> None:
-        self.random, self.kinds, self.attributes = Random(seed), kinds, attributes  # noqa: S311 - a test
+        self.random, self.kinds, self.attributes = Random(seed), kinds, attributes
         self.cluster = Cluster(grace=20.0, clock=lambda: 0.0)
         self.storage = Storage(self.cluster)
         self.nodes: dict[str, Raw] = {}

@@ -424,7 +424,7 @@ class _Attempt:
         self._made |= self._shared_claims.intersection(placement.volumes.provisions)
 
     def _use(self, placement: Placement) -> None:
-        """Let the members that share a claim see what a placed one gets: they must be where it can be used."""
+        """Show the members that share a claim what a placed one gets: they must be where it can be used."""
         known, chosen = self._fleet.claims.claims, placement.claims
         written = {str(each.claim): each.written() for each in chosen.allocations}
         for key in (*written, *chosen.reserved):

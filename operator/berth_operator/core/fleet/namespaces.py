@@ -2,8 +2,8 @@
 
 Counted are `gpu`, hundredths of cards, and `gpu-memory`, bytes. Each grant counts as it is charged: the larger of its
 cores and its part of the memory of the card that it is of, so that a share by bytes counts by that card's size. A MIG
-instance counts its slices of seven, rounded up, and the memory in the name of its profile. A grant whose part of the
-card is not known counts as a whole card.
+instance counts as a Kueue quota does (`mig_cards`), and the memory in the name of its profile. A grant whose part of
+the card is not known counts as a whole card.
 """
 
 from collections import Counter
@@ -13,7 +13,7 @@ from typing import Final, NamedTuple, Self
 
 from berth_api.allocation import Grant, mig
 from berth_api.names import GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO
-from berth_api.request import CARD
+from berth_api.request import CARD, mig_cards
 from berth_operator.core.values.charge import Charge
 
 NamespaceLimits = Mapping[str, Mapping[str, int]]
@@ -24,7 +24,6 @@ UNKNOWN: Final = "unknown"
 """Counts the pods that may hold any GPU of their node, because their allocation is not known."""
 NO_LIMITS: Final[NamespaceLimits] = MappingProxyType({})
 NOTHING_HELD: Final[Mapping[str, Counter[str]]] = MappingProxyType({})
-_SLICES: Final = 7
 _GIBIBYTE: Final = 2**30
 
 
@@ -38,10 +37,8 @@ class HeldGpus(NamedTuple):
 
 
 def of_instance(name: str) -> HeldGpus:
-    """Return what an instance counts, by its resource; a whole card if the name is no profile."""
-    slices = mig.slices(name)
-    hundredths = -(-CARD * slices // _SLICES) if slices else CARD
-    return HeldGpus(min(hundredths, CARD), mig.gibibytes(name.removeprefix(mig.PREFIX)) * _GIBIBYTE)
+    """Return what an instance counts, by its resource; a whole card if its profile is not known."""
+    return HeldGpus(mig_cards.hundredths(name), mig.gibibytes(mig.profile(name)) * _GIBIBYTE)
 
 
 def of_grant(grant: Grant) -> HeldGpus:

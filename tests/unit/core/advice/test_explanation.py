@@ -136,7 +136,7 @@ def test_resources_are_lacking_next_to_cards() -> None:
 
 
 @pytest.mark.parametrize("silent", [True, False])
-def test_a_node_that_is_no_candidate_is_never_near(silent: bool) -> None:  # noqa: FBT001 - a parameter
+def test_a_node_that_is_no_candidate_is_never_near(silent: bool) -> None:
     made = fleet({"node": cards(1)})
     made.charge(charge("a", grant(0, core=100, ratio=100)))
     if silent:
@@ -207,7 +207,7 @@ def random_fleet(rng: random.Random) -> Fleet:
 
 @pytest.mark.parametrize("seed", range(100))
 def test_explanations_of_random_fleets_agree_with_decisions(seed: int) -> None:
-    rng = random.Random(seed)  # noqa: S311 - seeded
+    rng = random.Random(seed)
     made = random_fleet(rng)
     for number in range(10):
         request = asks(rng.choice(REQUESTS), selector=rng.choice(SELECTORS))

@@ -510,7 +510,7 @@ def test_kinds_and_models_are_never_mixed_unasked(
     world: World,
     pods: list[tuple[str, int, int, str]],
     strategy: str,
-    by_profile: bool,  # noqa: FBT001
+    by_profile: bool,
 ) -> None:
     made, held = world.fleet(), {name: set[str]() for name in world.nodes}
     for number, (resource, count, size, rule) in enumerate(pods):
@@ -583,7 +583,7 @@ def test_what_passes_can_be_allocated_and_is_alike(
     pods: list[tuple[dict[str, int], dict[str, str]]],
     strategy: str,
     rule: Any,
-    by_partition: bool,  # noqa: FBT001
+    by_partition: bool,
 ) -> None:
     nics = tuple(other_card("rdma", minor, pcie=switch) for minor, switch in enumerate(("s", "t", "")))
     made = Fleet()

@@ -1,7 +1,5 @@
 """No namespace ever holds more GPUs than `namespaceLimits` of the configuration allows."""
 
-import math
-import re
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
@@ -57,6 +55,8 @@ from tests.builders import (
 )
 
 LIMITS = {"a": {"gpu": 300, "gpu-memory": 200 * GI}, "b": {"gpu": 150}, "c": {"gpu-memory": 90 * GI}}
+INSTANCES = {"mig-1g.10gb": (25, 10), "mig-3g.40gb": (50, 40)}
+"""Hundredths and GiB: 1g.10gb is a quarter of an A100 with 40 GB, 3g.40gb half of one with 80."""
 SPELLINGS = (
     {GPU: 50},
     {GPU: 200},
@@ -100,8 +100,8 @@ def held(charges: Iterable[Charge]) -> dict[str, Counter[str]]:
             resources = {name.split("/")[1]: amount for name, amount in entry["resources"].items()}
             [profile] = [name for name in resources if name.startswith("mig-")] or [""]
             if profile:
-                slices, memory = map(int, re.findall(r"mig-(\d)g\.(\d+)gb", profile)[0])
-                total["gpu"] += math.ceil(100 * slices / 7)
+                hundredths, memory = INSTANCES[profile]
+                total["gpu"] += hundredths
                 total["gpu-memory"] += memory * GI
             else:
                 total["gpu"] += max(int(resources["gpu-memory-ratio"]), int(resources.get("gpu-core", 0)))
@@ -150,7 +150,7 @@ class Run:
             self.fleet.nominate(each)
 
     def leave(self, index: int) -> None:
-        """Let a placed pod end: first those that are being evicted."""
+        """End a placed pod: first those that are being evicted."""
         uids = sorted(self.fleet.leaving & self.fleet.charges.keys()) or sorted(self.fleet.charges)
         if uids:
             self.fleet.release(uid := uids[index % len(uids)])
@@ -297,7 +297,7 @@ def test_a_copy_counts_for_itself() -> None:
 
 
 @pytest.mark.parametrize(("namespace", "wakes"), [("a", True), ("b", False)])
-def test_the_end_of_a_pod_of_the_namespace_wakes(namespace: str, wakes: bool) -> None:  # noqa: FBT001
+def test_the_end_of_a_pod_of_the_namespace_wakes(namespace: str, wakes: bool) -> None:
     made = limited({"gpu": 100}, node=cards(4), other=cards(4))
     place(made, pod("first", {GPU: 100}))
     gone = replace(charge("gone", grant(3, core=100, ratio=100), node="other"), pod=f"{namespace}/gone")

@@ -237,7 +237,7 @@ SELECTORS = [
 
 
 @pytest.mark.parametrize(("selector", "matches"), SELECTORS)
-def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:  # noqa: FBT001
+def test_every_operator_in_every_direction(selector: LabelSelector, matches: bool) -> None:
     world = World(nodes=ABC, pods=[there("a")])
     repelling = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(selector),))])
     # With the same labels, so that it counts as the first of its group only if it matches the placed one.
@@ -262,7 +262,7 @@ SCOPES = [
 
 
 @pytest.mark.parametrize(("peers", "matches"), SCOPES)
-def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) -> None:  # noqa: FBT001
+def test_every_scope_in_every_direction(peers: dict[str, Any], matches: bool) -> None:
     world = World(nodes=ABC, pods=[there("a")], namespaces=NAMESPACES)
     kept_off = {"c", "d"} if matches else set("abcd")
     near = passing(pod_affinity, world.fleet(), wanting("other", required_affinity=(term(X, **peers),)))

@@ -364,7 +364,7 @@ def disk(kind: str, *, read_only: bool = False, id: str = "d") -> Disk:  # noqa:
         pytest.param(disk("gce"), disk("iscsi"), False, id="two kinds"),
     ],
 )
-def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:  # noqa: FBT001 - a table's column
+def test_disks_in_use(held: Disk, wanted: Disk, conflict: bool) -> None:
     fleet = world()
     fleet.charge(charge("holder", node="x", mounts=Mounts(disks=(held,))))
     request = wants(disks=[wanted])

@@ -343,7 +343,7 @@ def reference(nodes: Sequence[Sequence[Drawn]], *, draw: bool) -> list[float]:
 
 
 @given(NODES, st.booleans())
-def test_the_columns_are_the_formula(nodes: list[list[Drawn]], draw: bool) -> None:  # noqa: FBT001 - drawn
+def test_the_columns_are_the_formula(nodes: list[list[Drawn]], draw: bool) -> None:
     fleet = fleet_of(
         *[[card(minor, memory=memory, facts=facts) for minor, (memory, facts, _) in enumerate(each)] for each in nodes]
     )

@@ -49,7 +49,7 @@ def test_pod_affinity_scores_equal_the_reference(scene: tuple[World, PodRequest,
 @given(SCENES, st.booleans())
 def test_preferred_topology_spread_scores_equal_the_reference(
     scene: tuple[World, PodRequest, set[str]],
-    by_host: bool,  # noqa: FBT001
+    by_host: bool,
 ) -> None:
     world, pod, left_out = scene
     if by_host:

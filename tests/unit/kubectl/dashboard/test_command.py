@@ -216,7 +216,7 @@ def test_the_context_has_no_credentials(
         ("darwin", {}, True),
     ],
 )
-def test_no_browser_is_opened_in_the_terminal(platform: str, environment: dict[str, str], expected: bool) -> None:  # noqa: FBT001
+def test_no_browser_is_opened_in_the_terminal(platform: str, environment: dict[str, str], expected: bool) -> None:
     assert dashboard.can_open(platform, environment) == expected
 
 

@@ -28,7 +28,7 @@ class World:
     """A node, a scheduler that counts well, and containers that may outlive their pods."""
 
     def __init__(self, folder: Path, seed: int) -> None:
-        self.chance = random.Random(seed)  # noqa: S311 -- to be the same each time
+        self.chance = random.Random(seed)
         self.api = Api()
         self.kubelet = Kubelet(devices=[f"GPU-{minor}" for minor in range(CARDS)], chance=self.chance)
         self.agent = Agent(api=self.api, kubelet=self.kubelet, path=folder / "checkpoint", cards=CARDS)
@@ -224,7 +224,7 @@ def test_a_burst_in_another_order_is_a_change_of_places(seed: int) -> None:
     """Forty pods of one card each are bound while kubelet is stopped; it admits them in the order of creation."""
 
     async def go() -> None:
-        chance = random.Random(seed)  # noqa: S311 -- to be the same each time
+        chance = random.Random(seed)
         api = Api()
         kubelet = Kubelet(devices=[f"GPU-{minor}" for minor in range(40)], chance=chance)
         with tempfile.TemporaryDirectory() as folder:

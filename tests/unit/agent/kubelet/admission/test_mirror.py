@@ -35,7 +35,7 @@ def node(tmp_path: Path) -> Node:
 
     def begin(*pods: Pod, given: Mapping[tuple[str, str], Sequence[int]] | None = None, cards: int = 4) -> Agent:
         api = Api()
-        kubelet = Kubelet(devices=named(*range(cards)), chance=random.Random(1))  # noqa: S311 -- nothing secret
+        kubelet = Kubelet(devices=named(*range(cards)), chance=random.Random(1))
         for listed in pods:
             api.put(listed)
         kubelet.pods = {listed.uid: listed for listed in pods}

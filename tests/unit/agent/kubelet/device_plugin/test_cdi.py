@@ -71,7 +71,7 @@ def test_nodes_come_from_the_drivers_root() -> None:
 @pytest.mark.parametrize(
     ("enabled", "there", "expected"), [(True, True, True), (False, True, False), (True, False, False)]
 )
-def test_further_devices_where_asked_for_and_there(enabled: bool, there: bool, expected: bool) -> None:  # noqa: FBT001
+def test_further_devices_where_asked_for_and_there(enabled: bool, there: bool, expected: bool) -> None:
     devices = specification(
         kind="gds", gds_enabled=enabled, there={"extras": {"gds": ("/dev/nvidia-fs0",)} if there else {}}
     )

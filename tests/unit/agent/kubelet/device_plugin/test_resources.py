@@ -128,7 +128,7 @@ def test_slices_of_cards(chosen: Any, expected: dict[str, list[str]]) -> None:
         ("single", GPU, True, f"{GPU}.shared"),
     ],
 )
-def test_slices_of_instances(strategy: str, of: str, rename: bool, name: str) -> None:  # noqa: FBT001
+def test_slices_of_instances(strategy: str, of: str, rename: bool, name: str) -> None:
     ids = offered(spec(1, mig={0: (SMALL,)}), mig_strategy=strategy, slices=3, of=of, rename=rename)
     assert ids == {name: ["MIG-0-0::0", "MIG-0-0::1", "MIG-0-0::2"]}
 
