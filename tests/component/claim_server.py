@@ -25,6 +25,8 @@ class Server:
         """`claim` or `claim/status`, as they were carried out."""
         self.faults: dict[str, list[Exception | Callable[[], None]]] = {}
         """What the next writes of `claim` or `claim/status` answer, or what is done before they are carried out."""
+        self.late: list[float] = []
+        """How late the next writes are answered, in seconds."""
         self.lag, self.term, self.version = LAG, 1, 100
         self.fenced = True
         self._show, self._forget = show, forget
@@ -58,6 +60,7 @@ class Server:
             self.change(name, metadata={key: body["metadata"].get(key) for key in ("finalizers", "labels")})
         if isinstance(fault, Exception):
             raise fault
+        await asyncio.sleep(self.late.pop(0) if self.late else 0.0)
         return copy.deepcopy(self.claims[name])
 
     def _known(self, name: str) -> Raw:

@@ -166,6 +166,13 @@ async def test_a_write_whose_answer_was_lost_is_not_made_twice(world: World) -> 
     assert world.binder.unanswered
 
 
+async def test_a_write_that_is_given_up_without_an_answer_may_still_be_executed(world: World) -> None:
+    world.server.late = [TIMEOUT + 1.0]
+    with pytest.raises(ResourceClaimError, match="not done within"):
+        await world.bind(world.placement("c"))
+    assert world.binder.unanswered
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [

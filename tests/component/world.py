@@ -278,6 +278,8 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = dict(policies) if policies else {names.SCHEDULER: replace(policy, plugins=plugins)}
+        self.cpu: Callable[[], float] = now
+        """Seconds of CPU time of the scheduling loop."""
         self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,
@@ -300,7 +302,7 @@ class World:
             term=lambda: self.term,
             work=self.notifier.work,
             wall=lambda: EPOCH + now(),
-            cpu=now,
+            cpu=lambda: self.cpu(),
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,

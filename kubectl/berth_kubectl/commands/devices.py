@@ -19,13 +19,16 @@ EXAMPLES: Final = """\
   kubectl berth devices -l pool=training     # the nodes with a label
 """
 HEALTHY: Final = "Healthy"
+_COLOURS: Final = {
+    **dict.fromkeys((HEALTHY, "Ready", "-"), ""),
+    **dict.fromkeys(("Cordoned", "Withheld"), colours.YELLOW),
+}
+"""Of states in which nothing is broken."""
 
 
 def state_colour(text: str) -> str:
     """Return the colour of a state: green if nothing is wrong."""
-    return (
-        "" if text in (HEALTHY, "Ready", "-") else colours.YELLOW if text in ("Cordoned", "Withheld") else colours.RED
-    )
+    return _COLOURS.get(text, colours.RED)
 
 
 COLUMNS: Final = (

@@ -224,6 +224,10 @@ class ClaimBinder:
         except CallError as error:
             self.unanswered = self.unanswered or not error.is_refused
             raise
+        except asyncio.CancelledError:
+            # `bind` gives up after a time, and the process may end.
+            self.unanswered = True
+            raise
         return answer
 
     async def _test_fence(self, path: str, body: Object) -> None:
