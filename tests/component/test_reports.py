@@ -358,13 +358,12 @@ async def test_every_class_states_the_current_reason_three_seconds_after_a_storm
 
 
 async def test_reasons_are_brought_up_to_date_within_a_twentieth_of_the_time() -> None:
-    world = World()
+    world = World(cpu=itertools.count(0.0, 0.05).__next__)  # what each decision takes
     world.add_node(cards=1)
     names = [f"p{number}" for number in range(200)]
     world.submit(*(pod(name, {NVIDIA: "2", "cpu": f"{number + 1}m"}) for number, name in enumerate(names)))
     async with world.running() as api:
         await asyncio.sleep(30)
-        world.cpu = itertools.count(0.0, 0.05).__next__  # what each decision takes
         world.cluster.put_node(node("node", taints=[TAINT]))
         await asyncio.sleep(10)
         stated = sum("untolerated taint" in api.messages(name)[-1] for name in names)

@@ -253,6 +253,7 @@ class World:
         api: Api | None = None,
         tenants: Tenants | None = None,
         policies: Mapping[str, Policy] | None = None,
+        cpu: Callable[[], float] = now,
         **of_cluster: Any,
     ) -> None:
         self.api = api or Api()
@@ -278,8 +279,6 @@ class World:
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""
         self.policies = dict(policies) if policies else {names.SCHEDULER: replace(policy, plugins=plugins)}
-        self.cpu: Callable[[], float] = now
-        """Seconds of CPU time of the scheduling loop."""
         self.moves = None if tenants is None else Moves(self.cluster)
         self.preemptor = Preemptor(
             cluster=self.cluster,
@@ -302,7 +301,7 @@ class World:
             term=lambda: self.term,
             work=self.notifier.work,
             wall=lambda: EPOCH + now(),
-            cpu=lambda: self.cpu(),
+            cpu=cpu,
         )
         self.keeper = GangKeeper(
             cluster=self.cluster,
