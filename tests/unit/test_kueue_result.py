@@ -16,6 +16,12 @@ def test_every_program_has_a_name() -> None:
 
 
 @pytest.mark.parametrize("program", programs.QUOTAS)
+def test_the_version_is_the_one_that_kueue_requires(program: str) -> None:
+    required = (programs.PROGRAMS["kueue"].folder / "go.mod").read_text()
+    assert programs.PROGRAMS[program].version == versions.required(required, programs.PROGRAMS[program].pin)
+
+
+@pytest.mark.parametrize("program", programs.QUOTAS)
 def test_the_result_is_of_the_pinned_version(program: str) -> None:
     """If this fails, run `make kueue-e2e` with the new version, and write down the result."""
     row = re.search(rf"^\| {NAMES[program]} (\S+) \|", TESTING.read_text(), re.MULTILINE)
