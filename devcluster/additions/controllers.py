@@ -30,7 +30,7 @@ NOT_APPLIED: Final = {"Deployment", "APIService", "ConfigMap"}
 LAST: Final = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 """Kinds after which the controller's objects need its answer."""
 CERTIFICATES: Final = "k8s-webhook-server/serving-certs"
-"""Where controller-runtime looks for a certificate, below the folder for temporary files."""
+"""Where controller-runtime looks for a certificate, below the folder for temporary files, if no other is named."""
 DEADLINE: Final = 120.0
 OWN: Final[Mapping[str, Any]] = {
     # Several clusters may run on one machine, so nothing takes a fixed port.
@@ -57,6 +57,8 @@ class Controller:
     """An object that its webhooks are asked about; it is never created."""
     is_placed: bool = True
     """Whether the folders name the namespace."""
+    names_folder: bool = True
+    """Whether its Configuration names the folder with the certificate."""
     addition: Path | None = None
     """A file with objects that are applied in addition."""
 
@@ -79,7 +81,9 @@ def _launch(cluster: Cluster, controller: Controller) -> int:
     port = _free_port()
     _install(cluster, controller, folder, port)
     file = folder / "configuration.yaml"
-    webhook = {"host": installation.LOOPBACK, "port": port}
+    webhook: Manifest = {"host": installation.LOOPBACK, "port": port}
+    if controller.names_folder:
+        webhook["certDir"] = str(folder / CERTIFICATES)
     file.write_text(yaml.safe_dump({**OWN, "webhook": webhook, **controller.configuration}))
     kubeconfig = installation.account(cluster, controller.account, namespace=controller.namespace)
     program = programs.ensure([controller.program])[controller.program]

@@ -75,6 +75,7 @@ TRAINER: Final = Controller(
     account="kubeflow-trainer-controller-manager",
     folders=tuple(f"manifests/base/{name}" for name in ("crds", "rbac", "manager", "webhook")),
     is_placed=False,
+    names_folder=False,
     configuration=_configuration("trainer.kubeflow.org", certManagement={"enable": False}),
     probe={  # refused, as there is no such runtime
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -101,6 +102,7 @@ def _kueue() -> Controller:
     own = {
         "namespace": "kueue-system",
         "featureGates": {"VisibilityOnDemand": False},
+        "clientConnection": {"qps": 50, "burst": 100},  # as it is shipped with Kueue
         "integrations": {"frameworks": list(FRAMEWORKS)},
     }
     return Controller(
