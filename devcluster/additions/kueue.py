@@ -110,7 +110,8 @@ def _kueue() -> Controller:
         namespace="kueue-system",
         account="kueue-controller-manager",
         folders=("config/default",),
-        configuration={**shipped, **WITHOUT_CERTIFICATES, **own},
+        configuration={**shipped, **own},
+        secret="kueue-webhook-server-cert",
         probe={
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "ResourceFlavor",
