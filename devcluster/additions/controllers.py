@@ -60,8 +60,8 @@ class Controller:
     """Whether the folders name the namespace."""
     names_folder: bool = True
     """Whether its Configuration names the folder with the certificate."""
-    secret: str = ""
-    """The Secret with the certificate that it makes for itself, if it runs with no other."""
+    own_certificate: str = ""
+    """The name of the Secret with the certificate that it makes for itself, if it runs with no other."""
     addition: Path | None = None
     """A file with objects that are applied in addition."""
 
@@ -92,7 +92,7 @@ def _launch(cluster: Cluster, controller: Controller) -> int:
     program = programs.ensure([controller.program])[controller.program]
     environment = {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(folder)}
     pid = cluster.run(controller.program, [str(program), f"--config={file}"], environment=environment)
-    if controller.secret:
+    if controller.own_certificate:
         written = functools.partial(_write_own, cluster, controller, folder / CERTIFICATES)
         waiting.until(written, deadline=DEADLINE, what=f"the certificate of {controller.program}", poll=0.2)
     return pid
@@ -111,7 +111,7 @@ def _install(cluster: Cluster, controller: Controller, folder: Path, port: int) 
     names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
     bundle = _write_certificate(folder / CERTIFICATES, names)
     for client in served:
-        if not controller.secret:
+        if not controller.own_certificate:
             client["caBundle"] = bundle
         client["service"]["port"] = port
     for each in objects:
@@ -153,7 +153,7 @@ def _write_certificate(folder: Path, names: Sequence[str]) -> str:
 
 def _write_own(cluster: Cluster, controller: Controller, folder: Path) -> bool:
     """Write the certificate that a controller has made for itself in place of ours; return whether there is one."""
-    path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.secret}"
+    path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.own_certificate}"
     data: dict[str, str] = cluster.api.get(path).get("data", {})
     for name, value in data.items():
         state.write_private(folder / name, base64.b64decode(value).decode())

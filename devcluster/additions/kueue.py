@@ -111,7 +111,7 @@ def _kueue() -> Controller:
         account="kueue-controller-manager",
         folders=("config/default",),
         configuration={**shipped, **own},
-        secret="kueue-webhook-server-cert",
+        own_certificate="kueue-webhook-server-cert",
         probe={
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "ResourceFlavor",

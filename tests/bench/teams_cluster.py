@@ -89,7 +89,8 @@ def _component(*, check: bool) -> list[Manifest]:
 def _are_active(cluster: Cluster) -> bool:
     listed = cluster.api.get(f"/apis/{API}/localqueues")["items"]
     conditions = [each for queue in listed for each in queue.get("status", {}).get("conditions", ())]
-    return sum(each["type"] == "Active" and each["status"] == "True" for each in conditions) == len(TEAMS)
+    active = [each for each in conditions if each["type"] == "Active" and each["status"] == "True"]
+    return len(active) == len(TEAMS)
 
 
 def queues(shared_fleet: Fleet, *, check: bool) -> Iterator[Manifest]:
