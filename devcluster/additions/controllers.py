@@ -109,10 +109,10 @@ def _install(cluster: Cluster, controller: Controller, folder: Path, port: int) 
     objects = [each for each in _rendered(cluster, controller, folder) if each["kind"] not in NOT_APPLIED]
     served = [client for each in objects for client in _clients(each)]
     names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
-    bundle = _write_certificate(folder / CERTIFICATES, names)
+    # One that makes its own waits until the file is there, so no other may be there before.
+    trusted = {} if controller.own_certificate else {"caBundle": _write_certificate(folder / CERTIFICATES, names)}
     for client in served:
-        if not controller.own_certificate:
-            client["caBundle"] = bundle
+        client.update(trusted)
         client["service"]["port"] = port
     for each in objects:
         if each["kind"] == "Service":
@@ -152,9 +152,10 @@ def _write_certificate(folder: Path, names: Sequence[str]) -> str:
 
 
 def _write_own(cluster: Cluster, controller: Controller, folder: Path) -> bool:
-    """Write the certificate that a controller has made for itself in place of ours; return whether there is one."""
+    """Write the certificate that a controller has made for itself; return whether there is one."""
     path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.own_certificate}"
     data: dict[str, str] = cluster.api.get(path).get("data", {})
+    folder.mkdir(parents=True, exist_ok=True)
     for name, value in data.items():
         state.write_private(folder / name, base64.b64decode(value).decode())
     return "tls.key" in data
