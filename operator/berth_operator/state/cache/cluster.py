@@ -6,6 +6,7 @@ on parts above it in this list:
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
+* `Workloads` has the Workloads of Kueue with our AdmissionCheck.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.
@@ -31,6 +32,7 @@ from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
+from berth_operator.core.values.quota_workload import QuotaWorkload
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
@@ -47,6 +49,7 @@ from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
 from berth_operator.state.cache.views import GpuPodView, StatusKind, View
 from berth_operator.state.cache.waker import Waker
+from berth_operator.state.cache.workloads import Workloads
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 
 Object = Mapping[str, Any]
@@ -119,6 +122,7 @@ class Cluster:
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
         self.spares = Spares(fleet=self.fleet, waker=waker)
+        self.workloads = Workloads(listener=self.listener)
         self.gangs = Gangs(
             gang_tracker=self.gang_tracker,
             queue=self.queue,
@@ -304,6 +308,14 @@ class Cluster:
         """Stop keeping the cards of drivers that have been gone for too long, by the clock."""
         for node in sorted(self.fleet.claims.expire(self.clock())):
             self.node_cache.claims_changed(node)
+
+    def put_workload(self, workload: QuotaWorkload) -> None:
+        """Add or update a Workload of Kueue with our AdmissionCheck."""
+        self.workloads.put(workload)
+
+    def remove_workload(self, key: str) -> None:
+        """Remove a Workload (namespace/name) that was deleted, or no longer has our AdmissionCheck."""
+        self.workloads.remove(key)
 
     # --- statuses ---------------------------------------------------------------------------------------------
 
