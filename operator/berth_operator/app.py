@@ -40,7 +40,9 @@ from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.tenants import Tenants
-from berth_operator.state.watches import sources, storage
+from berth_operator.state.objects.pod_sets import Templates
+from berth_operator.state.watches import kueue, sources, storage
+from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import PodWatches
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -73,6 +75,7 @@ class App:
         self._cluster = _cluster(settings, plugins, self._notifier)
         self._configured.apply_to(self._cluster)
         self._storage = storage.Storage(self._cluster)
+        self._quota = self._make_quota_objects()
         self._moves = Moves(self._cluster) if settings.defragment else None
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
@@ -153,10 +156,21 @@ class App:
             node_selector=self._settings.node_selector,
             agent_namespace=self._settings.agent_namespace,
         )
+        if self._settings.kueue:
+            by_name |= kueue.sources(self._quota)
         return {
             name: Reflector(api=self._client, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
             for name, (source, sink) in by_name.items()
         }
+
+    def _make_quota_objects(self) -> QuotaObjects:
+        templates = Templates(
+            kinds=self._cluster.kinds,
+            priorities=self._cluster.priorities,
+            schedulers=lambda: self._configured.scheduled,
+            namespace_labels=self._cluster.fleet.affinity_index.labels_of,
+        )
+        return QuotaObjects(self._cluster, templates)
 
     def _make_memo(self) -> Memo:
         return Memo(
