@@ -167,7 +167,7 @@ class App:
         templates = Templates(
             kinds=self._cluster.kinds,
             priorities=self._cluster.priorities,
-            schedulers=lambda: self._configured.scheduled,
+            schedulers=lambda: tuple(self._configured.scheduled_configuration.policies),
             namespace_labels=self._cluster.fleet.affinity_index.labels_of,
         )
         return QuotaObjects(self._cluster, templates)

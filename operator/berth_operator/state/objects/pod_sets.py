@@ -7,7 +7,7 @@ and domain. What pods get only when they exist has no part in it: ResourceClaims
 scheduling gates.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -61,8 +61,8 @@ class Templates:
 
     kinds: Kinds = BUILT_IN
     priorities: PriorityLimits = UNLIMITED
-    schedulers: Callable[[], Collection[str]] = lambda: (names.SCHEDULER,)
-    """Returns the scheduler names whose pods Berth schedules itself."""
+    schedulers: Callable[[], Sequence[str]] = lambda: (names.SCHEDULER,)
+    """Returns the scheduler names whose pods Berth schedules itself; pods that name none are routed to the first."""
     namespace_labels: Callable[[str], Mapping[str, str]] = lambda _: {}
     """Returns the labels of a namespace."""
     flavors: dict[str, Flavor] = field(default_factory=dict)
@@ -200,11 +200,10 @@ class _PodSet:
         return list(dict.fromkeys(value.text() for _, value in self.assignment.at("flavors").entries()))
 
     def _routed(self, pod: Object, namespace: str) -> Object:
-        route = self.templates.namespace_labels(namespace).get(ROUTING)
-        if route == "disabled":
+        route, first = self.templates.namespace_labels(namespace).get(ROUTING), next(iter(self.templates.schedulers()), "")
+        if route == "disabled" or not first:
             return pod
-        by_words = routing.routed_by_words(pod, names.SCHEDULER) if route == "words" else pod
-        return routing.routed(by_words, names.SCHEDULER)
+        return routing.routed(routing.routed_by_words(pod, first) if route == "words" else pod, first)
 
 
 def _texts(fields: Field) -> Iterator[tuple[str, str]]:
