@@ -18,6 +18,20 @@ class CheckState(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CheckSettings:
+    """The configuration of the AdmissionCheck; times are in seconds."""
+
+    pending: float = 60.0
+    """How long a workload keeps its quota while its places become free."""
+    gather: float = 300.0
+    """How long places are gathered for one workload."""
+    promise: float = 300.0
+    """How long places are kept before a workload is admitted, and after that."""
+    fleet_grows: bool = False
+    """Whether nodes may be added that are larger than, or have other cards than, those that are there."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PodSet:
     """Equal pods of a workload."""
 
@@ -53,12 +67,14 @@ class QuotaWorkload:
     has_quota: bool = False
     """Whether its quota is reserved and it is not being evicted."""
     admitted: bool = False
+    admitted_at: str = ""
+    """When it was admitted, in RFC 3339."""
     finished: bool = False
     """Whether it has ended, or is being deleted."""
     pod_sets: tuple[PodSet, ...] = ()
     """Empty while it has no quota."""
     problem: str = ""
-    """Why its pods cannot be read; such a workload is rejected."""
+    """Why its pods cannot be read; it is retried, because what it names may be created."""
 
     @property
     def namespace(self) -> str:

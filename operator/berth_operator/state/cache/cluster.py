@@ -6,7 +6,8 @@ on parts above it in this list:
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
-* `Workloads` has the Workloads of Kueue with our AdmissionCheck.
+* `Promises` keeps nodes for pods that do not exist yet, of the Workloads of Kueue with our AdmissionCheck, which
+  `Workloads` has.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.
@@ -44,6 +45,7 @@ from berth_operator.state.cache.node_cache import NodeCache
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.placements import Placements
+from berth_operator.state.cache.promises import Promises
 from berth_operator.state.cache.spares import Spares
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
@@ -117,11 +119,20 @@ class Cluster:
     def _create_queue(self, pending: dict[str, PendingPod]) -> None:
         self.queue: Queue[PendingPod | Gang] = Queue()
         self.gang_tracker = GangTracker(timeout=self.gang_timeout)
-        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=self.listener, clock=self.clock)
+        self.workload_queue: Queue[PendingPod | Gang] = Queue()
+        """Workloads with quota whose AdmissionCheck is undecided, each as a gang of its pods."""
+        self.waker = waker = Waker(
+            fleet=self.fleet,
+            queue=self.queue,
+            others=(self.workload_queue,),
+            listener=self.listener,
+            clock=self.clock,
+        )
         self.nominator = Nominator(
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
         self.spares = Spares(fleet=self.fleet, waker=waker)
+        self.promises = Promises(fleet=self.fleet, nominator=self.nominator, waker=waker)
         self.workloads = Workloads(listener=self.listener)
         self.gangs = Gangs(
             gang_tracker=self.gang_tracker,
@@ -139,6 +150,7 @@ class Cluster:
             queue=self.queue,
             gangs=self.gangs,
             nominator=self.nominator,
+            promises=self.promises,
             waker=waker,
             listener=self.listener,
             clock=self.clock,
