@@ -12,8 +12,10 @@ from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.debug_api import server as debug_server
 from berth_operator.apis.extender.service import ExtenderService, Leader
 from berth_operator.apis.visibility.service import Decisions, VisibilityService
+from berth_operator.binding.admission_checks import CheckWriter
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.claims import ClaimBinder
+from berth_operator.binding.fits_check import FitsCheck
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
@@ -76,6 +78,7 @@ class App:
         self._configured.apply_to(self._cluster)
         self._storage = storage.Storage(self._cluster)
         self._quota = self._make_quota_objects()
+        self._check_writer = self._make_check_writer()
         self._moves = Moves(self._cluster) if settings.defragment else None
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
@@ -126,6 +129,12 @@ class App:
             fenced=self._settings.require_fence,
         )
         self._cluster.claims.on_change = claims.changed
+        fits = FitsCheck(
+            cluster=self._cluster,
+            policy=self._configured.policy,
+            settings=lambda: self._configured.admission_check,
+            answer=self._check_writer.answer,
+        )
         return Scheduler(
             cluster=self._cluster,
             preemptor=self._preemptor,
@@ -138,6 +147,7 @@ class App:
             lease=self._settings.lease,
             term=self._term,
             work=self._notifier.work,
+            fits=fits if self._settings.kueue else None,
         )
 
     def _make_extender(self) -> ExtenderService:
@@ -171,6 +181,15 @@ class App:
             namespace_labels=self._cluster.fleet.affinity_index.labels_of,
         )
         return QuotaObjects(self._cluster, templates)
+
+    def _make_check_writer(self) -> CheckWriter:
+        return CheckWriter(
+            api=self._client,
+            objects=self._quota,
+            lease=self._settings.lease,
+            term=self._term,
+            fenced=self._settings.require_fence,
+        )
 
     def _make_memo(self) -> Memo:
         return Memo(
@@ -220,6 +239,8 @@ class App:
     def _make_loops(self) -> Iterator[Loop]:
         """Yield what only a leader runs."""
         yield self._scheduler.run
+        if self._settings.kueue:
+            yield self._check_writer.run
         yield Monitor(cluster=self._cluster, ages=self._watches.ages).run
         yield from Keepers(
             settings=self._settings,

@@ -20,7 +20,7 @@ from berth_client.errors import CallError
 from berth_operator.binding import check_objects
 from berth_operator.binding.check_objects import Patch
 from berth_operator.binding.write_fence import NotFencedError, WriteFence
-from berth_operator.core.values.quota_workload import CheckAnswer, CheckState
+from berth_operator.core.values.quota_workload import CheckAnswer
 from berth_operator.state.objects.workloads import WorkloadView
 from berth_operator.state.watches.kueue import QuotaObjects
 
@@ -28,8 +28,6 @@ IN_FLIGHT: Final = 8
 """Writes under way at the same time."""
 PAUSE: Final = 2.0
 """Seconds without a write after one that was refused or not answered."""
-MESSAGE_SECONDS: Final = 10.0
-"""Least time between two writes of a Workload that waits and whose message alone has changed."""
 ACTIVE_SECONDS: Final = 30.0
 """Seconds between two checks of the condition `Active`, where no event calls for one."""
 
@@ -64,15 +62,12 @@ class CheckWriter:
         lease: str,
         term: Callable[[], int | None],
         fenced: bool,
-        clock: Callable[[], float],
     ) -> None:
         """Create a writer; `fenced`: nothing is written unless the API server refuses the writes of other terms."""
-        self._api, self._objects, self._term, self._clock = api, objects, term, clock
+        self._api, self._objects, self._term = api, objects, term
         self._fence = WriteFence(lease=lease, what="kueue", required=fenced)
         self._answers: dict[str, CheckAnswer] = {}
         """namespace/name -> answer that is not written yet."""
-        self._written: dict[str, float] = {}
-        """namespace/name -> when its last answer was written."""
         self._queue: asyncio.Queue[str] = asyncio.Queue()
         self._queued: set[str] = set()
         """What is in the queue, each once."""
@@ -99,9 +94,7 @@ class CheckWriter:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def _follow(self, key: str) -> None:
-        """Write what waits for a newer version of a Workload; forget one that is gone."""
-        if key not in self._objects.views:
-            self._written.pop(key, None)
+        """Write what waits for a newer version of a Workload."""
         if key in self._answers:
             self._enqueue(key)
 
@@ -124,17 +117,8 @@ class CheckWriter:
             return
         if view is None or _is_outdated(view, answer) or check_objects.shows(view, answer):
             del self._answers[key]
-        elif (wait := self._wait(view, answer)) > 0:
-            asyncio.get_running_loop().call_later(wait, self._enqueue, key)
         else:
             await self._send(key, view, answer)
-
-    def _wait(self, view: WorkloadView, answer: CheckAnswer) -> float:
-        """Return for how many seconds a change of the message alone is put off."""
-        is_message = answer.state is CheckState.PENDING and view.workload.state is CheckState.PENDING
-        if not is_message or view.workload.key not in self._written:
-            return 0.0
-        return self._written[view.workload.key] + MESSAGE_SECONDS - self._clock()
 
     async def _send(self, key: str, view: WorkloadView, answer: CheckAnswer) -> None:
         self._busy.add(key)
@@ -143,7 +127,6 @@ class CheckWriter:
         except CallError as error:
             await self._failed(key, error)
         else:
-            self._written[key] = self._clock()
             if self._answers.get(key) is answer:
                 del self._answers[key]
         finally:

@@ -132,6 +132,7 @@ def _read(root: Field, checks: tuple[CheckItem, ...], read_pod_sets: ReadPodSets
         since=_since(conditions, "QuotaReserved"),
         has_quota=_has_quota(status, conditions),
         admitted=_is(conditions, "Admitted"),
+        admitted_at=_since(conditions, "Admitted") if _is(conditions, "Admitted") else "",
         finished=_is(conditions, "Finished") or root.at("metadata").at("deletionTimestamp").value is not None,
     )
     return _with_pods(workload, root, read_pod_sets) if workload.has_quota and not workload.finished else workload
