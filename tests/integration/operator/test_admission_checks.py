@@ -80,21 +80,20 @@ def test_a_workload_that_fits_is_ready_and_names_its_places(world: World, kueue:
     assert kueue.state("waits") == "Pending" and kueue.entry("waits")["message"] == ""
 
 
-def test_a_workload_is_retried_rejected_or_left_to_others(world: World, kueue: Kueue) -> None:
+def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, kueue: Kueue) -> None:
     world.nodes(1, gpus=CARDS)
     world.pod("holder", cards(CARDS))
     world.wait(lambda: world.bound_names() == {"holder"}, what="the node to be full")
-    kueue.submit("later", of(world, gpus=1))
-    entry = until(world, kueue, "later", "Retry")
+    kueue.submit("first", of(world, gpus=CARDS))
+    world.wait(lambda: "Places are gathered: 0 of 1" in kueue.entry("first")["message"], what="the check to gather")
+    kueue.submit("second", of(world, gpus=1))
+    entry = until(world, kueue, "second", "Retry")
     assert entry["requeueAfterSeconds"] == 30 and "0/1 nodes are available" in entry["message"]
-
-    kueue.evict("later")
-    kueue.reserve("later", since=LATER)
-    world.wait(lambda: kueue.entry("later").get("requeueAfterSeconds") == 60, what="a longer pause")
-    kueue.evict("later")
+    kueue.evict("second")
+    kueue.reserve("second", since=LATER)
+    world.wait(lambda: kueue.entry("second").get("requeueAfterSeconds") == 60, what="a longer pause")
     world.remove("holder")
-    kueue.reserve("later", since="2026-01-02T03:04:07Z")
-    until(world, kueue, "later", "Ready")
+    until(world, kueue, "first", "Ready")
 
     kueue.submit("never", of(world, gpus=CARDS + 1))
     until(world, kueue, "never", "Rejected")
