@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import yaml
 
+from berth_client import times
 from devcluster import Arena, Cluster
 from devcluster.building import programs
 from devcluster.control_plane.api import Api
@@ -102,7 +103,9 @@ class Kueue:
     def admit(self, name: str) -> None:
         """Admit a Workload whose check is Ready."""
         conditions = self.api.get(self.path(name))["status"]["conditions"]
-        self.set_status(name, {"conditions": [*conditions, condition("Admitted")]})
+        # A new leader keeps no places of what was admitted long ago.
+        admitted = condition("Admitted", since=times.time(times.now()))
+        self.set_status(name, {"conditions": [*conditions, admitted]})
 
     def set_status(self, name: str, status: Raw) -> None:
         """Write the status as Kueue's account does."""

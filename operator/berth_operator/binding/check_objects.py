@@ -63,9 +63,10 @@ def _item(view: WorkloadView, item: CheckItem, answer: CheckAnswer, now: str) ->
         entry["requeueAfterSeconds"] = answer.requeue_after
     if "retryCount" in item.raw:  # Kueue counts
         entry["retryCount"] = item.raw["retryCount"]
-    if answer.state is CheckState.READY:
-        # Kueue lets no one change them while the state stays Ready.
-        entry["podSetUpdates"] = item.raw.get("podSetUpdates", []) if is_same else _updates(view)
+    # Kueue lets no one change these while the state stays Ready.
+    updates = item.raw.get("podSetUpdates") if is_same else _updates(view)
+    if answer.state is CheckState.READY and updates:
+        entry["podSetUpdates"] = updates
     return entry
 
 
