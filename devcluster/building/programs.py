@@ -111,6 +111,11 @@ def _prometheus(name: str) -> Program:
     )
 
 
+def _quotas(path: str, package: str = "") -> Program:
+    """Return a program of the module that requires Kueue, and thereby the versions that Kueue was made with."""
+    return Program(package=f"{path}/{package}".rstrip("/"), module="kueue", pin=path, version_args=())
+
+
 PROGRAMS: Final = {
     "kube-apiserver": _kubernetes("kube-apiserver"),
     "kube-controller-manager": _kubernetes("kube-controller-manager"),
@@ -142,7 +147,10 @@ PROGRAMS: Final = {
     "karpenter": Program(
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
-    "kueue": Program(package="sigs.k8s.io/kueue/cmd/kueue", module="kueue", pin="sigs.k8s.io/kueue", version_args=()),
+    "kueue": _quotas("sigs.k8s.io/kueue", "cmd/kueue"),
+    "jobset": _quotas("sigs.k8s.io/jobset"),
+    "lws": _quotas("sigs.k8s.io/lws", "cmd"),
+    "trainer": _quotas("github.com/kubeflow/trainer/v2", "cmd/trainer-controller-manager"),
     "dra-example-kubeletplugin": Program(
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
     ),
@@ -162,8 +170,8 @@ PLUGIN_MANAGER: Final = ("krew",)
 """What the test of the archive for krew needs."""
 AUTOSCALER: Final = ("karpenter",)
 """What the tests with an autoscaler need: Karpenter, whose provider creates nodes that kwok plays."""
-QUOTAS: Final = ("kueue",)
-"""What the tests of quotas need: Kueue."""
+QUOTAS: Final = ("kueue", "jobset", "lws", "trainer")
+"""What the tests of quotas need: Kueue, and the controllers whose workloads it holds."""
 CLAIMS: Final = ("dra-example-kubeletplugin",)
 """What the tests of ResourceClaims on a real node need: a driver."""
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 
 Manifest = dict[str, Any]
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
+WORKLOAD: Final = "kueue.x-k8s.io/workload"
+"""The annotation by which Kueue names the workload of a pod that it has admitted."""
 GPU: Final = "quota.berth.dev/gpu"
 GPU_MEMORY: Final = "quota.berth.dev/gpu-memory"
 UNITS: Final = {"Ki": 2**10, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40, "k": 10**3, "M": 10**6, "G": 10**9}
@@ -44,14 +46,13 @@ def rows(workloads: Iterable[Manifest], pods: Iterable[Manifest], *, card: int) 
     """Yield a row for each admitted workload with bound pods; `card` is the memory of every card in bytes."""
     charges: dict[str, Amount] = {}
     for pod in pods:
-        amount = charged(pod)
-        for uid in (pod["metadata"]["uid"], *_owners(pod)):
-            before = charges.get(uid, Amount(0, 0))
-            charges[uid] = Amount(before.hundredths + amount.hundredths, before.size + amount.size)
+        name, amount = pod["metadata"].get("annotations", {}).get(WORKLOAD, ""), charged(pod)
+        before = charges.get(name, Amount(0, 0))
+        charges[name] = Amount(before.hundredths + amount.hundredths, before.size + amount.size)
     for workload in workloads:
-        owners = [uid for uid in _owners(workload) if uid in charges]
-        if owners and "admission" in workload.get("status", {}):
-            yield Row(workload["metadata"]["name"], counted(workload), charges[owners[0]], card)
+        name = workload["metadata"]["name"]
+        if name in charges and "admission" in workload.get("status", {}):
+            yield Row(name, counted(workload), charges[name], card)
 
 
 def counted(workload: Manifest) -> Amount:
@@ -78,7 +79,3 @@ def amount(text: str) -> int:
 
 def _short(resources: Mapping[str, str]) -> dict[str, str]:
     return {name.partition("/")[2]: value for name, value in resources.items()}
-
-
-def _owners(obj: Manifest) -> tuple[str, ...]:
-    return tuple(owner["uid"] for owner in obj["metadata"].get("ownerReferences", ()))

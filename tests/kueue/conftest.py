@@ -25,7 +25,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         installation.apply(cluster)
         operator = installation.start(cluster)
         nodes = fleet.start(cluster, fleet.generated(cluster, count=2, gpus=4, profile="a100"))
-        kueue.start(cluster)
+        kueue.start(cluster, neighbours=True)
         for name in ("components/kueue/policy.yaml", "examples/kueue/quotas.yaml"):
             for manifest in yaml.safe_load_all((ROOT / "manifests" / name).read_text()):
                 cluster.api.apply(manifest)

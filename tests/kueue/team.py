@@ -1,5 +1,6 @@
 """The workloads of a team: its namespace, and what Kueue and Berth made of them."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
 
@@ -12,6 +13,10 @@ DEADLINE: Final = 60.0
 WORKLOADS: Final = "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads"
 RUNS_ON: Final = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
 """Kwok lets the pods of a Job complete at once."""
+CONTROLLERS: Final = (
+    *("trainjobs", "trainingruntimes", "jobsets", "leaderworkersets"),
+    *("jobs", "deployments", "statefulsets"),
+)
 BACKGROUND: Final = {"propagationPolicy": "Background"}
 """A Job that is deleted without it leaves its pods and its Workload."""
 CARD: Final = 80 * 2**30
@@ -23,7 +28,7 @@ class Team:
 
     def __init__(self, cluster: Cluster, namespace: str) -> None:
         self.api, self.namespace = cluster.api, namespace
-        self._log = cluster.folder / "kueue.log"
+        self.folder = cluster.folder
 
     def job(self, name: str, limits: Mapping[str, str], *, pods: int = 1, **metadata: Any) -> Manifest:
         """Create a Job whose pods run until they are deleted; `metadata` is that of its template."""
@@ -46,6 +51,44 @@ class Team:
         body = {"replicas": pods, "selector": {"matchLabels": labels}, "template": template}
         return self._post(f"{kind.lower()}s", {"metadata": {"name": name}, "spec": body})
 
+    def job_set(self, name: str, jobs: Mapping[str, Manifest]) -> Manifest:
+        """Create a JobSet with these Jobs' specs by name."""
+        replicated = [{"name": each, "template": {"spec": body}} for each, body in jobs.items()]
+        return self._post("jobsets", {"metadata": {"name": name}, "spec": {"replicatedJobs": replicated}})
+
+    def leader_worker_set(self, name: str, limits: Mapping[str, str], *, groups: int, size: int) -> Manifest:
+        """Create a LeaderWorkerSet with so many groups of so many pods."""
+        template = {"size": size, "workerTemplate": {"spec": spec(limits)}}
+        body = {"replicas": groups, "leaderWorkerTemplate": template}
+        return self._post("leaderworkersets", {"metadata": {"name": name}, "spec": body})
+
+    def runtime(self, name: str, **metadata: Any) -> None:
+        """Create a runtime of the trainer whose pods start together; `metadata` is that of its template."""
+        annotations = {**RUNS_ON, **metadata.pop("annotations", {})}
+        container = {**spec({})["containers"][0], "name": "node"}
+        template = {
+            "metadata": {**metadata, "annotations": annotations},
+            "spec": {**spec({}), "containers": [container], "restartPolicy": "Never"},
+        }
+        labels = {"trainer.kubeflow.org/trainjob-ancestor-step": "trainer"}
+        job = {"metadata": {"labels": labels}, "spec": {"template": template}}
+        body = {
+            "mlPolicy": {"numNodes": 1},
+            "podGroupPolicy": {"coscheduling": {"scheduleTimeoutSeconds": 60}},
+            "template": {"spec": {"replicatedJobs": [{"name": "node", "template": job}]}},
+        }
+        self._post("trainingruntimes", {"metadata": {"name": name}, "spec": body})
+
+    def train_job(self, name: str, limits: Mapping[str, str], *, runtime: str, pods: int) -> Manifest:
+        """Create a TrainJob with so many pods by a runtime."""
+        trainer = {"numNodes": pods, "resourcesPerNode": spec(limits)["containers"][0]["resources"]}
+        body = {"runtimeRef": {"name": runtime, "kind": "TrainingRuntime"}, "trainer": trainer}
+        return self._post("trainjobs", {"metadata": {"name": name}, "spec": body})
+
+    def objects(self, plural: str) -> list[Manifest]:
+        """Return the objects of a kind."""
+        return list(self.api.get(self._path(plural))["items"])
+
     def replica_set(self) -> Manifest:
         """Return the only ReplicaSet."""
         [replica_set] = self.api.get(self._path("replicasets"))["items"]
@@ -55,9 +98,9 @@ class Team:
         """Merge a patch into an object."""
         self.api.merge(self._path(plural, name), patch)
 
-    def delete_job(self, name: str) -> None:
-        """Delete a Job with its pods."""
-        self.api.request("DELETE", self._path("jobs", name), body=BACKGROUND)
+    def delete_job(self, name: str, plural: str = "jobs") -> None:
+        """Delete a Job, or what has pods like one, with its pods."""
+        self.api.request("DELETE", self._path(plural, name), body=BACKGROUND)
 
     def pods(self) -> list[Manifest]:
         """Return the pods that are not being deleted."""
@@ -73,9 +116,11 @@ class Team:
         return list(self.api.get(WORKLOADS.format(self.namespace))["items"])
 
     def rows(self) -> dict[str, audit.Row]:
-        """Return the audit's row of each admitted workload, by the name of its owner."""
-        owners = {each["metadata"]["name"]: each["metadata"]["ownerReferences"][0]["name"] for each in self.workloads()}
-        return {owners[row.name]: row for row in audit.rows(self.workloads(), self.pods(), card=CARD)}
+        """Return the audit's row of each admitted workload, by its owner's name, or its own if that has several."""
+        names = {each["metadata"]["name"]: each["metadata"]["ownerReferences"][0]["name"] for each in self.workloads()}
+        owners = Counter(names.values())
+        rows = audit.rows(self.workloads(), self.pods(), card=CARD)
+        return {names[row.name] if owners[names[row.name]] == 1 else row.name: row for row in rows}
 
     def wait_bound(self, count: int) -> list[Manifest]:
         """Wait until so many pods are bound; return them."""
@@ -106,12 +151,12 @@ class Team:
         try:
             return waiting.until(predicate, deadline=DEADLINE, what=what, poll=0.2)
         except TimeoutError as error:
-            log = self._log.read_text(errors="replace").splitlines()[-15:]
+            log = (self.folder / "kueue.log").read_text(errors="replace").splitlines()[-15:]
             raise AssertionError("\n".join([str(error), *log])) from None
 
     def clear(self) -> None:
         """Delete all workloads, and wait until Kueue has forgotten them."""
-        for plural in ("jobs", "deployments", "statefulsets"):
+        for plural in CONTROLLERS:
             self.api.request("DELETE", self._path(plural), body=BACKGROUND)
         self.until(lambda: not self.api.get(self._path("replicasets"))["items"], "the ReplicaSets to be gone")
         self.api.delete(self._path("pods"), grace_seconds=0)

@@ -1,0 +1,161 @@
+"""Controllers of others in a cluster, each as a process in place of a pod, with the rights of its own ServiceAccount.
+
+controllers.start(cluster, [JOB_SET])
+
+Such a controller is made with controller-runtime: it reads a Configuration, and serves webhooks with the certificate
+that lies where it looks for it. Its objects are those of its module's kustomize folders.
+"""
+
+import functools
+import http.client
+import os
+import socket
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import yaml
+
+from devcluster import waiting
+from devcluster.additions import installation
+from devcluster.building import programs
+from devcluster.control_plane import certificates
+from devcluster.control_plane.api import ApiError
+from devcluster.control_plane.cluster import Cluster
+from devcluster.processes import state
+
+NOT_APPLIED: Final = {"Deployment", "APIService", "ConfigMap"}
+"""The pods are a process here that reads a file, and nothing reads what an aggregated API serves."""
+LAST: Final = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
+"""Kinds after which the controller's objects need its answer."""
+CERTIFICATES: Final = "k8s-webhook-server/serving-certs"
+"""Where controller-runtime looks for a certificate, below the folder for temporary files."""
+DEADLINE: Final = 120.0
+OWN: Final[Mapping[str, Any]] = {
+    # Several clusters may run on one machine, so nothing takes a fixed port.
+    "metrics": {"bindAddress": "0"},
+    "health": {"healthProbeBindAddress": "0"},
+    "leaderElection": {"leaderElect": False},
+}
+
+Manifest = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller:
+    """A controller, and how it is installed."""
+
+    program: str
+    namespace: str
+    account: str
+    folders: Sequence[str]
+    """Of its module, for kustomize."""
+    configuration: Manifest
+    """What differs from `OWN`, and its kind."""
+    probe: Manifest
+    """An object that its webhooks are asked about; it is never created."""
+    is_placed: bool = True
+    """Whether the folders name the namespace."""
+    addition: Path | None = None
+    """A file with objects that are applied in addition."""
+
+
+def start(cluster: Cluster, chosen: Sequence[Controller]) -> list[int]:
+    """Start controllers in this order; return their process ids when the webhooks of all answer.
+
+    Raises:
+        TimeoutError: one does not answer in time; its log has the reason.
+    """
+    pids = [_launch(cluster, controller) for controller in chosen]
+    for controller in chosen:
+        answers = functools.partial(_answers, cluster, controller.probe)
+        waiting.until(answers, deadline=DEADLINE, what=f"the webhooks of {controller.program}", poll=0.5)
+    return pids
+
+
+def _launch(cluster: Cluster, controller: Controller) -> int:
+    folder = cluster.folder / controller.program
+    port = _free_port()
+    _install(cluster, controller, folder, port)
+    file = folder / "configuration.yaml"
+    webhook = {"host": installation.LOOPBACK, "port": port}
+    file.write_text(yaml.safe_dump({**OWN, "webhook": webhook, **controller.configuration}))
+    kubeconfig = installation.account(cluster, controller.account, namespace=controller.namespace)
+    program = programs.ensure([controller.program])[controller.program]
+    environment = {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(folder)}
+    return cluster.run(controller.program, [str(program), f"--config={file}"], environment=environment)
+
+
+def _free_port() -> int:
+    with socket.create_server((installation.LOOPBACK, 0)) as listener:
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def _install(cluster: Cluster, controller: Controller, folder: Path, port: int) -> None:
+    """Apply the controller's objects; its webhooks are served at a port of this machine."""
+    objects = [each for each in _rendered(cluster, controller, folder) if each["kind"] not in NOT_APPLIED]
+    served = [client for each in objects for client in _clients(each)]
+    names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
+    bundle = _write_certificate(folder / CERTIFICATES, names)
+    for client in served:
+        client["caBundle"] = bundle
+        client["service"]["port"] = port
+    for each in objects:
+        if each["kind"] == "Service":
+            each["spec"] = installation.OF_THIS_MACHINE
+    _apply(cluster, folder, objects)
+
+
+def _rendered(cluster: Cluster, controller: Controller, folder: Path) -> list[Manifest]:
+    source, overlay = programs.source(controller.program), folder / "overlay"
+    overlay.mkdir(parents=True)
+    kustomization: Manifest = {
+        # It takes no absolute paths.
+        "resources": [os.path.relpath(source / each, overlay.resolve()) for each in controller.folders]
+    }
+    if not controller.is_placed:
+        kustomization["namespace"] = controller.namespace
+    (overlay / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": controller.namespace}}
+    added = installation.documents(controller.addition) if controller.addition else []
+    return [namespace, *yaml.safe_load_all(cluster.kubectl("kustomize", str(overlay))), *added]
+
+
+def _clients(obj: Manifest) -> list[Manifest]:
+    """Return how the API server calls each webhook of a definition or a configuration."""
+    conversion = obj.get("spec", {}).get("conversion", {}).get("webhook") if "spec" in obj else None
+    webhooks = [*obj.get("webhooks", ()), *([conversion] if conversion else [])]
+    return [webhook["clientConfig"] for webhook in webhooks]
+
+
+def _write_certificate(folder: Path, names: Sequence[str]) -> str:
+    """Write a certificate for the names, as kubelet would mount it; return what the API server has to trust."""
+    certificate, key = certificates.self_signed(names)
+    folder.mkdir(parents=True)
+    (folder / "tls.crt").write_bytes(certificate)
+    state.write_private(folder / "tls.key", key)
+    return certificates.encoded(certificate)
+
+
+def _apply(cluster: Cluster, folder: Path, objects: Sequence[Manifest]) -> None:
+    definitions = [each for each in objects if each["kind"] == "CustomResourceDefinition"]
+    crds = folder / "crds"
+    crds.mkdir()
+    (crds / "all.yaml").write_text(yaml.safe_dump_all(definitions))
+    cluster.install_crds(crds)
+    for each in sorted(objects, key=lambda each: (each["kind"] != "Namespace", each["kind"] in LAST)):
+        if each not in definitions:
+            cluster.api.apply(each)
+
+
+def _answers(cluster: Cluster, probe: Manifest) -> bool:
+    """Return whether the webhooks answer, be it with a refusal."""
+    resource = cluster.api.resource(probe["kind"], api_version=probe["apiVersion"])
+    path = resource.path(namespace="default")
+    try:
+        cluster.api.request("POST", path, body=probe, query={"dryRun": "All"})
+    except ApiError as error:  # an internal error: they do not serve yet
+        return error.status != http.client.INTERNAL_SERVER_ERROR
+    return True

@@ -1,0 +1,206 @@
+"""Teams that share a fleet by Kueue's quotas: `python -m tests.bench.teams --help`.
+
+Workloads of three teams in one cohort, which borrow from each other and get back what they lend, arrive and end at
+random. An auditor reads each revision of the API server's history and counts what violates a rule (`teams_rules`):
+
+* over_limit: a team holds more, running and terminating, than its nominal quota and what it may borrow.
+* stranded: an admitted workload has a pod without a node for more than 30 s.
+* evicted_twice: something is evicted twice for the same place.
+* late_reclaims: a team does not get back what it lends within 20 s beyond the grace period.
+* waiting_heads: the head of a queue waits for more than 30 s while quota and places are free.
+* large: the workload of 64 pods does not come through.
+
+With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
+operator's CPU time for a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit is admitted
+with the check and without it.
+"""
+
+import argparse
+import asyncio
+import time
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from devcluster import Cluster
+from tests.bench import figures, teams_cluster, teams_load, usage
+from tests.bench.bulk import Bulk
+from tests.bench.teams_cluster import CARDS, Recorder, Running
+from tests.bench.teams_history import WHOLE, Event, Workload
+from tests.bench.teams_load import GRACE_SECONDS, LARGE, Unit
+from tests.bench.teams_rules import Audit
+
+BURST: Final = 60
+BURST_SECONDS: Final = 300.0
+DRAIN_SECONDS: Final = 300.0
+"""After the last arrival, until nothing is left."""
+POLL_SECONDS: Final = 0.5
+SHOWN: Final = 10
+"""Faults of each rule that are printed."""
+BACKGROUND: Final = {"propagationPolicy": "Background"}
+
+
+class Outcome(NamedTuple):
+    """The result of one run."""
+
+    audit: Audit
+    workloads: int
+    cpu_ms: float
+    admissions: float
+    """Of the burst, a second."""
+
+
+def main() -> None:
+    """Run the benchmark."""
+    options = _arguments()
+    figures.say_load()
+    without = _run(options, check=False)
+    checked = _run(options, check=True) if options.check else None
+    outcome = checked or without
+    figures.result(
+        {
+            "bench": "teams",
+            "check": options.check,
+            "workloads": outcome.workloads,
+            **{name: len(rule.faults) for name, rule in outcome.audit.rules.items() if name != "stranded"},
+            "stranded": len(checked.audit.stranded.faults) if checked else None,
+            "stranded_without_check": len(without.audit.stranded.faults),
+            "large_wait_s": round(outcome.audit.large.waited, 1),
+            "cpu_ms": round(outcome.cpu_ms, 2),
+            "admissions_per_s": round(outcome.admissions, 2),
+            "admissions_ratio": round(checked.admissions / without.admissions, 2) if checked else None,
+        }
+    )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.teams", description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--workloads", type=int, default=1000)
+    parser.add_argument(
+        "--nodes", type=int, default=16, help=f"with {CARDS} cards each; the large workload has {LARGE}"
+    )
+    parser.add_argument(
+        "--load", type=float, default=0.9, help="the part of the fleet that would be held without waits"
+    )
+    parser.add_argument("--seconds", type=float, default=30.0, help="how long a workload runs on average")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
+    return parser.parse_args()
+
+
+def _run(options: argparse.Namespace, *, check: bool) -> Outcome:
+    units = teams_load.units(options.workloads, seed=options.seed, seconds=options.seconds)
+    capacity = options.nodes * CARDS * WHOLE
+    times = teams_load.arrivals(units, seed=options.seed, load=options.load, hundredths=capacity)
+    figures.say(f"{'with' if check else 'without'} the check: {len(units)} units in {times[-1]:.0f} s")
+    with teams_cluster.opened(options.nodes, check=check) as running:
+        with Recorder(running.cluster) as recorder:
+            admissions = asyncio.run(_burst(running.cluster, recorder))
+            recorder.check()
+        with Recorder(running.cluster) as recorder:
+            began = usage.cpu_seconds(running.operator)
+            asyncio.run(_drive(running.cluster, recorder, units, times))
+            cpu = usage.cpu_seconds(running.operator) - began
+            recorder.check()
+        return _judged(running, recorder, cpu, admissions)
+
+
+def _judged(running: Running, recorder: Recorder, cpu: float, admissions: float) -> Outcome:
+    audit = Audit(running.fleet, grace=GRACE_SECONDS)
+    audit.run(recorder.events)
+    for name, rule in audit.rules.items():
+        figures.say(f"{name}: {len(rule.faults)}")
+        for fault in rule.faults[:SHOWN]:
+            figures.say(f"  {fault}")
+    workloads = len({event.uid for event in recorder.events if isinstance(event.value, Workload)})
+    figures.say(f"{len(recorder.events)} revisions of {workloads} workloads and their pods")
+    return Outcome(audit, workloads, 1000 * cpu / workloads, admissions)
+
+
+async def _burst(cluster: Cluster, recorder: Recorder) -> float:
+    """Create small Jobs that fit at once; return how many were admitted a second, and delete them."""
+    units, began = teams_load.burst(BURST), time.monotonic()
+    async with Bulk(cluster) as bulk, asyncio.TaskGroup() as tasks:
+        for unit in units:
+            tasks.create_task(_create(cluster, bulk, unit))
+        took = await _all_admitted(recorder) - began
+    async with Bulk(cluster) as bulk:
+        for unit in units:
+            await _delete(cluster, bulk, unit)
+        await _drain(recorder)
+    return BURST / took
+
+
+async def _all_admitted(recorder: Recorder) -> float:
+    """Return when the last of the burst was admitted.
+
+    Raises:
+        TimeoutError: some were not in time.
+    """
+    for _ in range(int(BURST_SECONDS / POLL_SECONDS)):
+        await asyncio.sleep(POLL_SECONDS)
+        firsts = {event.uid: event.at for event in reversed(recorder.events) if _is_admitted(event)}
+        if len(firsts) == BURST:
+            return max(firsts.values())
+    raise TimeoutError(f"{len(firsts)} of {BURST} small Jobs were admitted in {BURST_SECONDS:g} s")
+
+
+def _is_admitted(event: Event) -> bool:
+    return isinstance(event.value, Workload) and event.value.is_admitted
+
+
+async def _drive(cluster: Cluster, recorder: Recorder, units: Sequence[Unit], times: Sequence[float]) -> None:
+    """Create each unit at its time, and delete those that do not end by themselves when they have run."""
+    began = time.monotonic()
+    async with Bulk(cluster) as bulk, asyncio.TaskGroup() as tasks:
+        removing = tasks.create_task(_remove(cluster, recorder, bulk, units))
+        for unit, at in zip(units, times, strict=True):
+            await asyncio.sleep(began + at - time.monotonic())
+            tasks.create_task(_create(cluster, bulk, unit))
+        figures.say(f"all units were created after {time.monotonic() - began:.0f} s")
+        await _drain(recorder)
+        removing.cancel()
+    figures.say(f"{len(_left(recorder))} workloads were left after {time.monotonic() - began:.0f} s")
+
+
+async def _remove(cluster: Cluster, recorder: Recorder, bulk: Bulk, units: Sequence[Unit]) -> None:
+    """Delete units that do not end by themselves, so many seconds after all their pods were bound."""
+    left = [unit for unit in units if not unit.completes]
+    due: dict[str, float] = {}
+    while left:
+        await asyncio.sleep(POLL_SECONDS)
+        for unit in left:
+            if len(recorder.bound[unit.name]) >= unit.pods:
+                due.setdefault(unit.name, time.monotonic() + unit.seconds)
+        over = [unit for unit in left if due.get(unit.name, float("inf")) <= time.monotonic()]
+        left = [unit for unit in left if unit not in over]
+        await asyncio.gather(*(_delete(cluster, bulk, unit) for unit in over))
+
+
+async def _drain(recorder: Recorder) -> None:
+    """Wait until no workload is left, or for so long."""
+    for _ in range(int(DRAIN_SECONDS / POLL_SECONDS)):
+        await asyncio.sleep(POLL_SECONDS)
+        if not _left(recorder):
+            return
+
+
+def _left(recorder: Recorder) -> list[Workload]:
+    return [workload for workload in list(recorder.state.workloads.values()) if not workload.is_over]
+
+
+async def _create(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:
+    resource = cluster.api.resource(unit.plural)
+    head = {"apiVersion": resource.api_version, "kind": resource.kind}
+    await bulk.request("POST", resource.path(namespace=unit.team), {**head, **unit.manifest})
+
+
+async def _delete(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:
+    path = cluster.api.resource(unit.plural).path(namespace=unit.team, name=unit.name)
+    try:
+        await bulk.request("DELETE", path, BACKGROUND)
+    except RuntimeError as error:  # Kueue deletes a pod that it evicts
+        figures.say(str(error))
+
+
+if __name__ == "__main__":
+    main()

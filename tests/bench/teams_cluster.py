@@ -1,0 +1,185 @@
+"""A fleet that three teams share by Kueue's quotas, and the record of what happens there."""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import aiohttp
+import orjson
+import yaml
+
+from devcluster import Cluster, waiting
+from devcluster.additions import fleet, installation, kueue
+from tests.bench import aside, teams_history
+from tests.bench.aside import Aside
+from tests.bench.teams_history import CARD, WHOLE, Event, Pod
+from tests.bench.teams_load import HIGH, TEAMS
+from tests.bench.teams_rules import Fleet, Quota, State
+from tests.kueue.audit import GPU, GPU_MEMORY, Amount
+
+CARDS: Final = 8
+"""Cards of each node."""
+SHARES: Final = dict(zip(TEAMS, (0.24, 0.23, 0.5), strict=True))
+"""Team -> what it is guaranteed of the fleet; the rest is for requests by bytes."""
+BY_BYTES: Final = 0.03
+BORROWED: Final = 0.5
+"""What a team may borrow, in parts of what it is guaranteed."""
+FLAVOR: Final = "a100"
+CHECK: Final = "berth"
+CONTROLLER: Final = "berth.dev/fits-devices"
+API: Final = "kueue.x-k8s.io/v1beta2"
+PLENTY: Final = {"cpu": "100k", "memory": "1Pi"}
+WATCHED: Final = ("/api/v1/pods", f"/apis/{API}/workloads")
+READY_SECONDS: Final = 60.0
+_OK: Final = 200
+
+Manifest = dict[str, Any]
+
+
+def shared(nodes: list[str]) -> Fleet:
+    """Return the fleet and its quotas."""
+    capacity = len(nodes) * CARDS
+    size = int(BY_BYTES / len(TEAMS) * capacity * CARD)
+    quotas = {}
+    for team, share in SHARES.items():
+        nominal = Amount(int(share * capacity * WHOLE), size)
+        quotas[team] = Quota(nominal=nominal, limit=_times(nominal, 1 + BORROWED))
+    return Fleet(nodes=nodes, cards=CARDS, quotas=quotas)
+
+
+def _times(amount: Amount, factor: float) -> Amount:
+    return Amount(int(amount.hundredths * factor), int(amount.size * factor))
+
+
+class Running(NamedTuple):
+    """A cluster, its fleet, and the process of the operator."""
+
+    cluster: Cluster
+    fleet: Fleet
+    operator: int
+
+
+@contextlib.contextmanager
+def opened(nodes: int, *, check: bool) -> Iterator[Running]:
+    """Return a cluster with Berth as it is shipped, Kueue, and the teams' queues, with the check or without."""
+    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name, Cluster(folder=Path(name) / "cluster") as cluster:
+        installation.apply(cluster)
+        operator = installation.start(cluster)
+        names = fleet.start(cluster, fleet.generated(cluster, count=nodes, gpus=CARDS, profile="a100"))
+        kueue.start(cluster, neighbours=True)
+        for manifest in yaml.safe_load_all((kueue.CONFIGURATION.parent / "policy.yaml").read_text()):
+            cluster.api.apply(manifest)
+        shared_fleet = shared(names)
+        for manifest in queues(shared_fleet, check=check):
+            cluster.api.apply(manifest)
+        installation.wait(cluster, operator, nodes=names)
+        waiting.until(lambda: _are_active(cluster), deadline=READY_SECONDS, what="the LocalQueues")
+        yield Running(cluster, shared_fleet, operator)
+
+
+def _are_active(cluster: Cluster) -> bool:
+    listed = cluster.api.get(f"/apis/{API}/localqueues")["items"]
+    conditions = [each for queue in listed for each in queue.get("status", {}).get("conditions", ())]
+    return sum(each["type"] == "Active" and each["status"] == "True" for each in conditions) == len(TEAMS)
+
+
+def queues(shared_fleet: Fleet, *, check: bool) -> Iterator[Manifest]:
+    """Yield a cohort whose teams borrow from each other and get back what they lend."""
+    yield _kueue("ResourceFlavor", FLAVOR, spec={"nodeLabels": {"node.koordinator.sh/gpu-model": _MODEL}})
+    yield _kueue("WorkloadPriorityClass", HIGH, value=1000)
+    if check:
+        yield _kueue("AdmissionCheck", CHECK, spec={"controllerName": CONTROLLER})
+    for team, quota in shared_fleet.quotas.items():
+        labels = {"kueue-managed": "true"}
+        yield {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": team, "labels": labels}}
+        selector = {"matchLabels": {**labels, "kubernetes.io/metadata.name": team}}
+        spec = {
+            "cohortName": "all",
+            "namespaceSelector": selector,
+            "preemption": {"reclaimWithinCohort": "Any", "withinClusterQueue": "LowerPriority"},
+            "resourceGroups": [_resources(quota)],
+        }
+        strategy = {"admissionChecksStrategy": {"admissionChecks": [{"name": CHECK}]}} if check else {}
+        yield _kueue("ClusterQueue", team, spec={**spec, **strategy})
+        local = _kueue("LocalQueue", "default", spec={"clusterQueue": team})
+        yield {**local, "metadata": {"name": "default", "namespace": team}}
+
+
+_MODEL: Final = "NVIDIA-A100-SXM4-80GB"
+
+
+def _kueue(kind: str, name: str, **fields: Any) -> Manifest:
+    return {"apiVersion": API, "kind": kind, "metadata": {"name": name}, **fields}
+
+
+def _resources(quota: Quota) -> Manifest:
+    limited = {
+        GPU: (quota.nominal.hundredths, quota.limit.hundredths),
+        GPU_MEMORY: (quota.nominal.size, quota.limit.size),
+    }
+    resources: list[Manifest] = [{"name": name, "nominalQuota": amount} for name, amount in PLENTY.items()]
+    for name, (nominal, limit) in limited.items():
+        resources.append({"name": name, "nominalQuota": nominal, "borrowingLimit": limit - nominal})
+    return {"coveredResources": [*PLENTY, *limited], "flavors": [{"name": FLAVOR, "resources": resources}]}
+
+
+class Recorder(Aside):
+    """Records every revision of pods and Workloads while it is open.
+
+    Attributes:
+        events: the history, in the order in which it was seen.
+        state: what exists now.
+        bound: unit -> UIDs of its pods that have a node.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        """Create a recorder of a cluster."""
+        super().__init__("recorder", deadline=READY_SECONDS)
+        self.events: list[Event] = []
+        self.state = State()
+        self.bound: defaultdict[str, set[str]] = defaultdict(set)
+        self._cluster = cluster
+        self._open: set[str] = set()
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether every watch is open."""
+        return len(self._open) == len(WATCHED)
+
+    async def work(self) -> None:
+        """Watch."""
+        async with aside.session(self._cluster) as session:
+            await asyncio.gather(*(self._watch(session, self._cluster.server + path) for path in WATCHED))
+
+    async def _watch(self, session: aiohttp.ClientSession, url: str) -> None:
+        """Record all revisions from now on; a watch that the server ends continues where it stopped."""
+        async with session.get(url, params={"limit": "1"}) as listed:
+            version = (await listed.json())["metadata"]["resourceVersion"]
+        while True:
+            params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
+            async with session.get(url, params=params) as response:
+                if response.status != _OK:
+                    raise RuntimeError(f"{url}: {response.status} {await response.text()}")
+                self._open.add(url)
+                async for line in response.content:
+                    raw = orjson.loads(line)
+                    if raw["type"] == "ERROR":
+                        raise RuntimeError(f"a watch ended: {raw['object']}")
+                    version = raw["object"]["metadata"]["resourceVersion"]
+                    if raw["type"] != "BOOKMARK":
+                        self._record(raw)
+
+    def _record(self, raw: Manifest) -> None:
+        if raw["object"]["metadata"]["namespace"] not in TEAMS:
+            return
+        event = teams_history.parse(raw, time.monotonic())
+        self.events.append(event)
+        self.state.apply(event)
+        if isinstance(event.value, Pod) and event.value.unit:
+            holds = event.value.node and not event.is_gone
+            (self.bound[event.value.unit].add if holds else self.bound[event.value.unit].discard)(event.uid)
