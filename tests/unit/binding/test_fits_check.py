@@ -195,8 +195,7 @@ def test_it_does_not_wait_for_them_for_ever() -> None:
     assert kueue.state("train") is RETRY
 
 
-@pytest.mark.parametrize("state", [PENDING, RETRY])
-def test_an_answer_that_was_not_written_is_given_again(state: CheckState) -> None:
+def test_an_answer_that_was_not_written_is_given_again() -> None:
     kueue = Kueue({"a": 1})
     kueue.submit("train", pods(1))
     while kueue.check.follow():
