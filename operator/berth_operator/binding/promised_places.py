@@ -1,6 +1,6 @@
 """Promised places over time: restored by a new leader, and searched again when a node no longer has them."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -11,6 +11,7 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.workload_unit import pod_set_of
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.quota_workload import CheckState, QuotaWorkload
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
@@ -93,20 +94,30 @@ class PromisedPlaces:
 
     # --- lost places --------------------------------------------------------------------------------------------
 
-    def doubtful(self) -> Iterator[tuple[str, Collection[str]]]:
-        """Yield workloads with the UIDs of pods whose places may be lost, a limited number at a time."""
+    def doubtful(self) -> dict[str, list[str]]:
+        """Return workloads with the UIDs of pods whose places may be lost, a limited number at a time."""
         fleet, moved = self._cluster.fleet, self._moved()
         for workload, pod, place in self._cluster.promises.all():
-            if moved is not None and fleet.rows.get(place.node) not in moved:
-                continue
-            if promise.is_doubtful(fleet, pod.request, place, self._policy(pod.scheduler)):
+            if (moved is None or fleet.rows.get(place.node) in moved) and self._is_doubtful(pod, place):
                 self._doubtful[pod.uid] = workload
         chosen: dict[str, list[str]] = {}
         for uid, workload in list(self._doubtful.items())[:SEARCHES]:
             del self._doubtful[uid]
             if uid in self._cluster.promises.of(workload):
                 chosen.setdefault(workload, []).append(uid)
-        yield from chosen.items()
+        return chosen
+
+    def taken_for(self, workload: str, priority: int) -> dict[str, list[str]]:
+        """Return workloads of lower priority with the UIDs of pods whose places a workload has taken."""
+        nodes = {each.node for each in self._cluster.promises.places(workload)}
+        taken: dict[str, list[str]] = {}
+        for other, pod, place in self._cluster.promises.all():
+            if pod.priority < priority and place.node in nodes and self._is_doubtful(pod, place):
+                taken.setdefault(other, []).append(pod.uid)
+        return taken
+
+    def _is_doubtful(self, pod: PendingPod, place: Charge) -> bool:
+        return promise.is_doubtful(self._cluster.fleet, pod.request, place, self._policy(pod.scheduler))
 
     def _moved(self) -> Collection[int] | None:
         """Return the rows that have changed since the last time; None if they are not known."""

@@ -63,6 +63,11 @@ def promised(placement: Placement, workload: str) -> Charge:
     return replace(charge, gang=None, alike_key=None, priority=BEYOND, owner=Owner(kind=KIND, name=workload))
 
 
+def is_promised(charge: Charge) -> bool:
+    """Return whether a nominee is a promised place."""
+    return charge.owner.kind == KIND and charge.priority == BEYOND
+
+
 # --- where ----------------------------------------------------------------------------------------------------
 
 

@@ -38,7 +38,7 @@ def _members(workload: QuotaWorkload, schedules: Callable[[str], bool]) -> Itera
                     pod,
                     uid=f"{workload.uid}/{pod_set.name}/{index}",
                     namespace=workload.namespace,
-                    name=f"{workload.name}-{pod_set.name}-{index}",
+                    name=f"{workload.name}:{pod_set.name}:{index}",  # no pod's name has a colon
                     workload=of_set,
                     nominated_node="",
                 )
