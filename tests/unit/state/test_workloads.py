@@ -178,15 +178,14 @@ def test_the_priority_of_pods_is_that_of_their_class(spec: Raw, priority: int, p
     assert (pod.priority, pod.preempts) == (priority, preempts)
 
 
-def test_what_exists_only_with_the_pod_has_no_part_in_it() -> None:
+def test_claims_that_are_made_with_the_pod_are_read_as_such() -> None:
     raw = pod_set(
-        schedulingGates=[{"name": "kueue.x-k8s.io/topology"}],
         resourceClaims=[{"name": "a", "resourceClaimTemplateName": "t"}, {"name": "b", "resourceClaimName": "c"}],
         volumes=[{"name": "v", "ephemeral": {}}, {"name": "w", "persistentVolumeClaim": {"claimName": "p"}}],
     )
     [pod] = only_set(with_quota("job", raw)).pods
-    assert [each.claim for each in pod.request.claims] == ["ns/c"]
-    assert [each.claim for each in pod.request.mounts.claims] == ["ns/p"]
+    assert [each.claim for each in pod.request.claims] == ["", "ns/c"]
+    assert [each.claim for each in pod.request.mounts.claims] == ["ns/job-main-v", "ns/p"]
 
 
 def test_members_of_a_gang_are_read_as_such() -> None:
@@ -198,7 +197,6 @@ def test_members_of_a_gang_are_read_as_such() -> None:
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
-        (pod_set(requests={"kubernetes.io/gpu": "-1"}), "pod set main: "),
         (pod_set(count=MAX_PODS + 1), f"{MAX_PODS + 1} pods; allowed are at most {MAX_PODS}"),
         (pod_set(metadata={"annotations": {names.WORKLOAD: "other"}}), f"annotation {names.WORKLOAD} is written by Kueue"),
         (pod_set(nodeSelector={"zone": 1}), "nodeSelector[zone]: 1 is not a string"),
@@ -208,6 +206,11 @@ def test_what_cannot_be_read_is_a_problem_that_names_the_field(raw: Raw, problem
     found = read(with_quota("job", raw))
     assert problem in found.problem
     assert found.pod_sets == ()
+
+
+def test_an_invalid_request_is_an_error_of_the_pods() -> None:
+    [pod] = only_set(with_quota("job", pod_set(requests={"kubernetes.io/gpu": "150"}))).pods
+    assert "kubernetes.io/gpu" in pod.error
 
 
 # --- topology -----------------------------------------------------------------------------------------------

@@ -2,9 +2,7 @@
 
 A template becomes a raw pod as Kueue, the job's controller and admission would make it: with the node labels and
 tolerations of its flavors and of its topology domain, its requests completed from limits, other systems' resources
-renamed, and Berth's scheduler where it is routed. The code that reads pending pods reads this pod once for each pod set
-and domain. What pods get only when they exist has no part in it: ResourceClaims of templates, ephemeral volumes,
-scheduling gates.
+renamed, and Berth's scheduler where it is routed. The code that reads pending pods reads this pod once for each pod set.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -89,7 +87,7 @@ def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
     """Read the pod sets of a Workload with a quota reservation; those of other schedulers have no pods.
 
     Raises:
-        FieldError: a field cannot be read, there are too many pods, or a pod is invalid.
+        FieldError: a field cannot be read, or there are too many pods.
         UnknownFlavorError: an assigned flavor is not known.
     """
     assigned = {each.at("name").text(): each for each in _assignments(workload)}
@@ -130,7 +128,7 @@ class _PodSet:
         return PodSet(name=name, pods=tuple(self._pods(pod, name, count)))
 
     def _pods(self, raw: Object, name: str, count: int) -> Iterator[PendingPod]:
-        first = self._pending(raw, name)
+        first = self._pending(raw)
         index = 0
         for labels, number in self._domains(count):
             pod = _in_domain(first, labels)
@@ -143,13 +141,11 @@ class _PodSet:
         # Pods of no domain; all, where there is no topology.
         yield {}, count
 
-    def _pending(self, raw: Object, name: str) -> PendingPod:
+    def _pending(self, raw: Object) -> PendingPod:
         try:
             pod = pods.pending(raw, self.templates.kinds, self.templates.priorities)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise FieldError(f"{self.raw.path}.template: cannot be read: {error!r:.200}") from error
-        if pod.error:
-            raise FieldError(f"pod set {name}: {pod.error}")
         # Admission injects what these name when the pod is created.
         return replace(pod, request=replace(pod.request, uninjected=(), unlimited=()))
 
@@ -188,8 +184,6 @@ class _PodSet:
                 "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
                 "nodeSelector": {key: value for each in (selector, *(one.labels for one in flavors)) for key, value in each.items()},
                 "tolerations": [*tolerations, *(each for one in flavors for each in one.tolerations)],
-                "resourceClaims": [each for each in spec.get("resourceClaims") or () if each.get("resourceClaimName")],
-                "volumes": [each for each in spec.get("volumes") or () if "ephemeral" not in each],
                 **self.templates.priority(spec),
             }
         except (TypeError, AttributeError) as error:

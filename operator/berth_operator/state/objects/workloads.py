@@ -24,8 +24,16 @@ _CONDITIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted", "Finishe
 def transform(raw: Object) -> Object:
     """Return a Workload with only the fields that are read: its pod sets only while it has quota and runs.
 
-    A cluster keeps thousands of Workloads that have finished, and as many may wait.
+    A cluster keeps thousands of Workloads that have finished, and as many may wait. One that Kueue's definition of the
+    kind excludes keeps nothing: it lists no check then.
     """
+    try:
+        return _stripped(raw)
+    except (TypeError, AttributeError):
+        return {"metadata": _of(raw["metadata"], _METADATA), "spec": {}, "status": {}}
+
+
+def _stripped(raw: Object) -> Object:
     spec, status = raw.get("spec") or {}, raw.get("status") or {}
     conditions = [each for each in status.get("conditions") or () if each.get("type") in _CONDITIONS]
     kept = {"spec": _of(spec, _SPEC), "status": {"conditions": conditions}}
