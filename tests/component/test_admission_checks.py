@@ -15,7 +15,17 @@ from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import workloads
 from berth_operator.state.objects.pod_sets import Templates
 from berth_operator.state.watches.kueue import API, QuotaObjects
-from tests.kueue_objects import CHECK, LATER, admission_check, check_state, condition, flavor, pod_set, with_quota, workload
+from tests.kueue_objects import (
+    CHECK,
+    LATER,
+    admission_check,
+    check_state,
+    condition,
+    flavor,
+    pod_set,
+    with_quota,
+    workload,
+)
 
 pytestmark = pytest.mark.looptime
 
@@ -109,9 +119,7 @@ class World:
         self._task = asyncio.create_task(self.writer.run())
 
     def make_writer(self) -> CheckWriter:
-        return CheckWriter(
-            api=self.server, objects=self.objects, lease="berth", term=lambda: self.term, fenced=True
-        )
+        return CheckWriter(api=self.server, objects=self.objects, lease="berth", term=lambda: self.term, fenced=True)
 
     async def put(self, raw: Raw) -> None:
         self.server.put(path_of(raw["metadata"]["name"]), raw)
@@ -123,9 +131,7 @@ class World:
 
     def answer(self, state: CheckState, message: str = "", name: str = "job", requeue_after: int | None = None) -> None:
         decided = self.cluster.workloads.by_key[f"ns/{name}"]
-        self.writer.answer(
-            CheckAnswer(workload=decided, state=state, message=message, requeue_after=requeue_after)
-        )
+        self.writer.answer(CheckAnswer(workload=decided, state=state, message=message, requeue_after=requeue_after))
 
     def item(self, name: str = "job") -> Raw:
         [item] = self.server.stored[path_of(name)]["status"]["admissionChecks"]
@@ -293,7 +299,8 @@ async def test_nothing_is_written_of_checks_of_other_controllers() -> None:
     world = World()
     await world.put_check(controller="kueue.x-k8s.io/multikueue")
     await world.put(with_quota())
-    assert world.server.writes == [] and world.objects.views == {}
+    assert world.server.writes == []
+    assert world.objects.views == {}
     await world.close()
 
 
@@ -357,4 +364,5 @@ async def test_pods_are_read_again_with_another_flavor_or_priority_class_and_not
 
 async def test_a_finished_workload_is_forgotten(world: World) -> None:
     await world.put(with_quota("job", conditions=[condition("Finished")]))
-    assert world.cluster.workloads.by_key == {} and world.objects.views == {}
+    assert world.cluster.workloads.by_key == {}
+    assert world.objects.views == {}

@@ -31,9 +31,7 @@ class Team:
         self.api, self.namespace = cluster.api, namespace
         self.folder = cluster.folder
 
-    def job(
-        self, name: str, limits: Mapping[str, str], *, pods: int = 1, node: str = "", **metadata: Any
-    ) -> Manifest:
+    def job(self, name: str, limits: Mapping[str, str], *, pods: int = 1, node: str = "", **metadata: Any) -> Manifest:
         """Create a Job whose pods run until they are deleted, on a `node`; `metadata` is that of its template."""
         annotations = {**RUNS_ON, **metadata.pop("annotations", {})}
         template = {

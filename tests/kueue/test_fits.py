@@ -36,13 +36,12 @@ def _much(queue: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 @pytest.fixture
-def fragmented(running: Cluster, team_b: Team) -> list[str]:
-    """Leave three of four cards free on each node; return the nodes."""
+def fragmented(running: Cluster, team_b: Team) -> None:
+    """Leave three of four cards free on each node."""
     nodes = sorted(each["metadata"]["name"] for each in running.api.get("/api/v1/nodes")["items"])
     for name, node in zip(("left", "right"), nodes, strict=True):
         team_b.job(name, {CARDS: "1"}, node=node)
     team_b.wait_bound(2)
-    return nodes
 
 
 def entry(team: Team, job: str) -> dict[str, Any]:
@@ -62,9 +61,8 @@ def of(job: str, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [pod for pod in pods if pod["metadata"]["labels"].get("batch.kubernetes.io/job-name") == job]
 
 
-def test_a_job_without_a_place_waits_with_the_reason_and_others_go_on(
-    team_a: Team, team_b: Team, plenty: None, fragmented: list[str]
-) -> None:
+@pytest.mark.usefixtures("plenty", "fragmented")
+def test_a_job_without_a_place_waits_with_the_reason_and_others_go_on(team_a: Team, team_b: Team) -> None:
     team_a.job("big", {CARDS: "4"})
     message = team_a.until(lambda: entry(team_a, "big").get("message"), "the reason of the check")
     assert message.startswith("0/2 nodes are available: ")
@@ -79,9 +77,8 @@ def test_a_job_without_a_place_waits_with_the_reason_and_others_go_on(
     team_a.until(lambda: of("big", team_a.bound()), "the big job to run")
 
 
-def test_without_the_check_the_same_job_is_admitted_and_holds_its_quota_in_vain(
-    team_a: Team, plenty: None, fragmented: list[str]
-) -> None:
+@pytest.mark.usefixtures("plenty", "fragmented")
+def test_without_the_check_the_same_job_is_admitted_and_holds_its_quota_in_vain(team_a: Team) -> None:
     team_a.api.merge(QUEUE, {"spec": {"admissionChecksStrategy": None}})
     team_a.job("big", {CARDS: "4"})
     team_a.until(team_a.pods, "the pod of the Job")
@@ -98,7 +95,8 @@ def test_pods_come_to_the_nodes_that_were_promised(team_a: Team) -> None:
     assert {pod["metadata"]["annotations"]["berth.dev/pod-set"] for pod in pods} == {"main"}
 
 
-def test_a_job_that_no_node_could_take_is_rejected(team_a: Team, plenty: None) -> None:
+@pytest.mark.usefixtures("plenty")
+def test_a_job_that_no_node_could_take_is_rejected(team_a: Team) -> None:
     team_a.job("never", {CARDS: "5"})
 
     def is_inactive() -> bool:

@@ -106,7 +106,7 @@ class _Target(argparse.Action):
     """Reads the one or two words that name what is explained."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, to: argparse.Namespace, words: Any, option: str | None = None
+        self, _parser: argparse.ArgumentParser, to: argparse.Namespace, words: Any, _option: str | None = None
     ) -> None:
         """Set the target."""
         try:

@@ -141,7 +141,8 @@ def _usage(queue: Object) -> Iterator[str]:
         for flavor in group["flavors"]:
             for resource in flavor["resources"]:
                 name, total = resource["name"], totals.get((flavor["name"], resource["name"]), "0")
-                yield f"{total} of {resource['nominalQuota']} {name} of flavor {flavor['name']} are reserved in the queue"
+                nominal = f"{resource['nominalQuota']} {name} of flavor {flavor['name']}"
+                yield f"{total} of {nominal} are reserved in the queue"
 
 
 def _checks(workload: Object, around: Around) -> Iterator[tuple[str, str]]:

@@ -1,10 +1,9 @@
 """Write the answers of the AdmissionCheck `berth.dev/fits-devices`, and which AdmissionChecks are served.
 
-An answer is written once the Workload is as it was decided, and is dropped when it is outdated: the Workload is gone, is
-another one of the same name, or has lost its quota. Each write names the resourceVersion that was read, so that nothing
-is written into a Workload whose quota Kueue has just taken away, and our term as its field manager
-(`manifests/components/kueue/fence.yaml`). After a conflict the answer waits for the newer version, which the watch
-brings.
+An answer is dropped when it is outdated: the Workload is gone, is another one of the same name, or has lost its quota.
+Each write names the resourceVersion that was read, so that nothing is written into a Workload whose quota Kueue has
+just taken away, and our term as its field manager (`manifests/components/kueue/checks.yaml`). After a conflict the
+answer waits for the newer version, which the watch brings.
 """
 
 import asyncio
@@ -136,7 +135,7 @@ class CheckWriter:
             self._enqueue(key)
 
     async def _failed(self, key: str, error: CallError) -> None:
-        """Drop the answer of a Workload that is gone; write others again, after a conflict once a newer version is known."""
+        """Drop the answer of a Workload that is gone; keep others, after a conflict until a newer version is known."""
         if error.status == HTTPStatus.NOT_FOUND:
             self._answers.pop(key, None)
         elif error.status != HTTPStatus.CONFLICT:

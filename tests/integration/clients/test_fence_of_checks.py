@@ -1,4 +1,4 @@
-"""What the real API server accepts of the operator's account in Kueue's Workloads and AdmissionChecks, and in which term."""
+"""What the real API server accepts of the operator's account in Kueue's kinds, and in which term."""
 
 import time
 from collections.abc import AsyncIterator
@@ -132,16 +132,26 @@ async def test_no_more_than_our_own_entry_is_written(checks: Checks) -> None:
     ):
         assert why in await checks.refusal(checks.create(), operation, term=7), operation
     spec = checks.create().removesuffix("/status")
-    assert "only the status" in await checks.refusal(spec, added("/spec/active", False), term=7)
+    assert "only the status" in await checks.refusal(spec, added("/spec/active", value=False), term=7)
 
 
 async def test_of_our_checks_alone_the_condition_active_is_written(checks: Checks) -> None:
-    active = {"type": "Active", "status": "True", "reason": "a", "message": "", "lastTransitionTime": kueue_objects.TIME}
+    active = {
+        "type": "Active",
+        "status": "True",
+        "reason": "a",
+        "message": "",
+        "lastTransitionTime": kueue_objects.TIME,
+    }
     ours, other = (f"{PATH}/admissionchecks/{name}/status" for name in (checks.kueue.check, checks.other))
     assert await checks.refusal(ours, added("/status", {"conditions": [active]}), term=7) == ""
     more = [active, {**active, "type": "Other"}]
-    assert "no more than the condition Active" in await checks.refusal(ours, added("/status", {"conditions": more}), term=7)
-    assert "no more than the condition Active" in await checks.refusal(other, added("/status", {"conditions": [active]}), term=7)
+    assert "no more than the condition Active" in await checks.refusal(
+        ours, added("/status", {"conditions": more}), term=7
+    )
+    assert "no more than the condition Active" in await checks.refusal(
+        other, added("/status", {"conditions": [active]}), term=7
+    )
     assert "is over" in await checks.refusal(ours, added("/status", {"conditions": []}), term=6)
 
 

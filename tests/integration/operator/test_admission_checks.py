@@ -1,6 +1,7 @@
 """The AdmissionCheck of Kueue on the real API server, with Kueue's definitions; the tests make Kueue's transitions."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,15 +20,10 @@ CARDS = 4
 """Of each node."""
 
 
-@pytest.fixture(scope="module")
-def definitions(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Install Kueue's definitions."""
-    kueue_by_hand.install(cluster, tmp_path_factory.mktemp("kueue") / "definitions")
-
-
 @pytest.fixture
-def kueue(world: World, definitions: None) -> Iterator[Kueue]:
+def kueue(world: World, cluster: Cluster, tmp_path: Path) -> Iterator[Kueue]:
     """Return Kueue in a world whose operator decides its AdmissionCheck."""
+    kueue_by_hand.install(cluster, tmp_path / "definitions")
     own = Kueue(world.arena, check=f"fits-{world.arena.id}")
     own.open()
     world.agent()
@@ -65,9 +61,7 @@ def test_a_workload_that_fits_is_ready_and_names_its_places(world: World, kueue:
     kueue.submit("big", of(world, 2, gpus=CARDS))
     entry = until(world, kueue, "big", "Ready")
     assert all(node in entry["message"] for node in nodes)
-    assert entry["podSetUpdates"] == [
-        {"name": "main", "annotations": {names.WORKLOAD: "big", names.POD_SET: "main"}}
-    ]
+    assert entry["podSetUpdates"] == [{"name": "main", "annotations": {names.WORKLOAD: "big", names.POD_SET: "main"}}]
     # All cards are promised: neither another workload nor a pod without one gets any.
     kueue.submit("small", of(world, gpus=1))
     assert "nodes are available" in until(world, kueue, "small", "Retry")["message"]
@@ -77,7 +71,8 @@ def test_a_workload_that_fits_is_ready_and_names_its_places(world: World, kueue:
     world.wait(lambda: {"big-0", "big-1"} <= world.bound_names(), what="the pods to have their places")
     assert "alone" not in world.bound_names()
     # Without quota nothing is decided.
-    assert kueue.state("waits") == "Pending" and kueue.entry("waits")["message"] == ""
+    assert kueue.state("waits") == "Pending"
+    assert kueue.entry("waits")["message"] == ""
 
 
 def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, kueue: Kueue) -> None:
@@ -88,7 +83,8 @@ def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, ku
     world.wait(lambda: "Places are gathered: 0 of 1" in kueue.entry("first")["message"], what="the check to gather")
     kueue.submit("second", of(world, gpus=1))
     entry = until(world, kueue, "second", "Retry")
-    assert entry["requeueAfterSeconds"] == 30 and "0/1 nodes are available" in entry["message"]
+    assert entry["requeueAfterSeconds"] == 30
+    assert "0/1 nodes are available" in entry["message"]
     kueue.evict("second")
     kueue.reserve("second", since=LATER)
     world.wait(lambda: kueue.entry("second").get("requeueAfterSeconds") == 60, what="a longer pause")

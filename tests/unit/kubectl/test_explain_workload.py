@@ -119,7 +119,8 @@ def test_what_may_not_be_read_is_named_and_the_rest_is_shown() -> None:
     lines, notes = explained(answers(waiting(), clusterqueues=FORBIDDEN, pending={"items": []}))
     assert f"Quota:       {REFUSED}" in lines
     [note] = notes
-    assert "clusterqueues.kueue.x-k8s.io team-a" in note and "kueue-clusterqueue-viewer-role" in note
+    assert "clusterqueues.kueue.x-k8s.io team-a" in note
+    assert "kueue-clusterqueue-viewer-role" in note
 
 
 def test_a_queue_that_is_not_active_says_why() -> None:

@@ -34,7 +34,9 @@ def templates(**fields: Any) -> Templates:
 
 
 def read(raw: Raw, known: Templates | None = None, ours: tuple[str, ...] = (CHECK,)) -> QuotaWorkload:
-    view = workloads.read(workloads.transform(copy.deepcopy(raw)), ours, lambda root: pod_sets.read(root, known or templates()))
+    view = workloads.read(
+        workloads.transform(copy.deepcopy(raw)), ours, lambda root: pod_sets.read(root, known or templates())
+    )
     assert view is not None
     return view.workload
 
@@ -53,14 +55,18 @@ def test_a_workload_with_quota_has_all_its_pods() -> None:
     found = read(with_quota("job", pod_set("a", count=2), pod_set("b"), priority=7))
     assert (found.key, found.uid, found.priority, found.queue) == ("ns/job", "uid-job", 7, "default")
     assert (found.cluster_queue, found.check, found.state) == ("queue", CHECK, CheckState.PENDING)
-    assert found.has_quota and not found.admitted and not found.finished
+    assert found.has_quota
+    assert not found.admitted
+    assert not found.finished
     assert [pod.uid for pod in found.pods] == ["uid-job/a/0", "uid-job/a/1", "uid-job/b/0"]
     assert {pod.namespace for pod in found.pods} == {"ns"}
 
 
 def test_a_workload_without_quota_has_no_pods() -> None:
     found = read(workload())
-    assert not found.has_quota and found.pod_sets == () and found.problem == ""
+    assert not found.has_quota
+    assert found.pod_sets == ()
+    assert found.problem == ""
 
 
 def test_a_workload_without_our_check_is_not_read() -> None:
@@ -87,7 +93,8 @@ def test_a_workload_that_is_deleted_counts_as_finished() -> None:
 
 def test_a_finished_workload_keeps_neither_pod_sets_nor_checks() -> None:
     kept = workloads.transform(with_quota(conditions=[condition("Finished")]))
-    assert "podSets" not in kept["spec"] and "admissionChecks" not in kept["status"]
+    assert "podSets" not in kept["spec"]
+    assert "admissionChecks" not in kept["status"]
 
 
 def test_a_waiting_workload_keeps_no_pod_sets() -> None:
@@ -95,7 +102,11 @@ def test_a_waiting_workload_keeps_no_pod_sets() -> None:
 
 
 def test_of_two_checks_of_ours_the_one_that_waits_is_decided() -> None:
-    checks = [check_state("Ready", name="one"), check_state(name="other"), check_state("Pending", name="two", retryCount=3)]
+    checks = [
+        check_state("Ready", name="one"),
+        check_state(name="other"),
+        check_state("Pending", name="two", retryCount=3),
+    ]
     view = workloads.read(workloads.transform(with_quota(checks=checks)), ("one", "two"), lambda _: ())
     assert view is not None
     assert [(each.index, each.name) for each in view.checks] == [(0, "one"), (2, "two")]
@@ -191,14 +202,18 @@ def test_claims_that_are_made_with_the_pod_are_read_as_such() -> None:
 def test_members_of_a_gang_are_read_as_such() -> None:
     annotations = {names.POD_GROUP: "team", names.POD_GROUP_MIN_MEMBER: "2"}
     [pod, _] = only_set(with_quota("job", pod_set(count=2, metadata={"annotations": annotations}))).pods
-    assert pod.gang is not None and (pod.gang.group, pod.gang.minimum) == ("ns/team", 2)
+    assert pod.gang is not None
+    assert (pod.gang.group, pod.gang.minimum) == ("ns/team", 2)
 
 
 @pytest.mark.parametrize(
     ("raw", "problem"),
     [
         (pod_set(count=MAX_PODS + 1), f"{MAX_PODS + 1} pods; allowed are at most {MAX_PODS}"),
-        (pod_set(metadata={"annotations": {names.WORKLOAD: "other"}}), f"annotation {names.WORKLOAD} is written by Kueue"),
+        (
+            pod_set(metadata={"annotations": {names.WORKLOAD: "other"}}),
+            f"annotation {names.WORKLOAD} is written by Kueue",
+        ),
         (pod_set(nodeSelector={"zone": 1}), "nodeSelector[zone]: 1 is not a string"),
     ],
 )

@@ -2,7 +2,8 @@
 
 A template becomes a raw pod as Kueue, the job's controller and admission would make it: with the node labels and
 tolerations of its flavors and of its topology domain, its requests completed from limits, other systems' resources
-renamed, and Berth's scheduler where it is routed. The code that reads pending pods reads this pod once for each pod set.
+renamed, and Berth's scheduler where it is routed. The code that reads pending pods reads this pod, once for each pod
+set.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -49,7 +50,9 @@ def read_flavor(raw: Object) -> Flavor:
     """
     spec = Field(raw, "").at("spec")
     labels = {key: value.text() for key, value in spec.at("nodeLabels").entries()}
-    tolerations = tuple({key: each.at(key).value for key, _ in each.entries()} for each in spec.at("tolerations").items())
+    tolerations = tuple(
+        {key: each.at(key).value for key, _ in each.entries()} for each in spec.at("tolerations").items()
+    )
     return Flavor(labels=labels, tolerations=tolerations)
 
 
@@ -182,7 +185,9 @@ class _PodSet:
             return {
                 **resources.from_limits(spec),
                 "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
-                "nodeSelector": {key: value for each in (selector, *(one.labels for one in flavors)) for key, value in each.items()},
+                "nodeSelector": {
+                    key: value for each in (selector, *(one.labels for one in flavors)) for key, value in each.items()
+                },
                 "tolerations": [*tolerations, *(each for one in flavors for each in one.tolerations)],
                 **self.templates.priority(spec),
             }
@@ -194,7 +199,10 @@ class _PodSet:
         return list(dict.fromkeys(value.text() for _, value in self.assignment.at("flavors").entries()))
 
     def _routed(self, pod: Object, namespace: str) -> Object:
-        route, first = self.templates.namespace_labels(namespace).get(ROUTING), next(iter(self.templates.schedulers()), "")
+        route, first = (
+            self.templates.namespace_labels(namespace).get(ROUTING),
+            next(iter(self.templates.schedulers()), ""),
+        )
         if route == "disabled" or not first:
             return pod
         return routing.routed(routing.routed_by_words(pod, first) if route == "words" else pod, first)

@@ -169,5 +169,3 @@ def _since(conditions: Mapping[str, Field], kind: str) -> str:
 
 def _text(root: Field, key: str) -> str:
     return root.at("metadata").at(key).text()
-
-
