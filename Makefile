@@ -89,8 +89,8 @@ autoscaler-e2e: binaries ## let Karpenter add and remove nodes for pods of Berth
 	@BERTH_AUTOSCALERS=1 $(BIN)/pytest -v tests/autoscalers
 
 .PHONY: kueue-e2e
-kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts with what Berth charges (builds it once, 6 minutes)
-	@$(BIN)/python -m devcluster build kueue > /dev/null
+kueue-e2e: binaries ## admit workloads by Kueue's quotas and compare its counts with what Berth charges (builds it once, 7 minutes)
+	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
 	@BERTH_KUEUE=1 $(BIN)/pytest -v tests/kueue
 
 .PHONY: page
@@ -246,6 +246,11 @@ bench-agent: binaries ## measure what an agent takes while nothing changes: WARM
 .PHONY: bench-hostile
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
+
+.PHONY: bench-teams
+bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"
+	@$(BIN)/python -m devcluster build kueue jobset lws trainer > /dev/null
+	@$(BIN)/python -m tests.bench.teams $(ARGS)
 
 .PHONY: bench-policies
 bench-policies: binaries ## measure what the admission policies cost the API server for pods at its limits: REPEAT=3

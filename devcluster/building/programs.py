@@ -111,9 +111,8 @@ def _prometheus(name: str) -> Program:
     )
 
 
-def _quotas(path: str, package: str = "") -> Program:
-    """Return a program of the module that requires Kueue, and thereby the versions that Kueue was made with."""
-    return Program(package=f"{path}/{package}".rstrip("/"), module="kueue", pin=path, version_args=())
+def _quotas(path: str, package: str = "", *, module: str = "kueue") -> Program:
+    return Program(package=f"{path}/{package}".rstrip("/"), module=module, pin=path, version_args=())
 
 
 PROGRAMS: Final = {
@@ -148,8 +147,8 @@ PROGRAMS: Final = {
         package="sigs.k8s.io/karpenter/kwok", module="karpenter", pin="sigs.k8s.io/karpenter", version_args=()
     ),
     "kueue": _quotas("sigs.k8s.io/kueue", "cmd/kueue"),
-    "jobset": _quotas("sigs.k8s.io/jobset"),
-    "lws": _quotas("sigs.k8s.io/lws", "cmd"),
+    "jobset": _quotas("sigs.k8s.io/jobset", module="kueue-neighbours"),
+    "lws": _quotas("sigs.k8s.io/lws", "cmd", module="kueue-neighbours"),
     "trainer": _quotas("github.com/kubeflow/trainer/v2", "cmd/trainer-controller-manager"),
     "dra-example-kubeletplugin": Program(
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()

@@ -26,8 +26,8 @@ from tests.bench import figures, teams_cluster, teams_load, usage
 from tests.bench.bulk import Bulk
 from tests.bench.teams_cluster import CARDS, Recorder, Running
 from tests.bench.teams_history import WHOLE, Event, Workload
-from tests.bench.teams_load import GRACE_SECONDS, LARGE, Unit
-from tests.bench.teams_rules import Audit
+from tests.bench.teams_load import GRACE_SECONDS, Unit
+from tests.bench.teams_rules import LARGE, Audit
 
 BURST: Final = 60
 BURST_SECONDS: Final = 300.0

@@ -1,7 +1,6 @@
 """The auditor of `make bench-teams` finds what violates each of its rules, and nothing in a history without it."""
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -72,7 +71,7 @@ class History:
 
 
 @pytest.fixture
-def history() -> Iterator[History]:
+def history() -> History:
     """Return a history in which a workload was admitted and bound, and has ended."""
     written = History()
     written.add(0.0, "train", WORKLOAD)
@@ -90,9 +89,9 @@ def test_a_history_without_violations_has_no_faults(history: History) -> None:
 
 
 def test_a_team_that_holds_more_than_its_limit_counts_once_for_each_time(history: History) -> None:
-    for number in range(4):
-        history.add(50.0, f"pod-{number}", replace(BOUND, name=f"pod-{number}", workload=""))
-    history.add(51.0, "pod-0", replace(BOUND, workload="", is_ending=True))  # it still holds its card
+    history.add(50.0, "pod-0", replace(BOUND, workload="", is_ending=True))  # it still holds its card
+    for number in range(1, 4):
+        history.add(51.0, f"pod-{number}", replace(BOUND, name=f"pod-{number}", workload=""))
     assert history.faults() == {"over_limit": 1}
     history.add(52.0, "pod-0", BOUND, is_gone=True)
     history.add(53.0, "pod-4", replace(BOUND, name="pod-4", workload=""))
