@@ -18,7 +18,7 @@ STRANDED_SECONDS = 5.0
 
 @pytest.fixture
 def plenty(running: Cluster) -> Iterator[None]:
-    """Give the first team quota for more cards than there are."""
+    """Raise the quota of the first team above the cards that there are."""
     before = running.api.get(QUEUE)["spec"]
     resources = {**before["resourceGroups"][0]["flavors"][0], "resources": _much(before)}
     group = {**before["resourceGroups"][0], "flavors": [resources]}
