@@ -21,7 +21,7 @@ from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.promise import Found
+from berth_operator.core.decision.promise import FoundPlaces
 from berth_operator.core.decision.workload_unit import unit_of
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values import ending
@@ -205,7 +205,7 @@ class FitsCheck:
         more = len(examined.unit.members) - len(self._promises.of(examined.workload.key))
         return len(self._promises) + more <= MAX_PLACES or not self._promises
 
-    def _place(self, examined: Examined) -> Found:
+    def _place(self, examined: Examined) -> FoundPlaces:
         """Place the pods of a workload that have no promised place; if it gathers, as many as fit.
 
         All of them may also take the places of workloads of lower priority.
@@ -217,7 +217,7 @@ class FitsCheck:
             above = self._place_missing(examined) if is_any else found
         return found if above.why is not None else above
 
-    def _place_missing(self, examined: Examined, *, partly: bool = False) -> Found:
+    def _place_missing(self, examined: Examined, *, partly: bool = False) -> FoundPlaces:
         fleet, pods, own = self._cluster.fleet, examined.unit.members, self._promises.of(examined.workload.key)
         missing = [each for each in pods if each.uid not in own]
         found = promise.place_pods(fleet, missing, self._policy, partly=partly)
@@ -227,7 +227,7 @@ class FitsCheck:
         with fleet.without(self._promises.places(examined.workload.key)):
             return promise.place_pods(fleet, pods, self._policy)
 
-    def _decided(self, examined: Examined, found: Found) -> None:
+    def _decided(self, examined: Examined, found: FoundPlaces) -> None:
         if found.why is None:
             self._promises.keep(examined.workload.key, found.placed[:MAX_PLACES])
             self._ready(examined)
@@ -296,7 +296,7 @@ class FitsCheck:
         # Again, because its priority may have taken the places of the other one, and now as many as fit.
         self._decided(examined, self._place(examined))
 
-    def _gather(self, examined: Examined, found: Found, why: Failure) -> None:
+    def _gather(self, examined: Examined, found: FoundPlaces, why: Failure) -> None:
         self._promises.keep(examined.workload.key, found.placed)
         kept, pods = len(self._promises.of(examined.workload.key)), len(examined.unit.members)
         self._wait(examined, why, f"Places are gathered: {kept} of {pods} pod(s) have one.")
@@ -326,7 +326,7 @@ class FitsCheck:
         self._finish(examined, CheckState.RETRY, message)
 
     def _finish(self, examined: Examined, state: CheckState, message: str) -> None:
-        """Give an answer that ends the decision, and keep no places."""
+        """End the decision with an answer, and keep no places."""
         self._stop(examined)
         examined.until = math.inf
         examined.answer = self._send(examined.workload, state, message)
