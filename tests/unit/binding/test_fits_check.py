@@ -344,6 +344,20 @@ def test_a_stream_of_small_workloads_does_not_starve_a_large_one(gather: int, *,
         assert ready == 63, "each card that became free was kept"
 
 
+@pytest.mark.parametrize("large", [pods(2, 4), pods(3, 3)], ids=["whole nodes", "parts of nodes"])
+def test_nodes_are_emptied_for_pods_with_many_cards(large: PodSet) -> None:
+    kueue = Kueue(dict.fromkeys("abc", 4), of=CheckSettings(gather=1000))
+    for number in range(12):
+        kueue.hold(f"old-{number:02}", number // 3, on="abc"[number % 3])
+    kueue.submit("large", large, created="0")
+    kueue.turn()
+    assert kueue.state("large") is PENDING
+    ready = stream(kueue, "large", 60)
+    assert ready is not None
+    left = kueue.fleet.nominees.keys() - kueue.cluster.promises.of("ns/large")
+    assert not any(uid.startswith("uid-large") for uid in left), "no node is reserved for it any more"
+
+
 def test_gathering_ends_and_the_next_workload_has_its_turn() -> None:
     kueue = Kueue({"a": 4}, of=CheckSettings(gather=100, promise=1000))
     kueue.hold("x", 0)

@@ -138,14 +138,15 @@ def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gon
     It counts for each class alone how many pods each node could take, as `capacity` does.
     """
     rows = np.unique([fleet.rows[each.node] for each in gone]).astype(np.intp)
-    what_if = _without(fleet, rows, gone)
-    for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
-        own = policy(scheduler)
-        lasting = settled(fleet, request, own, forever=True)
-        now = capacity.of_class(fleet, request, lasting & cycle.feasible(fleet, request, own.local))
-        later = capacity.of_class(what_if.fleet, request, lasting[rows] & what_if.fits(request, own))
-        if now.sum() - now[rows].sum() + later.sum() < count:
-            return False
+    with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
+        what_if = _without(fleet, rows, gone)
+        for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
+            own = policy(scheduler)
+            lasting = settled(fleet, request, own, forever=True)
+            now = capacity.of_class(fleet, request, lasting & cycle.feasible(fleet, request, own.local))
+            later = capacity.of_class(what_if.fleet, request, lasting[rows] & what_if.fits(request, own))
+            if now.sum() - now[rows].sum() + later.sum() < count:
+                return False
     return True
 
 
