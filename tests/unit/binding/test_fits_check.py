@@ -1,5 +1,6 @@
 """The AdmissionCheck: which workloads get their places promised, and what becomes of the places."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -121,7 +122,7 @@ class Kueue:
         placed = {}
         while (unit := self.cluster.queue.pop(self.now)) is not None:
             assert not isinstance(unit, Gang)
-            outcome = self.cluster.promises.decide(unit.priority, lambda unit=unit: decide(self.fleet, unit, POLICY))
+            outcome = self.cluster.promises.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
             if isinstance(outcome, Failure):
                 self.cluster.queue.park(unit, outcome)
                 continue
@@ -675,12 +676,9 @@ class Law:
             assert self.kueue.places(key.partition("/")[2]) == before[key], key
 
     def check(self) -> None:
-        fleet = self.kueue.fleet
-        held = Counter(
-            (each.node, grant.minor)
-            for each in (*fleet.charges.values(), *fleet.nominees.values())
-            for grant in each.grants
-        )
+        promises = [place for _, _, place in self.kueue.cluster.promises.all()]
+        charges = [*self.kueue.fleet.charges.values(), *promises]
+        held = Counter((each.node, grant.minor) for each in charges for grant in each.grants)
         assert max(held.values(), default=0) <= 1, "a card is given twice"
         assert len(self.kueue.cluster.promises) == sum(1 for _ in self.kueue.cluster.promises.all())
         for each in self.kueue.cluster.workloads.by_key.values():
