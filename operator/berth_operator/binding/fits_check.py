@@ -21,7 +21,7 @@ from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
-from berth_operator.core.decision.promise import Found
+from berth_operator.core.decision.promise import FoundPlaces
 from berth_operator.core.decision.workload_unit import unit_of
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values import ending
@@ -112,6 +112,8 @@ class FitsCheck:
         """Decide workloads that may fit; return whether others are left."""
         for key in self._cluster.workloads.take_changed():
             self._update(key)
+        if self._gathering is not None and self._places.are_outdated():
+            self._decide_now(self._gathering)
         is_more = self._decide_some()
         if (now := self._cluster.clock()) >= self._next_review:
             self._review(now)
@@ -169,10 +171,14 @@ class FitsCheck:
 
     def _stop(self, examined: Examined) -> None:
         """Decide a workload no longer, and give up its places."""
-        if examined is self._gathering:
-            self._gathering = None
+        self._end_gathering(examined)
         self._queue.remove(examined.unit.uid)
         self._promises.release(examined.workload.key)
+
+    def _end_gathering(self, examined: Examined) -> None:
+        if examined is self._gathering:
+            self._gathering = None
+            self._places.end_reservations()
 
     # --- decisions ----------------------------------------------------------------------------------------------
 
@@ -205,19 +211,23 @@ class FitsCheck:
         more = len(examined.unit.members) - len(self._promises.of(examined.workload.key))
         return len(self._promises) + more <= MAX_PLACES or not self._promises
 
-    def _place(self, examined: Examined) -> Found:
+    def _place(self, examined: Examined) -> FoundPlaces:
         """Place the pods of a workload that have no promised place; if it gathers, as many as fit.
 
         All of them may also take the places of workloads of lower priority.
         """
-        found = self._place_missing(examined, partly=examined is self._gathering)
+        if examined is self._gathering:
+            with self._cluster.fleet.without(self._places.reserved()):
+                found = self._place_missing(examined, partly=True)
+        else:
+            found = self._place_missing(examined)
         if found.why is None:
             return found
         with self._promises.without_lower(examined.unit.priority) as is_any:
             above = self._place_missing(examined) if is_any else found
         return found if above.why is not None else above
 
-    def _place_missing(self, examined: Examined, *, partly: bool = False) -> Found:
+    def _place_missing(self, examined: Examined, *, partly: bool = False) -> FoundPlaces:
         fleet, pods, own = self._cluster.fleet, examined.unit.members, self._promises.of(examined.workload.key)
         missing = [each for each in pods if each.uid not in own]
         found = promise.place_pods(fleet, missing, self._policy, partly=partly)
@@ -227,7 +237,7 @@ class FitsCheck:
         with fleet.without(self._promises.places(examined.workload.key)):
             return promise.place_pods(fleet, pods, self._policy)
 
-    def _decided(self, examined: Examined, found: Found) -> None:
+    def _decided(self, examined: Examined, found: FoundPlaces) -> None:
         if found.why is None:
             self._promises.keep(examined.workload.key, found.placed[:MAX_PLACES])
             self._ready(examined)
@@ -296,8 +306,9 @@ class FitsCheck:
         # Again, because its priority may have taken the places of the other one, and now as many as fit.
         self._decided(examined, self._place(examined))
 
-    def _gather(self, examined: Examined, found: Found, why: Failure) -> None:
+    def _gather(self, examined: Examined, found: FoundPlaces, why: Failure) -> None:
         self._promises.keep(examined.workload.key, found.placed)
+        self._places.reserve(examined.workload.key, examined.unit.members)
         kept, pods = len(self._promises.of(examined.workload.key)), len(examined.unit.members)
         self._wait(examined, why, f"Places are gathered: {kept} of {pods} pod(s) have one.")
 
@@ -308,8 +319,7 @@ class FitsCheck:
         workload = examined.workload
         examined.until = self._cluster.clock() + self._settings().promise
         message = self._places.note(workload)
-        if examined is self._gathering:
-            self._gathering = None
+        self._end_gathering(examined)
         self._queue.remove(examined.unit.uid)
         examined.answer = self._send(workload, CheckState.READY, "; ".join(filter(None, (message, trouble))))
 
@@ -326,7 +336,7 @@ class FitsCheck:
         self._finish(examined, CheckState.RETRY, message)
 
     def _finish(self, examined: Examined, state: CheckState, message: str) -> None:
-        """Give an answer that ends the decision, and keep no places."""
+        """End the decision with an answer, and keep no places."""
         self._stop(examined)
         examined.until = math.inf
         examined.answer = self._send(examined.workload, state, message)
@@ -346,11 +356,19 @@ class FitsCheck:
             self._out_of_time(late)
         for key, uids in self._places.doubtful().items():
             self._search_again(self._examined[key], uids)
+        if self._gathering is not None:
+            # Its reserved nodes may have changed, though none of its pods fits yet.
+            self._decide_now(self._gathering)
 
     def _make_way(self, examined: Examined) -> None:
         """Search the places again that a workload of higher priority has taken."""
         for key, uids in self._places.taken_for(examined.workload.key, examined.unit.priority).items():
             self._search_again(self._examined[key], uids)
+
+    def _decide_now(self, examined: Examined) -> None:
+        """Decide a workload before others, whether or not it is parked."""
+        self._queue.remove(examined.unit.uid)
+        self._decide(examined)
 
     def _out_of_time(self, examined: Examined) -> None:
         workload, settings = examined.workload, self._settings()
@@ -371,8 +389,7 @@ class FitsCheck:
             before, why = "", plugin_failure(error)
         if examined is self._gathering:
             # It is decided again, in place of what it has lost.
-            self._queue.remove(examined.unit.uid)
-            self._queue.put(examined.unit)
+            self._decide_now(examined)
         elif why is not None:
             self._lost(examined, why)
         elif self._places.note(examined.workload) != before:

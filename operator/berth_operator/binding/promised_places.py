@@ -6,11 +6,12 @@ from typing import Final
 
 from berth_api.values import keys
 from berth_client import times
-from berth_operator.core.decision import promise, promise_note
-from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision import promise, promise_note, reservation
+from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.workload_unit import pod_set_of
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
+from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.quota_workload import CheckState, QuotaWorkload
 from berth_operator.core.values.request import PendingPod
@@ -25,6 +26,8 @@ class PromisedPlaces:
 
     def __init__(self, *, cluster: Cluster, policy: Callable[[str], Policy]) -> None:
         self._cluster, self._policy = cluster, policy
+        self._reserved: dict[str, tuple[Charge, ...]] = {}
+        """UID of a pod that does not exist yet and for which a node is reserved -> the pods of the node then."""
         self._seen: tuple[ColumnCache, int] | None = None
         """The changes of rows up to which places were checked."""
         self._doubtful: dict[str, str] = {}
@@ -92,6 +95,47 @@ class PromisedPlaces:
             else:
                 self._cluster.gangs.gather(nominated.gang)
 
+    # --- nodes that are kept until pods there end -----------------------------------------------------------------
+
+    def reserved(self) -> list[Charge]:
+        """Return the node reservations for pods that have no place yet."""
+        nominees = self._cluster.fleet.nominees
+        kept = [nominees[uid] for uid in self._reserved if uid in nominees]
+        return [each for each in kept if not promise.is_promised(each)]
+
+    def reserve(self, workload: str, pods: Sequence[PendingPod]) -> None:
+        """Reserve nodes for some pods of a workload that have no place yet, as for pods that have waited too long."""
+        fleet, before = self._cluster.fleet, self.reserved()
+        for each in before:
+            fleet.withdraw(each.uid)
+        nodes, kept = {each.uid: each.node for each in before}, dict[str, Charge]()
+        self._reserved = {}
+        missing = [
+            each for each in pods if each.uid not in self._cluster.promises.of(workload) and each.request.devices
+        ]
+        for pod in missing[: reservation.most_nodes(fleet)]:
+            policy, node = self._policy(pod.scheduler), nodes.get(pod.uid, "")
+            if (found := reservation.reserve(fleet, pod, policy, self._cluster.wall(), node=node)) is None:
+                break
+            kept[pod.uid] = replace(found.nominee, gang=None, alike_key=None)
+            fleet.nominate(kept[pod.uid])
+            self._reserved[pod.uid] = found.placed
+        for each in before:
+            if each.uid not in kept or (kept[each.uid].node, kept[each.uid].grants) != (each.node, each.grants):
+                self._cluster.waker.pod_left(each)
+
+    def end_reservations(self) -> None:
+        """Give up the node reservations."""
+        for each in self.reserved():
+            self._cluster.nominator.release(each.uid)
+        self._reserved = {}
+
+    def are_outdated(self) -> bool:
+        """Return whether pods of reserved nodes have changed: a card that is free now has to be kept at once."""
+        return any(
+            tuple(self._cluster.fleet.on_node(each.node)) != self._reserved[each.uid] for each in self.reserved()
+        )
+
     # --- lost places --------------------------------------------------------------------------------------------
 
     def doubtful(self) -> dict[str, list[str]]:
@@ -138,7 +182,10 @@ class PromisedPlaces:
         return found.why
 
     def _keep(self, workload: str, wanted: Sequence[PendingPod]) -> Failure | None:
-        found = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
+        try:
+            found = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
+        except PluginFailedError as error:
+            return plugin_failure(error)
         self._cluster.promises.keep(workload, found.placed)
         return found.why
 

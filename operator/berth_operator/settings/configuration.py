@@ -348,7 +348,7 @@ class ClaimsSection(_Part):
 
 
 class CheckSection(_Part):
-    """The AdmissionCheck `berth.dev/fits-devices` of Kueue ([quotas](kueue.md))."""
+    """The AdmissionCheck `berth.dev/fits-devices` of Kueue."""
 
     pending_seconds: Annotated[int, Field(ge=0, le=3600)] = int(_CHECK.pending)
     """How long a workload keeps its quota while the places that it lacks become free."""

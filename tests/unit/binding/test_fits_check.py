@@ -1,5 +1,6 @@
 """The AdmissionCheck: which workloads get their places promised, and what becomes of the places."""
 
+import functools
 import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -121,7 +122,7 @@ class Kueue:
         placed = {}
         while (unit := self.cluster.queue.pop(self.now)) is not None:
             assert not isinstance(unit, Gang)
-            outcome = self.cluster.promises.decide(unit.priority, lambda unit=unit: decide(self.fleet, unit, POLICY))
+            outcome = self.cluster.promises.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
             if isinstance(outcome, Failure):
                 self.cluster.queue.park(unit, outcome)
                 continue
@@ -342,6 +343,20 @@ def test_a_stream_of_small_workloads_does_not_starve_a_large_one(gather: int, *,
     assert (ready is None) is starves
     if not starves:
         assert ready == 63, "each card that became free was kept"
+
+
+@pytest.mark.parametrize("large", [pods(2, 4), pods(3, 3)], ids=["whole nodes", "parts of nodes"])
+def test_nodes_are_emptied_for_pods_with_many_cards(large: PodSet) -> None:
+    kueue = Kueue(dict.fromkeys("abc", 4), of=CheckSettings(gather=1000))
+    for number in range(12):
+        kueue.hold(f"old-{number:02}", number // 3, on="abc"[number % 3])
+    kueue.submit("large", large, created="0")
+    kueue.turn()
+    assert kueue.state("large") is PENDING
+    ready = stream(kueue, "large", 60)
+    assert ready is not None
+    left = kueue.fleet.nominees.keys() - kueue.cluster.promises.of("ns/large")
+    assert not any(uid.startswith("uid-large") for uid in left), "no node is reserved for it any more"
 
 
 def test_gathering_ends_and_the_next_workload_has_its_turn() -> None:
@@ -661,12 +676,9 @@ class Law:
             assert self.kueue.places(key.partition("/")[2]) == before[key], key
 
     def check(self) -> None:
-        fleet = self.kueue.fleet
-        held = Counter(
-            (each.node, grant.minor)
-            for each in (*fleet.charges.values(), *fleet.nominees.values())
-            for grant in each.grants
-        )
+        promises = [place for _, _, place in self.kueue.cluster.promises.all()]
+        charges = [*self.kueue.fleet.charges.values(), *promises]
+        held = Counter((each.node, grant.minor) for each in charges for grant in each.grants)
         assert max(held.values(), default=0) <= 1, "a card is given twice"
         assert len(self.kueue.cluster.promises) == sum(1 for _ in self.kueue.cluster.promises.all())
         for each in self.kueue.cluster.workloads.by_key.values():

@@ -19,7 +19,10 @@ def holds_devices(charge: Charge) -> bool:
 
 
 def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
-    """Return the row of a pod that is charged to a node, or of a promised place; `drifted` if it holds other devices than it was allocated."""
+    """Return the row of a pod that is charged to a node, or of a promised place.
+
+    `drifted`: whether it holds other devices than it was allocated.
+    """
     shown = shown_minors(charge.grants)
     return {
         "node": charge.node,

@@ -1,6 +1,6 @@
 """Places for the pods of a workload that do not exist yet: whether all fit now, may fit soon, or never can.
 
-    place_pods(fleet, pods, policy)          ->  Found: the placements, and why the first other pod has none
+    place_pods(fleet, pods, policy)          ->  FoundPlaces: the placements, and why the first other pod has none
     why_never(fleet, pods, policy, ...)      ->  why no node could ever take one of the pods; empty if one could
     has_capacity(fleet, pods, policy, gone)  ->  whether they may fit once these pods have ended
     is_doubtful(fleet, request, place, ...)  ->  whether a promised place has to be searched again
@@ -46,7 +46,7 @@ PolicyOf = Callable[[str], Policy]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
+class FoundPlaces:
     """What was found for the pods of a workload."""
 
     placed: tuple[Placement, ...] = ()
@@ -71,7 +71,7 @@ def is_promised(charge: Charge) -> bool:
 # --- where ----------------------------------------------------------------------------------------------------
 
 
-def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, partly: bool = False) -> Found:
+def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, partly: bool = False) -> FoundPlaces:
     """Place all pods or, with `partly`, as many as fit; the Fleet is left as it was."""
     placed: list[Placement] = []
     whys: list[Failure] = []
@@ -87,7 +87,7 @@ def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, pa
     finally:
         for placement in placed:
             fleet.release(placement.pod.uid)
-    return Found(placed=tuple(placed), why=whys[0] if whys else None)
+    return FoundPlaces(placed=tuple(placed), why=whys[0] if whys else None)
 
 
 def _units(pods: Sequence[PendingPod]) -> Collection[list[PendingPod]]:
@@ -98,18 +98,20 @@ def _units(pods: Sequence[PendingPod]) -> Collection[list[PendingPod]]:
     return units.values()
 
 
-def _place_unit(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool) -> Found:
+def _place_unit(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool) -> FoundPlaces:
     if pods[0].gang is not None:
         gang = Gang(membership=pods[0].gang, minimum=len(pods), members=tuple(pods))
         outcome = decide_gang(fleet, gang, policy)
         if not isinstance(outcome, Failure):
-            return Found(placed=tuple(outcome))
-        return Found(placed=tuple(place_all_that_fit(fleet, gang, policy)) if partly else (), why=outcome)
+            return FoundPlaces(placed=tuple(outcome))
+        return FoundPlaces(placed=tuple(place_all_that_fit(fleet, gang, policy)) if partly else (), why=outcome)
     if len(pods) > 1:
         placements, why = place_each(fleet, pods, policy, partly=partly)
-        return Found(placed=tuple(placements), why=None if why is None else _of_many(why, len(placements), len(pods)))
+        return FoundPlaces(
+            placed=tuple(placements), why=None if why is None else _of_many(why, len(placements), len(pods))
+        )
     single = decide(fleet, pods[0], policy)
-    return Found(why=single) if isinstance(single, Failure) else Found(placed=(single,))
+    return FoundPlaces(why=single) if isinstance(single, Failure) else FoundPlaces(placed=(single,))
 
 
 def _of_many(why: Failure, placed: int, pods: int) -> Failure:
@@ -136,14 +138,15 @@ def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gon
     It counts for each class alone how many pods each node could take, as `capacity` does.
     """
     rows = np.unique([fleet.rows[each.node] for each in gone]).astype(np.intp)
-    what_if = _without(fleet, rows, gone)
-    for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
-        own = policy(scheduler)
-        lasting = settled(fleet, request, own, forever=True)
-        now = capacity.of_class(fleet, request, lasting & cycle.feasible(fleet, request, own.local))
-        later = capacity.of_class(what_if.fleet, request, lasting[rows] & what_if.fits(request, own))
-        if now.sum() - now[rows].sum() + later.sum() < count:
-            return False
+    with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
+        what_if = _without(fleet, rows, gone)
+        for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
+            own = policy(scheduler)
+            lasting = settled(fleet, request, own, forever=True)
+            now = capacity.of_class(fleet, request, lasting & cycle.feasible(fleet, request, own.local))
+            later = capacity.of_class(what_if.fleet, request, lasting[rows] & what_if.fits(request, own))
+            if now.sum() - now[rows].sum() + later.sum() < count:
+                return False
     return True
 
 

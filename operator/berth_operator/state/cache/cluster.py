@@ -6,7 +6,7 @@ on parts above it in this list:
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
-* `Promises` keeps nodes for pods that do not exist yet, of the Workloads of Kueue with our AdmissionCheck, which
+* `PlacePromises` keeps nodes for pods that do not exist yet, of the Workloads of Kueue with our AdmissionCheck, which
   `Workloads` has.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
@@ -45,7 +45,7 @@ from berth_operator.state.cache.node_cache import NodeCache
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.placements import Placements
-from berth_operator.state.cache.promises import Promises
+from berth_operator.state.cache.promises import PlacePromises
 from berth_operator.state.cache.spares import Spares
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
@@ -132,7 +132,7 @@ class Cluster:
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
         self.spares = Spares(fleet=self.fleet, waker=waker)
-        self.promises = Promises(fleet=self.fleet, nominator=self.nominator, waker=waker)
+        self.promises = PlacePromises(fleet=self.fleet, nominator=self.nominator, waker=waker)
         self.workloads = Workloads(listener=self.listener)
         self.gangs = Gangs(
             gang_tracker=self.gang_tracker,

@@ -13,7 +13,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.gangs import Gangs
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
-from berth_operator.state.cache.promises import Promises
+from berth_operator.state.cache.promises import PlacePromises
 from berth_operator.state.cache.waker import Waker
 from berth_operator.state.objects import pods
 from berth_operator.state.objects.genius_priority import PriorityLimits
@@ -34,7 +34,7 @@ class PendingPods:
         queue: Queue[PendingPod | Gang],
         gangs: Gangs,
         nominator: Nominator,
-        promises: Promises,
+        promises: PlacePromises,
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],

@@ -25,7 +25,7 @@ NO_PODS: Final[Mapping[str, PendingPod]] = MappingProxyType({})
 Outcome = TypeVar("Outcome", bound=Placement | Sequence[Placement] | Failure)
 
 
-class Promises:
+class PlacePromises:
     """The promised places by workload."""
 
     def __init__(self, *, fleet: Fleet, nominator: Nominator, waker: Waker) -> None:
