@@ -6,6 +6,7 @@ Such a controller is made with controller-runtime: it reads a Configuration, and
 that lies where it looks for it. Its objects are those of its module's kustomize folders.
 """
 
+import base64
 import functools
 import http.client
 import os
@@ -30,7 +31,7 @@ NOT_APPLIED: Final = {"Deployment", "APIService", "ConfigMap"}
 LAST: Final = {"MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"}
 """Kinds after which the controller's objects need its answer."""
 CERTIFICATES: Final = "k8s-webhook-server/serving-certs"
-"""Where controller-runtime looks for a certificate, below the folder for temporary files."""
+"""Where controller-runtime looks for a certificate, below the folder for temporary files, if no other is named."""
 DEADLINE: Final = 120.0
 OWN: Final[Mapping[str, Any]] = {
     # Several clusters may run on one machine, so nothing takes a fixed port.
@@ -57,6 +58,10 @@ class Controller:
     """An object that its webhooks are asked about; it is never created."""
     is_placed: bool = True
     """Whether the folders name the namespace."""
+    names_folder: bool = True
+    """Whether its Configuration names the folder with the certificate."""
+    secret: str = ""
+    """The Secret with the certificate that it makes for itself, if it runs with no other."""
     addition: Path | None = None
     """A file with objects that are applied in addition."""
 
@@ -79,12 +84,18 @@ def _launch(cluster: Cluster, controller: Controller) -> int:
     port = _free_port()
     _install(cluster, controller, folder, port)
     file = folder / "configuration.yaml"
-    webhook = {"host": installation.LOOPBACK, "port": port}
+    webhook: Manifest = {"host": installation.LOOPBACK, "port": port}
+    if controller.names_folder:
+        webhook["certDir"] = str(folder / CERTIFICATES)
     file.write_text(yaml.safe_dump({**OWN, "webhook": webhook, **controller.configuration}))
     kubeconfig = installation.account(cluster, controller.account, namespace=controller.namespace)
     program = programs.ensure([controller.program])[controller.program]
     environment = {"KUBECONFIG": str(kubeconfig), "TMPDIR": str(folder)}
-    return cluster.run(controller.program, [str(program), f"--config={file}"], environment=environment)
+    pid = cluster.run(controller.program, [str(program), f"--config={file}"], environment=environment)
+    if controller.secret:
+        written = functools.partial(_write_own, cluster, controller, folder / CERTIFICATES)
+        waiting.until(written, deadline=DEADLINE, what=f"the certificate of {controller.program}", poll=0.2)
+    return pid
 
 
 def _free_port() -> int:
@@ -100,7 +111,8 @@ def _install(cluster: Cluster, controller: Controller, folder: Path, port: int) 
     names = sorted({f"{client['service']['name']}.{client['service']['namespace']}.svc" for client in served})
     bundle = _write_certificate(folder / CERTIFICATES, names)
     for client in served:
-        client["caBundle"] = bundle
+        if not controller.secret:
+            client["caBundle"] = bundle
         client["service"]["port"] = port
     for each in objects:
         if each["kind"] == "Service":
@@ -137,6 +149,15 @@ def _write_certificate(folder: Path, names: Sequence[str]) -> str:
     (folder / "tls.crt").write_bytes(certificate)
     state.write_private(folder / "tls.key", key)
     return certificates.encoded(certificate)
+
+
+def _write_own(cluster: Cluster, controller: Controller, folder: Path) -> bool:
+    """Write the certificate that a controller has made for itself in place of ours; return whether there is one."""
+    path = f"/api/v1/namespaces/{controller.namespace}/secrets/{controller.secret}"
+    data: dict[str, str] = cluster.api.get(path).get("data", {})
+    for name, value in data.items():
+        state.write_private(folder / name, base64.b64decode(value).decode())
+    return "tls.key" in data
 
 
 def _apply(cluster: Cluster, folder: Path, objects: Sequence[Manifest]) -> None:

@@ -76,6 +76,7 @@ TRAINER: Final = Controller(
     account="kubeflow-trainer-controller-manager",
     folders=tuple(f"manifests/base/{name}" for name in ("crds", "rbac", "manager", "webhook")),
     is_placed=False,
+    names_folder=False,
     configuration=_configuration("trainer.kubeflow.org", certManagement={"enable": False}),
     probe={  # refused, as there is no such runtime
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -109,6 +110,7 @@ def _kueue() -> Controller:
     own = {
         "namespace": "kueue-system",
         "featureGates": {"VisibilityOnDemand": False},
+        "clientConnection": {"qps": 50, "burst": 100},  # as it is shipped with Kueue
         "integrations": {"frameworks": list(FRAMEWORKS)},
     }
     return Controller(
@@ -116,7 +118,8 @@ def _kueue() -> Controller:
         namespace="kueue-system",
         account="kueue-controller-manager",
         folders=("config/default",),
-        configuration={**shipped, **WITHOUT_CERTIFICATES, **own},
+        configuration={**shipped, **own},
+        secret="kueue-webhook-server-cert",
         probe={
             "apiVersion": "kueue.x-k8s.io/v1beta2",
             "kind": "ResourceFlavor",

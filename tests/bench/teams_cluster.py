@@ -11,7 +11,6 @@ from typing import Any, Final, NamedTuple
 
 import aiohttp
 import orjson
-import yaml
 
 from devcluster import Cluster, waiting
 from devcluster.additions import fleet, installation, kueue
@@ -69,17 +68,22 @@ def opened(nodes: int, *, check: bool) -> Iterator[Running]:
     """Return a cluster with Berth as it is shipped, Kueue, and the teams' queues, with the check or without."""
     with tempfile.TemporaryDirectory(prefix="berth-bench-") as name, Cluster(folder=Path(name) / "cluster") as cluster:
         installation.apply(cluster)
-        operator = installation.start(cluster)
         names = fleet.start(cluster, fleet.generated(cluster, count=nodes, gpus=CARDS, profile="a100"))
         kueue.start(cluster, neighbours=True)
-        for manifest in yaml.safe_load_all((kueue.CONFIGURATION.parent / "policy.yaml").read_text()):
-            cluster.api.apply(manifest)
         shared_fleet = shared(names)
-        for manifest in queues(shared_fleet, check=check):
+        for manifest in [*_component(check=check), *queues(shared_fleet, check=check)]:
             cluster.api.apply(manifest)
+        operator = installation.start(cluster, *(["--kueue"] if check else []))
         installation.wait(cluster, operator, nodes=names)
         waiting.until(lambda: _are_active(cluster), deadline=READY_SECONDS, what="the LocalQueues")
         yield Running(cluster, shared_fleet, operator)
+
+
+def _component(*, check: bool) -> list[Manifest]:
+    """Return what is shipped for clusters with Kueue."""
+    folder = kueue.CONFIGURATION.parent
+    names = ("policy", "rbac", "checks") if check else ("policy",)
+    return [manifest for name in names for manifest in installation.documents(folder / f"{name}.yaml")]
 
 
 def _are_active(cluster: Cluster) -> bool:

@@ -1,4 +1,4 @@
-"""What the API server's history says of pods and of Kueue's Workloads, as values. No code of Berth is used."""
+"""Pods and Kueue's Workloads in the API server's history, as values. No code of Berth is used."""
 
 import json
 import re

@@ -43,6 +43,19 @@ def are_active(cluster: Cluster) -> bool:
 
 
 @pytest.fixture
+def unchecked(running: Cluster) -> Iterator[None]:
+    """Let Kueue admit by quota alone, without an AdmissionCheck."""
+    path = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
+    before = {each["metadata"]["name"]: each["spec"] for each in running.api.get(path)["items"]}
+    for name in before:
+        running.api.merge(f"{path}/{name}", {"spec": {"admissionChecksStrategy": None}})
+    yield
+    for name, spec in before.items():
+        strategy = spec.get("admissionChecksStrategy")
+        running.api.merge(f"{path}/{name}", {"spec": {"admissionChecksStrategy": strategy}})
+
+
+@pytest.fixture
 def team_a(running: Cluster) -> Iterator[Team]:
     """Return the first team of the example, without any workload."""
     team = Team(running, "team-a")

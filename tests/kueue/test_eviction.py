@@ -51,7 +51,7 @@ class _History:
         return sorted(events, key=lambda event: event.revision)
 
 
-@pytest.mark.usefixtures("cohort")
+@pytest.mark.usefixtures("unchecked", "cohort")
 def test_a_team_that_takes_its_quota_back_evicts_each_workload_once_and_no_pod_in_addition(
     running: Cluster, team_a: Team, team_b: Team
 ) -> None:

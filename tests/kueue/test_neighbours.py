@@ -87,7 +87,7 @@ def test_a_leader_worker_set_whose_template_requests_by_label_is_refused(team_a:
         team_a.api.post(resource.path(namespace=team_a.namespace), body)
 
 
-@pytest.mark.usefixtures("one_card_for_a_second_group")
+@pytest.mark.usefixtures("unchecked", "one_card_for_a_second_group")
 def test_the_groups_of_a_leader_worker_set_are_gangs(team_a: Team) -> None:
     """LWS writes a PodGroup of Volcano's for each, if its Configuration says so: a group gets all its cards or none."""
     team_a.leader_worker_set("serve", {NVIDIA: "1"}, groups=2, size=2)
