@@ -32,7 +32,7 @@ def plenty(running: Cluster) -> Iterator[None]:
 
 def _much(queue: dict[str, Any]) -> list[dict[str, Any]]:
     resources = queue["resourceGroups"][0]["flavors"][0]["resources"]
-    return [{**each, "nominalQuota": "1000" if each["name"] != "memory" else "1Ti"} for each in resources]
+    return [{**each, "nominalQuota": "2000" if each["name"] != "memory" else "1Ti"} for each in resources]
 
 
 @pytest.fixture
