@@ -77,6 +77,10 @@ PARTS: Final = {
         ("claims",), rf"(ClusterRole(Binding)?/berth-claims-allocation|{_VALIDATING}/berth-(fence-)?claims)"
     ),
     "kueue-policy": Part(("kueue",), rf"{_VALIDATING}/berth-kueue"),
+    "kueue-check": Part(
+        ("kueue",),
+        rf"(ClusterRole(Binding)?/berth-kueue|{_VALIDATING}/berth-(fence-kueue|kueue-checks|kueue-other-checks))",
+    ),
     "defragmentation": Part(("defragmentation",), r"ClusterRole(Binding)?/berth-defragmentation"),
     "extender": Part(_EXTENDER, r"(Service|Role|RoleBinding)/berth-extender"),
     "extender-certificates": Part(_EXTENDER, rf"{_ISSUED}/berth-extender.*"),

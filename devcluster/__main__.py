@@ -124,8 +124,10 @@ def _fill(cluster: Cluster, options: argparse.Namespace) -> None:
         if options.operator:
             with step("the definitions, rights and policies of Berth"):
                 installation.apply(cluster)
+                if options.kueue:
+                    kueue.apply_component(cluster)
             # It starts while the agent does.
-            operator = installation.start(cluster)
+            operator = installation.start(cluster, *(["--kueue"] if options.kueue else ()))
         if file := _fleet(cluster, options):
             with step(f"the nodes of {file}"):
                 names = fleet.start(cluster, file)

@@ -49,6 +49,9 @@ WRITTEN: Final[Rows] = {
     "ORIGINAL_RESOURCES": "annotation: what containers requested by resources that "
     "[admission](../admission.md#words-of-other-systems) has renamed, as JSON",
     "EPOCH": "annotation: the leader's term; the pod was bound by Berth",
+    "WORKLOAD": "annotation: the Workload of Kueue for which the pod's place was promised "
+    "([admission check](../kueue.md))",
+    "POD_SET": "annotation: the pod set of that Workload",
     "FENCED_BY": "label: the LeaderLease whose fence applied to the Binding",
     "VISIBLE_SUFFIX": "annotation: the UUIDs that the container sees, joined by commas",
     "LIMIT_PREFIX": "annotation: bytes or hundredths of the cores that the container may use of a card",

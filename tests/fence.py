@@ -8,6 +8,7 @@ import yaml
 _MANIFESTS = Path(__file__).parent.parent / "manifests"
 FENCE = _MANIFESTS / "base/fence.yaml"
 OF_CLAIMS = _MANIFESTS / "components/claims/fence.yaml"
+OF_CHECKS = _MANIFESTS / "components/kueue/checks.yaml"
 
 
 def fence(*, namespace: str, lease: str, service_account: str, suffix: str, file: Path = FENCE) -> list[dict[str, Any]]:
@@ -20,6 +21,7 @@ def fence(*, namespace: str, lease: str, service_account: str, suffix: str, file
         ("berth-operator", lease),
         ("berth-fence", f"berth-fence-{suffix}"),
         ("berth-claims", f"berth-claims-{suffix}"),
+        ("berth-kueue", f"berth-kueue-{suffix}"),
         ("\0", f"system:serviceaccount:{namespace}:{service_account}"),
     ):
         text = text.replace(shipped, own)

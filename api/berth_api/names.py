@@ -50,6 +50,10 @@ MOVABLE: Final = "berth.dev/movable"
 EPOCH: Final = "berth.dev/epoch"
 ORIGINAL_RESOURCES: Final = "berth.dev/original-resources"
 """What containers requested by resources that admission has renamed, as JSON."""
+
+# Written by Kueue, from the AdmissionCheck: the Workload and the pod set for which the pod's place was promised.
+WORKLOAD: Final = "berth.dev/workload"
+POD_SET: Final = "berth.dev/pod-set"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs that the container sees, joined by commas."""
 
@@ -114,6 +118,8 @@ POD_ANNOTATIONS: Final = (
     POD_GROUP_MIN_MEMBER,
     EPOCH,
     ORIGINAL_RESOURCES,
+    WORKLOAD,
+    POD_SET,
 )
 POD_LABELS: Final = (FENCED_BY,)
 

@@ -15,7 +15,8 @@ from devcluster.additions import controllers, installation
 from devcluster.additions.controllers import Controller
 from devcluster.control_plane.cluster import Cluster
 
-CONFIGURATION: Final = installation.ROOT / "manifests/components/kueue/configuration.yaml"
+COMPONENT: Final = installation.ROOT / "manifests/components/kueue"
+CONFIGURATION: Final = COMPONENT / "configuration.yaml"
 FRAMEWORKS: Final = (
     "batch/job",
     "pod",
@@ -85,6 +86,13 @@ TRAINER: Final = Controller(
     },
 )
 NEIGHBOURS: Final = (JOB_SET, LEADER_WORKER_SET, TRAINER)
+
+
+def apply_component(cluster: Cluster) -> None:
+    """Apply the policies and rights of the component `kueue`; the operator's flag is `--kueue`."""
+    for name in ("policy", "rbac", "checks"):
+        for document in installation.documents(COMPONENT / f"{name}.yaml"):
+            cluster.api.apply(document)
 
 
 def start(cluster: Cluster, *, neighbours: bool = False) -> int:

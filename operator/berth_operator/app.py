@@ -12,8 +12,10 @@ from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.debug_api import server as debug_server
 from berth_operator.apis.extender.service import ExtenderService, Leader
 from berth_operator.apis.visibility.service import Decisions, VisibilityService
+from berth_operator.binding.admission_checks import CheckWriter
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.claims import ClaimBinder
+from berth_operator.binding.fits_check import FitsCheck
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
 from berth_operator.binding.preemptor import Preemptor
@@ -40,7 +42,9 @@ from berth_operator.settings.flags import Settings
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.tenants import Tenants
-from berth_operator.state.watches import sources, storage
+from berth_operator.state.objects.pod_sets import Templates
+from berth_operator.state.watches import kueue, sources, storage
+from berth_operator.state.watches.kueue import QuotaObjects
 from berth_operator.state.watches.pod_watches import PodWatches
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -73,6 +77,8 @@ class App:
         self._cluster = _cluster(settings, plugins, self._notifier)
         self._configured.apply_to(self._cluster)
         self._storage = storage.Storage(self._cluster)
+        self._quota = self._make_quota_objects()
+        self._check_writer = self._make_check_writer()
         self._moves = Moves(self._cluster) if settings.defragment else None
         self._preemptor = self._make_preemptor()
         self._scheduler = self._make_scheduler()
@@ -123,6 +129,12 @@ class App:
             fenced=self._settings.require_fence,
         )
         self._cluster.claims.on_change = claims.changed
+        fits = FitsCheck(
+            cluster=self._cluster,
+            policy=self._configured.policy,
+            settings=lambda: self._configured.admission_check,
+            answer=self._check_writer.answer,
+        )
         return Scheduler(
             cluster=self._cluster,
             preemptor=self._preemptor,
@@ -135,6 +147,7 @@ class App:
             lease=self._settings.lease,
             term=self._term,
             work=self._notifier.work,
+            fits=fits if self._settings.kueue else None,
         )
 
     def _make_extender(self) -> ExtenderService:
@@ -153,10 +166,30 @@ class App:
             node_selector=self._settings.node_selector,
             agent_namespace=self._settings.agent_namespace,
         )
+        if self._settings.kueue:
+            by_name |= kueue.sources(self._quota)
         return {
             name: Reflector(api=self._client, source=source, sink=sink, max_backoff=FEW_CLIENTS_BACKOFF)
             for name, (source, sink) in by_name.items()
         }
+
+    def _make_quota_objects(self) -> QuotaObjects:
+        templates = Templates(
+            kinds=self._cluster.kinds,
+            priorities=self._cluster.priorities,
+            schedulers=lambda: tuple(self._configured.scheduled_configuration.policies),
+            namespace_labels=self._cluster.fleet.affinity_index.labels_of,
+        )
+        return QuotaObjects(self._cluster, templates)
+
+    def _make_check_writer(self) -> CheckWriter:
+        return CheckWriter(
+            api=self._client,
+            objects=self._quota,
+            lease=self._settings.lease,
+            term=self._term,
+            fenced=self._settings.require_fence,
+        )
 
     def _make_memo(self) -> Memo:
         return Memo(
@@ -206,6 +239,8 @@ class App:
     def _make_loops(self) -> Iterator[Loop]:
         """Yield what only a leader runs."""
         yield self._scheduler.run
+        if self._settings.kueue:
+            yield self._check_writer.run
         yield Monitor(cluster=self._cluster, ages=self._watches.ages).run
         yield from Keepers(
             settings=self._settings,

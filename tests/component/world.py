@@ -12,6 +12,7 @@ from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.claims import ClaimBinder
+from berth_operator.binding.fits_check import FitsCheck
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
@@ -22,6 +23,7 @@ from berth_operator.binding.volumes import VolumeBinder
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of
+from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings
 from berth_operator.core.values.request import Taint
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
@@ -288,6 +290,8 @@ class World:
             term=lambda: self.term,
             moves=self.moves,
         )
+        self.answers: list[CheckAnswer] = []
+        """Of the AdmissionCheck."""
         self.scheduler = Scheduler(
             cluster=self.cluster,
             preemptor=self.preemptor,
@@ -300,6 +304,12 @@ class World:
             lease="berth",
             term=lambda: self.term,
             work=self.notifier.work,
+            fits=FitsCheck(
+                cluster=self.cluster,
+                policy=self.policies.__getitem__,
+                settings=CheckSettings,
+                answer=self.answers.append,
+            ),
             wall=lambda: EPOCH + now(),
             cpu=cpu,
         )

@@ -23,12 +23,12 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
         pytest.skip("building Kueue takes minutes: run `make kueue-e2e`")
     with Cluster(folder=tmp_path_factory.mktemp("kueue") / "cluster", keep=True) as cluster:
         installation.apply(cluster)
-        operator = installation.start(cluster)
+        kueue.apply_component(cluster)
+        operator = installation.start(cluster, "--kueue")
         nodes = fleet.start(cluster, fleet.generated(cluster, count=2, gpus=4, profile="a100"))
         kueue.start(cluster, neighbours=True)
-        for name in ("components/kueue/policy.yaml", "examples/kueue/quotas.yaml"):
-            for manifest in yaml.safe_load_all((ROOT / "manifests" / name).read_text()):
-                cluster.api.apply(manifest)
+        for manifest in yaml.safe_load_all((ROOT / "manifests/examples/kueue/quotas.yaml").read_text()):
+            cluster.api.apply(manifest)
         installation.wait(cluster, operator, nodes=nodes)
         waiting.until(lambda: are_active(cluster), deadline=60.0, what="the LocalQueues")
         yield cluster

@@ -11,6 +11,7 @@ from tests.kueue import audit
 T = TypeVar("T")
 DEADLINE: Final = 60.0
 WORKLOADS: Final = "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads"
+HOSTNAME: Final = "kubernetes.io/hostname"
 RUNS_ON: Final = {"pod-complete.stage.kwok.x-k8s.io/delay": "1h"}
 """Kwok lets the pods of a Job complete at once."""
 CONTROLLERS: Final = (
@@ -30,12 +31,12 @@ class Team:
         self.api, self.namespace = cluster.api, namespace
         self.folder = cluster.folder
 
-    def job(self, name: str, limits: Mapping[str, str], *, pods: int = 1, **metadata: Any) -> Manifest:
-        """Create a Job whose pods run until they are deleted; `metadata` is that of its template."""
+    def job(self, name: str, limits: Mapping[str, str], *, pods: int = 1, node: str = "", **metadata: Any) -> Manifest:
+        """Create a Job whose pods run until they are deleted, on a `node`; `metadata` is that of its template."""
         annotations = {**RUNS_ON, **metadata.pop("annotations", {})}
         template = {
             "metadata": {**metadata, "annotations": annotations},
-            "spec": {**spec(limits), "restartPolicy": "Never"},
+            "spec": {**spec(limits), "restartPolicy": "Never", "nodeSelector": {HOSTNAME: node} if node else {}},
         }
         body = {"parallelism": pods, "completions": pods, "template": template}
         return self._post("jobs", {"metadata": {"name": name}, "spec": body})

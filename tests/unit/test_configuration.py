@@ -16,6 +16,7 @@ from berth_api import names
 from berth_operator.core import filters, scores
 from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.scores.genius import DynamicWeights, GeniusWeights, StaticWeights
+from berth_operator.core.values.quota_workload import CheckSettings
 from berth_operator.settings import configuration, rendering
 from berth_operator.settings.configuration import ConfigurationError
 
@@ -176,10 +177,18 @@ def test_scheduler_names_that_kubernetes_takes(name: str) -> None:
     assert list(configuration.parse((HEAD % f"{{schedulerName: {name}}}").encode(), PATH).policies) == [name]
 
 
+def test_the_settings_of_the_admission_check() -> None:
+    section = "admissionCheck: {pendingSeconds: 5, gatherSeconds: 0, promiseSeconds: 60, fleetGrows: true}}"
+    content = f"{profile().removesuffix('}')}, {section}".encode()
+    expected = CheckSettings(pending=5.0, gather=0.0, promise=60.0, fleet_grows=True)
+    assert configuration.parse(content, PATH).admission_check == expected
+    assert configuration.parse(profile().encode(), PATH).admission_check == CheckSettings()
+
+
 # --- mistakes ---------------------------------------------------------------------------------------------------
 
 ROOT_FIELDS, PROFILE_FIELDS = (
-    "apiVersion, claims, kind, modelAliases, namespaceLimits, profiles",
+    "admissionCheck, apiVersion, claims, kind, modelAliases, namespaceLimits, profiles",
     "gang, genius, plugins, preemption, reserveAfterSeconds, schedulerName, strategy, subdevices",
 )
 FILE_HEAD = "apiVersion: config.berth.dev/v1alpha1\nkind: BerthSchedulerConfiguration\n"
@@ -216,6 +225,11 @@ IS_NAME = "must match pattern '^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$'"
         ),
         pytest.param(FILE_HEAD, "profiles: is missing", id="no profiles"),
         pytest.param(HEAD % "", "profiles: must have at least one", id="empty profiles"),
+        pytest.param(
+            f"{FILE_HEAD}profiles: [{{schedulerName: a}}]\nadmissionCheck: {{promiseSeconds: 1}}",
+            "admissionCheck.promiseSeconds: must be greater than or equal to 10, not 1",
+            id="places that are kept for too short a time",
+        ),
         pytest.param(FILE_HEAD + "profiles: {a: {}}", "profiles: must be a valid list, not an object", id="no list"),
         pytest.param(FILE_HEAD + "profile: []", f'"profile" is no field; allowed: {ROOT_FIELDS}', id="unknown field"),
         pytest.param(HEAD % "{}", "profiles[0].schedulerName: is missing", id="no name"),

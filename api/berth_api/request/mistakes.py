@@ -21,7 +21,9 @@ LEAST_MEMORY: Final = 2**20
 _MILLI: Final = 1000
 _HUNDREDTHS: Final = (GPU, GPU_CORE, GPU_MEMORY_RATIO, RDMA, FPGA)
 _OWN_PREFIX: Final = f"{names.GROUP}/"
-_OF_USERS: Final = tuple(name for name in names.POD_ANNOTATIONS if name != names.EPOCH)
+_OF_USERS: Final = tuple(
+    name for name in names.POD_ANNOTATIONS if name not in (names.EPOCH, names.WORKLOAD, names.POD_SET)
+)
 _GPUS: Final = (GPU, GPU_SHARED, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO)
 _DEVICES: Final = (*_GPUS, RDMA, FPGA)
 MAX_COMPARED: Final = 40

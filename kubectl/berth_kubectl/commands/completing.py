@@ -17,6 +17,7 @@ from berth_kubectl.reading.resources import (
     NAMESPACES,
     POD_GROUPS,
     PODS,
+    QUOTA_WORKLOADS,
     REPLICA_SETS,
     STATEFUL_SETS,
     Resource,
@@ -40,6 +41,7 @@ WORKLOADS: Final = {
     "statefulset": STATEFUL_SETS,
     "daemonset": DAEMON_SETS,
     "podgroup": POD_GROUPS,
+    "workload": QUOTA_WORKLOADS,
 }
 CONTEXTS: Final = "--context"
 FILE_FLAGS: Final = frozenset({"-f", "--file", "--config", "--snapshot", "--kubeconfig", "--folder"})
@@ -84,6 +86,8 @@ def _of_verb(verb: str, before: Sequence[str], typed: str) -> Wanted:
     kind, slash, _ = typed.rpartition("/")
     if verb == "explain" and slash:
         return Wanted(resource=WORKLOADS.get(kind), prefix=f"{kind}/")
+    if verb == "explain" and before and before[-1] in WORKLOADS:
+        return Wanted(resource=WORKLOADS[before[-1]])
     choices = parser.choices()
     return Wanted(words=choices) if choices else Wanted(resource=PLACES.get(verb))
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_kubectl.arguments import forms, namespace
-from berth_kubectl.commands import connecting, explaining
+from berth_kubectl.commands import connecting, explaining, explaining_quota
 from berth_kubectl.errors import ANSWERED, CommandError, ReadError
 from berth_kubectl.printing import output
 from berth_kubectl.printing.report import API_VERSION
@@ -35,6 +35,7 @@ EXAMPLES: Final = """\
   kubectl berth explain job/train            # the first pod of a Job that waits
   kubectl berth explain deployment/chat      # also why its pods are not created
   kubectl berth explain podgroup/ring -n ml -o wide
+  kubectl berth explain workload/job-train   # place in Kueue's queue, quota and devices
 """
 KINDS: Final = {
     "pod": ("pod", "pods", "po"),
@@ -43,6 +44,7 @@ KINDS: Final = {
     "replicaset": ("replicaset", "replicasets", "rs", "replicaset.apps", "replicasets.apps"),
     "statefulset": ("statefulset", "statefulsets", "sts", "statefulset.apps", "statefulsets.apps"),
     "daemonset": ("daemonset", "daemonsets", "ds", "daemonset.apps", "daemonsets.apps"),
+    "workload": ("workload", "workloads", "workload.kueue.x-k8s.io", "workloads.kueue.x-k8s.io", "kwl"),
     "podgroup": ("podgroup", "podgroups", "podgroup.scheduling.x-k8s.io", "podgroups.scheduling.x-k8s.io"),
 }
 """Kind -> the names that it may be given."""
@@ -83,7 +85,13 @@ class Explained:
 
 def configure(parser: argparse.ArgumentParser) -> None:
     """Add the arguments."""
-    parser.add_argument("target", metavar="POD | KIND/NAME", help=f"a pod, or one of a {', '.join(KINDS)}", type=target)
+    parser.add_argument(
+        "target",
+        nargs="+",
+        action=_Target,
+        metavar="POD | KIND/NAME",
+        help=f"a pod, or one of a {', '.join(KINDS)}; KIND NAME is the same",
+    )
     parser.add_argument(
         "--scheduler-names",
         default=names.SCHEDULER,
@@ -92,6 +100,19 @@ def configure(parser: argparse.ArgumentParser) -> None:
     )
     namespace(parser)
     forms(parser, ("wide", "json", "yaml"))
+
+
+class _Target(argparse.Action):
+    """Reads the one or two words that name what is explained."""
+
+    def __call__(
+        self, _parser: argparse.ArgumentParser, to: argparse.Namespace, words: Any, _option: str | None = None
+    ) -> None:
+        """Set the target."""
+        try:
+            setattr(to, self.dest, target("/".join(words)))
+        except argparse.ArgumentTypeError as error:
+            raise argparse.ArgumentError(self, str(error)) from error
 
 
 def target(text: str) -> Target:
@@ -133,6 +154,8 @@ def explain(session: Session, wanted: Target, schedulers: frozenset[str]) -> Exp
     """
     if wanted.kind == "pod":
         return _of_pod(session, {"metadata": {"name": wanted.name, "namespace": session.namespace}}, schedulers)
+    if wanted.kind == "workload":
+        return Explained(explanation=explaining_quota.explained(session, wanted.name), subject="Workload")
     title = f"{wanted.kind}/{wanted.name}"
     if wanted.kind not in WORKLOADS:
         pods = explanations.members(_pods(session), wanted.name)

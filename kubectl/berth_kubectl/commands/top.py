@@ -130,7 +130,7 @@ def of_pods(held: tuple[list[Holder], list[FleetNode]], *, idle: bool, now: date
     """Return a row for each pod that holds GPUs, with the use of its cards, or for each whose cards are all idle."""
     holders, fleet = held
     cards = {(node["metadata"]["name"], card["minor"]): card for node in fleet for card in _gpus(node)}
-    listed = [(holder, [*_cards_of(holder, cards)]) for holder in holders]
+    listed = [(holder, [*_cards_of(holder, cards)]) for holder in holders if not holder.get("promised")]
     kept = [(holder, own) for holder, own in listed if own and (not idle or all(map(is_held_idle, own)))]
     items = [{**holder, **_sums(own)} for holder, own in kept]
     return _report("pod", [_pod_row(*item, now) for item in kept], items, kept)

@@ -73,6 +73,8 @@ class FleetNode(TypedDict):
     schedulable: bool
     reporting: bool
     blocked: str
+    promised: NotRequired[int]
+    """Places that are promised to pods which do not exist yet."""
     models: dict[str, int]
     zone: str
     rack: str
@@ -108,6 +110,8 @@ class Holder(TypedDict):
     endsBy: str
     devices: list[HeldPart]
     drifted: bool
+    promised: NotRequired[bool]
+    """Whether the pod does not exist yet."""
 
 
 class Gang(TypedDict, total=False):

@@ -71,6 +71,25 @@ ENDPOINT_SLICES: Final = Resource(group="discovery.k8s.io", plural="endpointslic
 RESOURCE_CLAIMS: Final = Resource(group="resource.k8s.io", plural="resourceclaims", namespaced=True)
 CLUSTER_ROLES: Final = Resource(group="rbac.authorization.k8s.io", plural="clusterroles")
 CLUSTER_ROLE_BINDINGS: Final = Resource(group="rbac.authorization.k8s.io", plural="clusterrolebindings")
+_KUEUE: Final = "kueue.x-k8s.io"
+QUOTA_WORKLOADS: Final = Resource(
+    group=_KUEUE, version="v1beta2", plural="workloads", namespaced=True, role="kueue-workload-viewer-role"
+)
+LOCAL_QUEUES: Final = Resource(
+    group=_KUEUE, version="v1beta2", plural="localqueues", namespaced=True, role="kueue-localqueue-viewer-role"
+)
+CLUSTER_QUEUES: Final = Resource(
+    group=_KUEUE, version="v1beta2", plural="clusterqueues", role="kueue-clusterqueue-viewer-role"
+)
+ADMISSION_CHECKS: Final = Resource(group=_KUEUE, version="v1beta2", plural="admissionchecks")
+PENDING_WORKLOADS: Final = "pendingworkloads"
+PENDING_OF_QUEUE: Final = Resource(
+    group=f"visibility.{_KUEUE}",
+    version="v1beta2",
+    plural="localqueues",
+    namespaced=True,
+    role="kueue-pending-workloads-lq-viewer-role",
+)
 ADMISSION: Final = {
     plural: Resource(group="admissionregistration.k8s.io", plural=plural)
     for plural in (

@@ -19,12 +19,12 @@ from typing import Any, Final, Protocol
 
 import structlog
 
-from berth_api import names
 from berth_client import times
-from berth_client.errors import ApiError, CallError
+from berth_client.errors import CallError
 from berth_operator.binding import claim_objects
 from berth_operator.binding.changes import Changes, GoneError
 from berth_operator.binding.claim_objects import Object, ResourceClaimError
+from berth_operator.binding.write_fence import NotFencedError, WriteFence
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.decision.cycle import Placement
@@ -37,8 +37,6 @@ TRIES: Final = 5
 """Attempts at a write that conflicts with another, or is not answered."""
 FIRST_PAUSE: Final = 0.05
 """Seconds before the second attempt; each next pause is twice as long."""
-NO_TERM: Final = 0
-"""Never a valid term: terms begin at 1."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -66,7 +64,7 @@ class ClaimBinder:
         self._claims = cluster.fleet.claims
         self._claims.writer = f"{lease}/"
         self._changes = Changes()
-        self._must_be_fenced, self._fenced_for = fenced, NO_TERM
+        self._fence = WriteFence(lease=lease, what="claims", required=fenced)
         self._deallocating: set[str] = set()
         """UIDs of pods whose claims are being deallocated: none of these pods is bound meanwhile."""
         self.unanswered = False
@@ -215,10 +213,9 @@ class ClaimBinder:
         term = self._term()
         if term is None:
             raise GoneError
-        if path.endswith("/status") and term != self._fenced_for:
-            await self._test_fence(path, body)
-            self._fenced_for = term
-        params = {"fieldManager": self._manager(term)}
+        if path.endswith("/status"):
+            await self._check_fence(term, path, body)
+        params = {"fieldManager": self._fence.manager(term)}
         try:
             answer: Object = await self._api.request("PUT", path, params=params, body=body)
         except CallError as error:
@@ -230,25 +227,11 @@ class ClaimBinder:
             raise
         return answer
 
-    async def _test_fence(self, path: str, body: Object) -> None:
-        """Test, as a dry run, that the API server refuses this write in another term.
-
-        Raises:
-            ResourceClaimError: it does not, and must.
-        """
-        params = {"fieldManager": self._manager(NO_TERM), "dryRun": "All"}
+    async def _check_fence(self, term: int, path: str, body: Object) -> None:
         try:
-            await self._api.request("PUT", path, params=params, body=body)
-        except ApiError as error:
-            if names.FENCE not in error.message:
-                raise
-            return
-        if self._must_be_fenced:
-            raise ResourceClaimError(f"no policy {names.FENCE}-claims refuses what a leader of the past writes")
-        log.warning("no fence of claims is installed: the API server would accept writes of a past term")
-
-    def _manager(self, term: int) -> str:
-        return f"{self._lease}/{term}"
+            await self._fence.check(term, lambda params: self._api.request("PUT", path, params=params, body=body))
+        except NotFencedError as error:
+            raise ResourceClaimError(str(error)) from error
 
     # --- waiting ----------------------------------------------------------------------------------------------
 

@@ -89,9 +89,13 @@ class GangBinder:
         """Decide a gang, assume the placements of its members and start to bind them."""
         self._attempts.begin(gang.members)
         policy = self._policy(gang.members[0].scheduler)
-        outcome = self._cluster.spares.decide(lambda: decide_gang(self._cluster.fleet, gang, policy))
+        spares, promises = self._cluster.spares, self._cluster.promises
+        outcome = promises.decide(
+            gang.lowest, lambda: spares.decide(lambda: decide_gang(self._cluster.fleet, gang, policy))
+        )
         if isinstance(outcome, Failure):
-            gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
+            with promises.without_lower(gang.lowest):
+                gang, outcome = self._preemptor.preempt_for_gang(gang, outcome)
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)
             self._cluster.queue.park(gang, outcome)

@@ -243,7 +243,7 @@ class Preemptor:
     def _displace(self, node: str, priority: int) -> None:
         """Withdraw the nominations to a node of pods with lower priority, and queue those pods again."""
         self._cluster.spares.make_way({node})
-        nominees = [nominee for nominee in self._cluster.fleet.nominees.values() if nominee.node == node]
+        nominees = tuple(self._cluster.fleet.nominees_on(node))
         for nominee in nominees:
             if nominee.priority < priority and nominee.uid in self._cluster.fleet.nominees:
                 self._withdraw(nominee.uid)

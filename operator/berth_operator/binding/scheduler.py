@@ -15,6 +15,7 @@ from berth_operator.binding import binder
 from berth_operator.binding.attempts import Attempts
 from berth_operator.binding.changes import GoneError, PreBindError
 from berth_operator.binding.claims import ClaimBinder
+from berth_operator.binding.fits_check import FitsCheck
 from berth_operator.binding.gangs import GangBinder
 from berth_operator.binding.preemptor import Preemptor
 from berth_operator.binding.recent_binds import RecentBinds
@@ -66,17 +67,19 @@ class Scheduler:
         lease: str,
         term: Callable[[], int | None],
         work: asyncio.Event,
+        fits: FitsCheck | None = None,
         wall: Callable[[], float] = time.time,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         """Create a scheduler; `work` is set whenever a pod may be decided, `wall` is in seconds since 1970.
 
+        `fits` decides workloads of Kueue, if any have our AdmissionCheck.
         `cpu` are the seconds of CPU time of the loop's thread.
         """
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
         self._volumes, self._claims = volumes, claims
         self._preemptor, self._policy, self._lease, self._term = preemptor, policy, lease, term
-        self._cpu = cpu
+        self._cpu, self._fits = cpu, fits
         self._review, self._work, self._attempts = Review(cluster), work, attempts
         self._claim_work = cluster.fleet.claims.supply.work
         self._reserver = Reserver(cluster=cluster, reporter=reporter, policy=policy, wall=wall)
@@ -106,6 +109,8 @@ class Scheduler:
         """Schedule until cancelled, or until the term ends."""
         term = self._term()
         self._preemptor.restore()
+        if self._fits is not None:
+            self._fits.restore()
         self._reserver.restore()
         while term is not None and self._term() == term:
             if self._failure is not None:
@@ -114,7 +119,8 @@ class Scheduler:
             self.turn_at = self._cluster.clock()
             self._reserver.follow()
             self._cluster.refill_claim_work(CLAIM_WORK)
-            if await self._schedule_batch(term) or self._review.wakes_one() or self._claim_work.unfinished:
+            is_more = self._fits is not None and self._fits.follow()
+            if await self._schedule_batch(term) or is_more or self._review.wakes_one() or self._claim_work.unfinished:
                 await asyncio.sleep(0)
             else:
                 await self._wait()
@@ -200,7 +206,8 @@ class Scheduler:
         outcome = parked or self._decide(pod)
         if isinstance(outcome, Failure):
             if parked is None:
-                pod, outcome = self._preemptor.preempt_for(pod, outcome)
+                with self._cluster.promises.without_lower(pod.priority):
+                    pod, outcome = self._preemptor.preempt_for(pod, outcome)
                 outcome = self._reserver.explained(pod, outcome, self._policy(pod.scheduler))
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
@@ -222,7 +229,8 @@ class Scheduler:
 
     def _decide(self, pod: PendingPod) -> Placement | Failure:
         policy = self._policy(pod.scheduler)
-        outcome = self._cluster.spares.decide(lambda: decide(self._cluster.fleet, pod, policy))
+        spares, promises = self._cluster.spares, self._cluster.promises
+        outcome = promises.decide(pod.priority, lambda: spares.decide(lambda: decide(self._cluster.fleet, pod, policy)))
         if pod.lifetime and isinstance(outcome, Failure):
             return self._reserver.backfill(pod, policy) or outcome
         return outcome

@@ -18,6 +18,13 @@ PLUGIN_FAILURES: Final = Counter(
     "berth_plugin_failures_total", "Decisions in which a plug-in failed, by device type", ["type"]
 )
 NODE_RESERVATIONS: Final = Gauge("berth_node_reservations", "Node reservations of pods that have waited long")
+PROMISED_PLACES: Final = Gauge("berth_promised_places", "Places that are promised to pods of admitted workloads")
+CHECK_ANSWERS: Final = Counter(
+    "berth_admission_check_answers_total", "Answers of the AdmissionCheck, by state", ["state"]
+)
+LOST_PLACES: Final = Counter(
+    "berth_promised_places_lost_total", "Workloads that lost promised places, for which there were no others"
+)
 DRIFTED: Final = Gauge("berth_drifted_pods", "Pods that hold other devices than they were allocated")
 REWRITES: Final = Counter("berth_allocations_rewritten_total", "Allocations rewritten to the devices that kubelet gave")
 STATUS_WRITES: Final = Counter("berth_status_writes_total", "Status writes, by object", ["object"])
@@ -82,6 +89,8 @@ WAITING: Final = Histogram(
 # Otherwise a rate would miss the first one: a series that appears with 1 has not grown.
 for _outcome in ("bound", "gone", "refused", "fenced"):
     BINDS.labels(_outcome)
+for _state in ("Pending", "Ready", "Retry", "Rejected"):
+    CHECK_ANSWERS.labels(_state)
 for _outcome in ("completed", "dropped"):
     DEFRAGMENTATIONS.labels(_outcome)
 REPORTS_LOST.labels("event")

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.plugins import DevicePlugin
+from berth_operator.core.values.quota_workload import CheckSettings
 from berth_operator.metrics import counters
 from berth_operator.settings.configuration import Configuration
 from berth_operator.settings.flags import Settings
@@ -48,6 +49,11 @@ class Configured:
         """The configuration, with only the profiles of the pods that Berth schedules itself."""
         kept = {name: policy for name, policy in self._configuration.policies.items() if name not in self._extended}
         return replace(self._configuration, policies=kept)
+
+    @property
+    def admission_check(self) -> CheckSettings:
+        """The settings of the AdmissionCheck."""
+        return self._configuration.admission_check
 
     @property
     def rack_key(self) -> str:

@@ -36,6 +36,7 @@ from berth_operator.core.scores.genius import (
     PowerPreference,
     StaticWeights,
 )
+from berth_operator.core.values.quota_workload import CheckSettings
 
 ALL: Final = "*"
 """In a list of plug-ins, stands for all that can be switched off."""
@@ -49,6 +50,7 @@ _NEEDED: Final = {each.NAME: each.TRAITS.needed for each in filters.ORDER if eac
 _SCORES: Final = tuple(each.NAME for each in scores.ALL)
 _DEFAULT: Final = Policy()
 _GENIUS: Final = DEFAULT_WEIGHTS
+_CHECK: Final = CheckSettings()
 MAX_ALIASES: Final = 256
 """Names in `modelAliases` at most."""
 MAX_LIMITED: Final = 1024
@@ -75,6 +77,7 @@ class Configuration:
     """The pools of ResourceSlices that no other scheduler serves."""
     namespace_limits: NamespaceLimits = field(default_factory=lambda: NO_LIMITS)
     """What the pods of namespaces may hold of GPUs."""
+    admission_check: CheckSettings = _CHECK
     hash: str = ""
     """SHA-256 of the file in hexadecimal digits; empty without a file."""
 
@@ -344,6 +347,28 @@ class ClaimsSection(_Part):
         )
 
 
+class CheckSection(_Part):
+    """The AdmissionCheck `berth.dev/fits-devices` of Kueue."""
+
+    pending_seconds: Annotated[int, Field(ge=0, le=3600)] = int(_CHECK.pending)
+    """How long a workload keeps its quota while the places that it lacks become free."""
+    gather_seconds: Annotated[int, Field(ge=0, le=86400)] = int(_CHECK.gather)
+    """How long places are gathered for a workload, one after the other as they become free; 0 for never."""
+    promise_seconds: Annotated[int, Field(ge=10, le=86400)] = int(_CHECK.promise)
+    """How long places are kept for a workload until it is admitted, and then for its pods."""
+    fleet_grows: bool = _CHECK.fleet_grows
+    """Whether nodes may be added that differ from all that are there; then no workload is rejected for its size."""
+
+    def settings(self) -> CheckSettings:
+        """Return the settings that the check reads."""
+        return CheckSettings(
+            pending=float(self.pending_seconds),
+            gather=float(self.gather_seconds),
+            promise=float(self.promise_seconds),
+            fleet_grows=self.fleet_grows,
+        )
+
+
 class File(_Part):
     """A BerthSchedulerConfiguration."""
 
@@ -357,6 +382,7 @@ class File(_Part):
     claims: ClaimsSection = ClaimsSection()
     namespace_limits: Annotated[dict[Namespace, dict[LimitedResource, Amount]], Field(max_length=MAX_LIMITED)] = {}
     """What the pods of a namespace may hold together of GPUs: `gpu` in hundredths of cards, `gpu-memory` in bytes."""
+    admission_check: CheckSection = CheckSection()
 
     @model_validator(mode="after")
     def _check_names(self) -> Self:
@@ -435,6 +461,7 @@ def of_document(document: object, where: str) -> Configuration:
         model_aliases=aliases,
         own_pools=file.claims.own(),
         namespace_limits=file.namespace_limits,
+        admission_check=file.admission_check.settings(),
     )
 
 

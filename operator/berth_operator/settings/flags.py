@@ -179,6 +179,10 @@ class Settings(BaseSettings):
     """Whether other schedulers are kept from the pools in the configuration's `claims`, by DeviceTaintRules
     (docs/claims.md). Needs the component `claims`."""
 
+    kueue: bool = False
+    """Whether Kueue's AdmissionChecks with the controllerName berth.dev/fits-devices are decided (docs/kueue.md). Needs
+    the component `kueue`."""
+
     health: Annotated[str, AfterValidator(_check_url)] = "http://0.0.0.0:8080/healthz"
     """URL on which to serve liveness, http://address:port/path; empty to serve none."""
 

@@ -95,8 +95,8 @@ def test_the_right_for_explanations_shows_what_concerns_the_namespace() -> None:
         ),
         pytest.param(
             {FLEET: {**OF_CLUSTER, "configuration": {**PROFILES, "new": 1}}},
-            'the operator has another version: its configuration: "new" is no field; allowed: apiVersion, claims, '
-            "kind, modelAliases, namespaceLimits, profiles",
+            'the operator has another version: its configuration: "new" is no field; allowed: admissionCheck, '
+            "apiVersion, claims, kind, modelAliases, namespaceLimits, profiles",
             id="a newer operator",
         ),
     ],

@@ -24,7 +24,7 @@ _GANG_FIELDS: Final[dict[str, Schema]] = {
     "members": of_number("Members that wait or have a node."),
     "required": of_number("Members that must be placed, or none is."),
 }
-_GANG: Final = "The pod group; absent for single pods."
+_GANG: Final = "The pod group; of a Workload the pods with a place, and all pods. Absent for single pods."
 _FREE: Final = of_object("A resource of the Node.", total=of_number("Allocatable."), free=of_number("Not requested."))
 
 _SCHEMAS: Final[dict[str, Schema]] = {
@@ -34,6 +34,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         schedulable=of_flag("Whether the Node is not cordoned."),
         reporting=of_flag("Whether the agent renews its Lease."),
         blocked=of_text("Why no devices are allocated there; empty if they are."),
+        promised=of_number("Places that are promised to pods which do not exist yet; they are not free."),
         models=of_map("Model -> number of devices.", of_number("Devices.")),
         zone=of_text("Label topology.kubernetes.io/zone."),
         rack=of_text("The label of the narrowest topology domain above the node that gangs are placed in."),
@@ -74,8 +75,10 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         resources=of_map("cpu, memory and pods.", _FREE),
     ),
     "QueuedPod": of_object(
-        "A pod that waits for a node.",
-        position=of_number("1 is tried next; counts the pods of all namespaces. 0 of a pod with scheduling gates."),
+        "A pod that waits for a node, or a Workload of Kueue that waits for places.",
+        position=of_number(
+            "1 is tried next; counts the pods of all namespaces. 0 of a pod with scheduling gates, and of a Workload."
+        ),
         state=of_text("active, backoff, unschedulable or gated."),
         priority=of_number("The pod's priority."),
         waitingSeconds=of_number("Seconds since its creation, when this was rendered."),
@@ -88,7 +91,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         reservedNode=of_text("The node that is reserved for it."),
     ),
     "Holder": of_object(
-        "A pod that holds devices.",
+        "A pod that holds devices, or a place with devices that is promised to one.",
         node=of_text("Its node."),
         owner=of_object("Its controller.", kind=of_text("Empty for none."), name=of_text("Name.")),
         scheduler=of_text("The pod's schedulerName."),
@@ -106,6 +109,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
             ),
         ),
         drifted=of_flag("Whether it holds other devices than it was allocated."),
+        promised=of_flag("Whether the pod does not exist yet: its owner is the Workload to which it was promised."),
     ),
     EXPLANATION: of_object(
         "Why a pod waits.",

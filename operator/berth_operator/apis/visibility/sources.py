@@ -3,6 +3,7 @@
 import functools
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
@@ -17,15 +18,20 @@ from berth_operator.apis.visibility.kinds import FLEET, HOLDERS, QUEUE
 from berth_operator.apis.visibility.row_cache import Row
 from berth_operator.core.advice import fleet_rows
 from berth_operator.core.advice.holders import holder_row, holds_devices
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.arrays.column_cache import ColumnCache
 from berth_operator.core.queue import event_labels
 from berth_operator.core.queue.order import CHUNK, Place, places, sorted_in_steps
 from berth_operator.core.queue.queue import order_of
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 
 ZONE: Final = "topology.kubernetes.io/zone"
+WORKLOAD: Final = "workload"
+"""Prefix of the names of rows that are of no pod."""
 
 Fields = tuple[Object, Object]
 """Metadata, and the other fields."""
@@ -84,7 +90,7 @@ class FleetRows:
 
 
 class HolderRows:
-    """A row for each pod that holds devices."""
+    """A row for each pod that holds devices, and for each place with devices that is promised to one."""
 
     kind = HOLDERS
     is_volatile = False
@@ -95,7 +101,7 @@ class HolderRows:
     def rows(self) -> Iterator[Row | None]:
         """Yield the rows, by namespace and name."""
         drifted = self._cluster.allocations.drifted
-        charges = []
+        charges = [place for _, _, place in self._cluster.promises.all() if place.grants]
         for number, charge in enumerate(list(self._cluster.fleet.charges.values())):
             if holds_devices(charge):
                 charges.append(charge)
@@ -119,7 +125,7 @@ class HolderRows:
 
 
 class QueueRows:
-    """A row for each waiting pod, and for each with scheduling gates."""
+    """A row for each waiting pod, each with scheduling gates, and each workload that waits for places."""
 
     kind = QUEUE
     is_volatile = True
@@ -128,7 +134,7 @@ class QueueRows:
         self._cluster = cluster
 
     def rows(self) -> Iterator[Row | None]:
-        """Yield the rows, in the order of the queue; pods with scheduling gates have no place in it, and come last."""
+        """Yield the rows, in the order of the queue; those that have no place in it come last."""
         cluster = self._cluster
         waiting = places(cluster.queue, cluster.pending, cluster.fleet.charges)
         for place in itertools.chain(waiting, self._gated()):
@@ -137,10 +143,32 @@ class QueueRows:
                 continue
             pod, stamp = place.pod, (place.position, place.state, place.until, place.message, tuple(place.events))
             yield Row((pod.namespace, pod.name), pod, stamp, functools.partial(self._render, place))
+        yield from self._workloads()
 
     def _gated(self) -> Iterator[Place | None]:
         for pod in sorted_in_steps(list(self._cluster.gated), order_of):
             yield None if pod is None else Place(pod=pod, position=0, state=event_labels.GATED)
+
+    def _workloads(self) -> Iterator[Row]:
+        """Yield the rows of workloads that keep their quota while they wait for places."""
+        for parked in self._cluster.workload_queue.parked():
+            for unit in parked.units.values():
+                if isinstance(unit, Gang):
+                    yield self._of_workload(unit, parked.failure, Change(parked.bits))
+
+    def _of_workload(self, unit: Gang, why: Failure, wakes_on: Change) -> Row:
+        namespace, name = keys.split(unit.membership.group)
+        shown = f"{WORKLOAD}:{name}"
+        pod = replace(unit.members[0], name=shown)
+        state, message = event_labels.UNSCHEDULABLE, why.message
+        place = Place(pod=pod, position=0, state=state, message=message, wakes_on=wakes_on)
+        found = {"name": name, "members": len(self._cluster.promises.of(unit.membership.group)), "required": unit.size}
+        stamp = state, message, found["members"]
+        return Row((namespace, shown), unit, stamp, functools.partial(self._render_workload, place, found))
+
+    def _render_workload(self, place: Place, found: Object) -> Fields:
+        metadata, row = self._render(place)
+        return metadata, {**row, "gang": found}
 
     def _render(self, place: Place) -> Fields:
         pod, cluster = place.pod, self._cluster

@@ -75,8 +75,9 @@ def policies() -> tuple[Item, ...]:
     """
     mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
     mutating += [f"berth-words-{each}" for each in _OF_WORDS]
-    fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims"]
+    fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims", "berth-fence-kueue"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
+    limits += ["berth-kueue-checks", "berth-kueue-other-checks"]
     validating = [*fence, *limits, "berth-kueue", "berth-unscheduled", "berth-warnings", "berth-words"]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (

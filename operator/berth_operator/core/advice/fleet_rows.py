@@ -10,6 +10,7 @@ from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import sized_cache
 from berth_operator.core.advice import summary
 from berth_operator.core.advice.card_amounts import offers
+from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.filters.devices import silence
 from berth_operator.core.fleet.arrays.column_cache import only
 from berth_operator.core.fleet.arrays.intern_table import Wiring
@@ -39,6 +40,7 @@ def fleet_row(fleet: Fleet, name: str, faults: Faults) -> Row:
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),
         "reporting": bool(fleet.fresh[row]),
         "blocked": "; ".join(_obstacles(fleet, row)),
+        "promised": sum(map(is_promised, fleet.nominees_on(name))),
         "models": dict(Counter(device["model"] for device in devices if device["model"])),
         "devices": devices,
         "resources": {

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
+from berth_operator.core.decision.promise import is_promised
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import is_pod
 from berth_operator.core.fleet.nodes.cards import card_id, is_listed, shown_minors
@@ -18,7 +19,10 @@ def holds_devices(charge: Charge) -> bool:
 
 
 def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
-    """Return the row of a pod that is charged to a node; `drifted` if it holds other devices than it was allocated."""
+    """Return the row of a pod that is charged to a node, or of a promised place.
+
+    `drifted`: whether it holds other devices than it was allocated.
+    """
     shown = shown_minors(charge.grants)
     return {
         "node": charge.node,
@@ -37,6 +41,7 @@ def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
             for grant in charge.grants
         ],
         "drifted": drifted,
+        "promised": is_promised(charge),
     }
 
 

@@ -108,7 +108,7 @@ class SimulatedQueue:
 
     def displace(self, node: str, priority: int) -> None:
         """Withdraw what is kept on a node for pods of lower priority, and make those pods active."""
-        for nominee in [each for each in self._fleet.nominees.values() if each.node == node]:
+        for nominee in tuple(self._fleet.nominees_on(node)):
             if nominee.priority < priority and nominee.uid in self._fleet.nominees:
                 self.withdraw_unit(self.unit_of(nominee.uid))
 

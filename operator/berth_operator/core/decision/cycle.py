@@ -87,6 +87,7 @@ class Placement:
             ends=self.pod.ends,
             owner=self.pod.owner,
             scheduler=self.pod.scheduler,
+            workload=self.pod.workload,
         )
 
 

@@ -49,6 +49,8 @@ _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Ch
 
 _OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
+_ALONE: Final = Membership(group="")
+"""The group of pods that belong to none."""
 NO_CAPACITY: Final = Failure(message="no node fits.", wakes_on=_FREES)
 
 
@@ -166,6 +168,26 @@ def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placeme
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
     return _Attempt(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
+
+
+def place_each(
+    fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool
+) -> tuple[list[Placement], Failure | None]:
+    """Place pods that belong to no gang one after the other; the Fleet is left as it was.
+
+    Returns:
+        the placements, none if not all fit and `partly` is False; and why the first other pod has none.
+    """
+    ordered = sorted(pods, key=order)
+    with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
+        classes = _classes(fleet, ordered, policy)
+        if not partly and sum(each.possible for each in classes.values()) < len(ordered):
+            return [], _why_too_few(fleet, ordered, classes, policy)[0]
+        attempt = _Attempt(fleet, Gang(membership=_ALONE, minimum=0, members=tuple(ordered)), policy, fleet.present, ())
+        placed, why, _ = attempt.place([(each, classes[each.request]) for each in ordered])
+    if len(placed) == len(ordered):
+        return placed, None
+    return (placed if partly else []), why
 
 
 def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Placement], list[PendingPod]]:
@@ -361,9 +383,11 @@ def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Cl
 class _Attempt:
     """One attempt to place the members on some of the rows."""
 
-    def __init__(self, fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> None:
+    def __init__(self, fleet: Fleet, gang: Gang, policy: Policy, rows: Mask, keys: Sequence[str] | None = None) -> None:
+        """Create an attempt; `keys` are the topology keys, by default those of the policy."""
         self._fleet, self._policy, self._rows = fleet, policy, rows
-        self._columns = [fleet.labels.column(key).numbers for key in policy.gang_topology_keys]
+        keys = policy.gang_topology_keys if keys is None else keys
+        self._columns = [fleet.labels.column(key).numbers for key in keys]
         self._taken = [np.zeros(int(each.max()) + 1, np.bool_) for each in self._columns]
         """Per topology key: the domains in which the gang has members."""
         self._shared_claims = _shared_claims(fleet, gang)

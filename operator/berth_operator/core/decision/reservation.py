@@ -160,17 +160,17 @@ def reserve(fleet: Fleet, pod: PendingPod, policy: Policy, now: float, *, node: 
     lower = fleet.lower_priority_nominees(pod.uid, pod.priority)
     with fleet.without(lower):
         row = fleet.rows.get(node)
-        if row is not None and _settled(fleet, pod.request, policy, forever=True)[row]:
+        if row is not None and settled(fleet, pod.request, policy, forever=True)[row]:
             kept = _Search(fleet, pod, policy, np.array([row]), now=now).best()
             # Once it has the amounts, nothing else may keep the pod from its node.
-            if kept is not None and (kept.awaited or _settled(fleet, pod.request, policy, forever=False)[row]):
+            if kept is not None and (kept.awaited or settled(fleet, pod.request, policy, forever=False)[row]):
                 return kept
         rows = _rows_to_examine(fleet, pod.request, policy)
         displaced = {each.node for each in lower if each.uid != pod.uid}
         return _Search(fleet, pod, policy, rows, now=now, reserved=displaced).best() if rows.size else None
 
 
-def _settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
+def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
     """Return the rows that lack at most amounts; with `forever` also those that are rejected because of their pods."""
     settled = [
         each
@@ -182,7 +182,7 @@ def _settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool
 
 def _rows_to_examine(fleet: Fleet, request: PodRequest, policy: Policy) -> Indices:
     """Return the rows that could take the pod if they were empty, those with the fewest missing cards."""
-    mask = _settled(fleet, request, policy, forever=False)
+    mask = settled(fleet, request, policy, forever=False)
     for filter_ in policy.local:
         if (bounded := filters.as_bounded(filter_)) is not None:
             mask = mask & bounded.could_pass(fleet, request)

@@ -88,6 +88,8 @@ class Fleet(NodeColumns):
         """Pod UID -> its charge."""
         self.nominees: dict[str, Charge] = {}
         """Pod UID -> what a nominated pod will use of its node once its victims are gone."""
+        self._nominees_on: CopyOnWrite[str, dict[str, Charge]] = CopyOnWrite()
+        self._nominee_priorities: Counter[int] = Counter()
         self.leaving: set[str] = set()
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
         self.priorities: Counter[int] = Counter()
@@ -206,7 +208,7 @@ class Fleet(NodeColumns):
         row = self.rows[name]
         self.column_cache.alter(row)
         charges = tuple(self.on_node(name))
-        nominees = tuple(pod for pod in self.nominees.values() if pod.node == name)
+        nominees = tuple(self.nominees_on(name))
         for pod in (*charges, *nominees):
             self._apply_grants(pod.grants, row, -1)
             self.namespaces.count(pod, -1)
@@ -221,7 +223,7 @@ class Fleet(NodeColumns):
         for pod in map(self.resolve_charge, nominees):
             self._apply_grants(pod.grants, row, 1)
             self.namespaces.count(pod, 1)
-            self.nominees[pod.uid] = pod
+            self.nominees[pod.uid] = self._nominees_of(name)[pod.uid] = pod
 
     def _set_device_columns(self, row: int, inventory: DeviceInventory) -> None:
         own = self._own
@@ -329,15 +331,27 @@ class Fleet(NodeColumns):
         row = self._row(charge.node)
         charge = self.resolve_charge(charge)
         self._apply(charge, row, 1)
-        self.nominees[charge.uid] = charge
+        self.nominees[charge.uid] = self._nominees_of(charge.node)[charge.uid] = charge
+        self._nominee_priorities[charge.priority] += 1
 
     def withdraw(self, uid: str) -> Charge | None:
         """Remove and return a pod's nomination; None if there was none."""
         charge = self.nominees.pop(uid, None)
         if charge is not None:
             self._apply(charge, self.rows[charge.node], -1)
+            del self._nominees_of(charge.node)[uid]
+            self._nominee_priorities[charge.priority] -= 1
+            if not self._nominee_priorities[charge.priority]:
+                del self._nominee_priorities[charge.priority]
             self._drop_if_empty(charge.node)
         return charge
+
+    def _nominees_of(self, node: str) -> dict[str, Charge]:
+        return self._nominees_on.own(node, dict)
+
+    def nominees_on(self, name: str) -> Iterable[Charge]:
+        """Return what nominated pods will use of a node."""
+        return self._nominees_on.get(name, {}).values()
 
     @contextmanager
     def without(self, nominees: Iterable[Charge]) -> Iterator[None]:
@@ -351,6 +365,9 @@ class Fleet(NodeColumns):
 
     def lower_priority_nominees(self, uid: str, priority: int) -> list[Charge]:
         """Return the nominees that a pod may ignore: itself and those of lower priority."""
+        # Hundreds of places may be promised, and every decision asks this.
+        if uid not in self.nominees and not any(each < priority for each in self._nominee_priorities):
+            return []
         return [each for each in self.nominees.values() if each.uid == uid or each.priority < priority]
 
     def mark_leaving(self, uid: str) -> None:
@@ -592,11 +609,10 @@ class Fleet(NodeColumns):
 
     def _drop_if_empty(self, name: str) -> None:
         row = self.rows[name]
-        if self.present[row] or self.has_device[row] or self._on_node.get(name):
-            return
-        if any(each.node == name for each in self.nominees.values()):
+        if self.present[row] or self.has_device[row] or self._on_node.get(name) or self._nominees_on.get(name):
             return
         self._on_node.drop(name)
+        self._nominees_on.drop(name)
         del self.rows[name]
         self.volumes.leave(row, name)
         self.names[row] = ""

@@ -48,7 +48,7 @@ def _withheld(fleet: Fleet, node: str, devices: NodeDevices, grants: Collection[
 
 def _charges(fleet: Fleet, node: str) -> Iterator[Charge]:
     """Yield what is charged to a node or kept for pods, except for claims that exist."""
-    for charge in (*fleet.on_node(node), *(each for each in fleet.nominees.values() if each.node == node)):
+    for charge in (*fleet.on_node(node), *fleet.nominees_on(node)):
         if claim_charges.is_leftover(charge) or not claim_charges.is_of_claim(charge):
             yield charge
 

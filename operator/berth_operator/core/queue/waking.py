@@ -1,7 +1,5 @@
 """Wake parked units after an event: which of them it may help, on the Fleet as it is after the event."""
 
-from collections.abc import Iterable
-
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.preemption import WithoutLowerPriority
 from berth_operator.core.fleet.events import ClusterEvent
@@ -20,7 +18,7 @@ def happened(fleet: Fleet, queue: Queue[Unit], event: ClusterEvent) -> None:
     if not queue.awaits(event.change):
         return
     # Without the node's nominees: their kept capacity must not hide the event from them or from higher priorities.
-    with fleet.without(_nominees(fleet, event.node)):
+    with fleet.without(tuple(fleet.nominees_on(event.node))):
         queue.wake(event.change, EventHint(fleet, event))
 
 
@@ -37,7 +35,7 @@ def pod_left(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
     happened(fleet, queue, ClusterEvent(change=change, node=gone.node, before=gone))
     if not queue.awaits(Change.EVICTABLE) or gone.node not in fleet.rows:
         return False
-    with fleet.without(_nominees(fleet, gone.node)):
+    with fleet.without(tuple(fleet.nominees_on(gone.node))):
         without_lower_priority = WithoutLowerPriority(fleet, gone.node)
         return queue.wake(
             Change.EVICTABLE,
@@ -45,7 +43,3 @@ def pod_left(fleet: Fleet, queue: Queue[Unit], gone: Charge) -> bool:
                 None if without_lower_priority.may_take(parked.unit, gone, parked.failure.filters) else NOT_CONCERNED
             ),
         )
-
-
-def _nominees(fleet: Fleet, node: str) -> Iterable[Charge]:
-    return [nominee for nominee in fleet.nominees.values() if nominee.node == node]

@@ -52,3 +52,5 @@ class Charge:
     owner: Owner = field(default=NO_OWNER, compare=False)
     scheduler: str = field(default="", compare=False)
     """The pod's `schedulerName`; empty for charges that are of no pod."""
+    workload: str = field(default="", compare=False)
+    """As `PendingPod.workload`."""

@@ -208,6 +208,8 @@ class PendingPod:
     reserved_node: str = ""
     """The node with the pod's node reservation, if any."""
     owner: Owner = NO_OWNER
+    workload: str = ""
+    """`name/pod set` of the Workload of Kueue in its namespace for which a place may be promised; empty for most."""
 
     @property
     def key(self) -> str:

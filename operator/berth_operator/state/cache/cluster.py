@@ -6,6 +6,8 @@ on parts above it in this list:
 * `Waker` wakes the parked pods that a change may help.
 * `Nominator` keeps nodes for pods that preempt others, or that have a node reservation.
 * `Spares` keeps further nodes for pods of kube-scheduler, until others need them.
+* `PlacePromises` keeps nodes for pods that do not exist yet, of the Workloads of Kueue with our AdmissionCheck, which
+  `Workloads` has.
 * `Gangs` and `PendingPods` keep the queue up to date.
 * `AllocationTracker` corrects charges by what kubelet gave.
 * `ClaimTracker` charges what ResourceClaims hold.
@@ -31,6 +33,7 @@ from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue.gang_tracker import GangTracker
 from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
+from berth_operator.core.values.quota_workload import QuotaWorkload
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.allocation_tracker import AllocationTracker
@@ -42,11 +45,13 @@ from berth_operator.state.cache.node_cache import NodeCache
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.pending_pods import PendingPods
 from berth_operator.state.cache.placements import Placements
+from berth_operator.state.cache.promises import PlacePromises
 from berth_operator.state.cache.spares import Spares
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.cache.unknown_allocations import UnknownAllocations
 from berth_operator.state.cache.views import GpuPodView, StatusKind, View
 from berth_operator.state.cache.waker import Waker
+from berth_operator.state.cache.workloads import Workloads
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 
 Object = Mapping[str, Any]
@@ -114,11 +119,21 @@ class Cluster:
     def _create_queue(self, pending: dict[str, PendingPod]) -> None:
         self.queue: Queue[PendingPod | Gang] = Queue()
         self.gang_tracker = GangTracker(timeout=self.gang_timeout)
-        self.waker = waker = Waker(fleet=self.fleet, queue=self.queue, listener=self.listener, clock=self.clock)
+        self.workload_queue: Queue[PendingPod | Gang] = Queue()
+        """Workloads with quota whose AdmissionCheck is undecided, each as a gang of its pods."""
+        self.waker = waker = Waker(
+            fleet=self.fleet,
+            queue=self.queue,
+            others=(self.workload_queue,),
+            listener=self.listener,
+            clock=self.clock,
+        )
         self.nominator = Nominator(
             fleet=self.fleet, pending=pending, gang_tracker=self.gang_tracker, waker=waker, listener=self.listener
         )
         self.spares = Spares(fleet=self.fleet, waker=waker)
+        self.promises = PlacePromises(fleet=self.fleet, nominator=self.nominator, waker=waker)
+        self.workloads = Workloads(listener=self.listener)
         self.gangs = Gangs(
             gang_tracker=self.gang_tracker,
             queue=self.queue,
@@ -135,6 +150,7 @@ class Cluster:
             queue=self.queue,
             gangs=self.gangs,
             nominator=self.nominator,
+            promises=self.promises,
             waker=waker,
             listener=self.listener,
             clock=self.clock,
@@ -304,6 +320,14 @@ class Cluster:
         """Stop keeping the cards of drivers that have been gone for too long, by the clock."""
         for node in sorted(self.fleet.claims.expire(self.clock())):
             self.node_cache.claims_changed(node)
+
+    def put_workload(self, workload: QuotaWorkload) -> None:
+        """Add or update a Workload of Kueue with our AdmissionCheck."""
+        self.workloads.put(workload)
+
+    def remove_workload(self, key: str) -> None:
+        """Remove a Workload (namespace/name) that was deleted, or no longer has our AdmissionCheck."""
+        self.workloads.remove(key)
 
     # --- statuses ---------------------------------------------------------------------------------------------
 

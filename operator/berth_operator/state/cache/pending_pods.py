@@ -13,6 +13,7 @@ from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.gangs import Gangs
 from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
+from berth_operator.state.cache.promises import PlacePromises
 from berth_operator.state.cache.waker import Waker
 from berth_operator.state.objects import pods
 from berth_operator.state.objects.genius_priority import PriorityLimits
@@ -33,6 +34,7 @@ class PendingPods:
         queue: Queue[PendingPod | Gang],
         gangs: Gangs,
         nominator: Nominator,
+        promises: PlacePromises,
         waker: Waker,
         listener: Listener,
         clock: Callable[[], float],
@@ -47,7 +49,7 @@ class PendingPods:
         """UID -> the nominated node that the API server last showed, if any."""
         self._fleet, self._kinds, self._by_uid, self._queue = fleet, kinds, by_uid, queue
         self._gangs, self._nominator, self._waker, self._listener = gangs, nominator, waker, listener
-        self._clock, self._priorities = clock, priorities
+        self._promises, self._clock, self._priorities = promises, clock, priorities
         self._arrivals = itertools.count()
         self._gated: dict[str, PendingPod] = {}
 
@@ -75,6 +77,8 @@ class PendingPods:
             self.remove(uid)
         if known is None and uid not in self._fleet.charges:
             self._fleet.workload.see(pod.request)
+        if known is None and pod.workload:
+            pod = self._promises.hand_over(pod)
         self._by_uid[uid] = pod
         if pod.gang is not None:
             self._gangs.wait(pod, pod.gang)

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.fleet.events import ClusterEvent
@@ -21,9 +21,17 @@ class Waker:
     """Moves units to the active queue, and calls the listener when one may be decided."""
 
     def __init__(
-        self, *, fleet: Fleet, queue: Queue[Unit], listener: Listener, clock: Callable[[], float] = time.monotonic
+        self,
+        *,
+        fleet: Fleet,
+        queue: Queue[Unit],
+        others: Sequence[Queue[Unit]] = (),
+        listener: Listener,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Create a waker; `others` are further queues whose units wait for the same changes."""
         self._fleet, self._queue, self._listener, self._clock = fleet, queue, listener, clock
+        self._queues = (queue, *others)
         self.changed_at = -math.inf
         """When something last changed that may change why a pod waits."""
 
@@ -51,28 +59,32 @@ class Waker:
     def changed(self, change: Change) -> None:
         """Wake the pods that a change may help."""
         self.record_change()
-        self._queue.wake(change)
+        for queue in self._queues:
+            queue.wake(change)
 
     def changed_for(self, change: Change, hint: Hint[Unit]) -> None:
         """Wake the pods that wait for a change, if the queueing hint finds that it may help them."""
         self.record_change()
-        self._queue.wake(change, hint)
+        for queue in self._queues:
+            queue.wake(change, hint)
 
     def happened(self, event: ClusterEvent) -> None:
         """Wake the pods that an event may help."""
         self.record_change()
-        waking.happened(self._fleet, self._queue, event)
+        for queue in self._queues:
+            waking.happened(self._fleet, queue, event)
 
     def memory_measured(self, nodes: Iterable[str]) -> None:
         """Wake the pods that wait for measured memory and may fit now on these nodes, which have more of it free."""
-        if self._queue.awaits(Change.GPU_METRICS):
+        if any(queue.awaits(Change.GPU_METRICS) for queue in self._queues):
             for node in nodes:
                 self.happened(ClusterEvent(change=Change.GPU_METRICS, node=node))
 
     def pod_assigned(self, charge: Charge) -> None:
         """Wake the pods that wait for an assigned pod, such as those with pod affinity."""
         self.record_change()
-        waking.pod_assigned(self._fleet, self._queue, charge)
+        for queue in self._queues:
+            waking.pod_assigned(self._fleet, queue, charge)
 
     def pod_bound(self) -> None:
         """Wake the pods that could not preempt because a bind was in flight."""
@@ -82,5 +94,6 @@ class Waker:
     def pod_left(self, gone: Charge) -> None:
         """Wake the pods that may fit, or may preempt others, after a pod has left its node."""
         self.record_change()
-        if waking.pod_left(self._fleet, self._queue, gone):
-            self._listener.work_ready()
+        for queue in self._queues:
+            if waking.pod_left(self._fleet, queue, gone):
+                self._listener.work_ready()

@@ -12,7 +12,7 @@ from berth_api.allocation import Grant
 from berth_api.request import BUILT_IN, DeviceRequest, Kinds, model, share
 from berth_api.request.no_devices import ABOUT_DEVICES
 from berth_api.resources import PODS, nonzero_requested, resize
-from berth_api.values import interning
+from berth_api.values import interning, keys
 from berth_api.values.caching import compact, sized_cache
 from berth_client import times
 from berth_client.objects import without_managed_fields
@@ -158,7 +158,16 @@ def pending(pod: Object, kinds: Kinds = BUILT_IN, priorities: PriorityLimits = U
         preempts=spec.get("preemptionPolicy") != "Never",
         nominated_node=(pod.get("status") or {}).get("nominatedNodeName") or "",
         owner=_owner(metadata),
+        workload=_workload(metadata),
     )
+
+
+def _workload(metadata: Object) -> str:
+    """Return `name/pod set` of the pod's Workload, as Kueue writes it from the AdmissionCheck; empty without."""
+    annotations = metadata.get("annotations")
+    if not annotations or names.WORKLOAD not in annotations:
+        return ""
+    return interning.intern(keys.join(annotations[names.WORKLOAD], annotations.get(names.POD_SET) or ""))
 
 
 def _owner(metadata: Object) -> Owner:
@@ -393,6 +402,7 @@ def charge(
         ends=endings.of_placed(pod),
         owner=_owner(metadata),
         scheduler=interning.intern(pod["spec"].get("schedulerName") or names.SCHEDULER),
+        workload=_workload(metadata),
     )
 
 

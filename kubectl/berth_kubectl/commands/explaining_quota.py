@@ -1,0 +1,79 @@
+"""Reads what `explain workload/NAME` shows: a Workload of Kueue and what is around it."""
+
+from berth_kubectl.errors import CommandError, ReadError
+from berth_kubectl.reading import quota
+from berth_kubectl.reading.contract import Explanation, Object
+from berth_kubectl.reading.quota import Around
+from berth_kubectl.reading.resources import (
+    ADMISSION_CHECKS,
+    CLUSTER_QUEUES,
+    LOCAL_QUEUES,
+    PENDING_OF_QUEUE,
+    PENDING_WORKLOADS,
+    QUOTA_WORKLOADS,
+    Resource,
+)
+from berth_kubectl.reading.session import Session, Source
+
+NOT_SERVED = "the API server serves no Workloads of kueue.x-k8s.io/v1beta2; install Kueue 0.17 or later"
+
+
+def explained(session: Session, name: str) -> Explanation:
+    """Explain a Workload; the session's notes say what could not be read.
+
+    Raises:
+        CommandError: there is no such Workload, or no Kueue.
+    """
+    workload = _workload(session, name)
+    wanted = quota.queue_of(workload)
+    queue = _optional(session, LOCAL_QUEUES, wanted)
+    cluster_queue = quota.cluster_queue_of(workload, queue)
+    is_pending = quota.state_of(workload) == quota.PENDING
+    around = Around(
+        queue=queue,
+        cluster_queue=_optional(session, CLUSTER_QUEUES, cluster_queue) if cluster_queue else None,
+        pending=_pending(session, wanted) if is_pending else None,
+        siblings=_siblings(session) if is_pending else None,
+        controllers=_controllers(session),
+    )
+    return quota.explanation(workload, around)
+
+
+def _workload(session: Session, name: str) -> Object:
+    try:
+        return session.object(QUOTA_WORKLOADS, session.namespace, name)
+    except ReadError as error:
+        if error.is_missing and _siblings(session) is None:
+            raise CommandError(f"workload/{name}: {NOT_SERVED}") from error
+        raise
+
+
+def _optional(session: Session, resource: Resource, name: str, subresource: str = "") -> Object | None:
+    """Return an object; None, with a note, if it cannot be read."""
+    if not name:
+        return None
+    try:
+        return session.object(resource, session.namespace if resource.namespaced else "", name, subresource)
+    except ReadError as error:
+        if not (error.is_missing or error.is_forbidden or error.is_unavailable):
+            raise
+        session.notes.append(f"not shown: {resource.full_name} {name}: {error}")
+        return None
+
+
+def _pending(session: Session, queue: str) -> list[Object] | None:
+    """Return what Kueue's visibility API lists of a LocalQueue."""
+    listed = _optional(session, PENDING_OF_QUEUE, queue, PENDING_WORKLOADS)
+    return None if listed is None else list(listed.get("items") or ())
+
+
+def _siblings(session: Session) -> list[Object] | None:
+    source = Source(resource=QUOTA_WORKLOADS, namespace=session.namespace, optional=True)
+    [listed] = session.lists([source])
+    return listed
+
+
+def _controllers(session: Session) -> dict[str, str]:
+    """Return the controller of each AdmissionCheck; none if they cannot be read: then their names alone are shown."""
+    [listed] = session.lists([Source(resource=ADMISSION_CHECKS, optional=True)])
+    return {each["metadata"]["name"]: str(each["spec"].get("controllerName")) for each in listed or ()}

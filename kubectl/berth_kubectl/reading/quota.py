@@ -1,0 +1,157 @@
+"""Why a Workload of Kueue waits: its place in the queue, its quota and its devices, as Kueue's objects show them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from berth_kubectl.reading.contract import Explanation, Object, TitledAnswer
+from berth_kubectl.reading.objects import condition, name_of
+
+CONTROLLER: Final = "berth.dev/fits-devices"
+"""The `controllerName` of Berth's AdmissionChecks."""
+_STATES: Final = ("Finished", "Evicted", "Admitted", "QuotaReserved")
+"""Conditions of which the first that is true names the state."""
+PENDING: Final = "Pending"
+INACTIVE: Final = "Inactive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Around:
+    """What was read around a Workload; what could not be read is None, and a note says why."""
+
+    queue: Object | None = None
+    """Its LocalQueue."""
+    cluster_queue: Object | None = None
+    pending: Sequence[Object] | None = None
+    """The Workloads that wait in its LocalQueue, as Kueue's visibility API lists them."""
+    siblings: Sequence[Object] | None = None
+    """The Workloads of its namespace."""
+    controllers: Mapping[str, str] = field(default_factory=dict)
+    """AdmissionCheck -> its controllerName."""
+
+
+def explanation(workload: Object, around: Around) -> Explanation:
+    """Return the explanation of a Workload."""
+    metadata = workload["metadata"]
+    state = state_of(workload)
+    answers = [
+        _answer("Queue", _queue(workload, around)),
+        _answer("Position", _position(workload, around) if state == PENDING else ""),
+        _answer("Quota", "; ".join(_quota(workload, around))),
+        *(_answer(title, text) for title, text in _checks(workload, around)),
+    ]
+    return {
+        "metadata": {"name": metadata["name"], "namespace": metadata["namespace"], "uid": metadata["uid"]},
+        "state": state,
+        "message": _message(workload, state),
+        "outlook": [each for each in answers if each["message"]],
+    }
+
+
+def _answer(title: str, message: str) -> TitledAnswer:
+    return {"title": title, "message": message, "helps": False}
+
+
+def state_of(workload: Object) -> str:
+    """Return the state of a Workload, in the words of Kueue's conditions."""
+    is_active = workload["spec"].get("active", True)
+    shown = next((each for each in _STATES if condition(workload, each).get("status") == "True"), PENDING)
+    return INACTIVE if shown in (PENDING, "Evicted") and not is_active else shown
+
+
+def _message(workload: Object, state: str) -> str:
+    """Return what the condition says that decides the state."""
+    if state == "QuotaReserved":
+        waiting = [each["name"] for each in _entries(workload) if each.get("state") != "Ready"]
+        return f"waits for the AdmissionChecks {', '.join(waiting)}" if waiting else "quota is reserved"
+    kind = {PENDING: "QuotaReserved", INACTIVE: "Evicted"}.get(state, state)
+    return str(condition(workload, kind).get("message") or "Kueue has not decided it yet")
+
+
+def _entries(workload: Object) -> Sequence[Object]:
+    return (workload.get("status") or {}).get("admissionChecks") or ()
+
+
+def queue_of(workload: Object) -> str:
+    """Return the name of a Workload's LocalQueue."""
+    return str(workload["spec"].get("queueName") or "")
+
+
+def cluster_queue_of(workload: Object, queue: Object | None) -> str:
+    """Return the name of the ClusterQueue: the one that reserved quota, or that of the LocalQueue; empty if unknown."""
+    admission = (workload.get("status") or {}).get("admission") or {}
+    return str(admission.get("clusterQueue") or ((queue or {}).get("spec") or {}).get("clusterQueue") or "")
+
+
+def _queue(workload: Object, around: Around) -> str:
+    cluster_queue = cluster_queue_of(workload, around.queue)
+    text = f"LocalQueue {queue_of(workload) or '-'}" + (f" of ClusterQueue {cluster_queue}" if cluster_queue else "")
+    return "; ".join([text, *_inactive(around.queue, "LocalQueue"), *_inactive(around.cluster_queue, "ClusterQueue")])
+
+
+def _inactive(queue: Object | None, kind: str) -> Iterator[str]:
+    active = condition(queue, "Active") if queue else {}
+    if active.get("status") == "False":
+        yield f"the {kind} is not active: {active.get('message') or active.get('reason')}"
+
+
+def _position(workload: Object, around: Around) -> str:
+    """Return the place of a Workload that waits; Kueue counts from 0."""
+    for each in around.pending or ():
+        if name_of(each) == name_of(workload):
+            local = f"{each['positionInLocalQueue'] + 1} in the LocalQueue"
+            return f"{each['positionInClusterQueue'] + 1} in the ClusterQueue, {local}"
+    waiting = [each for each in around.siblings or () if _waits_with(each, workload)]
+    waiting.sort(key=lambda each: (-each["spec"].get("priority", 0), each["metadata"].get("creationTimestamp", "")))
+    names = [name_of(each) for each in waiting]
+    if name_of(workload) not in names:
+        return ""
+    return f"{names.index(name_of(workload)) + 1} of {len(names)} in the LocalQueue, by priority and age"
+
+
+def _waits_with(other: Object, workload: Object) -> bool:
+    return queue_of(other) == queue_of(workload) and state_of(other) == PENDING
+
+
+def _quota(workload: Object, around: Around) -> Iterator[str]:
+    """Yield what the Workload has reserved, and of its ClusterQueue what is reserved and what there is."""
+    reserved = condition(workload, "QuotaReserved")
+    if reserved.get("status") == "True":
+        yield from (f"reserved {text}" for text in _reserved(workload))
+    elif reserved.get("message"):
+        yield str(reserved["message"])
+    if around.cluster_queue is not None:
+        yield from _usage(around.cluster_queue)
+
+
+def _reserved(workload: Object) -> Iterator[str]:
+    for each in ((workload.get("status") or {}).get("admission") or {}).get("podSetAssignments") or ():
+        usage, flavors = each.get("resourceUsage") or {}, each.get("flavors") or {}
+        amounts = ", ".join(f"{amount} {name} of flavor {flavors.get(name, '-')}" for name, amount in usage.items())
+        yield f"{amounts or 'nothing'} for pod set {each['name']}"
+
+
+def _usage(queue: Object) -> Iterator[str]:
+    totals = {
+        (flavor["name"], resource["name"]): resource.get("total", "0")
+        for flavor in (queue.get("status") or {}).get("flavorsReservation") or ()
+        for resource in flavor.get("resources") or ()
+    }
+    for group in queue["spec"].get("resourceGroups") or ():
+        for flavor in group["flavors"]:
+            for resource in flavor["resources"]:
+                name, total = resource["name"], totals.get((flavor["name"], resource["name"]), "0")
+                nominal = f"{resource['nominalQuota']} {name} of flavor {flavor['name']}"
+                yield f"{total} of {nominal} are reserved in the queue"
+
+
+def _checks(workload: Object, around: Around) -> Iterator[tuple[str, str]]:
+    for each in _entries(workload):
+        is_ours = around.controllers.get(each["name"]) == CONTROLLER
+        said = f": {each['message']}" if each.get("message") else ""
+        pause = f" (again after {each['requeueAfterSeconds']} s)" if _is_paused(each) else ""
+        yield ("Devices" if is_ours else "Check"), f"AdmissionCheck {each['name']} is {each['state']}{pause}{said}"
+
+
+def _is_paused(entry: Mapping[str, Any]) -> bool:
+    return entry.get("state") == "Retry" and "requeueAfterSeconds" in entry

@@ -1,0 +1,220 @@
+"""Write the answers of the AdmissionCheck `berth.dev/fits-devices`, and which AdmissionChecks are served.
+
+An answer is dropped when it is outdated: the Workload is gone, is another one of the same name, or has lost its quota.
+Each write names the resourceVersion that was read, so that nothing is written into a Workload whose quota Kueue has
+just taken away, and our term as its field manager (`manifests/components/kueue/checks.yaml`). After a conflict the
+answer waits for the newer version, which the watch brings.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+import structlog
+
+from berth_client import times
+from berth_client.client import JSON_PATCH, METADATA
+from berth_client.errors import CallError
+from berth_operator.binding import check_objects
+from berth_operator.binding.check_objects import Patch
+from berth_operator.binding.write_fence import NotFencedError, WriteFence
+from berth_operator.core.values.quota_workload import CheckAnswer
+from berth_operator.state.objects.workloads import WorkloadView
+from berth_operator.state.watches.kueue import QuotaObjects
+
+IN_FLIGHT: Final = 8
+"""Writes under way at the same time."""
+PAUSE: Final = 2.0
+"""Seconds without a write after one that was refused or not answered."""
+ACTIVE_SECONDS: Final = 30.0
+"""Seconds between two checks of the condition `Active`, where no event calls for one."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Api(Protocol):
+    """The subset of `ApiClient` that is used here."""
+
+    async def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Mapping[str, str] | None,
+        body: Any,
+        content_type: str,
+        accept: str,
+        decode: bool,
+    ) -> Any:
+        """Send one request."""
+
+
+class CheckWriter:
+    """Writes the answers of one term."""
+
+    def __init__(
+        self,
+        *,
+        api: Api,
+        objects: QuotaObjects,
+        lease: str,
+        term: Callable[[], int | None],
+        fenced: bool,
+    ) -> None:
+        """Create a writer; `fenced`: nothing is written unless the API server refuses the writes of other terms."""
+        self._api, self._objects, self._term = api, objects, term
+        self._fence = WriteFence(lease=lease, what="kueue", required=fenced)
+        self._answers: dict[str, CheckAnswer] = {}
+        """namespace/name -> answer that is not written yet."""
+        self._queue: asyncio.Queue[str] = asyncio.Queue()
+        self._queued: set[str] = set()
+        """What is in the queue, each once."""
+        self._busy: set[str] = set()
+        self._changed = asyncio.Event()
+        """Set when an AdmissionCheck has changed."""
+        self._is_fenced = asyncio.Event()
+        """Set once the fence has passed its test in this term."""
+        self._problem = ""
+        objects.on_change, objects.on_check = self._follow, self._changed.set
+
+    def answer(self, answer: CheckAnswer) -> None:
+        """Take the answer for a Workload, in place of one that was not written yet."""
+        self._answers[answer.workload.key] = answer
+        self._enqueue(answer.workload.key)
+
+    async def run(self) -> None:
+        """Write until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._keep_active())
+            for _ in range(IN_FLIGHT):
+                tasks.create_task(self._work())
+
+    # --- answers ----------------------------------------------------------------------------------------------
+
+    def _follow(self, key: str) -> None:
+        """Write what waits for a newer version of a Workload."""
+        if key in self._answers:
+            self._enqueue(key)
+
+    def _enqueue(self, key: str) -> None:
+        if key not in self._queued:
+            self._queued.add(key)
+            self._queue.put_nowait(key)
+
+    async def _work(self) -> None:
+        await self._is_fenced.wait()
+        while True:
+            key = await self._queue.get()
+            self._queued.discard(key)
+            if key not in self._busy:
+                await self._write(key)
+
+    async def _write(self, key: str) -> None:
+        answer, view = self._answers.get(key), self._objects.views.get(key)
+        if answer is None:
+            return
+        if view is None or _is_outdated(view, answer) or check_objects.shows(view, answer):
+            del self._answers[key]
+        else:
+            await self._send(key, view, answer)
+
+    async def _send(self, key: str, view: WorkloadView, answer: CheckAnswer) -> None:
+        self._busy.add(key)
+        try:
+            await self._patch(check_objects.path(key), check_objects.answered(view, answer, times.time(times.now())))
+        except CallError as error:
+            await self._failed(key, error)
+        else:
+            if self._answers.get(key) is answer:
+                del self._answers[key]
+        finally:
+            self._busy.discard(key)
+        # Another answer, or a newer version, may have come meanwhile.
+        if key in self._answers and self._objects.views.get(key) is not view:
+            self._enqueue(key)
+
+    async def _failed(self, key: str, error: CallError) -> None:
+        """Drop the answer of a Workload that is gone; keep others, after a conflict until a newer version is known."""
+        if error.status == HTTPStatus.NOT_FOUND:
+            self._answers.pop(key, None)
+        elif error.status != HTTPStatus.CONFLICT:
+            self._report(str(error))
+            await asyncio.sleep(PAUSE)
+            self._enqueue(key)
+
+    async def _patch(self, path: str, patch: Patch, params: Mapping[str, str] | None = None) -> None:
+        """Send a patch in our term; do nothing if the term has ended."""
+        if (term := self._term()) is None:
+            return
+        await self._api.request(
+            "PATCH",
+            path,
+            params=params or {"fieldManager": self._fence.manager(term)},
+            body=patch,
+            content_type=JSON_PATCH,
+            accept=METADATA,
+            decode=False,
+        )
+
+    # --- AdmissionChecks --------------------------------------------------------------------------------------
+
+    async def _keep_active(self) -> None:
+        """Keep the condition `Active` of our AdmissionChecks: without it Kueue admits nothing to their queues."""
+        while True:
+            self._changed.clear()
+            try:
+                for name in sorted(self._objects.checks):
+                    await self._activate(name, check_objects.check_path(name))
+                wait = ACTIVE_SECONDS
+            except CallError as error:
+                if error.status != HTTPStatus.CONFLICT:
+                    self._report(str(error))
+                wait = PAUSE
+            await _set_within(self._changed, wait)
+
+    async def _activate(self, name: str, path: str) -> None:
+        check, now = self._objects.checks[name], times.time(times.now())
+        problem, reason = _problem(check), "BadParametersRef"
+        try:
+            await self._test_fence(path, check, now)
+        except NotFencedError as error:
+            problem, reason = str(error), "NotFenced"
+            self._report(problem)
+        if patch := check_objects.with_condition(check, check_objects.condition(check, problem, reason, now)):
+            await self._patch(path, patch)
+
+    async def _test_fence(self, path: str, check: Mapping[str, Any], now: str) -> None:
+        """Test the fence by this AdmissionCheck; nothing is written into Workloads before it has passed."""
+        if (term := self._term()) is None:
+            return
+        tested = check_objects.with_condition(check, check_objects.condition(check, "a test", "Test", now))
+        await self._fence.check(term, lambda params: self._patch(path, tested, params))
+        self._is_fenced.set()
+
+    def _report(self, problem: str) -> None:
+        """Log a problem once, not at each attempt."""
+        if problem != self._problem:
+            log.warning("admission check not written, will try again", reason=problem)
+        self._problem = problem
+
+
+def _is_outdated(view: WorkloadView, answer: CheckAnswer) -> bool:
+    """Return whether a Workload is not the one that was decided, or no longer in the same quota reservation."""
+    now, then = view.workload, answer.workload
+    return (now.uid, now.since) != (then.uid, then.since) or not now.has_quota or now.finished
+
+
+def _problem(check: Mapping[str, Any]) -> str:
+    """Return why an AdmissionCheck cannot be served; empty if it can."""
+    if check["spec"].get("parameters"):
+        return "spec.parameters: this check has none; remove them (its settings are in Berth's configuration)"
+    return ""
+
+
+async def _set_within(event: asyncio.Event, seconds: float) -> None:
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        pass

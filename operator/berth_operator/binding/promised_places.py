@@ -1,0 +1,202 @@
+"""Promised places over time: restored by a new leader, and searched again when a node no longer has them."""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from berth_api.values import keys
+from berth_client import times
+from berth_operator.core.decision import promise, promise_note, reservation
+from berth_operator.core.decision.cycle import Failure, plugin_failure
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.workload_unit import pod_set_of
+from berth_operator.core.fleet.arrays.column_cache import ColumnCache
+from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.quota_workload import CheckState, QuotaWorkload
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cache.cluster import Cluster
+
+SEARCHES: Final = 8
+"""Places that one review searches again; each takes about a millisecond."""
+
+MAX_RESERVED: Final = 4
+"""Nodes that are reserved while places are gathered; each takes some 5 ms whenever pods of one of them change."""
+
+
+class PromisedPlaces:
+    """Keeps the promised places of one term valid."""
+
+    def __init__(self, *, cluster: Cluster, policy: Callable[[str], Policy]) -> None:
+        self._cluster, self._policy = cluster, policy
+        self._reserved: dict[str, tuple[Charge, ...]] = {}
+        """UID of a pod that does not exist yet and for which a node is reserved -> the pods of the node then."""
+        self._seen: tuple[ColumnCache, int] | None = None
+        """The changes of rows up to which places were checked."""
+        self._doubtful: dict[str, str] = {}
+        """UID of a pod that does not exist yet, and whose place may be lost -> its workload."""
+
+    def note(self, workload: QuotaWorkload) -> str:
+        """Return the sentence about a workload's places, from which the next leader restores them."""
+        nodes: dict[str, list[str]] = {each.name: [] for each in workload.pod_sets}
+        for uid, pod in self._cluster.promises.of(workload.key).items():
+            nodes[pod_set_of(pod)].append(self._cluster.fleet.nominees[uid].node)
+        return promise_note.note(nodes)
+
+    # --- a new leader -------------------------------------------------------------------------------------------
+
+    def recorded(self, seconds: float) -> list[QuotaWorkload]:
+        """Return the workloads whose places are still promised, in the order in which they get them.
+
+        They are those that were not admitted more than `seconds` ago.
+        """
+        since = self._cluster.wall() - seconds
+        promised = [
+            each
+            for each in self._cluster.workloads.by_key.values()
+            if each.state is CheckState.READY and each.has_quota and not each.finished and not _is_old(each, since)
+        ]
+        return sorted(promised, key=lambda each: (-each.priority, each.created, each.key))
+
+    def restore(self, workload: QuotaWorkload, pods: Sequence[PendingPod]) -> Failure | None:
+        """Promise places to the pods of a workload that have no node, on the recorded nodes if possible.
+
+        Return why the first other one has none; None if all have one.
+        """
+        nodes = promise_note.recorded(workload.message, [each.name for each in workload.pod_sets])
+        if not any(nodes.values()):
+            return None
+        bound = self._bound(workload)
+        waiting = []
+        for pod in pods:
+            if bound[pod.workload]:
+                node = bound[pod.workload].pop()
+                if node in nodes[pod_set_of(pod)]:
+                    nodes[pod_set_of(pod)].remove(node)
+            else:
+                waiting.append(pod)
+        wanted = [replace(pod, nominated_node=_next(nodes[pod_set_of(pod)])) for pod in waiting]
+        return self._keep(workload.key, wanted)
+
+    def _bound(self, workload: QuotaWorkload) -> dict[str, list[str]]:
+        """Return `workload/pod set` -> the nodes of its pods that have one."""
+        nodes: dict[str, list[str]] = {keys.join(workload.name, each.name): [] for each in workload.pod_sets}
+        for charge in self._cluster.fleet.charges.values():
+            if charge.workload in nodes and keys.split(charge.pod)[0] == workload.namespace:
+                nodes[charge.workload].append(charge.node)
+        return nodes
+
+    def hand_over_pending(self) -> None:
+        """Hand places over to the pods that wait for a node already."""
+        for pod in list(self._cluster.pending.values()):
+            if not pod.workload or pod.nominated_node:
+                continue
+            if (nominated := self._cluster.promises.hand_over(pod)) is pod:
+                continue
+            if nominated.gang is None:
+                self._cluster.waker.put(nominated)
+            else:
+                self._cluster.gangs.gather(nominated.gang)
+
+    # --- nodes that are kept until pods there end -----------------------------------------------------------------
+
+    def reserved(self) -> list[Charge]:
+        """Return the node reservations for pods that have no place yet."""
+        nominees = self._cluster.fleet.nominees
+        kept = [nominees[uid] for uid in self._reserved if uid in nominees]
+        return [each for each in kept if not promise.is_promised(each)]
+
+    def reserve(self, workload: str, pods: Sequence[PendingPod]) -> None:
+        """Reserve nodes for some pods of a workload that have no place yet, as for pods that have waited too long."""
+        fleet, before = self._cluster.fleet, self.reserved()
+        for each in before:
+            fleet.withdraw(each.uid)
+        nodes, kept = {each.uid: each.node for each in before}, dict[str, Charge]()
+        self._reserved = {}
+        missing = [
+            each for each in pods if each.uid not in self._cluster.promises.of(workload) and each.request.devices
+        ]
+        for pod in missing[: min(MAX_RESERVED, reservation.most_nodes(fleet))]:
+            policy, node = self._policy(pod.scheduler), nodes.get(pod.uid, "")
+            if (found := reservation.reserve(fleet, pod, policy, self._cluster.wall(), node=node)) is None:
+                break
+            kept[pod.uid] = replace(found.nominee, gang=None, alike_key=None)
+            fleet.nominate(kept[pod.uid])
+            self._reserved[pod.uid] = found.placed
+        for each in before:
+            if each.uid not in kept or (kept[each.uid].node, kept[each.uid].grants) != (each.node, each.grants):
+                self._cluster.waker.pod_left(each)
+
+    def end_reservations(self) -> None:
+        """End the node reservations."""
+        for each in self.reserved():
+            self._cluster.nominator.release(each.uid)
+        self._reserved = {}
+
+    def are_outdated(self) -> bool:
+        """Return whether pods of reserved nodes have changed: a card that is free now has to be kept at once."""
+        return any(
+            tuple(self._cluster.fleet.on_node(each.node)) != self._reserved[each.uid] for each in self.reserved()
+        )
+
+    # --- lost places --------------------------------------------------------------------------------------------
+
+    def doubtful(self) -> dict[str, list[str]]:
+        """Return workloads with the UIDs of pods whose places may be lost, a limited number at a time."""
+        fleet, moved = self._cluster.fleet, self._moved()
+        for workload, pod, place in self._cluster.promises.all():
+            if (moved is None or fleet.rows.get(place.node) in moved) and self._is_doubtful(pod, place):
+                self._doubtful[pod.uid] = workload
+        chosen: dict[str, list[str]] = {}
+        for uid, workload in list(self._doubtful.items())[:SEARCHES]:
+            del self._doubtful[uid]
+            if uid in self._cluster.promises.of(workload):
+                chosen.setdefault(workload, []).append(uid)
+        return chosen
+
+    def taken_for(self, workload: str, priority: int) -> dict[str, list[str]]:
+        """Return workloads of lower priority with the UIDs of pods whose places a workload has taken."""
+        nodes = {each.node for each in self._cluster.promises.places(workload)}
+        taken: dict[str, list[str]] = {}
+        for other, pod, place in self._cluster.promises.all():
+            if pod.priority < priority and place.node in nodes and self._is_doubtful(pod, place):
+                taken.setdefault(other, []).append(pod.uid)
+        return taken
+
+    def _is_doubtful(self, pod: PendingPod, place: Charge) -> bool:
+        return promise.is_doubtful(self._cluster.fleet, pod.request, place, self._policy(pod.scheduler))
+
+    def _moved(self) -> Collection[int] | None:
+        """Return the rows that have changed since the last time; None if they are not known."""
+        cache, seen = self._cluster.fleet.column_cache, self._seen
+        self._seen = cache, cache.changes
+        moved = cache.moved_since(seen[1]) if seen is not None and seen[0] is cache else None
+        return None if moved is None else set(moved)
+
+    def search_again(self, workload: str, uids: Collection[str]) -> Failure | None:
+        """Search places again, on the same nodes if possible; return why the first has none, None if all have one."""
+        fleet, pods = self._cluster.fleet, self._cluster.promises.of(workload)
+        places = [fleet.nominees[uid] for uid in uids]
+        wanted = [replace(pods[each.uid], nominated_node=each.node) for each in places]
+        with fleet.without(places):
+            found = promise.place_pods(fleet, wanted, self._policy, partly=True)
+        self._cluster.promises.release(workload, set(uids) - {each.pod.uid for each in found.placed})
+        self._cluster.promises.keep(workload, found.placed)
+        return found.why
+
+    def _keep(self, workload: str, wanted: Sequence[PendingPod]) -> Failure | None:
+        try:
+            found = promise.place_pods(self._cluster.fleet, wanted, self._policy, partly=True)
+        except PluginFailedError as error:
+            return plugin_failure(error)
+        self._cluster.promises.keep(workload, found.placed)
+        return found.why
+
+
+def _next(nodes: list[str]) -> str:
+    return nodes.pop() if nodes else ""
+
+
+def _is_old(workload: QuotaWorkload, since: float) -> bool:
+    """Return whether a workload was admitted before a time, in seconds since 1970."""
+    return bool(workload.admitted_at) and times.parse(workload.admitted_at).timestamp() < since

@@ -1,0 +1,235 @@
+"""Places for the pods of a workload that do not exist yet: whether all fit now, may fit soon, or never can.
+
+    place_pods(fleet, pods, policy)          ->  FoundPlaces: the placements, and why the first other pod has none
+    why_never(fleet, pods, policy, ...)      ->  why no node could ever take one of the pods; empty if one could
+    has_capacity(fleet, pods, policy, gone)  ->  whether they may fit once these pods have ended
+    is_doubtful(fleet, request, place, ...)  ->  whether a promised place has to be searched again
+
+The pods are decided one after the other by the same `decide` as any pod, members of a pod group by `decide_gang`. The
+Fleet is left as it was; the caller promises the placements (docs/decisions/0034-promised-places.md).
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_api.request import AMOUNTS, PLUGIN_UNIT, is_device
+from berth_api.resources import CPU, MEMORY
+from berth_operator.core.decision import capacity, cycle
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.gang import Gang, decide_gang, place_all_that_fit, place_each
+from berth_operator.core.decision.messages import cut, invalid_request
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.decision.reservation import settled
+from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
+from berth_operator.core.filters import Filter, as_bounded, volume_claims
+from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import BEYOND
+from berth_operator.core.fleet.nodes.cards import Indices, Mask
+from berth_operator.core.fleet.pods.placed_pods import PlacedPods
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.owner import Owner
+from berth_operator.core.values.request import PendingPod, PodRequest
+from berth_operator.core.values.verdict import Verdict
+
+KIND: Final = "Workload"
+"""The kind of the owner of promised places."""
+_SIZES: Final = (CPU, MEMORY)
+"""Resources of a Node that do not come and go, as those of device plugins do."""
+
+PolicyOf = Callable[[str], Policy]
+"""Returns the policy of a scheduler name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundPlaces:
+    """What was found for the pods of a workload."""
+
+    placed: tuple[Placement, ...] = ()
+    why: Failure | None = None
+    """Why the first other pod has no place; None if all have one."""
+
+
+def promised(placement: Placement, workload: str) -> Charge:
+    """Return what is kept for a pod of a workload (its name): no pod ignores it because of a higher priority alone.
+
+    The caller gives it up where a pod of higher priority fits nowhere else.
+    """
+    charge = placement.charge
+    return replace(charge, gang=None, alike_key=None, priority=BEYOND, owner=Owner(kind=KIND, name=workload))
+
+
+def is_promised(charge: Charge) -> bool:
+    """Return whether a nominee is a promised place."""
+    return charge.owner.kind == KIND and charge.priority == BEYOND
+
+
+# --- where ----------------------------------------------------------------------------------------------------
+
+
+def place_pods(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, partly: bool = False) -> FoundPlaces:
+    """Place all pods or, with `partly`, as many as fit; the Fleet is left as it was."""
+    placed: list[Placement] = []
+    whys: list[Failure] = []
+    try:
+        for unit in _units(pods):
+            found = _place_unit(fleet, unit, policy(unit[0].scheduler), partly=partly)
+            whys += [found.why] if found.why is not None else []
+            if whys and not partly:
+                break
+            for placement in found.placed:
+                fleet.charge(placement.charge)
+                placed.append(placement)
+    finally:
+        for placement in placed:
+            fleet.release(placement.pod.uid)
+    return FoundPlaces(placed=tuple(placed), why=whys[0] if whys else None)
+
+
+def _units(pods: Sequence[PendingPod]) -> Collection[list[PendingPod]]:
+    """Return the pods that are decided together: members of one gang, and pods of none, by scheduler."""
+    units: dict[tuple[str, str], list[PendingPod]] = {}
+    for pod in pods:
+        units.setdefault((pod.scheduler, "" if pod.gang is None else pod.gang.key), []).append(pod)
+    return units.values()
+
+
+def _place_unit(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, partly: bool) -> FoundPlaces:
+    if pods[0].gang is not None:
+        gang = Gang(membership=pods[0].gang, minimum=len(pods), members=tuple(pods))
+        outcome = decide_gang(fleet, gang, policy)
+        if not isinstance(outcome, Failure):
+            return FoundPlaces(placed=tuple(outcome))
+        return FoundPlaces(placed=tuple(place_all_that_fit(fleet, gang, policy)) if partly else (), why=outcome)
+    if len(pods) > 1:
+        placements, why = place_each(fleet, pods, policy, partly=partly)
+        return FoundPlaces(
+            placed=tuple(placements), why=None if why is None else _of_many(why, len(placements), len(pods))
+        )
+    single = decide(fleet, pods[0], policy)
+    return FoundPlaces(why=single) if isinstance(single, Failure) else FoundPlaces(placed=(single,))
+
+
+def _of_many(why: Failure, placed: int, pods: int) -> Failure:
+    found = f"{placed} of {pods} pods have a place; next pod: " if placed else ""
+    return replace(why, message=cut(f"{found}{why.message}"))
+
+
+def undecidable(fleet: Fleet, pods: Sequence[PendingPod]) -> str:
+    """Return why places of pods cannot be promised before the pods exist; empty if they can."""
+    for request in {pod.request: None for pod in pods}:
+        if request.claims:
+            return "its pods use ResourceClaims, whose devices are chosen when the pods exist"
+        if volume_claims.passes(fleet, request) is not fleet.present:
+            return "its pods use PersistentVolumeClaims that are not ready, so places are chosen when the pods exist"
+    return ""
+
+
+# --- when -----------------------------------------------------------------------------------------------------
+
+
+def has_capacity(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, gone: Sequence[Charge]) -> bool:
+    """Return whether the pods may fit once the pods of `gone` have ended; False only if they certainly do not.
+
+    It counts for each class alone how many pods each node could take, as `capacity` does.
+    """
+    rows = np.unique([fleet.rows[each.node] for each in gone]).astype(np.intp)
+    with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
+        what_if = _without(fleet, rows, gone)
+        for (request, scheduler), count in Counter((each.request, each.scheduler) for each in pods).items():
+            own = policy(scheduler)
+            lasting = settled(fleet, request, own, forever=True)
+            now = capacity.of_class(fleet, request, lasting & cycle.feasible(fleet, request, own.local))
+            later = capacity.of_class(what_if.fleet, request, lasting[rows] & what_if.fits(request, own))
+            if now.sum() - now[rows].sum() + later.sum() < count:
+                return False
+    return True
+
+
+def _without(fleet: Fleet, rows: Indices, gone: Sequence[Charge]) -> WhatIf:
+    """Return a what-if of these rows without the pods of `gone`."""
+    placed = PlacedPods.of(fleet, gone)
+    what_if = WhatIf(fleet, rows, placed)
+    places = np.searchsorted(rows, placed.rows)
+    for turn in one_pod_per_place(np.arange(len(gone)), places):
+        what_if.take(places[turn], turn)
+    return what_if
+
+
+# --- never ----------------------------------------------------------------------------------------------------
+
+
+def why_never(fleet: Fleet, pods: Sequence[PendingPod], policy: PolicyOf, *, fleet_grows: bool) -> str:
+    """Return why no node could ever take one of the pods; empty if one could.
+
+    It counts only the size of nodes and the models and numbers of their cards. What comes and goes is ignored: pods,
+    cordons, taints, labels, agents that are silent, and cards that failed. If the fleet grows, only requests that are
+    invalid on any node count.
+    """
+    for pod in {(each.request, each.scheduler, each.error): each for each in pods}.values():
+        if pod.error:
+            return invalid_request(pod.error)
+        order = policy(pod.scheduler).filters_of(pod.request)
+        refused = cycle.refusing(fleet, pod.request, order) is not None
+        if refused or not (fleet_grows or _could_ever(fleet, pod.request, order).any()):
+            return cycle.failure(fleet, pod.request, order).message
+    return ""
+
+
+def _could_ever(fleet: Fleet, request: PodRequest, order: Sequence[Filter]) -> Mask:
+    mask = fleet.present.copy()
+    if not mask.any():
+        return np.ones_like(mask)
+    for name, amount in request.resources:
+        if name in _SIZES:
+            mask &= fleet.total(name) >= amount
+    for filter_ in order:
+        bounded = as_bounded(filter_) if filter_.NAME == DeviceFilter.NAME and request.devices else None
+        if bounded is not None:
+            mask &= bounded.could_pass(fleet, request) | _may_change(fleet, request)
+    return mask
+
+
+def _may_change(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows whose cards may be others soon: broken, cut in another way, or not known yet."""
+    parts = request.devices.parts
+    if request.devices.names_cards or any(each.unit not in (AMOUNTS, PLUGIN_UNIT) for each in parts):
+        return np.ones_like(fleet.present)
+    mask = ~fleet.has_device & fleet.starting
+    for name in fleet.resources:
+        if is_device(name, fleet.kinds):
+            mask |= ~fleet.has_device & (fleet.total(name) > 0)
+    for part in parts:
+        cards = fleet.cards[part.type]
+        mask |= (cards.present & ~cards.announced).any(axis=1) | (cards.unknown > 0)
+    return mask if fleet.has_device.any() else np.ones_like(mask)
+
+
+# --- promised places ------------------------------------------------------------------------------------------
+
+
+def is_doubtful(fleet: Fleet, request: PodRequest, place: Charge, policy: Policy) -> bool:
+    """Return whether a promised place may be lost, so that it has to be searched again."""
+    row = fleet.rows.get(place.node)
+    if row is None or (request.devices and not fleet.fresh[row]):
+        return True
+    lasting = [
+        each
+        for each in policy.filters_of(request)
+        if each.TRAITS.one_node and not each.TRAITS.capacity and each.VERDICT is Verdict.UNRESOLVABLE
+    ]
+    if not cycle.feasible(fleet, request, lasting)[row] or (fleet.allocatable[:, row] < fleet.requested[:, row]).any():
+        return True
+    return any(_is_overused(fleet, each, row) for each in {grant.type for grant in place.grants})
+
+
+def _is_overused(fleet: Fleet, device_type: str, row: int) -> bool:
+    """Return whether a used card of a row is broken, or more is charged to it than it has."""
+    cards = fleet.cards[device_type]
+    used = cards.users[row] > 0
+    too_much = (cards.total[:, row] < cards.used[:, row]).any(axis=0)
+    return bool((used & (too_much | ~cards.announced[row])).any())

@@ -1,0 +1,49 @@
+"""A workload of Kueue as a unit of a queue: a gang of its pods, which do not exist yet."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from berth_api.values import keys
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.values.quota_workload import QuotaWorkload
+from berth_operator.core.values.request import Membership, PendingPod
+
+
+def unit_of(workload: QuotaWorkload, schedules: Callable[[str], bool], arrived: int) -> Gang | None:
+    """Return the pods of a workload that Berth schedules; None if there are none.
+
+    Args:
+        workload: the workload.
+        schedules: whether Berth schedules the pods of a scheduler name.
+        arrived: the workload's number in the order in which they came.
+    """
+    members = tuple(_members(workload, schedules))
+    if not members:
+        return None
+    return Gang(
+        membership=Membership(group=workload.key),
+        minimum=len(members),
+        members=members,
+        created=workload.created,
+        arrived=arrived,
+    )
+
+
+def _members(workload: QuotaWorkload, schedules: Callable[[str], bool]) -> Iterator[PendingPod]:
+    for pod_set in workload.pod_sets:
+        of_set = keys.join(workload.name, pod_set.name)
+        for index, pod in enumerate(pod_set.pods):
+            if schedules(pod.scheduler):
+                yield replace(
+                    pod,
+                    uid=f"{workload.uid}/{pod_set.name}/{index}",
+                    namespace=workload.namespace,
+                    name=f"{workload.name}:{pod_set.name}:{index}",  # no pod's name has a colon
+                    workload=of_set,
+                    nominated_node="",
+                )
+
+
+def pod_set_of(pod: PendingPod) -> str:
+    """Return the name of a pod's pod set."""
+    return pod.workload.partition("/")[2]

@@ -1,0 +1,112 @@
+"""Places that are promised to the pods of workloads that do not exist yet.
+
+They are nominations in the Fleet, so that filters, preemption, gangs and the extender respect them. Their priority is
+above that of any pod, so that decisions pay nothing for them. A pod that fits nowhere is decided again without the
+places of workloads of lower priority, as `decide` does; the places that it takes are searched again.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from berth_api.values import keys
+from berth_operator.core.decision import promise
+from berth_operator.core.decision.cycle import Failure, Placement
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cache.nominator import Nominator
+from berth_operator.state.cache.waker import Waker
+
+NO_PODS: Final[Mapping[str, PendingPod]] = MappingProxyType({})
+
+Outcome = TypeVar("Outcome", bound=Placement | Sequence[Placement] | Failure)
+
+
+class PlacePromises:
+    """The promised places by workload."""
+
+    def __init__(self, *, fleet: Fleet, nominator: Nominator, waker: Waker) -> None:
+        self._fleet, self._nominator, self._waker = fleet, nominator, waker
+        self._of: dict[str, dict[str, PendingPod]] = {}
+        """namespace/name of a workload -> UID of a pod that does not exist yet -> this pod."""
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def of(self, workload: str) -> Mapping[str, PendingPod]:
+        """Return the pods of a workload (namespace/name) that have a promised place, by UID."""
+        return self._of.get(workload, NO_PODS)
+
+    def places(self, workload: str) -> list[Charge]:
+        """Return the promised places of a workload."""
+        return [self._fleet.nominees[uid] for uid in self.of(workload)]
+
+    def all(self) -> Iterator[tuple[str, PendingPod, Charge]]:
+        """Yield (workload, pod, place) of all promised places."""
+        for workload, pods in self._of.items():
+            for uid, pod in pods.items():
+                yield workload, pod, self._fleet.nominees[uid]
+
+    def keep(self, workload: str, placements: Iterable[Placement]) -> None:
+        """Promise places, in place of those that the same pods had."""
+        pods = self._of.setdefault(workload, {})
+        for each in placements:
+            self._count += each.pod.uid not in pods
+            pods[each.pod.uid] = each.pod
+            self._fleet.nominate(promise.promised(each, keys.split(workload)[1]))
+
+    def release(self, workload: str, uids: Iterable[str] | None = None) -> None:
+        """Release places of a workload; all of them by default."""
+        pods = self._of.get(workload, {})
+        for uid in list(pods if uids is None else uids):
+            if (place := self._take(workload, uid)) is not None:
+                self._waker.pod_left(place)
+
+    def _take(self, workload: str, uid: str) -> Charge | None:
+        pods = self._of.get(workload, {})
+        if pods.pop(uid, None) is None:
+            return None
+        self._count -= 1
+        if not pods:
+            del self._of[workload]
+        return self._fleet.withdraw(uid)
+
+    # --- pods ---------------------------------------------------------------------------------------------------
+
+    def hand_over(self, pod: PendingPod) -> PendingPod:
+        """Nominate a new pod to a place that is promised to its workload; return the pod, with this nomination.
+
+        The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
+        """
+        workload = keys.join(pod.namespace, pod.workload.partition("/")[0])
+        fitting = [each for each in self.of(workload).values() if each.workload == pod.workload]
+        if not fitting or pod.error or pod.uid in self._fleet.charges:
+            return pod
+        # The pods of a set may have to be in different topology domains.
+        selector = pod.request.node_selector
+        chosen = next((each for each in fitting if each.request.node_selector == selector), fitting[0])
+        if (place := self._take(workload, chosen.uid)) is None:
+            return pod
+        nominee = replace(place, uid=pod.uid, pod=pod.key, priority=pod.priority, owner=pod.owner, gang=pod.gang)
+        return self._nominator.nominate(pod, nominee)
+
+    # --- decisions of other pods --------------------------------------------------------------------------------
+
+    def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:
+        """Return the outcome of a decision for a pod; if it fails, without the places of lower priority."""
+        outcome = decide()
+        if not isinstance(outcome, Failure) or not self._of:
+            return outcome
+        with self.without_lower(priority) as is_any:
+            return decide() if is_any else outcome
+
+    @contextmanager
+    def without_lower(self, priority: int) -> Iterator[bool]:
+        """Return a context without the places of workloads below a priority, with whether there are any."""
+        lower = [place for _, pod, place in self.all() if pod.priority < priority]
+        with self._fleet.without(lower):
+            yield bool(lower)

@@ -1,0 +1,64 @@
+"""Topology assignments of Kueue: how many pods of a pod set go into which topology domain.
+
+API v1beta2 writes the domains compressed: slices of domains whose labels are equal, or have a common prefix and suffix.
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+from berth_operator.core.claims.fields import Field, FieldError
+
+MAX_DOMAINS: Final = 10_000
+"""Domains of a pod set that are read; a compressed slice may name any number."""
+
+Domain = tuple[dict[str, str], int]
+"""(labels of the domain's nodes, number of pods)."""
+
+
+def read(assignment: Field) -> Iterator[Domain]:
+    """Yield the domains of a `topologyAssignment`, none if it is absent.
+
+    Raises:
+        FieldError: a field cannot be read, or there are too many domains.
+    """
+    levels, total = assignment.at("levels").texts(), 0
+    for each in assignment.at("slices").items():
+        number = each.at("domainCount").integer()
+        total += number
+        if number < 1 or total > MAX_DOMAINS:
+            raise FieldError(f"{each.path}.domainCount: {number}; allowed are 1 to {MAX_DOMAINS} domains in all")
+        yield from _domains(each, levels, number)
+
+
+def _domains(piece: Field, levels: tuple[str, ...], number: int) -> Iterator[Domain]:
+    per_level = [_values(each, number) for each in piece.at("valuesPerLevel").items()]
+    if len(per_level) != len(levels):
+        raise FieldError(f"{piece.path}.valuesPerLevel: {len(per_level)} levels; levels has {len(levels)}")
+    counts = _counts(piece.at("podCounts"), number)
+    for index in range(number):
+        yield dict(zip(levels, (values[index] for values in per_level), strict=True)), counts[index]
+
+
+def _values(level: Field, number: int) -> list[str]:
+    """Return the value of a label for each domain of a slice."""
+    if level.at("universal").value is not None:
+        return [level.at("universal").text()] * number
+    individual = level.at("individual")
+    prefix, suffix = individual.at("prefix").text(), individual.at("suffix").text()
+    return [f"{prefix}{root}{suffix}" for root in _checked(individual.at("roots"), number)]
+
+
+def _counts(counts: Field, number: int) -> list[int]:
+    """Return the number of pods for each domain of a slice."""
+    if counts.at("universal").value is not None:
+        return [counts.at("universal").integer()] * number
+    _checked(counts.at("individual"), number)
+    return [each.integer() for each in counts.at("individual").items()]
+
+
+def _checked(values: Field, number: int) -> list[object]:
+    """Return a list that must have one value for each domain."""
+    listed = [each.value for each in values.items()]
+    if len(listed) != number:
+        raise FieldError(f"{values.path}: {len(listed)} values for {number} domains")
+    return listed

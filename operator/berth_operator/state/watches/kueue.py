@@ -1,0 +1,171 @@
+"""Kueue's Workloads, ResourceFlavors and AdmissionChecks: applies API events to the Workloads of the state."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from berth_client.reflector import Source
+from berth_operator.core.claims.fields import Field, FieldError
+from berth_operator.core.values.quota_workload import PodSet
+from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects import pod_sets, workloads
+from berth_operator.state.objects.pod_sets import Templates, UnknownFlavorError
+from berth_operator.state.objects.workloads import WorkloadView
+from berth_operator.state.watches.sinks import Table
+
+Object = dict[str, Any]
+
+API: Final = "/apis/kueue.x-k8s.io/v1beta2"
+_PRIORITY_CLASSES: Final = "/apis/scheduling.k8s.io/v1/priorityclasses"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """Pod sets, and the fields that they were read from."""
+
+    fields: tuple[Any, ...]
+    pod_sets: tuple[PodSet, ...]
+
+
+class QuotaObjects:
+    """Applies the API events about Workloads with our AdmissionChecks, and about what their pods depend on."""
+
+    def __init__(self, cluster: Cluster, templates: Templates) -> None:
+        self._cluster, self._templates = cluster, templates
+        self._raw: dict[str, Object] = {}
+        """namespace/name -> unfinished Workload that lists an AdmissionCheck, of whatever controller."""
+        self._read: dict[str, _Read] = {}
+        self.views: dict[str, WorkloadView] = {}
+        """namespace/name -> Workload with one of our AdmissionChecks."""
+        self.checks: dict[str, Object] = {}
+        """Name -> AdmissionCheck of our controller."""
+        self.on_change: Callable[[str], None] = _ignore
+        """Called with a Workload's key after it has changed."""
+        self.on_check: Callable[[], None] = _ignore_check
+        """Called after one of our AdmissionChecks has changed."""
+
+    def put_workload(self, raw: Object) -> None:
+        """Add or update a Workload."""
+        key = _key(raw)
+        if raw["status"].get("admissionChecks"):
+            self._raw[key] = raw
+            self._update(key)
+        else:
+            # It has finished, or its queue asks for no check any more.
+            self.remove_workload(key)
+
+    def remove_workload(self, key: str) -> None:
+        """Remove a Workload (namespace/name)."""
+        self._raw.pop(key, None)
+        self._forget(key)
+
+    def put_flavor(self, raw: Object) -> None:
+        """Add or update a ResourceFlavor; one that cannot be read keeps what was known of it."""
+        try:
+            flavor = pod_sets.read_flavor(raw)
+        except FieldError as error:
+            log.warning("change ignored", kind="ResourceFlavor", name=_name(raw), error=str(error))
+            return
+        if self._templates.flavors.get(_name(raw)) != flavor:
+            self._templates.flavors[_name(raw)] = flavor
+            self._read_again()
+
+    def remove_flavor(self, name: str) -> None:
+        """Remove a ResourceFlavor; Workloads to which it was assigned keep the pods that were read with it."""
+        self._templates.flavors.pop(name, None)
+
+    def put_check(self, raw: Object) -> None:
+        """Add or update an AdmissionCheck; those of other controllers are not ours to answer."""
+        name = _name(raw)
+        if raw["spec"].get("controllerName") != workloads.CONTROLLER:
+            return
+        is_new, self.checks[name] = name not in self.checks, raw
+        self.on_check()
+        if is_new:
+            self._update_all()
+
+    def remove_check(self, name: str) -> None:
+        """Remove an AdmissionCheck."""
+        if self.checks.pop(name, None) is not None:
+            self._update_all()
+
+    def put_priority_class(self, raw: Object) -> None:
+        """Add or update a PriorityClass."""
+        kept = {field: raw.get(field) for field in ("value", "globalDefault", "preemptionPolicy")}
+        if self._templates.priority_classes.get(_name(raw)) != kept:
+            self._templates.priority_classes[_name(raw)] = kept
+            self._read_again()
+
+    def remove_priority_class(self, name: str) -> None:
+        """Remove a PriorityClass; pods that exist keep their priority."""
+        self._templates.priority_classes.pop(name, None)
+
+    def _read_again(self) -> None:
+        self._read.clear()
+        self._update_all()
+
+    def _update_all(self) -> None:
+        for key in tuple(self._raw):
+            self._update(key)
+
+    def _update(self, key: str) -> None:
+        try:
+            view = workloads.read(self._raw[key], self.checks, self._pod_sets)
+        except UnknownFlavorError:
+            return  # it is read again with the flavor
+        if view is None:
+            self._forget(key)
+            return
+        self.views[key] = view
+        if not view.workload.pod_sets:
+            self._read.pop(key, None)
+        self._cluster.put_workload(view.workload)
+        self.on_change(key)
+
+    def _pod_sets(self, workload: Field) -> tuple[PodSet, ...]:
+        """Return a Workload's pod sets, the same objects as before if nothing that they depend on has changed."""
+        raw = workload.value
+        key, status = _key(raw), raw["status"]
+        fields = raw["spec"].get("podSets"), status.get("admission"), status.get("reclaimablePods")
+        if key not in self._read or self._read[key].fields != fields:
+            self._read[key] = _Read(fields=fields, pod_sets=pod_sets.read(workload, self._templates))
+        return self._read[key].pod_sets
+
+    def _forget(self, key: str) -> None:
+        self._read.pop(key, None)
+        if self.views.pop(key, None) is not None:
+            self._cluster.remove_workload(key)
+            self.on_change(key)
+
+
+def sources(to: QuotaObjects) -> Iterator[tuple[str, tuple[Source, Table]]]:
+    """Yield (name of the kind, (source, table)) for what the API server serves of Kueue."""
+    workload = Source(path=f"{API}/workloads", optional=True, transform=workloads.transform)
+    yield "workloads", (workload, Table(key=_key, put=to.put_workload, remove=to.remove_workload))
+    yield "resource flavors", _source(f"{API}/resourceflavors", to.put_flavor, to.remove_flavor)
+    yield "admission checks", _source(f"{API}/admissionchecks", to.put_check, to.remove_check)
+    yield "priority classes", _source(_PRIORITY_CLASSES, to.put_priority_class, to.remove_priority_class)
+
+
+def _source(path: str, put: Callable[[Object], None], remove: Callable[[str], None]) -> tuple[Source, Table]:
+    return Source(path=path, optional=True), Table(key=_name, put=put, remove=remove)
+
+
+def _name(raw: Mapping[str, Any]) -> str:
+    return str(raw["metadata"]["name"])
+
+
+def _key(raw: Mapping[str, Any]) -> str:
+    return f"{raw['metadata']['namespace']}/{_name(raw)}"
+
+
+def _ignore(_key: str) -> None:
+    pass
+
+
+def _ignore_check() -> None:
+    pass

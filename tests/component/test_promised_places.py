@@ -1,0 +1,102 @@
+"""Promised places in the scheduling loop: workloads are decided before pods, and their pods get the places."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
+from tests.builders import NVIDIA, Raw, pod, waiting, whole
+from tests.component.world import World
+
+pytestmark = pytest.mark.looptime
+
+
+def workload(name: str, count: int, **fields: Any) -> QuotaWorkload:
+    """Return a workload with quota, whose pods request a card each."""
+    pod_set = PodSet(name="main", pods=(waiting(request={NVIDIA: 1}),) * count)
+    return QuotaWorkload(
+        key=f"ns/{name}", uid=f"uid-{name}", check="fits", has_quota=True, pod_sets=(pod_set,), **fields
+    )
+
+
+def of_workload(name: str, number: int, **fields: Any) -> Raw:
+    annotations = {names.WORKLOAD: name, names.POD_SET: "main"}
+    return pod(f"{name}-{number}", {NVIDIA: "1"}, annotations=annotations, **fields)
+
+
+def promised(world: World, name: str) -> list[str]:
+    return sorted(each.node for each in world.cluster.promises.places(f"ns/{name}"))
+
+
+async def test_pods_are_bound_to_the_places_that_were_promised() -> None:
+    world = World()
+    world.add_node("a", cards=2)
+    world.add_node("b", cards=1)
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        world.cluster.put_workload(workload("train", 2))
+        await asyncio.sleep(0.1)
+        assert [each.state for each in world.answers] == [CheckState.READY]
+        places = promised(world, "train")
+        world.submit(*(pod(f"other-{number}", {NVIDIA: "1"}) for number in range(3)))
+        await asyncio.sleep(5)
+        assert len(api.bound()) == 1, "others get what is not promised"
+        world.submit(of_workload("train", 0), of_workload("train", 1))
+        await asyncio.sleep(1)
+        assert sorted(api.bound()[f"train-{number}"] for number in range(2)) == places
+        assert world.users() == 3
+
+
+async def test_a_workload_is_decided_again_when_a_pod_ends_and_before_pods_are() -> None:
+    world = World()
+    world.add_node("a", cards=2)
+    holder = pod("holder", {NVIDIA: "1"}, on="a", allocated=whole(0))
+    world.api.pods["holder"] = holder
+    world.pods.apply("ADDED", holder)
+    async with world.running() as api:
+        world.cluster.put_workload(workload("train", 2))
+        await asyncio.sleep(1)
+        assert [each.state for each in world.answers] == [CheckState.PENDING]
+        world.submit(pod("small", {NVIDIA: "1"}))
+        await asyncio.sleep(1)
+        world.delete("holder")
+        await asyncio.sleep(1)
+        assert [each.state for each in world.answers] == [CheckState.PENDING, CheckState.READY]
+        assert promised(world, "train") == ["a", "a"]
+        assert "small" not in api.bound()
+        world.cluster.remove_workload("ns/train")
+        await asyncio.sleep(1)
+        assert api.bound()["small"] == "a"
+
+
+async def test_a_pod_of_higher_priority_takes_promised_places_and_may_evict_for_them() -> None:
+    world = World()
+    world.add_node("a", cards=2)
+    low = pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0))
+    world.api.pods["low"] = low
+    world.pods.apply("ADDED", low)
+    async with world.running() as api:
+        world.cluster.put_workload(workload("train", 1, priority=5))
+        await asyncio.sleep(1)
+        assert promised(world, "train") == ["a"]
+        world.submit(pod("high", {NVIDIA: "2"}, priority=10))
+        await asyncio.sleep(10)
+        assert api.bound()["high"] == "a"
+        assert [each.state for each in world.answers] == [CheckState.READY, CheckState.RETRY]
+        assert not len(world.cluster.promises)
+
+
+async def test_the_next_leader_keeps_promises_before_it_binds_pods() -> None:
+    world = World()
+    world.add_node("a", cards=1)
+    ready = workload("train", 1, state=CheckState.READY, message="places on a", admitted=True)
+    world.cluster.put_workload(ready)
+    world.submit(pod("other", {NVIDIA: "1"}))
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert not api.bound()
+        world.submit(of_workload("train", 0))
+        await asyncio.sleep(1)
+        assert api.bound() == {"train-0": "a"}

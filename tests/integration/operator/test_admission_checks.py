@@ -1,0 +1,121 @@
+"""The AdmissionCheck of Kueue on the real API server, with Kueue's definitions; the tests make Kueue's transitions."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from devcluster import Cluster
+from tests import kueue_by_hand
+from tests.integration.operator.world import PROMPT, World
+from tests.kueue_by_hand import Kueue
+from tests.kueue_objects import LATER, pod_set
+
+Raw = dict[str, Any]
+
+GPU = "kubernetes.io/gpu"
+CARDS = 4
+"""Of each node."""
+
+
+@pytest.fixture
+def kueue(world: World, cluster: Cluster, tmp_path: Path) -> Iterator[Kueue]:
+    """Return Kueue in a world whose operator decides its AdmissionCheck."""
+    kueue_by_hand.install(cluster, tmp_path / "definitions")
+    own = Kueue(world.arena, check=f"fits-{world.arena.id}")
+    own.open()
+    world.agent()
+    world.operator(kueue=True)
+    yield own
+    own.close()
+
+
+def cards(number: int) -> Raw:
+    """Return a request of whole cards."""
+    return {GPU: str(100 * number)}
+
+
+def of(world: World, count: int = 1, *, gpus: int, **spec: Any) -> Raw:
+    """Return a pod set for the arena's scheduler."""
+    return pod_set(count=count, requests=cards(gpus), **{"schedulerName": world.arena.scheduler_name, **spec})
+
+
+def until(world: World, kueue: Kueue, name: str, state: str) -> Raw:
+    """Wait for a state of the check, and return its entry."""
+    world.wait(lambda: kueue.state(name) == state, what=f"the check of {name} to be {state}")
+    return kueue.entry(name)
+
+
+def come(world: World, name: str, *, gpus: int, count: int = 1, workload: str = "") -> None:
+    """Create the pods of a Workload as its Job does, with what Kueue adds to their template."""
+    annotations = {names.WORKLOAD: workload or name, names.POD_SET: "main"}
+    world.pods([f"{name}-{number}" for number in range(count)], cards(gpus), annotations=annotations)
+
+
+def test_a_workload_that_fits_is_ready_and_names_its_places(world: World, kueue: Kueue) -> None:
+    nodes = world.nodes(2, gpus=CARDS)
+    world.wait(lambda: kueue.active() == "True", what="the AdmissionCheck to be active")
+    kueue.create("waits", of(world, gpus=1))
+    kueue.submit("big", of(world, 2, gpus=CARDS))
+    entry = until(world, kueue, "big", "Ready")
+    assert all(node in entry["message"] for node in nodes)
+    assert entry["podSetUpdates"] == [{"name": "main", "annotations": {names.WORKLOAD: "big", names.POD_SET: "main"}}]
+    # All cards are promised: neither another workload nor a pod without one gets any.
+    kueue.submit("small", of(world, gpus=1))
+    assert "nodes are available" in until(world, kueue, "small", "Retry")["message"]
+    world.pod("alone", cards(1))
+    kueue.admit("big")
+    come(world, "big", gpus=CARDS, count=2)
+    world.wait(lambda: {"big-0", "big-1"} <= world.bound_names(), what="the pods to have their places")
+    assert "alone" not in world.bound_names()
+    # Without quota nothing is decided.
+    assert kueue.state("waits") == "Pending"
+    assert kueue.entry("waits")["message"] == ""
+
+
+def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, kueue: Kueue) -> None:
+    world.nodes(1, gpus=CARDS)
+    world.pod("holder", cards(CARDS))
+    world.wait(lambda: world.bound_names() == {"holder"}, what="the node to be full")
+    kueue.submit("first", of(world, gpus=CARDS))
+    world.wait(lambda: "Places are gathered: 0 of 1" in kueue.entry("first")["message"], what="the check to gather")
+    kueue.submit("second", of(world, gpus=1))
+    entry = until(world, kueue, "second", "Retry")
+    assert entry["requeueAfterSeconds"] == 30
+    assert "0/1 nodes are available" in entry["message"]
+    kueue.evict("second")
+    kueue.reserve("second", since=LATER)
+    world.wait(lambda: kueue.entry("second").get("requeueAfterSeconds") == 60, what="a longer pause")
+    world.remove("holder")
+    until(world, kueue, "first", "Ready")
+
+    kueue.submit("never", of(world, gpus=CARDS + 1))
+    until(world, kueue, "never", "Rejected")
+    kueue.submit("other", of(world, gpus=CARDS + 1, schedulerName="another"))
+    assert "podSetUpdates" not in until(world, kueue, "other", "Ready")
+
+
+def test_promised_places_are_kept_over_a_change_of_the_leader(world: World, kueue: Kueue) -> None:
+    world.nodes(1, gpus=CARDS)
+    kueue.submit("big", of(world, 2, gpus=2))
+    until(world, kueue, "big", "Ready")
+    kueue.admit("big")
+    [first] = [each for each in world.processes.started if each.name.startswith("operator")]
+    first.stop()
+    world.pod("alone", cards(1))
+    world.operator(kueue=True)
+    world.waits("alone")
+    come(world, "big", gpus=2, count=2)
+    world.wait(lambda: world.bound_names() == {"big-0", "big-1"}, what="the pods to have their places")
+
+
+def test_places_of_a_workload_that_is_deleted_are_free(world: World, kueue: Kueue) -> None:
+    world.nodes(1, gpus=CARDS)
+    kueue.submit("big", of(world, gpus=CARDS))
+    until(world, kueue, "big", "Ready")
+    world.pod("alone", cards(1))
+    world.waits("alone")
+    kueue.api.delete(kueue.path("big"))
+    world.wait(lambda: world.bound_names() == {"alone"}, what="the places to be free", deadline=PROMPT)
