@@ -134,10 +134,12 @@ class World:
         self.writer.answer(CheckAnswer(workload=decided, state=state, message=message, requeue_after=requeue_after))
 
     def item(self, name: str = "job") -> Raw:
+        item: Raw
         [item] = self.server.stored[path_of(name)]["status"]["admissionChecks"]
         return item
 
     def active(self) -> Raw:
+        shown: Raw
         [shown] = self.server.stored[CHECK_PATH]["status"]["conditions"]
         return shown
 

@@ -64,7 +64,7 @@ def of(job: str, pods: list[dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.mark.usefixtures("plenty", "fragmented")
 def test_a_job_without_a_place_waits_with_the_reason_and_others_go_on(team_a: Team, team_b: Team) -> None:
     team_a.job("big", {CARDS: "4"})
-    message = team_a.until(lambda: entry(team_a, "big").get("message"), "the reason of the check")
+    message = team_a.until(lambda: str(entry(team_a, "big").get("message", "")), "the reason of the check")
     assert message.startswith("0/2 nodes are available: ")
     team_a.job("bigger", {CARDS: "4"}, pods=2)
     team_a.until(lambda: entry(team_a, "bigger").get("requeueAfterSeconds"), "the quota to be returned")
