@@ -330,10 +330,11 @@ def _until_evictable(failure: Failure, in_flight: Collection[str]) -> Failure:
 
 def _condition(pod: PendingPod) -> dict[str, str]:
     """Return the victim's DisruptionTarget condition."""
+    preemptor = "podgroup" if pod.gang is not None and pod.gang.is_kubernetes else "pod"
     return {
         "type": "DisruptionTarget",
         "status": "True",
         "reason": "PreemptionByScheduler",
-        "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
+        "message": f"{pod.scheduler}: preempting to accommodate a higher priority {preemptor}",
         "lastTransitionTime": times.time(times.now()),
     }

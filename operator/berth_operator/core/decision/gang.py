@@ -273,7 +273,7 @@ def promising(domains: Sequence[Domain], classes: Collection[Class], needed: int
     """Return the domains that may hold the needed members, those that may hold most, and then the smallest, first."""
     possible = {each.value: sum(class_.possible_in(each.rows) for class_ in classes) for each in domains}
     capacity_left = {each.value: sum(class_.capacity[each.rows].sum() for class_ in classes) for each in domains}
-    enough = [each for each in domains if possible[each.value] >= max(needed, 1)]
+    enough = [each for each in domains if possible[each.value] >= needed]
     return sorted(enough, key=lambda each: (-possible[each.value], capacity_left[each.value]))[:MAX_DOMAINS]
 
 
@@ -281,7 +281,9 @@ def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Po
     """Place as many members as fit in the best domain of the group's topology key."""
     outcomes: list[tuple[Domain, _Outcome]] = []
     domains = topology.domains(fleet, gang.topology_key, gang.nodes)
-    for domain in promising(domains, {class_ for _, class_ in members}, gang.needed):
+    classes = {class_ for _, class_ in members}
+    # One that cannot hold enough has a reason for the message.
+    for domain in promising(domains, classes, gang.needed) or promising(domains, classes, 0)[:1]:
         placed, why, member = _Attempt(fleet, gang, policy, domain.rows).place(members)
         where = f" in {gang.topology_key}={domain.value}"
         outcomes.append((domain, _Outcome(choice=ANY_CHOICE, placed=placed, why=why, member=member, where=where)))

@@ -21,7 +21,7 @@ from berth_operator.core.decision.gang import Gang, too_few
 from berth_operator.core.queue import group_rules
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.request import SCHEDULING_GROUP, Membership, PendingPod
+from berth_operator.core.values.request import Membership, PendingPod
 
 SETTLE: Final = 2.0
 """Seconds before missing members or a missing PodGroup are reported, because they are created one after the other."""
@@ -150,7 +150,7 @@ class _Entry:
         if self.group:
             return self.group.problem or self._conflict
         minima = self.minima
-        if not minima and self.gang.word == SCHEDULING_GROUP:
+        if not minima and self.gang.is_kubernetes:
             return group_rules.missing(self.gang.name)
         if not minima:
             # There are PodGroups in other API groups, too, and kubectl does not show which.

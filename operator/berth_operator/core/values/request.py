@@ -165,6 +165,11 @@ class Membership:
     """The label, annotation or field that names it, for messages: members may have different ones."""
 
     @property
+    def is_kubernetes(self) -> bool:
+        """Return whether the pod names a PodGroup of Kubernetes."""
+        return self.word == SCHEDULING_GROUP
+
+    @property
     def name(self) -> str:
         """Return the group's name without its namespace."""
         return self.group.partition("/")[2]

@@ -13,6 +13,16 @@ Object = Mapping[str, Any]
 SCHEDULED: Final = "PodGroupInitiallyScheduled"
 """The type of the condition that says whether the members that are needed were scheduled once."""
 
+READ: Final = (
+    "schedulingPolicy",
+    "schedulingConstraints",
+    "disruptionMode",
+    "priority",
+    "parentCompositePodGroupName",
+    "resourceClaims",
+)
+"""The fields of the spec that are read."""
+
 
 def name_in(spec: Object) -> str:
     """Return the name of the PodGroup that a pod's spec names; empty if it names none."""
