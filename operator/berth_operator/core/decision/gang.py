@@ -269,12 +269,15 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
     return _Outcome(choice=choice, placed=placed, why=why, member=member)
 
 
-def promising(domains: Sequence[Domain], classes: Collection[Class], needed: int) -> list[Domain]:
-    """Return the domains that may hold the needed members, those that may hold most, and then the smallest, first."""
+def promising(fleet: Fleet, domains: Sequence[Domain], classes: Collection[Class], needed: int) -> list[Domain]:
+    """Return the domains that may hold the needed members, those that may hold most, and then the fullest, first."""
     possible = {each.value: sum(class_.possible_in(each.rows) for class_ in classes) for each in domains}
-    capacity_left = {each.value: sum(class_.capacity[each.rows].sum() for class_ in classes) for each in domains}
-    enough = [each for each in domains if possible[each.value] >= needed]
-    return sorted(enough, key=lambda each: (-possible[each.value], capacity_left[each.value]))[:MAX_DOMAINS]
+    requests = [class_.request for class_ in classes for _ in range(class_.count)]
+
+    def rank(domain: Domain) -> tuple[int, float]:
+        return -possible[domain.value], -topology.utilization(fleet, domain.rows, requests)
+
+    return sorted((each for each in domains if possible[each.value] >= needed), key=rank)[:MAX_DOMAINS]
 
 
 def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Policy) -> _Outcome:
@@ -283,7 +286,7 @@ def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Po
     domains = topology.domains(fleet, gang.topology_key, gang.nodes)
     classes = {class_ for _, class_ in members}
     # One that cannot hold enough has a reason for the message.
-    for domain in promising(domains, classes, gang.needed) or promising(domains, classes, 0)[:1]:
+    for domain in promising(fleet, domains, classes, gang.needed) or promising(fleet, domains, classes, 0)[:1]:
         placed, why, member = _Attempt(fleet, gang, policy, domain.rows).place(members)
         where = f" in {gang.topology_key}={domain.value}"
         outcomes.append((domain, _Outcome(choice=ANY_CHOICE, placed=placed, why=why, member=member, where=where)))
@@ -291,7 +294,7 @@ def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Po
 
     def rank(tried: tuple[Domain, _Outcome]) -> tuple[bool, float]:
         domain, outcome = tried
-        placed = [each.pod for each in outcome.placed]
+        placed = [each.pod.request for each in outcome.placed]
         return outcome.suffices(gang), topology.score(fleet, domain, placed, most)
 
     _, best = max(outcomes, key=rank, default=(None, _Outcome(choice=ANY_CHOICE, why=NO_CAPACITY)))

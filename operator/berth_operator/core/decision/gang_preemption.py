@@ -9,7 +9,7 @@ to be necessary are kept.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -90,8 +90,7 @@ def preempt_gang(
         for nominee in lower_priority_nominees(stage, gang):
             stage.withdraw(nominee.uid)
         chosen = replace(gang, members=choice.applied(members))
-        classes = _classes_without_lower_priority(stage, chosen, policy, in_flight)
-        places = _places(stage, gang, classes)
+        places = _places(stage, chosen, policy, in_flight)
         for rows in places:
             own = stage if rows is places[-1] else stage.copy()
             eviction = _Eviction(own, chosen, policy, budgets, in_flight=in_flight, rows=rows)
@@ -102,28 +101,25 @@ def preempt_gang(
     return min(found, key=_importance, default=None)
 
 
-def _places(fleet: Fleet, gang: Gang, classes: Sequence[Class]) -> list[Mask]:
+def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]) -> list[Mask]:
     """Return the sets of rows that might hold the needed members without the pods of lower priority."""
-    if gang.topology_key:
-        try:
-            domains = topology.domains(fleet, gang.topology_key, gang.nodes)
-        except topology.DomainError:
-            return []
-        return [each.rows for each in promising(domains, classes, gang.needed)]
-    return [fleet.present] if sum(each.possible for each in classes) >= gang.needed else []
-
-
-def _classes_without_lower_priority(
-    stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]
-) -> list[Class]:
-    """Return the members' classes, with bounds of how many fit once all pods of lower priority are gone."""
     without = without_lower_priority(stage, gang.lowest, in_flight)
-    classes = []
+    classes = list(_classes(stage, without, gang, policy))
+    if not gang.topology_key:
+        return [stage.present] if sum(each.possible for each in classes) >= gang.needed else []
+    try:
+        domains = topology.domains(stage, gang.topology_key, gang.nodes)
+    except topology.DomainError:
+        return []
+    return [each.rows for each in promising(without, domains, classes, gang.needed)]
+
+
+def _classes(stage: Fleet, without: Fleet, gang: Gang, policy: Policy) -> Iterator[Class]:
+    """Yield the members' classes, with bounds of how many fit once all pods of lower priority are gone."""
     for request, count in Counter(each.request for each in gang.members).items():
         may_fit = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
         fits = feasible(without, request, policy.local) & may_fit
-        classes.append(Class(request=request, count=count, capacity=capacity.of_class(without, request, fits)))
-    return classes
+        yield Class(request=request, count=count, capacity=capacity.of_class(without, request, fits))
 
 
 def _importance(preemption: GangPreemption) -> tuple[int, int]:

@@ -14,7 +14,7 @@ from berth_api.resources import CPU, MEMORY
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT
-from berth_operator.core.values.request import PendingPod
+from berth_operator.core.values.request import PodRequest
 
 FULL: Final = 100.0
 
@@ -56,18 +56,18 @@ def _unknown(why: str) -> str:
     return f"cannot determine domain for already scheduled pods: {why}"
 
 
-def score(fleet: Fleet, domain: Domain, placed: Sequence[PendingPod], most: int) -> float:
+def score(fleet: Fleet, domain: Domain, placed: Sequence[PodRequest], most: int) -> float:
     """Return kube-scheduler's score of a domain, 0 to 200, for the members that fit; at most `most` fit anywhere."""
-    return FULL * len(placed) / max(most, 1) + _utilization(fleet, domain.rows, placed)
+    return FULL * len(placed) / max(most, 1) + utilization(fleet, domain.rows, placed)
 
 
-def _utilization(fleet: Fleet, rows: Mask, placed: Sequence[PendingPod]) -> float:
+def utilization(fleet: Fleet, rows: Mask, placed: Sequence[PodRequest]) -> float:
     """Return how much of a domain's cpu and memory is requested with the members in it, in hundredths."""
     parts = []
     for name in (CPU, MEMORY):
         total = int(fleet.total(name)[rows].sum())
         requested = total - int(fleet.left(name)[rows].sum())
-        requested += sum(dict(pod.request.resources).get(name, 0) for pod in placed)
+        requested += sum(dict(each.resources).get(name, 0) for each in placed)
         if total:
             parts.append(FULL * requested / total if requested <= total else 0.0)
     return float(np.mean(parts)) if parts else 0.0

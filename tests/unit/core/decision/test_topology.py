@@ -40,7 +40,8 @@ def test_no_domain_holds_them() -> None:
     failed = refusal(decide_gang(made, gang(*members(3), topology_key=KEY), Policy()))
     assert failed.message == (
         "PodGroup ns/g: 2 of the 3 required members fit in rack=a (0/2 placements are available); next member m2: "
-        "0/2 nodes are available: 1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio 100)."
+        "0/2 nodes are available: 1 node(s) have too few free GPUs (1 requested with gpu-core 100 and gpu-memory-ratio "
+        "100)."
     )
     assert not failed.filters
     failed = refusal(decide_gang(made, gang(*members(3), topology_key="zone"), Policy()))
