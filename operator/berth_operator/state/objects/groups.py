@@ -37,8 +37,8 @@ def of_pod(pod: Object) -> Membership | None:
     annotations, labels = words.gang(written, metadata.get("labels") or {})
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
     if name := kubernetes_groups.name_in(pod["spec"]):
-        if others := [*(f"label {each}" for each in labelled), *_annotated(annotations)]:
-            raise GroupError(f"{SCHEDULING_GROUP} and {others[0]} both name a group; allowed is one")
+        if also := [*(f"label {each}" for each in labelled), *_annotated(annotations)]:
+            raise GroupError(f"{SCHEDULING_GROUP} and {also[0]} both name a group; allowed is one")
         return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=SCHEDULING_GROUP)
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
         name, minimum = _gang_in_annotations(annotations, labelled)

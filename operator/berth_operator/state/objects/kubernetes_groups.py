@@ -50,7 +50,7 @@ def group(raw: Object) -> Group:
 
 
 def _is_scheduled(condition: Object) -> bool:
-    return condition["type"] == SCHEDULED and condition["status"] == "True"
+    return (condition["type"], condition["status"]) == (SCHEDULED, "True")
 
 
 def _topology_keys(spec: Object) -> Iterator[str]:
