@@ -128,10 +128,12 @@ class Reporter:
             self._read_once(pod, "group", self._lost_of(pod.gang))
 
     def _read_once(self, pod: PendingPod, of: str, note: str) -> None:
+        if not note:
+            return
         subject = Subject.of_owner(pod)
         # The name allows one for each, whichever process sends it.
         name = event_name(subject.name, f"{subject.uid}.{of}")
-        if not note or name in self._read:
+        if name in self._read:
             return
         self._read[name] = None
         if len(self._read) > MAX_READ:

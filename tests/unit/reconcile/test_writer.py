@@ -22,7 +22,7 @@ from tests.builders import GPU, NVIDIA, device, entry, gpu_pod, half, node, pod,
 pytestmark = pytest.mark.looptime
 
 Raw = dict[str, Any]
-NODE, POD_GROUP, GPU_POD = StatusKind
+NODE, DEVICE, POD_GROUP, GPU_POD = StatusKind
 
 
 def now() -> float:
@@ -154,6 +154,7 @@ class World:
         self.cluster = Cluster(grace=20.0, clock=now, fleet=Fleet(kinds=kinds))
         self.api = Api(self.cluster)
         self.busy = False
+        self.asked: Callable[[StatusKind], None] = lambda _kind: None
         self.writer = Writer(
             api=self.api,
             view=self.view,
@@ -163,6 +164,7 @@ class World:
         )
 
     async def view(self, kind: StatusKind, name: str) -> View | None:
+        self.asked(kind)
         return self.cluster.view(kind, name)
 
 
@@ -226,6 +228,24 @@ async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:
         await asyncio.sleep(1)
     assert [what for what in api.order() if not what.startswith("device")] == ["sums a", "labels a", "taints a"]
     assert api.nodes["a"]["spec"]["taints"] == [other]
+
+
+async def test_pods_change_a_device_and_the_sums_only_where_these_depend_on_them() -> None:
+    world = World()
+    world.api.add("a", entry(0), entry(1, health=False))
+    world.writer.mark(NODE, "a")
+    async with running(world) as api:
+        await asyncio.sleep(1)
+        asked: list[StatusKind] = []
+        world.asked = asked.append
+        for minor, calls in ((0, ["device a"]), (1, ["device a", "sums a"])):
+            api.calls.clear()
+            world.cluster.put_bound(pod(f"p{minor}", {NVIDIA: "1"}, on="a", allocated=whole(minor)))
+            world.writer.mark(DEVICE, "a")
+            await asyncio.sleep(1)
+            assert api.order() == calls
+        assert asked == [DEVICE, DEVICE, NODE]
+        assert api.nodes["a"]["status"]["allocatable"][GPU] == "200"
 
 
 async def test_nothing_is_written_twice() -> None:

@@ -561,6 +561,6 @@ def test_a_move_of_what_a_pod_holds_is_marked_for_its_node() -> None:
     add(bound("p", 0))(world)
     world.recorder.clear()
     give("p", "GPU-1")(world)
-    assert world.recorder.names(StatusKind.NODE) == ["node"]
+    assert world.recorder.names(StatusKind.DEVICE) == ["node"]
     give("p", "GPU-1")(world)
-    assert world.recorder.names(StatusKind.NODE) == ["node"]
+    assert world.recorder.names(StatusKind.DEVICE) == ["node"]

@@ -52,7 +52,7 @@ class World:
     @property
     def dirty(self) -> list[str]:
         """Return the nodes whose status may have changed."""
-        return self.recorder.names(StatusKind.NODE)
+        return self.recorder.names(StatusKind.NODE) or self.recorder.names(StatusKind.DEVICE)
 
     def decided(self) -> list[Placement | Failure]:
         """Decide all active pods, and assume or park them."""

@@ -229,7 +229,7 @@ def test_nodes_whose_status_changed(steps: tuple[Step, ...], nodes: list[str]) -
     world = World()
     for step in (assume, *steps):
         step(world)
-    assert world.recorder.names(StatusKind.NODE) == nodes
+    assert world.recorder.names(StatusKind.DEVICE) == nodes
 
 
 # --- pods that the watch does not show --------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 An object is marked when anything about it may have changed. When its turn comes, its status is computed from one view
 and written only if it differs. Nodes have a bucket of their own, because pods wait until a new node shows its sums.
+Of most nodes pods change the Device alone: whether their sums depend on pods is seen when the Device has its turn.
 Other statuses let sums and binds go first, but for at most `PATIENCE`.
 Among statuses, the one written longest ago comes first, so that those that change all the time do not delay others.
 Of what is written here decisions read only the sums.
@@ -10,7 +11,7 @@ Of what is written here decisions read only the sums.
 import asyncio
 import functools
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
@@ -84,6 +85,8 @@ class Writer:
         """Names of Nodes whose sums are marked, the longest-marked first."""
         self._node_marked = asyncio.Event()
         self._is_writing_node = False
+        self._tried: dict[str, Sequence[dict[str, Any]]] = {}
+        """Node -> the patches of its sums at its last turn, if any."""
         self._statuses: dict[_Status, float] = {}
         """Marked status -> since when, the longest-marked first."""
         self._written: dict[_Status, float] = {}
@@ -100,6 +103,7 @@ class Writer:
         if kind is StatusKind.NODE:
             self._nodes[name] = None
             self._node_marked.set()
+            kind = StatusKind.DEVICE
         self._mark_status((kind, name))
 
     def _mark_status(self, marked: _Status) -> None:
@@ -184,8 +188,11 @@ class Writer:
 
     async def _write_node(self, name: str) -> None:
         view = await self._view(StatusKind.NODE, name)
+        self._tried.pop(name, None)
         if not isinstance(view, NodeView):
             return
+        if due := self._due(view):
+            self._tried[name] = due
         path = f"/api/v1/nodes/{view.name}"
         if (patch := sums.status_patch(view)) is not None:
             await self._send("node", functools.partial(self._api.merge_patch, f"{path}/status", patch))
@@ -213,7 +220,7 @@ class Writer:
                 for name in self._refusals.accepted(kind):
                     self.mark(StatusKind.NODE, name)
                 return
-        self._mark_status((StatusKind.NODE, view.name))
+        self._mark_status((StatusKind.DEVICE, view.name))
 
     def _refuse(self, name: str, kind: Kind, error: CallError) -> None:
         counters.STATUS_CONFLICTS.inc()
@@ -232,6 +239,7 @@ class Writer:
         match await self._view(kind, name):
             case NodeView() as view:
                 await self._write_device(view)
+                self._follow_pods(view)
             case GroupView() as view:
                 await self._write_group(view)
             case GpuPodView() as view:
@@ -248,6 +256,19 @@ class Writer:
             await self._send(
                 "device", functools.partial(self._api.apply, path, status.body(view.name, wanted), names.OPERATOR)
             )
+
+    def _follow_pods(self, view: NodeView) -> None:
+        """Mark a Node whose pods have changed its sums; the same sums are not sent again before their retry."""
+        due = self._due(view)
+        if due and due != self._tried.get(view.name):
+            self._nodes[view.name] = None
+            self._node_marked.set()
+
+    def _due(self, view: NodeView) -> Sequence[dict[str, Any]]:
+        """Return the patches of a Node's sums, without those of plug-ins that are refused and wait for their turn."""
+        plugins = (kind for kind in sums.plugin_kinds(view) if self._refusals.of(kind) is None)
+        patches = (sums.status_patch(view, ours) for ours in (sums.OURS, *(kind.resources for kind in plugins)))
+        return [patch for patch in patches if patch is not None]
 
     async def _write_group(self, view: GroupView) -> None:
         name = view.group.name

@@ -230,12 +230,12 @@ class AllocationTracker:
         if charge is None:
             if known is not None:
                 self._fleet.release(uid)
-                self._listener.status_changed(StatusKind.NODE, known.node)
+                self._listener.status_changed(StatusKind.DEVICE, known.node)
                 self._waker.pod_left(known)
         elif known is None or not charges.is_same(known, charge):
             self._waker.record_change()
             self._fleet.charge(charge)
-            self._listener.status_changed(StatusKind.NODE, charge.node)
+            self._listener.status_changed(StatusKind.DEVICE, charge.node)
             if known is not None:
                 self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=charge.node))
 

@@ -310,7 +310,7 @@ class Cluster:
     def names(self, kind: StatusKind) -> list[str]:
         """Return the names of all objects of a kind, sorted."""
         match kind:
-            case StatusKind.NODE:
+            case StatusKind.NODE | StatusKind.DEVICE:
                 return self.node_cache.names()
             case StatusKind.POD_GROUP:
                 return self.gangs.group_names()
@@ -320,7 +320,7 @@ class Cluster:
     def view(self, kind: StatusKind, name: str) -> View | None:
         """Return what the status of an object is computed from; None if there is no such object of ours."""
         match kind:
-            case StatusKind.NODE:
+            case StatusKind.NODE | StatusKind.DEVICE:
                 return self.node_cache.view(name)
             case StatusKind.POD_GROUP:
                 return self.gangs.view(name)

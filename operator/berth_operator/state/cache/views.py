@@ -18,7 +18,9 @@ class StatusKind(enum.Enum):
     """The kinds of objects whose status the operator writes."""
 
     NODE = "node"
-    """A Node and the Device of the same name."""
+    """A Node's sums and labels, and the Device of the same name."""
+    DEVICE = "device"
+    """This Device alone, as only pods have changed; the Node's sums follow where they depend on pods."""
     POD_GROUP = "podgroup"
     """Named namespace/name."""
     GPU_POD = "gpupod"
