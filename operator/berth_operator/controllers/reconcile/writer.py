@@ -10,6 +10,8 @@ Of what is written here decisions read only the sums.
 
 import asyncio
 import functools
+import heapq
+import itertools
 import math
 from collections.abc import Awaitable, Callable, Sequence
 from http import HTTPStatus
@@ -89,6 +91,9 @@ class Writer:
         """Node -> the patches of its sums at its last turn, if any."""
         self._statuses: dict[_Status, float] = {}
         """Marked status -> since when, the longest-marked first."""
+        self._turns: list[tuple[float, int, _Status]] = []
+        """A heap of the marked statuses: when each was written last, and its number in the order of marks."""
+        self._order = itertools.count()
         self._written: dict[_Status, float] = {}
         """Recently written status -> when, the longest ago first."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
@@ -107,7 +112,10 @@ class Writer:
         self._mark_status((kind, name))
 
     def _mark_status(self, marked: _Status) -> None:
-        self._statuses.setdefault(marked, asyncio.get_running_loop().time())
+        if marked in self._statuses:
+            return
+        self._statuses[marked] = asyncio.get_running_loop().time()
+        heapq.heappush(self._turns, (self._written.get(marked, -math.inf), next(self._order), marked))
         self._marked.set()
 
     async def run(self) -> None:
@@ -151,7 +159,7 @@ class Writer:
         await self._turn((_SUMS, name), self._write_node(name), functools.partial(self.mark, StatusKind.NODE, name))
 
     async def _write_status(self) -> None:
-        chosen = min(self._statuses, key=lambda status: self._written.get(status, -math.inf))
+        *_, chosen = heapq.heappop(self._turns)
         del self._statuses[chosen]
         self._remember(chosen)
         await self._turn(chosen, self._write(*chosen), functools.partial(self._mark_status, chosen))
