@@ -73,18 +73,20 @@ DRA: Final = Suite(name="dra", api_servers={"1.36": "kube-apiserver", "1.37": "k
 PODGROUP_PACKAGE: Final = "test/integration/scheduler/podgroup"
 IN_PROCESS: Final = "^(TestPostFilterNotCalled|TestPodGroupPostFilterIteration)$"
 """Tests with plugins of their own in kube-scheduler's process."""
-COMPOSITE: Final = "^(TestCompositePodGroup.*|TestCPG.*|TestPodGroupDependentRequiredValidation)$"
+QUEUEING: Final = "^TestPodGroup(Queueing|SequentialQueueing|RequeueRemainingOnSchedulingSuccess)$"
+"""Tests of kube-scheduler's queue, step by step."""
+COMPOSITE: Final = "^(TestCPGScheduling|TestCPGQueueing|TestPodGroupDependentRequiredValidation)$"
 """Tests of groups of groups."""
 
 
 def _podgroup() -> Iterator[Part]:
     topology = f"{PODGROUP_PACKAGE}/topology_aware_scheduling"
-    yield Part(package=PODGROUP_PACKAGE, name="groups", run="^Test", skip=f"{IN_PROCESS}|{COMPOSITE}")
-    yield Part(package=topology, name="topology", run="^Test", skip=COMPOSITE)
+    yield Part(package=PODGROUP_PACKAGE, name="groups", run="^Test(PodGroupScheduling|WorkloadAwarePreemption)")
+    yield Part(package=topology, name="topology", run="^TestTopologyAwareScheduling")
     yield Part(package=PODGROUP_PACKAGE, name="in-process", run=IN_PROCESS, with_berth=False)
     yield Part(package=PODGROUP_PACKAGE, name="composite", run=COMPOSITE, with_berth=False)
-    yield Part(package=topology, name="composite-topology", run=COMPOSITE, with_berth=False)
-    yield Part(package=f"{PODGROUP_PACKAGE}/queueing", name="queueing", run="^Test", with_berth=False)
+    yield Part(package=topology, name="composite-topology", run="^TestCPGTopologyAware", with_berth=False)
+    yield Part(package=f"{PODGROUP_PACKAGE}/queueing", name="queueing", run=QUEUEING, with_berth=False)
 
 
 PODGROUP: Final = Suite(name="podgroup", api_servers={"1.37": "kube-apiserver-1.37"}, parts=_podgroup)
