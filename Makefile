@@ -132,7 +132,11 @@ dra-rows: setup ## compare our allocator of ResourceClaims with Kubernetes' own 
 
 .PHONY: dra-integration
 dra-integration: binaries ## run Kubernetes' test/integration/dra with kube-scheduler and with Berth in its place (builds it once): ARGS="--recorded --only GA"
-	@$(BIN)/python -m tests.claims.integration $(ARGS)
+	@$(BIN)/python -m tests.upstream dra $(ARGS)
+
+.PHONY: podgroup-integration
+podgroup-integration: binaries ## run Kubernetes' test/integration/scheduler/podgroup in the same way: ARGS="--recorded --only topology"
+	@$(BIN)/python -m tests.upstream podgroup $(ARGS)
 
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10

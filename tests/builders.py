@@ -440,6 +440,24 @@ def pod_group(name: str = "g", minimum: int | None = 2, **fields: Any) -> Raw:
     }
 
 
+def kubernetes_group(name: str = "g", *, minimum: int = 0, **fields: Any) -> Raw:
+    """Return a PodGroup of Kubernetes; `priority`, `topology_key`, `disruption`, `conditions`, `spec`.
+
+    Without a minimum its policy is the basic one.
+    """
+    spec = {
+        "schedulingPolicy": {"gang": {"minCount": minimum}} if minimum else {"basic": {}},
+        "priority": fields.get("priority", 0),
+        "disruptionMode": {fields.get("disruption", "single"): {}},
+        **fields.get("spec", {}),
+    }
+    if key := fields.get("topology_key"):
+        spec["schedulingConstraints"] = {"topology": [{"key": key}]}
+    raw = pod_group(name, None)
+    raw["metadata"] |= {"generation": 1, "resourceVersion": "7"}
+    return {**raw, "spec": spec, "status": {"conditions": fields.get("conditions", [])}}
+
+
 def half(minor: int = 0, memory: int = A100_BYTES // 2) -> Raw:
     """Return the allocation of half a card."""
     amounts = {CORE: "50", MEMORY: str(memory), RATIO: "50"}

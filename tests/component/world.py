@@ -276,7 +276,8 @@ class World:
             self.cluster.gangs.set_schedulers(schedulers)
         self.pods = every_pod(self.cluster)
         self.ended = sinks.ended_pods(self.cluster)
-        self.groups, *self.groups_of_others = (sinks.pod_groups(self.cluster, kind) for kind in TABLE.pod_groups)
+        tables = [sinks.pod_groups(self.cluster, kind) for kind in TABLE.pod_groups]
+        self.groups, self.kubernetes_groups, *self.groups_of_others = tables
         self.term: int | None = 1
         self.grace = GRACE
         """Seconds from a bound pod's deletion to its end."""

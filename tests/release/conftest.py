@@ -25,10 +25,16 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def site(version: str, tmp_path: Path, helm: Path) -> Iterator[Site]:
+def api_server_flags() -> list[str]:
+    """Return more flags of the API server; modules of tests override it."""
+    return []
+
+
+@pytest.fixture
+def site(version: str, tmp_path: Path, helm: Path, api_server_flags: list[str]) -> Iterator[Site]:
     """Start a cluster with two nodes, into which the test installs Berth."""
     replaced = {} if version == OWN else {"kube-apiserver": f"kube-apiserver-{version}"}
-    with Cluster(replaced=replaced) as cluster:
+    with Cluster(replaced=replaced, extra_args={"kube-apiserver": api_server_flags}) as cluster:
         assert cluster.api.get("/version")["minor"] == version.partition(".")[2]
         cluster.create_nodes(["node-0", "node-1"])
         own = Site(cluster=cluster, folder=tmp_path, helm=helm)

@@ -119,7 +119,9 @@ def test_a_scheduler_name_that_is_nearly_ours_is_a_question(name: str, meant: st
     ("fields", "warning"),
     [
         pytest.param(
-            {"schedulingGroup": {"x": 1}}, "pod uses spec.schedulingGroup, which Berth does not support", id="group"
+            {"schedulingGroup": {"x": 1}},
+            "pod uses spec.schedulingGroup without podGroupName, which Berth does not support",
+            id="group",
         ),
         pytest.param(
             {"requests": {"nvidia.com/gpu": "100"}},

@@ -17,6 +17,7 @@ from berth_api.words.systems import TABLE
 from berth_api.words.table import (
     AMOUNTS,
     GANGS,
+    KUBERNETES_GROUPS,
     OWN_GROUPS,
     READ_OF_GROUPS,
     Choice,
@@ -34,6 +35,7 @@ __all__ = [
     "DEFAULT_UNITS",
     "GANGS",
     "GANG_NAMES",
+    "KUBERNETES_GROUPS",
     "OWN_GROUPS",
     "READ_ANNOTATIONS",
     "READ_OF_GROUPS",

@@ -126,7 +126,7 @@ class Word:
 
 
 READ_OF_GROUPS: Final = ("minMember", "scheduleTimeoutSeconds")
-"""The fields of a PodGroup's spec that are read, of whichever system it is."""
+"""The fields of a PodGroup's spec that are read, of whichever other system it is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -154,6 +154,8 @@ class PodGroupKind:
 
 OWN_GROUPS: Final = PodGroupKind(group=names.POD_GROUP_GROUP, version=names.VERSION, has_status=True)
 """Berth's PodGroups."""
+KUBERNETES_GROUPS: Final = PodGroupKind(group="scheduling.k8s.io", version="v1beta1", has_status=True)
+"""The PodGroups of Kubernetes from 1.37 on, which `spec.schedulingGroup` of pods names."""
 
 
 def _because(answer: str) -> str:
@@ -216,7 +218,7 @@ class Table:
     by_plugin: tuple[Row, ...] = field(init=False)
     """The resources that admission renames."""
     pod_groups: tuple[PodGroupKind, ...] = field(init=False)
-    """The kinds of PodGroups, Berth's first: of several with one name the first counts."""
+    """The kinds of PodGroups, Berth's and Kubernetes' first: of several with one name the first counts."""
 
     def __post_init__(self) -> None:
         """Index the rows: pods are looked up in every parse."""
@@ -225,7 +227,7 @@ class Table:
             of_place = {row.word.name: row for row in rows if row.word.place == place}
             object.__setattr__(self, f"{place}s", MappingProxyType(of_place))
         kinds = (kind for system in self.systems for kind in system.pod_groups)
-        object.__setattr__(self, "pod_groups", (OWN_GROUPS, *kinds))
+        object.__setattr__(self, "pod_groups", (OWN_GROUPS, KUBERNETES_GROUPS, *kinds))
         resources = [row for row in rows if row.word.place == WordPlace.RESOURCE]
         object.__setattr__(self, "telling", frozenset(row.word.name for row in resources if not row.word.only_with))
         object.__setattr__(self, "by_plugin", tuple(row for row in resources if row.word.by_plugin))

@@ -66,5 +66,6 @@ def requests_of(spec: Object) -> Amounts:
 def group_of(pod: Object) -> str:
     """Return the name of the pod's gang; empty for single pods."""
     labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
-    named = (labels.get(names.POD_GROUP_LABEL), labels.get(names.OLD_POD_GROUP_LABEL), annotations.get(names.POD_GROUP))
-    return next(filter(None, named), "")
+    group = (pod["spec"].get("schedulingGroup") or {}).get("podGroupName")
+    labelled = (labels.get(names.POD_GROUP_LABEL), labels.get(names.OLD_POD_GROUP_LABEL))
+    return next(filter(None, (group, *labelled, annotations.get(names.POD_GROUP))), "")

@@ -99,6 +99,7 @@ class GangBinder:
             self._attempts.decided(gang.members[0])
             self._attempts.unschedulable(gang.members)
             self._cluster.queue.park(gang, outcome)
+            self._cluster.gangs.unschedulable(gang.membership, outcome)
             for pod in gang.members:
                 self._reporter.unschedulable(pod, outcome)
             self._binds.deallocate(gang.members, outcome, term)

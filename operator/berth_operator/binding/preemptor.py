@@ -214,7 +214,7 @@ class Preemptor:
         log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in preemption.victims])
         self._displace(node, pod.priority)
         pod = self._nominate(pod, preemption.nominee)
-        for victim in preemption.victims:
+        for victim in self._cluster.gangs.leaving_with(preemption.victims):
             self._start_eviction(victim, pod)
         return pod
 
@@ -225,8 +225,9 @@ class Preemptor:
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
-        for victim in preemption.victims:
-            self._start_eviction(victim, nominees_by_node[victim.node])
+        for victim in self._cluster.gangs.leaving_with(preemption.victims):
+            # A member of the victim's group may be on a node that is nominated for none.
+            self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
         return self._cluster.gangs.unit(gang.membership) or gang
 
     def _nominate(self, pod: PendingPod, nominee: Charge) -> PendingPod:
@@ -329,10 +330,11 @@ def _until_evictable(failure: Failure, in_flight: Collection[str]) -> Failure:
 
 def _condition(pod: PendingPod) -> dict[str, str]:
     """Return the victim's DisruptionTarget condition."""
+    preemptor = "podgroup" if pod.gang is not None and pod.gang.is_kubernetes else "pod"
     return {
         "type": "DisruptionTarget",
         "status": "True",
         "reason": "PreemptionByScheduler",
-        "message": f"{pod.scheduler}: preempting to accommodate a higher priority pod",
+        "message": f"{pod.scheduler}: preempting to accommodate a higher priority {preemptor}",
         "lastTransitionTime": times.time(times.now()),
     }

@@ -246,7 +246,7 @@ class Reporter:
 
     def preempted(self, victim: Charge, pod: PendingPod) -> None:
         """Report that a pod was preempted by another, which it names only in its own namespace."""
-        note = f"Preempted by {_named(pod, victim)} on node {victim.node}"
+        note = f"Preempted by {_preemptor(pod, victim)} on node {victim.node}"
         self._evicted(_bound(victim, controller=pod.scheduler), "Preempted", "Preempting", note)
 
     def _evicted(self, subject: Subject, reason: str, action: str, note: str) -> None:
@@ -263,6 +263,14 @@ def _named(pod: PendingPod, reader: Charge) -> str:
     """Return a pod's name for those who may read another pod."""
     namespace, _ = keys.split(reader.pod)
     return f"pod {pod.key}" if namespace == pod.namespace else "a pod of another namespace"
+
+
+def _preemptor(pod: PendingPod, reader: Charge) -> str:
+    """Return the name of the pod, or of Kubernetes' PodGroup, that preempts another pod."""
+    if pod.gang is None or not pod.gang.is_kubernetes:
+        return _named(pod, reader)
+    namespace, _ = keys.split(reader.pod)
+    return f"podgroup {pod.gang.group if namespace == pod.namespace else 'of another namespace'}"
 
 
 def _bound(charge: Charge, controller: str = names.OPERATOR) -> Subject:

@@ -50,6 +50,7 @@ ALLOWED = {
             for each in ("deviceclasses", "resourceclaims", "resourceslices", "devicetaintrules")
         ],
         ("patch", "scheduling.x-k8s.io", "podgroups", "status"),
+        ("patch", "scheduling.k8s.io", "podgroups", "status"),
         ("watch", "policy", "poddisruptionbudgets", ""),
         ("create", "", "pods", "binding"),
         ("delete", "", "pods", ""),

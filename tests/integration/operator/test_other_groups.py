@@ -15,7 +15,7 @@ from tests.conftest import CRDS
 from tests.integration.operator.world import World
 
 SMALL: Final = {"cpu": "100m"}
-OTHERS: Final = TABLE.pod_groups[1:]
+OTHERS: Final = tuple(kind for kind in TABLE.pod_groups if not kind.has_status)
 
 
 def definition(kind: PodGroupKind) -> Manifest:

@@ -251,7 +251,7 @@ def test_bad_input_is_reported_by_its_field_and_leaves_the_pod_waiting(fields: R
 @pytest.mark.parametrize(
     ("fields", "name"),
     [
-        pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup", id="scheduling group"),
+        pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup without podGroupName", id="scheduling group"),
         pytest.param(
             {"requests": {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}},
             "deviceclass.resource.kubernetes.io/gpu.example.com (dynamic resource allocation)",

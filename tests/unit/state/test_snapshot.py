@@ -12,14 +12,28 @@ import pytest
 
 from berth_api import names
 from berth_api.admission import injection
-from berth_api.words import TABLE
+from berth_api.words import KUBERNETES_GROUPS, TABLE
 from berth_client.errors import ApiError
 from berth_operator.core.advice import summary
 from berth_operator.state.objects import affinity, budgets, devices, groups, kubelet, nodes, pods, volumes
 from berth_operator.state.watches import snapshot, sources
 from berth_operator.state.watches.snapshot import Snapshot, kept
 from tests import manifests_of_others
-from tests.builders import condition, container, device, entry, gpu_pod, half, held, lease, node, owner, pod, pod_group
+from tests.builders import (
+    condition,
+    container,
+    device,
+    entry,
+    gpu_pod,
+    half,
+    held,
+    kubernetes_group,
+    lease,
+    node,
+    owner,
+    pod,
+    pod_group,
+)
 from tests.differential import generate, on_volumes
 from tests.differential.draft import Draft
 
@@ -116,7 +130,20 @@ def test_what_scenarios_have_in_common_is_kept_too() -> None:
                 lambda raw, kind=kind: groups.group(raw, kind),
                 id=f"PodGroup of {kind.group}",
             )
-            for kind in TABLE.pod_groups[1:]
+            for kind in TABLE.pod_groups
+            if not kind.has_status
+        ),
+        pytest.param(
+            sources.name_of(KUBERNETES_GROUPS),
+            kubernetes_group(
+                minimum=3,
+                priority=5,
+                topology_key="rack",
+                disruption="all",
+                conditions=[{"type": "PodGroupInitiallyScheduled", "status": "True", "reason": "Scheduled"}],
+            ),
+            lambda raw: groups.group(raw, KUBERNETES_GROUPS),
+            id="PodGroup of Kubernetes",
         ),
         pytest.param(
             "pods",

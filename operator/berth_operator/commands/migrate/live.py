@@ -7,7 +7,7 @@ from typing import Any, Final
 import yaml
 
 from berth_api import names
-from berth_api.words import TABLE
+from berth_api.words import KUBERNETES_GROUPS, TABLE
 
 Object = dict[str, Any]
 
@@ -44,6 +44,7 @@ class ListedKind:
 _GROUPS: Final = tuple(
     ListedKind(group=kind.group, version=kind.version, plural="podgroups", name="PodGroup", optional=True)
     for kind in TABLE.pod_groups
+    if kind != KUBERNETES_GROUPS
 )
 _DAEMON_SETS: Final = ListedKind(group="apps", plural="daemonsets", name="DaemonSet")
 _DEPLOYMENTS: Final = ListedKind(group="apps", plural="deployments", name="Deployment")

@@ -21,10 +21,11 @@ import structlog
 
 from berth_api import names
 from berth_api.request import Kind
+from berth_api.words import KUBERNETES_GROUPS
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.clients.bucket import Bucket
-from berth_operator.controllers.reconcile import gpupods, groups, startup, status, sums
+from berth_operator.controllers.reconcile import gpupods, groups, kubernetes_groups, startup, status, sums
 from berth_operator.controllers.reconcile.refusals import FIRST_PAUSE, MAX_PAUSE, Refusals
 from berth_operator.metrics import counters
 from berth_operator.state.cache.views import GpuPodView, GroupView, NodeView, StatusKind, View
@@ -279,6 +280,9 @@ class Writer:
 
     async def _write_group(self, view: GroupView) -> None:
         name = view.group.name
+        if view.kind == KUBERNETES_GROUPS:
+            await self._write_condition(view)
+            return
         if not (groups.concerns_us(view) or name in self._shown):
             return
         wanted = groups.wanted(view)
@@ -288,6 +292,15 @@ class Writer:
                 functools.partial(self._api.merge_patch, groups.path(name), groups.patch(view, wanted, _now)),
             )
         self._shown[name] = view.group.uid, wanted
+
+    async def _write_condition(self, view: GroupView) -> None:
+        """Write the condition of Kubernetes' PodGroup."""
+        condition = kubernetes_groups.wanted(view)
+        if not groups.concerns_us(view) or kubernetes_groups.shows(view, condition):
+            return
+        patch = kubernetes_groups.patch(view, condition, _now)
+        request = functools.partial(self._api.merge_patch, kubernetes_groups.path(view), patch)
+        await self._send("podgroup", request)
 
     async def _write_gpu_pod(self, view: GpuPodView) -> None:
         path = gpupods.path(view.record.key)

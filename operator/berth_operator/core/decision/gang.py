@@ -23,11 +23,13 @@ import numpy as np
 from berth_api.resources import CPU, MEMORY
 from berth_operator.core.claims import status
 from berth_operator.core.claims.status import ClaimState
-from berth_operator.core.decision import alike, capacity
+from berth_operator.core.decision import alike, capacity, topology
+from berth_operator.core.decision.alike import ANY as ANY_CHOICE
 from berth_operator.core.decision.cycle import Failure, Placement, decide, failure, feasible, refusing
-from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, cut
+from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, SCHEDULER_ERROR, cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
+from berth_operator.core.decision.topology import Domain, DomainError
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
@@ -35,10 +37,12 @@ from berth_operator.core.values.affinity import NO_AFFINITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import PodVolumes
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
-from berth_operator.core.values.verdict import Change
+from berth_operator.core.values.verdict import ANY, NODE_CHANGES, Change
 
 TRIES: Final = 2
 """Domains that are tried per topology key."""
+MAX_DOMAINS: Final = 32
+"""Domains that are tried for members that must be in one."""
 STEPS: Final = 256
 """Levels of the score of a domain."""
 BIAS: Final = 2.0**14
@@ -74,6 +78,10 @@ class Gang:
     """Arrival number of the member that came first."""
     version: int = 0
     """Increased with every change that may alter the decision."""
+    topology_key: str = ""
+    """The label of nodes that must be the same for all members; empty if they may be anywhere."""
+    further_preempt: bool = False
+    """Whether pods are evicted for members beyond the minimum, too, for one at a time."""
 
     @property
     def key(self) -> str:
@@ -143,7 +151,11 @@ class Class:
     @property
     def possible(self) -> int:
         """Return how many can be placed at most."""
-        return min(self.count, int(self.capacity.sum())) if self.shrinks else self.count
+        return self.possible_in(np.ones(len(self.capacity), np.bool_))
+
+    def possible_in(self, rows: Mask) -> int:
+        """Return how many can be placed at most on some of the rows."""
+        return min(self.count, int(self.capacity[rows].sum())) if self.shrinks else self.count
 
 
 _Members = Sequence[tuple[PendingPod, Class]]
@@ -153,8 +165,11 @@ def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | F
     """Place at least the needed members, and the others if they fit; the Fleet is left as it was."""
     if len(gang.members) < gang.needed:
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
-    with fleet.without(lower_priority_nominees(fleet, gang)):
-        return _decide_gang(fleet, gang, policy)
+    try:
+        with fleet.without(lower_priority_nominees(fleet, gang)):
+            return _decide_gang(fleet, gang, policy)
+    except DomainError as error:
+        return Failure(message=f"{gang.key}: {error}", condition=SCHEDULER_ERROR, wakes_on=ANY)
 
 
 def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
@@ -163,11 +178,11 @@ def lower_priority_nominees(fleet: Fleet, gang: Gang) -> list[Charge]:
     return [each for each in fleet.nominees.values() if each.uid in own or each.priority < gang.lowest]
 
 
-def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
-    """Place as many members as fit, even if fewer than needed; the Fleet is left as it was."""
+def place_all_that_fit(fleet: Fleet, gang: Gang, policy: Policy, rows: Mask) -> list[Placement]:
+    """Place as many members as fit on some of the rows, even if fewer than needed; the Fleet is left as it was."""
     pods = sorted(gang.members, key=order)
     classes = _classes(fleet, pods, policy)
-    return _Attempt(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in pods])[0]
+    return _Attempt(fleet, gang, policy, rows).place([(each, classes[each.request]) for each in pods])[0]
 
 
 def place_each(
@@ -199,9 +214,11 @@ def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Pla
     pods = sorted(gang.members, key=order)
     outcome = _nearest(fleet, gang, pods, policy)
     chosen = list(outcome.choice.applied(pods))
-    classes = _classes(fleet, chosen, policy)
-    placed = _Attempt(fleet, gang, policy, fleet.present).place([(each, classes[each.request]) for each in chosen])[0]
-    return replace(outcome, placed=placed).of(pods), chosen if outcome.number() else pods
+    if not gang.topology_key:
+        classes = _classes(fleet, chosen, policy)
+        pairs = [(each, classes[each.request]) for each in chosen]
+        outcome = replace(outcome, placed=_Attempt(fleet, gang, policy, fleet.present).place(pairs)[0])
+    return outcome.of(pods), chosen if outcome.number() else pods
 
 
 def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
@@ -224,6 +241,8 @@ class _Outcome:
     why: Failure
     member: str = ""
     """The name of the first other member, which the failure is of."""
+    where: str = ""
+    """The domain, for the message; empty if the members may be anywhere."""
 
     def number(self) -> int:
         """Return how many members fit."""
@@ -262,12 +281,48 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
         why, member = _why_too_few(fleet, pods, classes, policy)
         return _Outcome(choice=choice, possible=possible, why=why, member=member)
     pairs = [(each, classes[each.request]) for each in pods]
+    if gang.topology_key:
+        return replace(_place_in_one_domain(fleet, gang, pairs, policy), choice=choice)
     for rows in _domains(fleet, gang, policy.gang_topology_keys, tuple(classes.values())):
         placed, why, _ = _Attempt(fleet, gang, policy, rows).place(pairs, enough=len(pairs))
         if len(placed) == len(pairs):
             return _Outcome(choice=choice, placed=placed, why=why)
     placed, why, member = _Attempt(fleet, gang, policy, fleet.present).place(pairs)
     return _Outcome(choice=choice, placed=placed, why=why, member=member)
+
+
+def promising(fleet: Fleet, domains: Sequence[Domain], classes: Collection[Class], needed: int) -> list[Domain]:
+    """Return the domains that may hold the needed members, those that may hold most, and then the fullest, first."""
+    possible = {each.value: sum(class_.possible_in(each.rows) for class_ in classes) for each in domains}
+    requests = [class_.request for class_ in classes for _ in range(class_.count)]
+
+    def rank(domain: Domain) -> tuple[int, float]:
+        return -possible[domain.value], -topology.utilization(fleet, domain.rows, requests)
+
+    return sorted((each for each in domains if possible[each.value] >= needed), key=rank)[:MAX_DOMAINS]
+
+
+def _place_in_one_domain(fleet: Fleet, gang: Gang, members: _Members, policy: Policy) -> _Outcome:
+    """Place as many members as fit in the best domain of the group's topology key."""
+    outcomes: list[tuple[Domain, _Outcome]] = []
+    domains = topology.domains(fleet, gang.topology_key, gang.nodes)
+    classes = {class_ for _, class_ in members}
+    # One that cannot hold enough has a reason for the message.
+    for domain in promising(fleet, domains, classes, gang.needed) or promising(fleet, domains, classes, 0)[:1]:
+        placed, why, member = _Attempt(fleet, gang, policy, domain.rows).place(members)
+        where = f" in {gang.topology_key}={domain.value}"
+        outcomes.append((domain, _Outcome(choice=ANY_CHOICE, placed=placed, why=why, member=member, where=where)))
+    most = max((len(outcome.placed) for _, outcome in outcomes), default=0)
+
+    def rank(tried: tuple[Domain, _Outcome]) -> tuple[bool, float]:
+        domain, outcome = tried
+        placed = [each.pod.request for each in outcome.placed]
+        return outcome.suffices(gang), topology.score(fleet, domain, placed, most)
+
+    _, best = max(outcomes, key=rank, default=(None, _Outcome(choice=ANY_CHOICE, why=NO_CAPACITY)))
+    # Labels decide, too, and other domains were rejected for other reasons.
+    why = replace(best.why, wakes_on=best.why.wakes_on | _FREES | NODE_CHANGES, filters=(), rejected_by=())
+    return replace(best, why=why, where=f"{best.where} (0/{len(domains)} placements are available)")
 
 
 def order(pod: PendingPod) -> tuple[object, ...]:
@@ -316,7 +371,7 @@ def _why_too_few(
 def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) -> Failure:
     """Explain why too few members fit, by the choice of GPUs with which most do; all choices wake the gang."""
     if not nearest.choice.label:
-        return _too_few_fit(gang, nearest.number(), nearest.why, nearest.member)
+        return _too_few_fit(gang, nearest.number(), nearest.why, nearest.member, nearest.where)
     members = list({each.request.alike_key: each for each in sorted(gang.members, key=order, reverse=True)}.values())
     of_any = [failure(fleet, each.request, policy.filters_of(each.request), others=OTHERS) for each in members]
     whys = (nearest.why, *of_any)
@@ -327,7 +382,7 @@ def _too_few_alike(fleet: Fleet, gang: Gang, nearest: _Outcome, policy: Policy) 
     )
     if not nearest.number():
         return _too_few_fit(gang, 0, why, members[0].name)
-    return _too_few_fit(gang, nearest.number(), why, nearest.member, f" on {nearest.choice.label}")
+    return _too_few_fit(gang, nearest.number(), why, nearest.member, f"{nearest.where} on {nearest.choice.label}")
 
 
 def _too_few_fit(gang: Gang, placed: int, why: Failure, member: str, where: str = "") -> Failure:

@@ -9,13 +9,13 @@ to be necessary are kept.
 """
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
-from berth_operator.core.decision import alike, capacity
+from berth_operator.core.decision import alike, capacity, topology
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, feasible
 from berth_operator.core.decision.gang import (
@@ -25,6 +25,7 @@ from berth_operator.core.decision.gang import (
     lower_priority_nominees,
     order,
     place_all_that_fit,
+    promising,
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import (
@@ -62,7 +63,14 @@ class GangPreemption:
 
 def may_preempt(fleet: Fleet, gang: Gang, policy: Policy) -> bool:
     """Return whether pods may be evicted for a gang: it needs members, and there are pods below all of them."""
-    return policy.preemption and gang.needed > 0 and has_lower(fleet, gang.lowest)
+    return policy.preemption and _evicting(gang).needed > 0 and has_lower(fleet, gang.lowest)
+
+
+def _evicting(gang: Gang) -> Gang:
+    """Return a gang that needs as many members as pods are evicted for."""
+    if gang.needed or not gang.further_preempt:
+        return gang
+    return replace(gang, minimum=gang.placed + 1)
 
 
 def preempt_gang(
@@ -74,6 +82,7 @@ def preempt_gang(
     """
     if not may_preempt(fleet, gang, policy) or not all(each.preempts for each in gang.members):
         return None
+    gang = _evicting(gang)
     members = sorted((replace(each, nominated_node="") for each in gang.members), key=order)
     found: list[GangPreemption] = []
     for choice in alike.choices(fleet, gang.held, members, policy):
@@ -81,11 +90,36 @@ def preempt_gang(
         for nominee in lower_priority_nominees(stage, gang):
             stage.withdraw(nominee.uid)
         chosen = replace(gang, members=choice.applied(members))
-        if (preemption := _Eviction(stage, chosen, policy, budgets, in_flight).preemption()) is not None:
-            found.append(preemption)
-            if not preemption.victims or len(found) == MAX_COMPARED:
-                break
+        places = _places(stage, chosen, policy, in_flight)
+        for rows in places:
+            own = stage if rows is places[-1] else stage.copy()
+            eviction = _Eviction(own, chosen, policy, budgets, in_flight=in_flight, rows=rows)
+            if (preemption := eviction.preemption()) is not None:
+                found.append(preemption)
+                if not preemption.victims or len(found) == MAX_COMPARED:
+                    return min(found, key=_importance)
     return min(found, key=_importance, default=None)
+
+
+def _places(stage: Fleet, gang: Gang, policy: Policy, in_flight: Collection[str]) -> list[Mask]:
+    """Return the sets of rows that might hold the needed members without the pods of lower priority."""
+    without = without_lower_priority(stage, gang.lowest, in_flight)
+    classes = list(_classes(stage, without, gang, policy))
+    if not gang.topology_key:
+        return [stage.present] if sum(each.possible for each in classes) >= gang.needed else []
+    try:
+        domains = topology.domains(stage, gang.topology_key, gang.nodes)
+    except topology.DomainError:
+        return []
+    return [each.rows for each in promising(without, domains, classes, gang.needed)]
+
+
+def _classes(stage: Fleet, without: Fleet, gang: Gang, policy: Policy) -> Iterator[Class]:
+    """Yield the members' classes, with bounds of how many fit once all pods of lower priority are gone."""
+    for request, count in Counter(each.request for each in gang.members).items():
+        may_fit = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
+        fits = feasible(without, request, policy.local) & may_fit
+        yield Class(request=request, count=count, capacity=capacity.of_class(without, request, fits))
 
 
 def _importance(preemption: GangPreemption) -> tuple[int, int]:
@@ -100,10 +134,19 @@ def leaving(fleet: Fleet, pods: Iterable[Charge], priority: int) -> list[Charge]
 
 
 class _Eviction:
-    """Frees capacity on its own copy of the Fleet."""
+    """Frees capacity on some rows of its own copy of the Fleet."""
 
-    def __init__(self, stage: Fleet, gang: Gang, policy: Policy, budgets: Budgets, in_flight: Collection[str]) -> None:
-        self._stage, self._gang, self._policy = stage, gang, policy
+    def __init__(
+        self,
+        stage: Fleet,
+        gang: Gang,
+        policy: Policy,
+        budgets: Budgets,
+        *,
+        in_flight: Collection[str],
+        rows: Mask,
+    ) -> None:
+        self._stage, self._gang, self._policy, self._rows = stage, gang, policy, rows
         self._lowest = gang.lowest
         self._budgets, self._unconfirmed = budgets, in_flight
         self._nodes: dict[str, str] = {}
@@ -121,9 +164,7 @@ class _Eviction:
 
     def preemption(self) -> GangPreemption | None:
         """Return the nominees and victims; None if evictions do not help."""
-        if self._possible() < self._gang.needed:
-            return None
-        for placement in place_all_that_fit(self._stage, self._gang, self._policy):
+        for placement in place_all_that_fit(self._stage, self._gang, self._policy, self._rows):
             self._nominate(placement.charge)
         self._evict_for_members(sorted((each for each in self._gang.members if each.uid not in self._nodes), key=order))
         if len(self._nodes) < self._gang.needed:
@@ -131,16 +172,6 @@ class _Eviction:
         self._release_leaving()
         placed = self._decide_again()
         return None if placed is None else self._without_unnecessary(placed)
-
-    def _possible(self) -> int:
-        """Return an upper bound of the members that fit once all pods of lower priority are gone."""
-        stage, policy, total = self._stage, self._policy, 0
-        without = without_lower_priority(stage, self._lowest, self._unconfirmed)
-        for request, count in Counter(each.request for each in self._gang.members).items():
-            may_fit = candidate_rows(stage, request, policy) | feasible(stage, request, policy.filters_of(request))
-            fits = feasible(without, request, policy.local) & may_fit
-            total += Class(request=request, count=count, capacity=capacity.of_class(without, request, fits)).possible
-        return total
 
     # --- one member after the other -------------------------------------------------------------------------------
 
@@ -182,7 +213,8 @@ class _Eviction:
         """
         if not self._for_more:
             self._best[:] = False
-            self._best[ranked_rows(self._stage, pod, self._policy, self._budgets, self._unconfirmed)[:AT_ONCE]] = True
+            ranked = ranked_rows(self._stage, pod, self._policy, self._budgets, self._unconfirmed)
+            self._best[ranked[self._rows[ranked]][:AT_ONCE]] = True
             self._for_more = AT_ONCE
         self._for_more -= 1
         return self._within(pod, self._best)

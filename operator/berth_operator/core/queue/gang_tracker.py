@@ -11,12 +11,14 @@ or because a previous leader ended between Bindings. Both have a deadline, so no
 A gang that has formed is not aborted when it loses a member; a replacement is decided like any missing member.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from berth_api.names import POD_GROUP_GROUP, POD_GROUP_MIN_MEMBER
+from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang, too_few
+from berth_operator.core.queue import group_rules
 from berth_operator.core.queue.queue import pause
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
@@ -42,6 +44,14 @@ class Group:
     """Why the object is invalid; empty if it is valid."""
     notes: str = ""
     """Which of its fields have no effect, and what has; empty if all have."""
+    is_kubernetes: bool = False
+    """Whether it is Kubernetes' PodGroup: its members must be alike as kube-scheduler requires."""
+    priority: int = 0
+    """The priority that the members of Kubernetes' PodGroups must have."""
+    topology_key: str = ""
+    """The label of nodes that must be the same for all members; empty if they may be anywhere."""
+    leaves_whole: bool = False
+    """Whether all members are preempted if one is."""
 
 
 @dataclass(slots=True)
@@ -91,6 +101,8 @@ class _Entry:
     resume_at: float = 0.0
     tries: int = 0
     unready_since: float | None = None
+    unscheduled: tuple[str, str] = ("", "")
+    """Why the last decision placed too few members: reason and message; empty if none did, or if it has formed."""
 
     @property
     def key(self) -> str:
@@ -136,8 +148,10 @@ class _Entry:
     def problem(self) -> str:
         """Return why the gang cannot be decided; empty if it can."""
         if self.group:
-            return self.group.problem
+            return self.group.problem or self._conflict
         minima = self.minima
+        if not minima and self.gang.is_kubernetes:
+            return group_rules.missing(self.gang.name)
         if not minima:
             # There are PodGroups in other API groups, too, and kubectl does not show which.
             return (
@@ -148,6 +162,14 @@ class _Entry:
             values = ", ".join(map(str, sorted(minima)))
             return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {values}"
         return ""
+
+    @property
+    def _conflict(self) -> str:
+        """Return how the members contradict the group; empty if they do not."""
+        if self.group is None or not self.group.is_kubernetes:
+            return ""
+        placed = [each.charge for each in self.held.values() if each.stays]
+        return group_rules.conflict(self.group.priority, self.idle, placed)
 
 
 class GangTracker:
@@ -259,6 +281,8 @@ class GangTracker:
             created=entry.group.created if entry.group else min(each.created for each in idle),
             arrived=min(each.arrived for each in idle),
             version=entry.version,
+            topology_key=entry.group.topology_key if entry.group else "",
+            further_preempt=entry.group is not None and entry.group.is_kubernetes,
         )
 
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
@@ -277,6 +301,24 @@ class GangTracker:
             return problem
         count = entry.placed + len(idle)
         return too_few(entry.key, count, entry.minimum) if count < entry.minimum else ""
+
+    def unschedulable(self, gang: Membership, failure: Failure) -> bool:
+        """Record why too few members were placed; return whether that has changed."""
+        entry, why = self._entries.get(gang.key), (failure.condition, failure.message)
+        if entry is None or entry.formed or entry.unscheduled == why:
+            return False
+        entry.unscheduled = why
+        return True
+
+    def leaving_with(self, victims: Iterable[Charge]) -> list[Charge]:
+        """Return the victims of a preemption, and the other placed members of groups of which all leave if one does."""
+        leaving = {each.uid: each for each in victims}
+        for uid in tuple(leaving):
+            entry = self._entry_of(uid)
+            if entry is not None and entry.group is not None and entry.group.leaves_whole:
+                held = [each for each in entry.held.values() if each.bound and each.stays]
+                leaving |= {each.charge.uid: each.charge for each in held}
+        return list(leaving.values())
 
     # --- failed Bindings --------------------------------------------------------------------------------------
 
@@ -342,6 +384,12 @@ class GangTracker:
 
     # --- status -----------------------------------------------------------------------------------------------
 
+    def why_not(self, name: str) -> tuple[str, tuple[str, str]]:
+        """Return why a PodGroup cannot be decided, and why its last decision placed too few members."""
+        gang = Membership(group=name)
+        entry = self._entries.get(gang.key) or _Entry(gang=gang)
+        return entry.problem if entry.idle else "", entry.unscheduled
+
     def counts(self, name: str) -> Counts:
         """Count the members of a PodGroup."""
         gang = Membership(group=name)
@@ -406,7 +454,7 @@ class GangTracker:
             entry.formed = entry.found_bound = False
             entry.deadline = None
         elif entry.minimum and (entry.bound >= entry.minimum or (entry.found_bound and entry.formed_before)):
-            entry.formed, entry.deadline, entry.tries = True, None, 0
+            entry.formed, entry.deadline, entry.tries, entry.unscheduled = True, None, 0, ("", "")
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None
         else:

@@ -4,6 +4,7 @@ Two pods with equal `PodRequest`s are of one class: a decision for one is valid 
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
 from berth_api import names
 from berth_api.request import NOTHING, DeviceRequest
@@ -147,6 +148,10 @@ class PodRequest:
         return any(each.tolerates(taint) for each in self.tolerations)
 
 
+SCHEDULING_GROUP: Final = "spec.schedulingGroup"
+"""The field of a pod that names a PodGroup of Kubernetes."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
     """The gang that a pod belongs to, as the pod's spec names it."""
@@ -157,7 +162,17 @@ class Membership:
     """The minimum number of members, from the pod's annotation; None if the PodGroup defines it."""
     scheduler: str = names.SCHEDULER
     word: str = field(default=f"label {names.POD_GROUP_LABEL}", compare=False)
-    """The label or annotation that names it, for messages: members may have different ones."""
+    """The label, annotation or field that names it, for messages: members may have different ones."""
+
+    @property
+    def is_kubernetes(self) -> bool:
+        """Return whether the pod names a PodGroup of Kubernetes."""
+        return self.word == SCHEDULING_GROUP
+
+    @property
+    def name(self) -> str:
+        """Return the group's name without its namespace."""
+        return self.group.partition("/")[2]
 
     @property
     def key(self) -> str:

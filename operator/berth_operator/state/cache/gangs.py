@@ -3,9 +3,8 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from berth_api.names import POD_GROUP_GROUP
 from berth_api.words import TABLE, PodGroupKind
-from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.queue.gang_tracker import GangTracker, Group
 from berth_operator.core.queue.queue import Queue
@@ -37,7 +36,7 @@ class Gangs:
         self._waker, self._listener, self._clock = waker, listener, clock
         self._schedulers: Collection[str] | None = None
         self._groups: dict[str, dict[str, tuple[Group, Object]]] = {}
-        """namespace/name -> API group -> the PodGroup and its status."""
+        """namespace/name -> API group -> the PodGroup, and its object."""
 
     def set_schedulers(self, names: Collection[str]) -> None:
         """Set the scheduler names whose gangs are ours; until then all gangs are."""
@@ -56,7 +55,7 @@ class Gangs:
     def put_group(self, raw: Object, kind: PodGroupKind) -> None:
         """Add or update a PodGroup."""
         group = groups.group(raw, kind)
-        self._groups.setdefault(group.name, {})[kind.group] = group, raw.get("status") or {}
+        self._groups.setdefault(group.name, {})[kind.group] = group, raw
         self._choose(group.name)
 
     def remove_group(self, name: str, kind: PodGroupKind) -> None:
@@ -69,17 +68,21 @@ class Gangs:
 
     def _choose(self, name: str) -> None:
         """Decide a gang by the PodGroup of its name whose kind is first in the table."""
-        of_name = self._groups.get(name, {})
-        group = next((of_name[kind.group][0] for kind in TABLE.pod_groups if kind.group in of_name), None)
-        if group is None:
+        kind = self._kind(name)
+        if kind is None:
             self._gang_tracker.remove_group(name)
         else:
-            self._gang_tracker.put_group(group)
+            self._gang_tracker.put_group(self._groups[name][kind.group][0])
         self.gather(Membership(group=name))
+
+    def _kind(self, name: str) -> PodGroupKind | None:
+        of_name = self._groups.get(name, {})
+        return next((kind for kind in TABLE.pod_groups if kind.group in of_name), None)
 
     def group_names(self) -> list[str]:
         """Return namespace/name of all PodGroups whose status Berth writes, sorted."""
-        return sorted(name for name, of_name in self._groups.items() if POD_GROUP_GROUP in of_name)
+        kinds = {name: self._kind(name) for name in self._groups}
+        return sorted(name for name, kind in kinds.items() if kind is not None and kind.has_status)
 
     def notes(self, gang: Membership) -> str:
         """Return which fields of a gang's PodGroup have no effect, and what has; empty if all have."""
@@ -87,9 +90,29 @@ class Gangs:
 
     def view(self, name: str) -> GroupView | None:
         """Return what is known of a PodGroup; None if there is none of this name whose status Berth writes."""
-        if (known := self._groups.get(name, {}).get(POD_GROUP_GROUP)) is None:
+        kind = self._kind(name)
+        if kind is None or not kind.has_status:
             return None
-        return GroupView(group=known[0], status=known[1], counts=self._gang_tracker.counts(name))
+        group, raw = self._groups[name][kind.group]
+        problem, unscheduled = self._gang_tracker.why_not(name)
+        return GroupView(
+            kind=kind,
+            group=group,
+            metadata=raw["metadata"],
+            status=raw.get("status") or {},
+            counts=self._gang_tracker.counts(name),
+            problem=problem,
+            unscheduled=unscheduled,
+        )
+
+    def unschedulable(self, gang: Membership, failure: Failure) -> None:
+        """Record why too few members of a gang were placed."""
+        if self._gang_tracker.unschedulable(gang, failure) and gang.minimum is None:
+            self._listener.status_changed(StatusKind.POD_GROUP, gang.group)
+
+    def leaving_with(self, victims: Iterable[Charge]) -> list[Charge]:
+        """Return the victims of a preemption, and the other placed members of groups of which all leave if one does."""
+        return self._gang_tracker.leaving_with(victims)
 
     # --- members ----------------------------------------------------------------------------------------------
 

@@ -2,10 +2,11 @@
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.words import OWN_GROUPS, PodGroupKind
 from berth_operator.core.queue.gang_tracker import Counts, Group
 from berth_operator.core.values.charge import Charge
 from berth_operator.state.objects.devices import DeviceRecord
@@ -46,10 +47,17 @@ class NodeView:
 class GroupView:
     """All that is known of one PodGroup at one moment."""
 
+    kind: PodGroupKind = OWN_GROUPS
     group: Group
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    """The metadata of the object on the API server."""
     status: Mapping[str, Any]
     """The status on the API server."""
     counts: Counts
+    problem: str = ""
+    """Why its waiting members cannot be decided; empty if they can."""
+    unscheduled: tuple[str, str] = ("", "")
+    """Why the last decision placed too few members: reason and message of their condition."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,9 +6,10 @@ from typing import Any, Final
 from berth_api import names, words
 from berth_api.objects.podgroup import MAX_MEMBERS
 from berth_api.request import RequestError
-from berth_api.words import OWN_GROUPS, PodGroupKind
+from berth_api.words import KUBERNETES_GROUPS, OWN_GROUPS, PodGroupKind
 from berth_operator.core.queue.gang_tracker import Group
-from berth_operator.core.values.request import Membership
+from berth_operator.core.values.request import SCHEDULING_GROUP, Membership
+from berth_operator.state.objects import kubernetes_groups
 
 Object = Mapping[str, Any]
 
@@ -35,6 +36,10 @@ def of_pod(pod: Object) -> Membership | None:
     written = metadata.get("annotations") or {}
     annotations, labels = words.gang(written, metadata.get("labels") or {})
     labelled = {name: labels[name] for name in (names.POD_GROUP_LABEL, names.OLD_POD_GROUP_LABEL) if labels.get(name)}
+    if name := kubernetes_groups.name_in(pod["spec"]):
+        if also := [*(f"label {each}" for each in labelled), *_annotated(annotations)]:
+            raise GroupError(f"{SCHEDULING_GROUP} and {also[0]} both name a group; allowed is one")
+        return Membership(group=f"{metadata['namespace']}/{name}", scheduler=scheduler, word=SCHEDULING_GROUP)
     if names.POD_GROUP in annotations or names.POD_GROUP_MIN_MEMBER in annotations:
         name, minimum = _gang_in_annotations(annotations, labelled)
         return Membership(group=f"{metadata['namespace']}/{name}", minimum=minimum, scheduler=scheduler)
@@ -54,6 +59,10 @@ def of_placed(pod: Object) -> Membership | None:
         return of_pod(pod)
     except (GroupError, RequestError):
         return None
+
+
+def _annotated(annotations: Object) -> list[str]:
+    return [f"annotation {name}" for name in (names.POD_GROUP, names.POD_GROUP_MIN_MEMBER) if name in annotations]
 
 
 def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, int]:
@@ -77,6 +86,8 @@ def _gang_in_annotations(annotations: Object, labelled: Object) -> tuple[str, in
 
 def group(raw: Object, kind: PodGroupKind = OWN_GROUPS) -> Group:
     """Read a PodGroup of a kind; `problem` explains why it is invalid."""
+    if kind == KUBERNETES_GROUPS:
+        return kubernetes_groups.group(raw)
     metadata, spec, status = raw["metadata"], raw.get("spec") or {}, raw.get("status") or {}
     name = f"{metadata['namespace']}/{metadata['name']}"
     written = spec.get("minMember") or 0
@@ -106,7 +117,7 @@ def transform_ended(pod: dict[str, Any]) -> dict[str, Any]:
     kept = {name: metadata[name] for name in ("uid", "name", "namespace", "resourceVersion")}
     for kind in ("labels", "annotations"):
         kept[kind] = {name: value for name, value in (metadata.get(kind) or {}).items() if name in _READ}
-    spec = {"schedulerName": pod["spec"].get("schedulerName")}
+    spec = {name: pod["spec"].get(name) for name in ("schedulerName", "schedulingGroup")}
     return {"metadata": kept, "spec": spec, "status": {"phase": pod["status"]["phase"]}}
 
 

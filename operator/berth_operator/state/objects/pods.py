@@ -20,7 +20,14 @@ from berth_operator.core.decision import messages
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.owner import NO_OWNER, Owner
-from berth_operator.core.values.request import HostPort, Membership, PendingPod, PodRequest, Toleration
+from berth_operator.core.values.request import (
+    SCHEDULING_GROUP,
+    HostPort,
+    Membership,
+    PendingPod,
+    PodRequest,
+    Toleration,
+)
 from berth_operator.state.objects import (
     affinity,
     allocations,
@@ -31,6 +38,7 @@ from berth_operator.state.objects import (
     genius_priority,
     groups,
     images,
+    kubernetes_groups,
     mounts,
     pod_limits,
     ports,
@@ -324,7 +332,8 @@ def _toleration(raw: Object) -> Toleration:
 
 def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
     """Yield the fields and resources that Berth does not support yet."""
-    yield from (f"spec.{name}" for name in ("schedulingGroup",) if spec.get(name))
+    if spec.get("schedulingGroup") and not kubernetes_groups.name_in(spec):
+        yield f"{SCHEDULING_GROUP} without podGroupName"
     yield from (f"{name} (dynamic resource allocation)" for name in total if name.startswith(DEVICE_CLASS_PREFIX))
     if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
         # The NPU's device plugin needs the name of a template, which Berth does not write.

@@ -19,7 +19,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import limits
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.tenants import Tenants
-from berth_operator.state.objects import endings, groups, kubelet
+from berth_operator.state.objects import endings, groups, kubelet, kubernetes_groups
 from berth_operator.state.objects.genius_priority import UNLIMITED, PriorityLimits
 from berth_operator.state.watches import sinks, sources
 from berth_operator.state.watches.pod_watches import ALIVE, ENDED, pods_where
@@ -137,6 +137,10 @@ KEPT: Final[Mapping[str, Tree]] = {
         }
         for kind in words.TABLE.pod_groups
     },
+    sources.name_of(words.KUBERNETES_GROUPS): {
+        "spec": dict.fromkeys(kubernetes_groups.READ, ...),
+        "status": {"conditions": dict.fromkeys(("type", "status"), ...)},
+    },
     "resource slices": {"spec": ...},
     "device classes": {"spec": dict.fromkeys(("extendedResourceName", "selectors"), ...)},
     "resource claims": {
@@ -168,7 +172,7 @@ KEPT: Final[Mapping[str, Tree]] = {
             "initContainerStatuses": _RESIZED,
         },
     },
-    ENDED_PODS: {"spec": {"schedulerName": ...}, "status": {"phase": ...}},
+    ENDED_PODS: {"spec": dict.fromkeys(("schedulerName", "schedulingGroup"), ...), "status": {"phase": ...}},
     PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
     OPERATOR: dict.fromkeys(("takenAt", "nodeSelector", "settings"), ...),
 }

@@ -1,7 +1,7 @@
 """What the operator reads from the cluster in addition to pods, and the tables that it goes into."""
 
 from berth_api import names
-from berth_api.words import TABLE, PodGroupKind
+from berth_api.words import OWN_GROUPS, TABLE, PodGroupKind
 from berth_client.reflector import Source
 from berth_operator.state.objects import nodes
 from berth_operator.state.watches import claims, sinks, storage
@@ -35,4 +35,4 @@ def except_pods(to: storage.Storage, *, node_selector: str, agent_namespace: str
 
 def name_of(kind: PodGroupKind) -> str:
     """Return the name of a kind of PodGroups."""
-    return "pod groups" if kind.has_status else f"pod groups of {kind.group}"
+    return "pod groups" if kind == OWN_GROUPS else f"pod groups of {kind.group}"

@@ -1,7 +1,8 @@
-"""Run upstream's `test/integration/dra` with kube-scheduler and with Berth in its place (`make dra-integration`).
+"""Run a suite of upstream's integration tests with kube-scheduler and with Berth in its place.
 
-The last line of the output is JSON. A case that kube-scheduler passes and Berth does not must be listed with its
-reason in `differences-VERSION.yaml`; else the exit status is 1.
+`make dra-integration` and `make podgroup-integration` do. The last line of the output is JSON. A case that
+kube-scheduler passes and Berth does not must be listed with its reason in `SUITE/differences-VERSION.yaml`; else the
+exit status is 1.
 """
 
 import argparse
@@ -14,13 +15,12 @@ from typing import Final
 
 import yaml
 
-from devcluster.building import programs, versions
-from tests.claims.integration import berth, cases
-from tests.claims.integration.cases import API_SERVERS, Outcomes, Part
-from tests.claims.integration.program import program
+from tests.upstream import berth, cases
+from tests.upstream.cases import Outcomes, Part
+from tests.upstream.program import program
+from tests.upstream.suites import SUITES
 
-HERE: Final = Path(__file__).parent
-ROOT: Final = HERE.parents[2]
+ROOT: Final = Path(__file__).parents[2]
 KUBE_SCHEDULER: Final = "kube-scheduler"
 BERTH: Final = "berth"
 SUCCESS: Final = "PASS"
@@ -30,26 +30,23 @@ MISSING: Final = "did not end"
 def main() -> int:
     """Run, print the table and the result, and return the exit status."""
     arguments = _arguments()
-    parts = [part for part in cases.parts() if fnmatchcase(part.name, arguments.only)]
-    api_server = API_SERVERS[arguments.kubernetes]
-    record, differences = lists(api_server)
+    suite = SUITES[arguments.suite]
+    parts = [part for part in suite.parts() if fnmatchcase(part.name, arguments.only)]
+    api_server = suite.api_servers[arguments.kubernetes or next(iter(suite.api_servers))]
+    record, differences = suite.lists(api_server)
+    logs = arguments.logs / suite.name
     recorded: Outcomes = json.loads(record.read_text())
     if arguments.record:
-        recorded |= _run(KUBE_SCHEDULER, api_server, parts, arguments.logs)
+        recorded |= _run(KUBE_SCHEDULER, api_server, parts, logs)
         record.write_text(json.dumps(recorded, indent=1, sort_keys=True) + "\n")
         return 0
     if arguments.recorded:
         theirs = {case: recorded[case] for case in recorded if any(part.covers(case) for part in parts)}
     else:
-        theirs = _run(KUBE_SCHEDULER, api_server, parts, arguments.logs)
+        theirs = _run(KUBE_SCHEDULER, api_server, parts, logs)
     reasons: dict[str, str] = yaml.safe_load(differences.read_text())
-    return _report(theirs, _run(BERTH, api_server, parts, arguments.logs), reasons)
-
-
-def lists(api_server: str) -> tuple[Path, Path]:
-    """Return the files with what kube-scheduler passes, and with where Berth may differ."""
-    version = versions.text(programs.PROGRAMS[api_server].version)
-    return HERE / f"{KUBE_SCHEDULER}-{version}.json", HERE / f"differences-{version}.yaml"
+    ours = _run(BERTH, api_server, [part for part in parts if part.with_berth], logs)
+    return _report(theirs, ours, reasons)
 
 
 def _arguments() -> argparse.Namespace:
@@ -57,20 +54,21 @@ def _arguments() -> argparse.Namespace:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--recorded", action="store_true", help="take kube-scheduler's outcomes from the record")
     source.add_argument("--record", action="store_true", help="run kube-scheduler alone, and add to the record")
-    parser.add_argument("--kubernetes", choices=API_SERVERS, default="1.36", help="version of the API server and tests")
-    names = ", ".join(part.name for part in cases.parts())
-    parser.add_argument("--only", default="*", help=f"glob of the parts to run: {names}")
-    parser.add_argument("--logs", type=Path, default=ROOT / ".build/dra-integration", help="folder of the logs")
+    parser.add_argument("suite", choices=SUITES)
+    parser.add_argument("--kubernetes", help="version of the API server and tests, such as 1.37")
+    parser.add_argument("--only", default="*", help="glob of the parts to run (tests/upstream/suites.py)")
+    parser.add_argument("--logs", type=Path, default=ROOT / ".build/upstream", help="folder of the logs")
     return parser.parse_args()
 
 
 def _run(scheduler: str, api_server: str, parts: Sequence[Part], folder: Path) -> Outcomes:
-    tests, logs = program(api_server), folder / scheduler
+    logs = folder / scheduler
     logs.mkdir(parents=True, exist_ok=True)
     environment = _berth(logs) if scheduler == BERTH else {}
     outcomes: Outcomes = {}
     for part in parts:
         print(f"{scheduler}: {part.name}: {logs / part.name}.log", file=sys.stderr, flush=True)
+        tests = program(api_server, part.package)
         outcomes |= cases.run(tests, api_server, part, logs, environment)
     return outcomes
 

@@ -1,4 +1,4 @@
-"""Berth in kube-scheduler's place: `python -m tests.claims.integration.berth KUBECONFIG CONFIGURATION`.
+"""Berth in kube-scheduler's place: `python -m tests.upstream.berth KUBECONFIG CONFIGURATION`.
 
 It prints a line when Berth leads, and ends when its standard input does. Kube-scheduler's configuration has no
 counterpart here and is ignored.
@@ -16,7 +16,7 @@ from typing import Final
 from tests.processes import LEADING, Process
 
 SCHEDULER: Final = "default-scheduler"
-LOGS: Final = "BERTH_DRA_LOGS"
+LOGS: Final = "BERTH_UPSTREAM_LOGS"
 """The variable with the folder of the logs."""
 CONFIGURATION: Final = {
     "apiVersion": "config.berth.dev/v1alpha1",

@@ -1,7 +1,7 @@
-"""Upstream's `test/integration/dra` as a program: Kubernetes' module is copied and patched, and its tests are built.
+"""Tests of upstream as programs: Kubernetes' module is copied and patched, and its tests are built.
 
 The copy replaces a module that is named with its version, so that Go's cache has what was built of it for the API
-server. The program is kept in the user's cache, by the contents of the patch.
+server. The programs are kept in the user's cache, by the contents of the patch.
 """
 
 import functools
@@ -17,20 +17,23 @@ from devcluster.building import cache, golang, programs, versions
 
 PATCHES: Final = Path(__file__).parent
 MODULE: Final = "k8s.io/kubernetes"
-PACKAGE: Final = f"{MODULE}/test/integration/dra"
 UNUSED: Final = "k8s.io/sample-apiserver"
 """A module that Kubernetes requires and these tests do not import; no go.sum here has it."""
 
 
-def program(api_server: str) -> Path:
-    """Return the tests of the version that an API server of devcluster has; build them if they are not in the cache."""
+def program(api_server: str, package: str) -> Path:
+    """Return the tests of a package, of the version that an API server of devcluster has.
+
+    They are built if they are not in the cache.
+    """
     version = versions.text(programs.PROGRAMS[api_server].version)
     patch = PATCHES / f"kubernetes-{version}.patch"
-    target = cache.root() / "binaries" / f"dra-integration-{version}-{cache.fingerprint([patch])}" / "dra.test"
-    return cache.once(target, functools.partial(_build, api_server, patch))
+    name = Path(package).name
+    folder = cache.root() / "binaries" / f"{name}-integration-{version}-{cache.fingerprint([patch])}"
+    return cache.once(folder / f"{name}.test", functools.partial(_build, api_server, package, patch))
 
 
-def _build(api_server: str, patch: Path, target: Path) -> None:
+def _build(api_server: str, package: str, patch: Path, target: Path) -> None:
     pinned = programs.PROGRAMS[api_server]
     go = golang.command(at_least=versions.go_directive((pinned.folder / "go.mod").read_text()))
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".module-") as scratch:
@@ -40,7 +43,8 @@ def _build(api_server: str, patch: Path, target: Path) -> None:
             path.chmod(path.stat().st_mode | 0o200)
         subprocess.run(["git", "apply", str(patch)], cwd=copy, check=True)
         _write_module(go, module, copy, pinned)
-        golang.build(go=go, module=module, package=PACKAGE, ldflags="-s -w", target=target, tests=True)
+        tests = f"{MODULE}/{package}"
+        golang.build(go=go, module=module, package=tests, ldflags="-s -w", target=target, tests=True)
 
 
 def _write_module(go: Path, module: Path, copy: Path, pinned: programs.Program) -> None:

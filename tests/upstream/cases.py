@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -15,33 +15,6 @@ from typing import Final
 from devcluster.building import programs
 from devcluster.processes import children
 
-API_SERVERS: Final = {"1.36": "kube-apiserver", "1.37": "kube-apiserver-1.37"}
-"""Kubernetes' version -> the program of devcluster that pins it."""
-HEAVY: Final = (
-    "DRANodeAllocatableResources",
-    "EvictCluster.*",
-    "MaxResourceSlice",
-    "PodGroup",
-    "ResourceSliceController",
-    "ShareResourceClaimSequentially",
-    "UsesAllResources",
-)
-"""Cases with hundreds of pods, or of megabytes, and those that wait for minutes and keep the others waiting."""
-CONFIGURATIONS: Final = (
-    "disabled",
-    "default",
-    "GA",
-    "GA-1.35",
-    "GA-1.36",
-    "GA-opt-out",
-    "GA-opt-out-1.36",
-    "compatibility-groups-without-consumable-capacity",
-    "v1beta1",
-    "v1beta2",
-    "all",
-)
-"""Those of all versions: a run that a version does not have has no cases."""
-WITH_HEAVY: Final = ("default", "GA", "all")
 PARALLEL: Final = 4
 """Cases at once; most of their time is waiting."""
 GRACE_SECONDS: Final = 120.0
@@ -57,24 +30,18 @@ Outcomes = dict[str, str]
 class Part:
     """One run of the program, with an API server for each of its configurations."""
 
+    package: str
+    """The package of the tests, below Kubernetes' module."""
     name: str
     run: str
     skip: str = ""
     minutes: int = 20
+    with_berth: bool = True
+    """Whether it can be run with Berth: not if the tests look into kube-scheduler's memory."""
 
     def covers(self, case: str) -> bool:
         """Return whether it runs a case."""
         return _matches(self.run, case) and not (self.skip and _matches(self.skip, case))
-
-
-def parts() -> Iterator[Part]:
-    """Yield the runs that are all cases together."""
-    heavy = f"^({'|'.join(HEAVY)})$"
-    for name in CONFIGURATIONS:
-        yield Part(name=name, run=f"^TestDRA$/^{name}$", skip=f"^TestDRA$/.*/{heavy}")
-    for name in WITH_HEAVY:
-        yield Part(name=f"{name}-heavy", run=f"^TestDRA$/^{name}$/{heavy}")
-    yield Part(name="status-requests", run="^TestResourcePoolStatusRequest$")
 
 
 def run(tests: Path, api_server: str, part: Part, logs: Path, environment: Mapping[str, str]) -> Outcomes:
@@ -89,7 +56,7 @@ def run(tests: Path, api_server: str, part: Part, logs: Path, environment: Mappi
     log = logs / f"{part.name}.log"
     log.unlink(missing_ok=True)
     etcd, modules = programs.ensure(["etcd"])["etcd"], programs.source(api_server).parents[1]
-    with tempfile.TemporaryDirectory(prefix="dra-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:
         own = {
             "PATH": f"{etcd.parent}:{os.environ['PATH']}",
             "TMPDIR": scratch,
