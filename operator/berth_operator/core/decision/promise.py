@@ -104,7 +104,9 @@ def _place_unit(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, par
         outcome = decide_gang(fleet, gang, policy)
         if not isinstance(outcome, Failure):
             return FoundPlaces(placed=tuple(outcome))
-        return FoundPlaces(placed=tuple(place_all_that_fit(fleet, gang, policy)) if partly else (), why=outcome)
+        return FoundPlaces(
+            placed=tuple(place_all_that_fit(fleet, gang, policy, fleet.present)) if partly else (), why=outcome
+        )
     if len(pods) > 1:
         placements, why = place_each(fleet, pods, policy, partly=partly)
         return FoundPlaces(
