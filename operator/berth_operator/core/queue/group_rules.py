@@ -2,12 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final
 
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
-
-_ALL: Final = "all pods in a single pod group should have the same"
 
 
 def missing(name: str) -> str:
@@ -36,11 +33,20 @@ def conflict(priority: int, waiting: Sequence[PendingPod], placed: Sequence[Char
 
 def _conflicts(priority: int, first: _Member, member: _Member) -> Iterator[str]:
     if member.scheduler != first.scheduler:
-        yield f'{_ALL} .spec.schedulerName set, got: "{member.scheduler}" and "{first.scheduler}"'
+        yield (
+            "all pods in a single pod group should have the same .spec.schedulerName set, "
+            f'got: "{member.scheduler}" and "{first.scheduler}"'
+        )
     if member.priority != priority:
-        yield f"{_ALL} priority as the pod group's priority, got {member.priority} and {priority}"
+        yield (
+            "all pods in a single pod group should have the same priority as the pod group's priority, "
+            f"got {member.priority} and {priority}"
+        )
     if None not in (member.preempts, first.preempts) and member.preempts != first.preempts:
-        yield f"{_ALL} preemption policy, got {_policy(member)} and {_policy(first)}"
+        yield (
+            "all pods in a single pod group should have the same preemption policy, "
+            f"got {_policy(member)} and {_policy(first)}"
+        )
 
 
 def _policy(member: _Member) -> str:
