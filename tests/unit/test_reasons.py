@@ -30,7 +30,8 @@ NO_REASON: Final = {
 BEGINNINGS: Final = re.compile(
     r"node\(s\) |\0 node\(s\) |Insufficient |Too many |persistentvolumeclaim |waiting for |pod (?:uses|has) |"
     r"namespace \0 |pod \"|could not find |resourceclaim |ResourceClaim |resource claim |request \0: |cannot allocate |"
-    r"all pods in |cannot determine |NotInjected|not eligible |Preemption |No preemption |\0(?: does not exist|: | \((?:missing|\0 silent))"
+    r"all pods in |cannot determine |"
+    r"NotInjected|not eligible |Preemption |No preemption |\0(?: does not exist|: | \((?:missing|\0 silent))"
 )
 """How texts begin that are reasons."""
 
