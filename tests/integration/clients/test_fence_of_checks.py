@@ -1,10 +1,11 @@
 """What the real API server accepts of the operator's account in Kueue's kinds, and in which term."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -19,6 +20,7 @@ from tests.kueue_by_hand import PATH, Kueue
 from tests.kueue_objects import check_state
 
 Raw = dict[str, Any]
+POLL_SECONDS: Final = 0.1
 
 
 @dataclass(kw_only=True)
@@ -48,11 +50,15 @@ class Checks:
             return error.message
         return ""
 
-    async def until_refused(self, why: str, path: str, *operations: Raw, term: int) -> None:
-        """Wait until the API server has loaded a policy, or a term."""
+    async def until_refused(self, why: str, *operations: Raw, term: int) -> None:
+        """Wait until the API server has loaded a policy, or a term.
+
+        Each try has a Workload of its own: one that was accepted has changed what the next could change.
+        """
         deadline = time.monotonic() + ACTIVE_SECONDS
-        while why not in await self.refusal(path, *operations, term=term):
+        while why not in await self.refusal(self.create(), *operations, term=term):
             assert time.monotonic() < deadline
+            await asyncio.sleep(POLL_SECONDS)
 
     def ready(self, index: int = 0, **fields: Any) -> Raw:
         """Return the operation that makes an entry Ready."""
@@ -87,9 +93,9 @@ async def checks(arena: Arena, admin: kube.KubeClient, tmp_path: Path) -> AsyncI
     try:
         arena.apply(documents)
         await set_term(admin, arena, 7)
-        await own.until_refused("is over", own.create(), own.ready(), term=6)
-        await own.until_refused("retries", own.create(), replaced("/status/admissionChecks", []), term=7)
-        await own.until_refused("is decided by", own.create(), own.ready(1), term=7)
+        await own.until_refused("is over", own.ready(), term=6)
+        await own.until_refused("retries", replaced("/status/admissionChecks", []), term=7)
+        await own.until_refused("is decided by", own.ready(1), term=7)
         yield own
     finally:
         for document in documents:
@@ -105,7 +111,7 @@ async def test_only_the_present_term_answers(checks: Checks, admin: kube.KubeCli
     assert expected in await checks.refusal(checks.create(), checks.ready(), term=6)
     assert await checks.refusal(checks.create(), checks.ready(), term=7) == ""
     await set_term(admin, checks.arena, 8)
-    await checks.until_refused("is over", checks.create(), checks.ready(), term=7)
+    await checks.until_refused("is over", checks.ready(), term=7)
     assert await checks.refusal(checks.create(), checks.ready(), term=8) == ""
 
 
