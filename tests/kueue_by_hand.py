@@ -1,6 +1,5 @@
 """Kueue's kinds without Kueue: its definitions in a cluster, and its transitions of Workloads, made by a test."""
 
-import functools
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -10,7 +9,6 @@ import yaml
 from berth_client import times
 from devcluster import Arena, Cluster
 from devcluster.building import programs
-from devcluster.control_plane.api import Api
 from tests import kueue_objects
 from tests.kueue_objects import API, CHECK, assignment, check_state, condition
 
@@ -129,10 +127,3 @@ class Kueue:
 def _stored(raw: Raw) -> Raw:
     """Return an object without what the API server sets."""
     return {**raw, "metadata": {"name": raw["metadata"]["name"]}}
-
-
-def send(api: Api, path: str, patch: Sequence[Raw], manager: str) -> None:
-    """Send a JSON patch as a field manager; raise ApiError if it is refused."""
-    content = "application/json-patch+json"
-    call = functools.partial(api.request, "PATCH", path, query={"fieldManager": manager}, content_type=content)
-    call(body=patch)  # type: ignore[arg-type]

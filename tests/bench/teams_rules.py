@@ -90,8 +90,13 @@ class Rule(abc.ABC):
     def check(self, state: State, event: Event) -> None:
         """Look at the state after an event."""
 
-    def end(self, at: float) -> None:  # noqa: B027 - most rules have nothing to add
-        """Count what has lasted until the end of the history."""
+
+class EndingRule(Rule):
+    """A rule that also counts what has lasted until the end of the history."""
+
+    @abc.abstractmethod
+    def end(self, at: float) -> None:
+        """Count it, at the time of the last event."""
 
 
 class OverLimit(Rule):
@@ -116,7 +121,7 @@ class OverLimit(Rule):
             self.faults.append(f"{event.at:.1f} {team} holds {held}, allowed are {limit}")
 
 
-class _Lasting(Rule):
+class _Lasting(EndingRule):
     """What may be so for some seconds, but no longer."""
 
     def __init__(self, seconds: float) -> None:
@@ -291,7 +296,7 @@ def _place(free: Mapping[str, list[int]], shape: Shape) -> bool:
     return False
 
 
-class Large(Rule):
+class Large(EndingRule):
     """A large workload comes through a stream of small ones.
 
     Attributes:
@@ -355,4 +360,5 @@ class Audit:
             for rule in self.rules.values():
                 rule.check(state, event)
         for rule in self.rules.values():
-            rule.end(at)
+            if isinstance(rule, EndingRule):
+                rule.end(at)

@@ -44,7 +44,7 @@ def are_active(cluster: Cluster) -> bool:
 
 @pytest.fixture
 def unchecked(running: Cluster) -> Iterator[None]:
-    """Let Kueue admit by quota alone, without an AdmissionCheck."""
+    """Take the AdmissionCheck off the queues, so that Kueue admits by quota alone."""
     path = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues"
     before = {each["metadata"]["name"]: each["spec"] for each in running.api.get(path)["items"]}
     for name in before:

@@ -22,7 +22,7 @@ READ_SECONDS = 3
 
 @pytest.fixture
 def cohort(running: Cluster) -> Iterator[None]:
-    """Let the teams lend each other their quota and take it back; six of eight cards are for them."""
+    """Put the teams into a cohort with reclaim; six of eight cards are for them."""
     assert CARD == teams_history.CARD
     preemption = {"reclaimWithinCohort": "Any"}
     for team in ("team-a", "team-b"):

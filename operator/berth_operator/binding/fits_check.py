@@ -324,7 +324,7 @@ class FitsCheck:
         examined.answer = self._send(workload, CheckState.READY, "; ".join(filter(None, (message, trouble))))
 
     def _wait(self, examined: Examined, why: Failure, note: str) -> None:
-        """Let a workload wait for places with its quota, and report why from time to time."""
+        """Park a workload, which keeps its quota, and report why from time to time."""
         self._queue.park(examined.unit, why)
         now, message = self._cluster.clock(), with_note(why.message, note)
         is_other = examined.answer is None or examined.answer.message != message

@@ -75,7 +75,7 @@ class Kueue:
         self.cluster.put_workload(replace(self.of(name), **fields))
 
     def turn(self, seconds: float = 0.0) -> None:
-        """Let time pass, decide, and show the answers."""
+        """Advance the clock, decide, and show the answers."""
         self.now += seconds
         while self.check.follow():
             pass
