@@ -154,7 +154,7 @@ class World:
         self.cluster = Cluster(grace=20.0, clock=now, fleet=Fleet(kinds=kinds))
         self.api = Api(self.cluster)
         self.busy = False
-        self.asked: Callable[[StatusKind], None] = lambda _kind: None
+        self.asked: Callable[[tuple[StatusKind, str]], None] = lambda _of: None
         self.writer = Writer(
             api=self.api,
             view=self.view,
@@ -164,7 +164,7 @@ class World:
         )
 
     async def view(self, kind: StatusKind, name: str) -> View | None:
-        self.asked(kind)
+        self.asked((kind, name))
         return self.cluster.view(kind, name)
 
 
@@ -236,7 +236,7 @@ async def test_pods_change_a_device_and_the_sums_only_where_these_depend_on_them
     world.writer.mark(NODE, "a")
     async with running(world) as api:
         await asyncio.sleep(1)
-        asked: list[StatusKind] = []
+        asked: list[tuple[StatusKind, str]] = []
         world.asked = asked.append
         for minor, calls in ((0, ["device a"]), (1, ["device a", "sums a"])):
             api.calls.clear()
@@ -244,7 +244,7 @@ async def test_pods_change_a_device_and_the_sums_only_where_these_depend_on_them
             world.writer.mark(DEVICE, "a")
             await asyncio.sleep(1)
             assert api.order() == calls
-        assert asked == [DEVICE, DEVICE, NODE]
+        assert asked == [(DEVICE, "a"), (DEVICE, "a"), (NODE, "a")]
         assert api.nodes["a"]["status"]["allocatable"][GPU] == "200"
 
 
@@ -279,6 +279,21 @@ async def test_of_the_statuses_the_longest_marked_comes_first_however_often_anot
     async with running(world) as api:
         await asyncio.sleep(1)
     assert [what for what in api.order() if what.startswith("device")] == ["device c", "device a", "device b"]
+
+
+async def test_of_the_statuses_the_one_written_longest_ago_comes_first() -> None:
+    world = World()
+    async with running(world):
+        for name in "ab":
+            world.api.add(name, entry(0))
+            world.writer.mark(DEVICE, name)
+            await asyncio.sleep(1)
+        asked: list[tuple[StatusKind, str]] = []
+        world.asked = asked.append
+        for name in "ba":
+            world.writer.mark(DEVICE, name)
+        await asyncio.sleep(1)
+    assert [name for kind, name in asked if kind is DEVICE] == ["a", "b"]
 
 
 async def flap(world: World, names: Sequence[str], seconds: float) -> None:
