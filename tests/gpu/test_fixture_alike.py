@@ -1,5 +1,6 @@
 """The fixture and NVIDIA's own library give the same answers, with a card and, as far as possible, without a driver."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -25,6 +26,10 @@ def real() -> Answers:
     return answers
 
 
+RECORDED = sorted((Path(__file__).parent / "recorded").glob("*.json"))
+"""What real machines answered, by model and driver: the output of `python -m tests.gpu.ask`, with an invented UUID."""
+
+
 def of(fixture: NvmlFixture) -> Answers:
     fixture.write()
     return ask(fixture.environment() | {VARIABLE: str(fixture.library)})
@@ -32,6 +37,12 @@ def of(fixture: NvmlFixture) -> Answers:
 
 def test_every_answer_of_the_fixture_is_the_real_one(real: Answers, tmp_path: Path) -> None:
     assert differences(real, of(describe(real, tmp_path))) == []
+
+
+@pytest.mark.parametrize("file", RECORDED, ids=lambda file: file.stem)
+def test_the_fixture_answers_as_a_machine_that_was_recorded(file: Path, tmp_path: Path) -> None:
+    recorded = json.loads(file.read_text())
+    assert differences(recorded, of(describe(recorded, tmp_path))) == []
 
 
 def test_what_the_fixture_exports_is_there(real: Answers) -> None:

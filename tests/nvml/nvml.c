@@ -162,9 +162,10 @@ status_t nvmlShutdown(void);
 status_t nvmlShutdown(void)
 {
     pthread_mutex_lock(&lock);
+    status_t result = sessions ? SUCCESS : UNINITIALIZED; /* drivers up to 555 answer SUCCESS without a session, too */
     sessions -= sessions > 0;
     pthread_mutex_unlock(&lock);
-    return SUCCESS; /* as the real library answers, even without a session */
+    return result;
 }
 
 /* By code, as drivers from 550 on have them. */
@@ -548,7 +549,7 @@ status_t nvmlDeviceGetMigMode(device_t device, unsigned *now, unsigned *pending)
 status_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count);
 status_t nvmlDeviceGetMaxMigDeviceCount(device_t device, unsigned *count)
 {
-    BEGIN(device) *count = at.gpu->mig_capable ? 7 : 0;
+    BEGIN(device) *count = at.gpu->mig_mode ? 7 : 0;
     END
 }
 

@@ -20,7 +20,7 @@ def place(root: Path, address: str) -> Topology:
     device = root / "bus/pci/devices" / address
     return Topology(
         socket_id=_socket(root, device),
-        node_id=_number(device / "numa_node"),
+        node_id=_node(root, device),
         pcie_id=_switch(device),
         bus_id=address,
     )
@@ -68,6 +68,12 @@ def _switch(device: Path) -> str:
         return ""
     ports = parts[start + 1 :]
     return ports[-3] if len(ports) >= BEHIND_SWITCH else parts[start]
+
+
+def _node(root: Path, device: Path) -> int:
+    """Return the NUMA node. In virtual machines the kernel reports none; where there is only one, it is that one."""
+    node, online = _number(device / "numa_node"), text(root / "devices/system/node/online")
+    return int(online) if node == UNTOLD and online.isdecimal() else node
 
 
 def _socket(root: Path, device: Path) -> int:

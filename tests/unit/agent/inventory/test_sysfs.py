@@ -4,6 +4,7 @@ import pytest
 
 from berth_agent.inventory import sysfs
 from berth_api.device import Topology
+from tests.sysfs_tree import SysfsTree
 
 ADDRESS = "0000:3d:00.0"
 
@@ -30,6 +31,16 @@ def test_the_switch_is_the_nearest_upstream_port(tmp_path: Path, path: str, expe
     (tmp_path / "bus/pci/devices").mkdir(parents=True)
     (tmp_path / "bus/pci/devices" / ADDRESS).symlink_to(device)
     assert sysfs.place(tmp_path, ADDRESS).pcie_id == expected
+
+
+@pytest.mark.parametrize(("online", "expected"), [("0", 0), ("0-1", -1)])
+def test_a_device_without_a_reported_numa_node_is_at_the_only_one(tmp_path: Path, online: str, expected: int) -> None:
+    """As a virtual machine with an H100 reports it."""
+    SysfsTree(tmp_path).device(ADDRESS, numa="-1")
+    nodes = tmp_path / "devices/system/node"
+    nodes.mkdir(parents=True)
+    (nodes / "online").write_text(f"{online}\n")
+    assert sysfs.place(tmp_path, ADDRESS).node_id == expected
 
 
 def test_a_machine_without_sysfs_has_no_topology(tmp_path: Path) -> None:
