@@ -74,7 +74,7 @@ def _updates(view: WorkloadView) -> list[Object]:
     """Return what Kueue writes into the pods for which places were promised."""
     workload = view.workload
     return [
-        {"name": each.name, "annotations": {names.WORKLOAD: workload.name, names.POD_SET: each.name}}
+        {"name": each.name, "annotations": {names.WORKLOAD: workload.name_in_pods, names.POD_SET: each.name}}
         for each in workload.pod_sets
         if each.pods
     ]

@@ -9,7 +9,7 @@ smaller ones do not starve it. The decision is in `core.decision.promise`.
 import itertools
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -68,6 +68,8 @@ class Examined:
     """When it has waited, or its places are kept, for too long."""
     may_fit: bool = False
     """Whether some node could take each of its pods."""
+    has_pods: bool = False
+    """Whether it is an elastic job that grows: Kueue would end the pods that it has with its quota."""
 
 
 class FitsCheck:
@@ -99,7 +101,7 @@ class FitsCheck:
     def restore(self) -> None:
         """Promise again what the last leader promised, before any pod is decided."""
         for workload in self._places.recorded(self._settings().promise):
-            if (examined := self._examine(workload)) is None:
+            if (examined := self._examine(workload, {})) is None:
                 continue
             examined.answer = CheckAnswer(workload=workload, state=CheckState.READY, message=workload.message)
             if (why := self._places.restore(workload, examined.unit.members)) is not None:
@@ -131,23 +133,23 @@ class FitsCheck:
             return
         if examined is not None:
             self._shown(examined, workload)
-        elif workload.state is CheckState.PENDING:
+        elif workload.state is CheckState.PENDING and not workload.waits_for_others:
             self._begin(workload)
 
     def _begin(self, workload: QuotaWorkload) -> None:
         if workload.problem:
             self._send(workload, CheckState.RETRY, workload.problem)
-        elif (examined := self._examine(workload)) is not None:
+        elif (examined := self._examine(workload, self._places.present(workload))) is not None:
             self._queue.put(examined.unit)
         else:
             self._send(workload, CheckState.READY, "its pods are not scheduled by Berth")
 
-    def _examine(self, workload: QuotaWorkload) -> Examined | None:
-        """Begin to examine a workload; return None if Berth schedules none of its pods."""
-        unit = unit_of(workload, self._cluster.gangs.schedules, next(self._arrivals))
+    def _examine(self, workload: QuotaWorkload, present: Mapping[str, int]) -> Examined | None:
+        """Begin to examine a workload; return None if Berth schedules none of its pods that are not `present`."""
+        unit = unit_of(workload, self._cluster.gangs.schedules, next(self._arrivals), present)
         if unit is None:
             return None
-        examined = self._examined[workload.key] = Examined(workload=workload, unit=unit)
+        examined = self._examined[workload.key] = Examined(workload=workload, unit=unit, has_pods=bool(present))
         return examined
 
     def _shown(self, examined: Examined, workload: QuotaWorkload) -> None:
@@ -281,7 +283,7 @@ class FitsCheck:
     def _may_gather(self, examined: Examined) -> bool:
         """Return whether places are gathered for a workload: the highest priority, then the first one."""
         other, unit, now = self._gathering, examined.unit, self._cluster.clock()
-        if not self._settings().gather or len(unit.members) > MAX_PLACES:
+        if not self._settings().gather or len(unit.members) > MAX_PLACES or examined.has_pods:
             return False
         if other is not None and other.unit.priority >= unit.priority:
             return False
@@ -336,9 +338,12 @@ class FitsCheck:
         self._finish(examined, CheckState.RETRY, message)
 
     def _finish(self, examined: Examined, state: CheckState, message: str) -> None:
-        """End the decision with an answer, and keep no places."""
+        """End the decision with an answer, and keep no places; if that would end pods, decide again after a while."""
         self._stop(examined)
         examined.until = math.inf
+        if state is not CheckState.READY and examined.has_pods:
+            state = CheckState.PENDING
+            self._queue.back_off(examined.unit, self._cluster.clock())
         examined.answer = self._send(examined.workload, state, message)
 
     def _send(self, workload: QuotaWorkload, state: CheckState, message: str) -> CheckAnswer:

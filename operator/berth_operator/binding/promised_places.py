@@ -1,5 +1,6 @@
 """Promised places over time: restored by a new leader, and searched again when a node no longer has them."""
 
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final
@@ -80,11 +81,22 @@ class PromisedPlaces:
 
     def _bound(self, workload: QuotaWorkload) -> dict[str, list[str]]:
         """Return `workload/pod set` -> the nodes of its pods that have one."""
-        nodes: dict[str, list[str]] = {keys.join(workload.name, each.name): [] for each in workload.pod_sets}
+        nodes: dict[str, list[str]] = {keys.join(workload.name_in_pods, each.name): [] for each in workload.pod_sets}
         for charge in self._cluster.fleet.charges.values():
             if charge.workload in nodes and keys.split(charge.pod)[0] == workload.namespace:
                 nodes[charge.workload].append(charge.node)
         return nodes
+
+    def present(self, workload: QuotaWorkload) -> Counter[str]:
+        """Return `workload/pod set` -> number of pods that an elastic job has before it grows; empty for others."""
+        if not workload.grows:
+            return Counter()
+        fleet = self._cluster.fleet
+        of_sets = {keys.join(workload.name_in_pods, each.name) for each in workload.pod_sets}
+        pods = {pod.uid: (pod.workload, pod.key) for pod in self._cluster.pending.values()}
+        pods |= {uid: (each.workload, each.pod) for uid, each in fleet.charges.items() if not fleet.is_leaving(each)}
+        named = (pair for pair in pods.values() if pair[0] in of_sets)
+        return Counter(of_set for of_set, pod in named if keys.split(pod)[0] == workload.namespace)
 
     def hand_over_pending(self) -> None:
         """Hand places over to the pods that wait for a node already."""

@@ -196,6 +196,67 @@ def test_it_does_not_wait_for_them_for_ever() -> None:
     assert kueue.state("train") is RETRY
 
 
+# --- elastic jobs, and other checks ---------------------------------------------------------------------------
+
+
+def grown(**fields: Any) -> dict[str, Any]:
+    """Return the fields of the second slice of an elastic job."""
+    return {"slice_name": "train-1", "grows": True, **fields}
+
+
+def test_a_job_that_grows_gets_places_for_its_new_pods_alone() -> None:
+    kueue = Kueue({"a": 3})
+    kueue.submit("train-1", pods(1), slice_name="train-1")
+    kueue.turn()
+    kueue.come("train-1", 0)
+    kueue.schedule()
+    kueue.change("train-1", finished=True)
+    kueue.submit("train-2", pods(3), **grown())
+    kueue.turn()
+    assert kueue.state("train-2") is READY
+    assert kueue.places("train-2") == {"a": 2}
+    # They name the first slice, as the Job's template does.
+    for number in (1, 2):
+        kueue.come("train-1", number)
+    assert len(kueue.schedule()) == 2
+    assert not len(kueue.cluster.promises)
+
+
+@pytest.mark.parametrize("end", ["nothing ends", "something ends", "lost"])
+def test_a_job_that_cannot_grow_keeps_its_quota_as_its_pods_run(end: str) -> None:
+    kueue = Kueue({"a": 3}, of=CheckSettings(pending=10))
+    metadata = {"deletionTimestamp": "2026-01-01T00:00:00Z"} if end == "something ends" else {}
+    kueue.hold("other", 1, metadata=metadata)
+    kueue.hold("train", 0, annotations={names.WORKLOAD: "train-1", names.POD_SET: "main"})
+    kueue.submit("train-2", pods(2 if end == "lost" else 3), **grown())
+    kueue.turn()
+    if end == "lost":
+        assert kueue.state("train-2") is READY
+        kueue.cluster.put_device(device("a", entry(0), entry(1), entry(2, health=False), generation=2))
+    for _ in range(20):
+        kueue.turn(SECOND)
+    assert kueue.state("train-2") is PENDING
+    assert not kueue.places("train-2")
+    kueue.cluster.put_device(device("a", *(entry(minor) for minor in range(3)), generation=3))
+    kueue.cluster.remove_bound("uid-other")
+    for _ in range(70):
+        kueue.turn(SECOND)
+    assert kueue.state("train-2") is READY
+
+
+def test_a_workload_is_decided_after_the_checks_of_others() -> None:
+    """They may create its nodes."""
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(2), waits_for_others=True)
+    kueue.turn()
+    assert kueue.state("train") is PENDING
+    kueue.cluster.put_node(node("b"))
+    kueue.cluster.put_device(device("b", entry(0)))
+    kueue.change("train", waits_for_others=False)
+    kueue.turn()
+    assert kueue.state("train") is READY
+
+
 def test_an_answer_that_was_not_written_is_given_again() -> None:
     kueue = Kueue({"a": 1})
     kueue.submit("train", pods(1))

@@ -9,7 +9,7 @@ from berth_api import names
 from berth_api.values.selectors import Requirement
 from berth_operator.core.claims.fields import Field, FieldError
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
-from berth_operator.state.objects import pod_sets, topology_assignments, workloads
+from berth_operator.state.objects import pod_sets, terms, topology_assignments, workloads
 from berth_operator.state.objects.pod_sets import MAX_PODS, Templates, UnknownFlavorError
 from berth_operator.state.objects.topology_assignments import MAX_DOMAINS
 from tests.kueue_objects import (
@@ -172,6 +172,29 @@ def test_fewer_pods_of_a_partial_admission_and_of_pods_that_have_ended() -> None
     assert len(only_set(raw).pods) == 1
 
 
+def test_an_elastic_job_that_shrinks_has_fewer_pods_than_were_assigned() -> None:
+    assert len(only_set(workload("job", pod_set(count=2), assigned=[assignment(count=5)])).pods) == 2
+
+
+def test_an_elastic_job_that_grows_names_the_slice_that_its_pods_name() -> None:
+    slices = {pod_sets.SLICE_NAME: "job-1", pod_sets.REPLACEMENT_FOR: "ns/job-2", "other": "x"}
+    running = {names.WORKLOAD: "job-1", names.POD_SET: "main"}
+    raw = with_quota("job-3", pod_set(count=3, metadata={"annotations": running}), metadata={"annotations": slices})
+    found = read(raw)
+    assert (found.problem, found.name_in_pods, found.grows) == ("", "job-1", True)
+    assert len(list(found.pods)) == 3
+
+
+def test_what_other_checks_add_to_pods_counts_once_they_are_ready() -> None:
+    update = {"name": "main", "nodeSelector": {"pool": "new"}, "tolerations": [{"key": "new", "operator": "Exists"}]}
+    others = [check_state(name="provisioning"), check_state("Ready", name="provisioning", podSetUpdates=[update])]
+    waiting, ready = (read(with_quota(checks=[check_state(), other])) for other in others)
+    assert (waiting.waits_for_others, ready.waits_for_others) == (True, False)
+    [pod] = ready.pods
+    assert [(each.key, each.values) for each in pod.request.node_selector] == [("pool", ("new",))]
+    assert [each.key for each in pod.request.tolerations] == ["new"]
+
+
 CLASSES = {
     "high": {"value": 1000, "preemptionPolicy": "Never"},
     "usual": {"value": 5, "globalDefault": True},
@@ -295,3 +318,11 @@ def test_pods_select_the_nodes_of_their_topology_domain() -> None:
         (Requirement(key=HOST, values=("b",)),),
     ]
     assert len({each.uid for each in pods}) == 3
+
+
+def test_they_select_them_as_the_pods_will() -> None:
+    """Kueue adds the labels to the node selector of a pod, which is read in the order of its keys."""
+    domains = {"levels": ["a-rack"], "slices": [piece(1, {"universal": 1}, {"universal": "r"})]}
+    raw = workload("job", pod_set(nodeSelector={"zone": "z"}), assigned=[assignment(topologyAssignment=domains)])
+    [pod] = only_set(raw).pods
+    assert pod.request.node_selector == terms.node_selector({"zone": "z", "a-rack": "r"})

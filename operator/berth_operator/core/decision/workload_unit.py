@@ -1,6 +1,6 @@
 """A workload of Kueue as a unit of a queue: a gang of its pods, which do not exist yet."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from berth_api.values import keys
@@ -9,15 +9,18 @@ from berth_operator.core.values.quota_workload import QuotaWorkload
 from berth_operator.core.values.request import Membership, PendingPod
 
 
-def unit_of(workload: QuotaWorkload, schedules: Callable[[str], bool], arrived: int) -> Gang | None:
+def unit_of(
+    workload: QuotaWorkload, schedules: Callable[[str], bool], arrived: int, present: Mapping[str, int]
+) -> Gang | None:
     """Return the pods of a workload that Berth schedules; None if there are none.
 
     Args:
         workload: the workload.
         schedules: whether Berth schedules the pods of a scheduler name.
         arrived: the workload's number in the order in which they came.
+        present: `workload/pod set` -> number of its pods that exist already, and need no other place.
     """
-    members = tuple(_members(workload, schedules))
+    members = tuple(_members(workload, schedules, present))
     if not members:
         return None
     return Gang(
@@ -29,11 +32,13 @@ def unit_of(workload: QuotaWorkload, schedules: Callable[[str], bool], arrived: 
     )
 
 
-def _members(workload: QuotaWorkload, schedules: Callable[[str], bool]) -> Iterator[PendingPod]:
+def _members(
+    workload: QuotaWorkload, schedules: Callable[[str], bool], present: Mapping[str, int]
+) -> Iterator[PendingPod]:
     for pod_set in workload.pod_sets:
-        of_set = keys.join(workload.name, pod_set.name)
+        of_set = keys.join(workload.name_in_pods, pod_set.name)
         for index, pod in enumerate(pod_set.pods):
-            if schedules(pod.scheduler):
+            if index >= present.get(of_set, 0) and schedules(pod.scheduler):
                 yield replace(
                     pod,
                     uid=f"{workload.uid}/{pod_set.name}/{index}",

@@ -53,6 +53,10 @@ class QuotaWorkload:
     """RFC 3339, so that lexical order is time order."""
     queue: str = ""
     """Name of its LocalQueue."""
+    slice_name: str = ""
+    """Name of the first slice of an elastic job, which the pods of all its slices have; empty for other workloads."""
+    grows: bool = False
+    """Whether it has replaced another slice, whose pods run on."""
     cluster_queue: str = ""
     check: str
     """Name of the AdmissionCheck."""
@@ -60,6 +64,8 @@ class QuotaWorkload:
     """The state that the API server shows."""
     message: str = ""
     """The message next to it."""
+    waits_for_others: bool = False
+    """Whether an AdmissionCheck of another controller is not Ready; it may be creating nodes."""
     retries: int = 0
     """How often Kueue has counted the state Retry of this check (`retryCount`)."""
     since: str = ""
@@ -85,6 +91,11 @@ class QuotaWorkload:
     def name(self) -> str:
         """Return the name."""
         return keys.split(self.key)[1]
+
+    @property
+    def name_in_pods(self) -> str:
+        """Return the name that its pods have in the annotation `berth.dev/workload`."""
+        return self.slice_name or self.name
 
     @property
     def pods(self) -> Iterator[PendingPod]:

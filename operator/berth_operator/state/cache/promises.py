@@ -82,13 +82,14 @@ class PlacePromises:
 
         The annotation that names the workload may be forged: a pod gets places of its own namespace alone.
         """
-        workload = keys.join(pod.namespace, pod.workload.partition("/")[0])
-        fitting = [each for each in self.of(workload).values() if each.workload == pod.workload]
+        of_set = pod.namespace, pod.workload
+        fitting = [(key, each) for key, each, _ in self.all() if (each.namespace, each.workload) == of_set]
         if not fitting or pod.error or pod.uid in self._fleet.charges:
             return pod
         # The pods of a set may have to be in different topology domains.
         selector = pod.request.node_selector
-        chosen = next((each for each in fitting if each.request.node_selector == selector), fitting[0])
+        same_domain = (pair for pair in fitting if pair[1].request.node_selector == selector)
+        workload, chosen = next(same_domain, fitting[0])
         if (place := self._take(workload, chosen.uid)) is None:
             return pod
         nominee = replace(place, uid=pod.uid, pod=pod.key, priority=pod.priority, owner=pod.owner, gang=pod.gang)

@@ -26,8 +26,10 @@ MAX_PODS: Final = 4096
 """Pods of a workload for which places are promised; each is decided and charged by itself."""
 ROUTING: Final = "berth.dev/routing"
 """The label of namespaces that opt out of routing, or into routing by words."""
-RESERVED: Final = (names.WORKLOAD, names.POD_SET)
-"""Annotations that Kueue writes for the check; it does not start a Job whose template has them with other values."""
+SLICE_NAME: Final = "kueue.x-k8s.io/workload-slice-name"
+"""The annotation of the Workloads of an elastic job with the name of the first of them."""
+REPLACEMENT_FOR: Final = "kueue.x-k8s.io/workload-slice-replacement-for"
+"""The annotation of the Workload of an elastic job that has grown: the one whose pods run on."""
 
 
 class UnknownFlavorError(LookupError):
@@ -36,7 +38,7 @@ class UnknownFlavorError(LookupError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Flavor:
-    """What a ResourceFlavor adds to pods."""
+    """What a ResourceFlavor, or another AdmissionCheck, adds to pods."""
 
     labels: Mapping[str, str]
     tolerations: tuple[Object, ...]
@@ -48,12 +50,14 @@ def read_flavor(raw: Object) -> Flavor:
     Raises:
         FieldError: a field cannot be read.
     """
-    spec = Field(raw, "").at("spec")
-    labels = {key: value.text() for key, value in spec.at("nodeLabels").entries()}
+    return _flavor(Field(raw, "").at("spec"), "nodeLabels")
+
+
+def _flavor(fields: Field, labels: str) -> Flavor:
     tolerations = tuple(
-        {key: each.at(key).value for key, _ in each.entries()} for each in spec.at("tolerations").items()
+        {key: each.at(key).value for key, _ in each.entries()} for each in fields.at("tolerations").items()
     )
-    return Flavor(labels=labels, tolerations=tolerations)
+    return Flavor(labels=dict(_texts(fields.at(labels))), tolerations=tolerations)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,7 +103,9 @@ def read(workload: Field, templates: Templates) -> tuple[PodSet, ...]:
     for each in workload.at("spec").at("podSets").items():
         name = each.at("name").text("main")
         assignment = assigned.get(name, Field(None, each.path))
-        count = assignment.at("count").integer(each.at("count").integer(1)) - finished.get(name, 0)
+        # An elastic job that shrinks keeps its assignment.
+        number = each.at("count").integer(1)
+        count = min(number, assignment.at("count").integer(number)) - finished.get(name, 0)
         total += max(count, 0)
         if total > MAX_PODS:
             raise FieldError(f"spec.podSets: {total} pods; allowed are at most {MAX_PODS} with this AdmissionCheck")
@@ -157,8 +163,11 @@ class _PodSet:
         metadata, template = self.workload.at("metadata"), self.raw.at("template")
         namespace = metadata.at("namespace").text()
         annotations = dict(_texts(template.at("metadata").at("annotations")))
-        for reserved in RESERVED:
-            if reserved in annotations:
+        # Kueue writes them for the check, and does not start a Job whose template has other values. That of a running
+        # elastic job has the ones of its first slice.
+        of_pods = metadata.at("annotations").at(SLICE_NAME).text(metadata.at("name").text())
+        for reserved, value in ((names.WORKLOAD, of_pods), (names.POD_SET, name)):
+            if annotations.get(reserved, value) != value:
                 raise FieldError(f"pod set {name}: annotation {reserved} is written by Kueue; remove it")
         created = {
             "metadata": {
@@ -178,7 +187,7 @@ class _PodSet:
 
     def _spec(self, template: Field) -> Object:
         spec = {key: value.value for key, value in template.at("spec").entries() if key != "schedulingGates"}
-        flavors = [self.templates.flavor(each) for each in self._flavors()]
+        added = [*(self.templates.flavor(each) for each in self._flavors()), *self._of_checks()]
         selector = dict(_texts(template.at("spec").at("nodeSelector")))
         tolerations = [each.value for each in template.at("spec").at("tolerations").items()]
         try:
@@ -186,13 +195,21 @@ class _PodSet:
                 **resources.from_limits(spec),
                 "schedulerName": spec.get("schedulerName") or routing.DEFAULT,
                 "nodeSelector": {
-                    key: value for each in (selector, *(one.labels for one in flavors)) for key, value in each.items()
+                    key: value for each in (selector, *(one.labels for one in added)) for key, value in each.items()
                 },
-                "tolerations": [*tolerations, *(each for one in flavors for each in one.tolerations)],
+                "tolerations": [*tolerations, *(each for one in added for each in one.tolerations)],
                 **self.templates.priority(spec),
             }
         except (TypeError, AttributeError) as error:
             raise FieldError(f"{template.path}.spec: cannot be read: {error!r:.200}") from error
+
+    def _of_checks(self) -> Iterator[Flavor]:
+        """Yield what other AdmissionChecks add to the pods, such as the label of nodes that were created for them."""
+        name = self.raw.at("name").text("main")
+        for check in self.workload.at("status").at("admissionChecks").items():
+            for each in check.at("podSetUpdates").items():
+                if each.at("name").text() == name:
+                    yield _flavor(each, "nodeSelector")
 
     def _flavors(self) -> list[str]:
         """Return the flavors of the pod set's resources, each once."""
@@ -218,5 +235,7 @@ def _in_domain(pod: PendingPod, labels: Mapping[str, str]) -> PendingPod:
     """Return a pod that selects the nodes of a topology domain, too."""
     if not labels:
         return pod
-    selector = (*pod.request.node_selector, *terms.node_selector(labels))
-    return replace(pod, request=replace(pod.request, node_selector=selector))
+    selector = {each.key: each for each in (*pod.request.node_selector, *terms.node_selector(labels))}
+    # As it is read from the pod, so that the pod gets a place in its domain.
+    ordered = tuple(selector[key] for key in sorted(selector))
+    return replace(pod, request=replace(pod.request, node_selector=ordered))

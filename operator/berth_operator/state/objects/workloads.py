@@ -7,7 +7,7 @@ from typing import Any, Final
 from berth_operator.core.claims.fields import Field, FieldError
 from berth_operator.core.decision import messages
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
-from berth_operator.state.objects import pods
+from berth_operator.state.objects import pod_sets, pods
 
 Object = dict[str, Any]
 ReadPodSets = Callable[[Field], tuple[PodSet, ...]]
@@ -16,6 +16,7 @@ ReadPodSets = Callable[[Field], tuple[PodSet, ...]]
 CONTROLLER: Final = "berth.dev/fits-devices"
 """The `controllerName` of our AdmissionChecks."""
 _METADATA: Final = ("namespace", "name", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+_ANNOTATIONS: Final = (pod_sets.SLICE_NAME, pod_sets.REPLACEMENT_FOR)
 _SPEC: Final = ("queueName", "priority", "active")
 _STATUS: Final = ("admissionChecks", "admission", "reclaimablePods")
 _CONDITIONS: Final = frozenset({"QuotaReserved", "Admitted", "Evicted", "Finished"})
@@ -30,7 +31,7 @@ def transform(raw: Object) -> Object:
     try:
         return _stripped(raw)
     except (TypeError, AttributeError):
-        return {"metadata": _of(raw["metadata"], _METADATA), "spec": {}, "status": {}}
+        return {"metadata": _metadata(raw), "spec": {}, "status": {}}
 
 
 def _stripped(raw: Object) -> Object:
@@ -41,7 +42,13 @@ def _stripped(raw: Object) -> Object:
         kept["status"] |= _of(status, _STATUS)
         if status.get("admission"):
             kept["spec"]["podSets"] = [_without_unread(each) for each in spec.get("podSets") or ()]
-    return {"metadata": _of(raw["metadata"], _METADATA), **kept}
+    return {"metadata": _metadata(raw), **kept}
+
+
+def _metadata(raw: Object) -> Object:
+    kept = _of(raw["metadata"], _METADATA)
+    annotations = raw["metadata"].get("annotations")
+    return {**kept, "annotations": _of(annotations, _ANNOTATIONS)} if annotations else kept
 
 
 def _of(fields: Mapping[str, Any], wanted: Collection[str]) -> Object:
@@ -132,10 +139,13 @@ def _read(root: Field, checks: tuple[CheckItem, ...], read_pod_sets: ReadPodSets
         priority=spec.at("priority").integer(),
         created=_text(root, "creationTimestamp"),
         queue=spec.at("queueName").text(),
+        slice_name=_annotation(root, pod_sets.SLICE_NAME),
+        grows=bool(_annotation(root, pod_sets.REPLACEMENT_FOR)),
         cluster_queue=status.at("admission").at("clusterQueue").text(),
         check=check.name,
         state=check.state,
         message=check.message,
+        waits_for_others=_waits(status, {each.name for each in checks}),
         retries=Field(check.raw, "").at("retryCount").integer(),
         since=_since(conditions, "QuotaReserved"),
         has_quota=_has_quota(status, conditions),
@@ -144,6 +154,12 @@ def _read(root: Field, checks: tuple[CheckItem, ...], read_pod_sets: ReadPodSets
         finished=_is(conditions, "Finished") or root.at("metadata").at("deletionTimestamp").value is not None,
     )
     return _with_pods(workload, root, read_pod_sets) if workload.has_quota and not workload.finished else workload
+
+
+def _waits(status: Field, ours: Collection[str]) -> bool:
+    """Return whether one of the checks of other controllers is not Ready."""
+    others = (each for each in status.at("admissionChecks").items() if each.at("name").text() not in ours)
+    return any(each.at("state").text() != CheckState.READY for each in others)
 
 
 def _with_pods(workload: QuotaWorkload, root: Field, read_pod_sets: ReadPodSets) -> QuotaWorkload:
@@ -165,6 +181,10 @@ def _is(conditions: Mapping[str, Field], kind: str) -> bool:
 
 def _since(conditions: Mapping[str, Field], kind: str) -> str:
     return conditions[kind].at("lastTransitionTime").text() if kind in conditions else ""
+
+
+def _annotation(root: Field, key: str) -> str:
+    return root.at("metadata").at("annotations").at(key).text()
 
 
 def _text(root: Field, key: str) -> str:

@@ -130,7 +130,9 @@ class QuotaObjects:
         """Return a Workload's pod sets, the same objects as before if nothing that they depend on has changed."""
         raw = workload.value
         key, status = _key(raw), raw["status"]
-        fields = raw["spec"].get("podSets"), status.get("admission"), status.get("reclaimablePods")
+        updates = [each for check in status["admissionChecks"] for each in check.get("podSetUpdates") or ()]
+        placed = [each for each in updates if "nodeSelector" in each or "tolerations" in each]
+        fields = raw["spec"].get("podSets"), status.get("admission"), status.get("reclaimablePods"), placed
         if key not in self._read or self._read[key].fields != fields:
             self._read[key] = _Read(fields=fields, pod_sets=pod_sets.read(workload, self._templates))
         return self._read[key].pod_sets
