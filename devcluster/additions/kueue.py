@@ -6,6 +6,7 @@ cluster.api.apply(…)  # then ResourceFlavors, ClusterQueues and LocalQueues
 Kueue's Configuration is that of `manifests/components/kueue`.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -95,21 +96,27 @@ def apply_component(cluster: Cluster) -> None:
             cluster.api.apply(document)
 
 
-def start(cluster: Cluster, *, neighbours: bool = False) -> int:
+def start(cluster: Cluster, *, neighbours: bool = False, gates: Sequence[str] = (), **fields: Any) -> int:
     """Start Kueue, and the others where they are wanted; return its process id when its webhooks answer.
+
+    Args:
+        cluster: the cluster.
+        neighbours: whether to start the others, too.
+        gates: Kueue's feature gates to switch on.
+        fields: fields of Kueue's Configuration in addition to the shipped ones.
 
     Raises:
         TimeoutError: one does not answer in time; its log has the reason.
     """
-    return controllers.start(cluster, [*(NEIGHBOURS if neighbours else ()), _kueue()])[-1]
+    return controllers.start(cluster, [*(NEIGHBOURS if neighbours else ()), _kueue(gates, fields)])[-1]
 
 
-def _kueue() -> Controller:
-    """Return Kueue with the shipped Configuration, except what differs on one machine."""
+def _kueue(gates: Sequence[str], fields: Manifest) -> Controller:
+    """Return Kueue with the shipped Configuration and more fields, except what differs on one machine."""
     shipped: Manifest = yaml.safe_load(CONFIGURATION.read_text())
     own = {
         "namespace": "kueue-system",
-        "featureGates": {"VisibilityOnDemand": False},
+        "featureGates": {"VisibilityOnDemand": False, **dict.fromkeys(gates, True)},
         "clientConnection": {"qps": 50, "burst": 100},  # as it is shipped with Kueue
         "integrations": {"frameworks": list(FRAMEWORKS)},
     }
@@ -118,7 +125,7 @@ def _kueue() -> Controller:
         namespace="kueue-system",
         account="kueue-controller-manager",
         folders=("config/default",),
-        configuration={**shipped, **own},
+        configuration={**shipped, **own, **fields},
         own_certificate="kueue-webhook-server-cert",
         probe={
             "apiVersion": "kueue.x-k8s.io/v1beta2",

@@ -1,34 +1,44 @@
 """A cluster with Berth and Kueue: `make kueue-e2e`."""
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
-import yaml
 
 from devcluster import Cluster, waiting
 from devcluster.additions import fleet, installation, kueue
-from tests.kueue.team import Team
+from tests.kueue.team import Team, apply_queues
 
-ROOT: Final = Path(__file__).parents[2]
 ENABLED: Final = "BERTH_KUEUE"
 
 
 @pytest.fixture(scope="session")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Start a cluster with two nodes of four A100, Berth as it is shipped, Kueue, and the quotas of the example."""
+    """Start a cluster with Kueue as it is configured for hard quotas, and the controllers whose workloads it holds."""
+    with started(tmp_path_factory.mktemp("kueue"), neighbours=True) as cluster:
+        yield cluster
+
+
+@contextlib.contextmanager
+def started(folder: Path, **options: Any) -> Iterator[Cluster]:
+    """Start a cluster with two nodes of four A100, Berth as it is shipped, Kueue, and the quotas of the example.
+
+    Args:
+        folder: where it keeps its files.
+        options: those of `kueue.start`.
+    """
     if not os.environ.get(ENABLED):
         pytest.skip("building Kueue takes minutes: run `make kueue-e2e`")
-    with Cluster(folder=tmp_path_factory.mktemp("kueue") / "cluster", keep=True) as cluster:
+    with Cluster(folder=folder / "cluster", keep=True) as cluster:
         installation.apply(cluster)
         kueue.apply_component(cluster)
         operator = installation.start(cluster, "--kueue")
         nodes = fleet.start(cluster, fleet.generated(cluster, count=2, gpus=4, profile="a100"))
-        kueue.start(cluster, neighbours=True)
-        for manifest in yaml.safe_load_all((ROOT / "manifests/examples/kueue/quotas.yaml").read_text()):
-            cluster.api.apply(manifest)
+        kueue.start(cluster, **options)
+        apply_queues(cluster, "quotas")
         installation.wait(cluster, operator, nodes=nodes)
         waiting.until(lambda: are_active(cluster), deadline=60.0, what="the LocalQueues")
         yield cluster

@@ -1,14 +1,18 @@
 """The workloads of a team: its namespace, and what Kueue and Berth made of them."""
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from devcluster import Cluster, waiting
+from devcluster.additions import installation
 from devcluster.control_plane.api import Manifest
 from tests.kueue import audit
 
 T = TypeVar("T")
+EXAMPLES: Final = Path(__file__).parents[2] / "manifests/examples/kueue"
 DEADLINE: Final = 60.0
 WORKLOADS: Final = "/apis/kueue.x-k8s.io/v1beta2/namespaces/{}/workloads"
 HOSTNAME: Final = "kubernetes.io/hostname"
@@ -20,8 +24,15 @@ CONTROLLERS: Final = (
 )
 BACKGROUND: Final = {"propagationPolicy": "Background"}
 """A Job that is deleted without it leaves its pods and its Workload."""
+CHECK: Final = "fits-devices"
 CARD: Final = 80 * 2**30
 """Bytes of memory of the example's cards."""
+
+
+def apply_queues(cluster: Cluster, name: str) -> None:
+    """Apply an example of queues; it replaces those of the one before."""
+    for manifest in installation.documents(EXAMPLES / f"{name}.yaml"):
+        cluster.api.apply(manifest)
 
 
 class Team:
@@ -40,6 +51,12 @@ class Team:
         }
         body = {"parallelism": pods, "completions": pods, "template": template}
         return self._post("jobs", {"metadata": {"name": name}, "spec": body})
+
+    def elastic_job(self, name: str, limits: Mapping[str, str], *, pods: int) -> None:
+        """Create a Job that may grow and shrink by its `parallelism`."""
+        template = {"metadata": {"annotations": RUNS_ON}, "spec": {**spec(limits), "restartPolicy": "Never"}}
+        metadata = {"name": name, "annotations": {"kueue.x-k8s.io/elastic-job": "true"}}
+        self._post("jobs", {"metadata": metadata, "spec": {"parallelism": pods, "template": template}})
 
     def pod(self, name: str, limits: Mapping[str, str], **metadata: Any) -> Manifest:
         """Create a pod without an owner."""
@@ -158,7 +175,8 @@ class Team:
     def clear(self) -> None:
         """Delete all workloads, and wait until Kueue has forgotten them."""
         for plural in CONTROLLERS:
-            self.api.request("DELETE", self._path(plural), body=BACKGROUND)
+            with contextlib.suppress(LookupError):  # a cluster without this controller
+                self.api.request("DELETE", self._path(plural), body=BACKGROUND)
         self.until(lambda: not self.api.get(self._path("replicasets"))["items"], "the ReplicaSets to be gone")
         self.api.delete(self._path("pods"), grace_seconds=0)
         self.until(
@@ -179,3 +197,34 @@ def spec(limits: Mapping[str, str]) -> Manifest:
     resources = {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": dict(limits)}
     container = {"name": "main", "image": "none", "resources": resources}
     return {"schedulerName": "berth-scheduler", "containers": [container]}
+
+
+def node_names(cluster: Cluster) -> list[str]:
+    """Return the names of the nodes in order."""
+    return sorted(each["metadata"]["name"] for each in cluster.api.get("/api/v1/nodes")["items"])
+
+
+def hold(cluster: Cluster, node: str, name: str, limits: Mapping[str, str]) -> None:
+    """Hold cards of a node by a pod that Kueue does not hold, until `release`; wait until it has them."""
+    head = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}}
+    pods = cluster.api.resource("pods")
+    cluster.api.post(
+        pods.path(namespace="default"), {**head, "spec": {**spec(limits), "nodeSelector": {HOSTNAME: node}}}
+    )
+    path = pods.path(namespace="default", name=name)
+    waiting.until(lambda: cluster.api.get(path)["spec"].get("nodeName"), deadline=DEADLINE, what=name, poll=0.2)
+
+
+def release(cluster: Cluster) -> None:
+    """End the pods of `hold`."""
+    cluster.api.delete(cluster.api.resource("pods").path(namespace="default"), grace_seconds=0)
+
+
+def entry(team: Team, job: str) -> Manifest:
+    """Return the entry of the check in the unfinished Workload of a Job; empty while there is none."""
+    for each in team.workloads():
+        status = each.get("status", {})
+        is_finished = any(one["type"] == "Finished" for one in status.get("conditions", ()))
+        if each["metadata"]["ownerReferences"][0]["name"] == job and not is_finished:
+            return next((dict(one) for one in status.get("admissionChecks", ()) if one["name"] == CHECK), {})
+    return {}

@@ -7,11 +7,10 @@ from typing import Any
 import pytest
 
 from devcluster import Cluster, waiting
-from tests.kueue.team import Team
+from tests.kueue.team import Team, entry, node_names
 
 CARDS = "nvidia.com/gpu"
 QUEUE = "/apis/kueue.x-k8s.io/v1beta2/clusterqueues/team-a"
-CHECK = "fits-devices"
 STRANDED_SECONDS = 5.0
 """A pod that has no node by then would not get one."""
 
@@ -38,19 +37,9 @@ def _much(queue: dict[str, Any]) -> list[dict[str, Any]]:
 @pytest.fixture
 def fragmented(running: Cluster, team_b: Team) -> None:
     """Leave three of four cards free on each node."""
-    nodes = sorted(each["metadata"]["name"] for each in running.api.get("/api/v1/nodes")["items"])
-    for name, node in zip(("left", "right"), nodes, strict=True):
+    for name, node in zip(("left", "right"), node_names(running), strict=True):
         team_b.job(name, {CARDS: "1"}, node=node)
     team_b.wait_bound(2)
-
-
-def entry(team: Team, job: str) -> dict[str, Any]:
-    """Return the entry of the check in the Workload of a Job; empty while there is none."""
-    for each in team.workloads():
-        if each["metadata"]["ownerReferences"][0]["name"] == job:
-            checks = each.get("status", {}).get("admissionChecks", ())
-            return next((dict(check) for check in checks if check["name"] == CHECK), {})
-    return {}
 
 
 def nodes_of(pods: list[dict[str, Any]]) -> Counter[str]:
