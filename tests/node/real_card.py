@@ -72,10 +72,8 @@ class CardStage(Stage):
     def seen(self, name: str) -> Mapping[str, Any]:
         """Return what a client printed."""
 
-        def line() -> str:
-            return self.node.output(self.read(name))
-
-        text = self.wait(line, what=f"what {name} sees")
+        self.wait(lambda: self.is_running(name), what=f"{name} to run")
+        text = self.wait(lambda: self.node.output(self.read(name)), what=f"what {name} sees")
         answer: dict[str, Any] = json.loads(text.splitlines()[-1])
         return answer
 

@@ -12,8 +12,9 @@ from devcluster import Arena
 from devcluster.real_node import RealNode
 from tests.gpu import machine
 from tests.gpu.holder import HELD
+from tests.gpu.look import look
 from tests.node.real_card import CardStage
-from tests.node.stage import GPU, SHARE
+from tests.node.stage import GPU
 
 pytestmark = pytest.mark.skipif(bool(machine.obstacle()), reason=machine.obstacle())
 
@@ -28,6 +29,15 @@ def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[CardStage]:
         yield made
 
 
+@pytest.fixture
+def sliced(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[CardStage]:
+    """Each card is offered twice, so that kubelet gives it to containers of two pods."""
+    config = tmp_path / "config.yaml"
+    config.write_text(f"version: v1\nsharing: {{timeSlicing: {{resources: [{{name: {GPU}, replicas: 2}}]}}}}")
+    with CardStage(node, arena, tmp_path, config_file=config) as made:
+        yield made
+
+
 def test_a_pod_computes_on_the_card_that_it_was_given(stage: CardStage) -> None:
     stage.arena.create([stage.client("whole", {GPU: "1"}, mebibytes=SOME)])
     stage.hold("whole")
@@ -37,13 +47,17 @@ def test_a_pod_computes_on_the_card_that_it_was_given(stage: CardStage) -> None:
     assert seen["cards"] == [entry["id"] for entry in stage.entries("whole")]
 
 
-def test_two_pods_share_a_card_and_neither_is_foreign(stage: CardStage) -> None:
-    stage.arena.create([stage.client(name, {SHARE: "50"}, mebibytes=SOME) for name in ("one", "two")])
-    stage.hold("one", "two")
-    assert [stage.seen(name)["error"] for name in ("one", "two")] == [0, 0]
-    assert stage.seen("one")["cards"] == stage.seen("two")["cards"]
-    # The agent reads the processes once a second: two that it reads are ours.
-    assert "foreign" not in stage.device()["status"]
+def test_two_pods_compute_on_one_card_and_neither_is_foreign(sliced: CardStage) -> None:
+    names = ("one", "two")
+    sliced.arena.create([sliced.client(name, {GPU: "1"}, mebibytes=SOME) for name in names])
+    sliced.hold(*names)
+    seen = [sliced.seen(name) for name in names]
+    assert [each["allocated"] for each in seen] == [SOME, SOME]
+    assert seen[0]["cards"] == seen[1]["cards"]
+    reading = look()
+    assert len(reading.processes[seen[0]["cards"][0]]) == len(names)
+    assert reading.foreign == []
+    assert foreign(sliced) == []
 
 
 def test_a_pod_without_a_card_cannot_compute(stage: CardStage) -> None:
