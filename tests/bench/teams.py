@@ -11,8 +11,9 @@ random. An auditor reads each revision of the API server's history and counts wh
 * large: the workload of 64 pods does not come through.
 
 With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
-operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit is admitted
-with the check and without it. With --faults, Kueue, the operator and the API server are killed at random meanwhile.
+operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
+is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random
+meanwhile.
 """
 
 import argparse
