@@ -1,20 +1,19 @@
 """What NVIDIA's Multi-Process Service promises of a share (decision 35), with a daemon of the test's own."""
 
-import contextlib
-import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import pytest
 
 from devcluster import waiting
 from tests.gpu import machine
-from tests.gpu.look import ROOT, look
+from tests.gpu.clients import Client, Seen, client
+from tests.gpu.look import look
 
 CONTROL: Final = "nvidia-cuda-mps-control"
 MEMORY, THREADS, PIPE = (
@@ -33,8 +32,6 @@ PATIENCE: Final = 60
 _MISSING: Final = machine.obstacle() or ("" if shutil.which(CONTROL) else f"no {CONTROL}")
 pytestmark = pytest.mark.skipif(bool(_MISSING), reason=_MISSING)
 
-Seen = dict[str, Any]
-
 
 class Daemon:
     """A daemon, and clients that use it."""
@@ -50,19 +47,13 @@ class Daemon:
         )
         return done.stdout.strip()
 
-    @contextlib.contextmanager
-    def client(self, wanted: int, **variables: str) -> Iterator[Seen]:
+    def client(self, wanted: int, **variables: str) -> AbstractContextManager[Client]:
         """Run a client that allocates so many MiB, and holds them until the end of the block."""
-        command = [sys.executable, "-m", "tests.gpu.client", str(wanted)]
-        environment = os.environ | self.variables | variables
-        with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True) as process:
-            assert process.stdout is not None
-            yield json.loads(process.stdout.readline())
-            process.kill()
+        return client(wanted, **self.variables | variables)
 
     def seen(self, wanted: int, **variables: str) -> Seen:
         """Return what a client sees that ends at once."""
-        with self.client(wanted, **variables) as seen:
+        with self.client(wanted, **variables) as (_, seen):
             return seen
 
 
@@ -121,7 +112,7 @@ def test_a_neighbour_does_not_notice_who_wants_too_much(daemon: Daemon) -> None:
     with daemon.client(1024) as neighbour:
         assert is_limited(daemon.seen(MORE), DEFAULT)
         with daemon.client(1024) as later:
-            assert (neighbour["error"], later["error"]) == (0, 0)
+            assert (neighbour.seen["error"], later.seen["error"]) == (0, 0)
             # The server, and the two that hold memory.
             [processes, *_] = look().processes.values()
             assert len(processes) == 3
