@@ -9,7 +9,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.admission_checks import ACTIVE_SECONDS, IN_FLIGHT, PAUSE, CheckWriter
+from berth_operator.binding.workloads.admission_checks import ACTIVE_SECONDS, IN_FLIGHT, PAUSE, CheckWriter
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckState
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import workloads

@@ -20,7 +20,7 @@ from berth_operator.apis.extender.evictions import Evictions
 from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs, Victims
 from berth_operator.apis.extender.reservations import MAX_RESERVATIONS, FullError, Reservations
 from berth_operator.binding.binder import BindOutcome
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import assigned, cycle, extender
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.messages import cut, invalid_request

@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from berth_operator.binding.promised_places import PromisedPlaces
+from berth_operator.binding.workloads.promised_places import PromisedPlaces
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.gang import Gang

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from berth_api import names
 from berth_api.request.model import ModelConstraint
 from berth_client import times
-from berth_operator.binding import fits_check
-from berth_operator.binding.fits_check import FitsCheck
+from berth_operator.binding.workloads import fits_check
+from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.core.decision import promise_note
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.gang import Gang

@@ -16,8 +16,8 @@ import structlog
 from berth_client import times
 from berth_client.client import JSON_PATCH, METADATA
 from berth_client.errors import CallError
-from berth_operator.binding import check_objects
-from berth_operator.binding.check_objects import Patch
+from berth_operator.binding.workloads import check_objects
+from berth_operator.binding.workloads.check_objects import Patch
 from berth_operator.binding.write_fence import NotFencedError, WriteFence
 from berth_operator.core.values.quota_workload import CheckAnswer
 from berth_operator.state.objects.workloads import WorkloadView
