@@ -11,26 +11,32 @@ random. An auditor reads each revision of the API server's history and counts wh
 * large: the workload of 64 pods does not come through.
 
 With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
-operator's CPU time for a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit is admitted
-with the check and without it.
+operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
+is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random
+meanwhile.
 """
 
 import argparse
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Final, NamedTuple
+
+import aiohttp
 
 from devcluster import Cluster
 from tests.bench import figures, teams_cluster, teams_load, usage
 from tests.bench.bulk import Bulk
 from tests.bench.teams_cluster import CARDS, Recorder, Running
-from tests.bench.teams_history import WHOLE, Event, Workload
+from tests.bench.teams_faults import Faults
+from tests.bench.teams_history import WHOLE, Event, Raw, Workload
 from tests.bench.teams_load import GRACE_SECONDS, Unit
 from tests.bench.teams_rules import LARGE, Audit
 
 BURST: Final = 60
 BURST_SECONDS: Final = 300.0
+SEND_SECONDS: Final = 120.0
 DRAIN_SECONDS: Final = 300.0
 """After the last arrival, until nothing is left."""
 POLL_SECONDS: Final = 0.5
@@ -47,6 +53,8 @@ class Outcome(NamedTuple):
     cpu_ms: float
     admissions: float
     """Of the burst, a second."""
+    faults: Mapping[str, int]
+    """How often each program was killed."""
 
 
 def main() -> None:
@@ -65,7 +73,9 @@ def main() -> None:
             "stranded": len(checked.audit.stranded.faults) if checked else None,
             "stranded_without_check": len(without.audit.stranded.faults),
             "large_wait_s": round(outcome.audit.large.waited, 1),
-            "cpu_ms": round(outcome.cpu_ms, 2),
+            "faults": sum(outcome.faults.values()),
+            "cpu_ms": round(checked.cpu_ms - without.cpu_ms, 2) if checked and not options.faults else None,
+            "cpu_ms_without_check": round(without.cpu_ms, 2),
             "admissions_per_s": round(outcome.admissions, 2),
             "admissions_ratio": round(checked.admissions / without.admissions, 2) if checked else None,
         }
@@ -83,6 +93,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long a workload runs on average")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", action="store_true", help="kill Kueue, the operator and the API server at random")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -97,11 +108,12 @@ def _run(options: argparse.Namespace, *, check: bool) -> Outcome:
             admissions = asyncio.run(_burst(running.cluster, recorder))
             recorder.check()
         with Recorder(running.cluster) as recorder:
-            began = usage.cpu_seconds(running.operator)
-            asyncio.run(_drive(running.cluster, recorder, units, times))
-            cpu = usage.cpu_seconds(running.operator) - began
+            faults = Faults(running.cluster, seed=options.seed)
+            began = 0.0 if options.faults else usage.cpu_seconds(running.operator)
+            asyncio.run(_drive(running.cluster, recorder, units, times, faults if options.faults else None))
+            cpu = 0.0 if options.faults else usage.cpu_seconds(running.operator) - began
             recorder.check()
-        return _judged(running, recorder, cpu, admissions)
+        return _judged(running, recorder, cpu, admissions)._replace(faults=faults.struck)
 
 
 def _judged(running: Running, recorder: Recorder, cpu: float, admissions: float) -> Outcome:
@@ -113,7 +125,7 @@ def _judged(running: Running, recorder: Recorder, cpu: float, admissions: float)
             figures.say(f"  {fault}")
     workloads = len({event.uid for event in recorder.events if isinstance(event.value, Workload)})
     figures.say(f"{len(recorder.events)} revisions of {workloads} workloads and their pods")
-    return Outcome(audit, workloads, 1000 * cpu / workloads, admissions)
+    return Outcome(audit, workloads, 1000 * cpu / workloads, admissions, faults={})
 
 
 async def _burst(cluster: Cluster, recorder: Recorder) -> float:
@@ -148,15 +160,20 @@ def _is_admitted(event: Event) -> bool:
     return isinstance(event.value, Workload) and event.value.is_admitted
 
 
-async def _drive(cluster: Cluster, recorder: Recorder, units: Sequence[Unit], times: Sequence[float]) -> None:
+async def _drive(
+    cluster: Cluster, recorder: Recorder, units: Sequence[Unit], times: Sequence[float], faults: Faults | None
+) -> None:
     """Create each unit at its time, and delete those that do not end by themselves when they have run."""
     began = time.monotonic()
     async with Bulk(cluster) as bulk, asyncio.TaskGroup() as tasks:
         removing = tasks.create_task(_remove(cluster, recorder, bulk, units))
+        striking = tasks.create_task(faults.strike()) if faults else None
         for unit, at in zip(units, times, strict=True):
             await asyncio.sleep(began + at - time.monotonic())
             tasks.create_task(_create(cluster, bulk, unit))
         figures.say(f"all units were created after {time.monotonic() - began:.0f} s")
+        if striking:
+            striking.cancel()
         await _drain(recorder)
         removing.cancel()
     figures.say(f"{len(_left(recorder))} workloads were left after {time.monotonic() - began:.0f} s")
@@ -191,15 +208,33 @@ def _left(recorder: Recorder) -> list[Workload]:
 async def _create(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:
     resource = cluster.api.resource(unit.plural)
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
-    await bulk.request("POST", resource.path(namespace=unit.team), {**head, **unit.manifest})
+    await _send(bulk, "POST", resource.path(namespace=unit.team), {**head, **unit.manifest}, done=HTTPStatus.CONFLICT)
 
 
 async def _delete(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:
     path = cluster.api.resource(unit.plural).path(namespace=unit.team, name=unit.name)
-    try:
-        await bulk.request("DELETE", path, BACKGROUND)
-    except RuntimeError as error:  # Kueue deletes a pod that it evicts
-        figures.say(str(error))
+    # Kueue deletes a pod that it evicts.
+    await _send(bulk, "DELETE", path, BACKGROUND, done=HTTPStatus.NOT_FOUND)
+
+
+async def _send(bulk: Bulk, method: str, path: str, body: Raw, *, done: HTTPStatus) -> None:
+    """Send a request, again and again for a while: what it needs may have been killed.
+
+    Raises:
+        TimeoutError: it was refused until the end.
+    """
+    refused = ""
+    for _ in range(int(SEND_SECONDS / POLL_SECONDS)):
+        try:
+            await bulk.request(method, path, body)
+        except (RuntimeError, aiohttp.ClientError) as error:
+            refused = str(error)
+        else:
+            return
+        if f": {done} " in refused:
+            return
+        await asyncio.sleep(POLL_SECONDS)
+    raise TimeoutError(refused)
 
 
 if __name__ == "__main__":

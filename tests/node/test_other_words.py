@@ -74,7 +74,8 @@ def own(arena: Arena, file: Path) -> Manifest:
 def test_containers_see_the_cards_that_their_manifests_mean(stage: Stage) -> None:
     pods = {pod["metadata"]["name"]: file for file in FILES for pod in (own(stage.arena, file),)}
     stage.arena.create([own(stage.arena, file) for file in FILES])
-    stage.wait(lambda: set(stage.phases().values()) == {"Running"}, what="all pods to run")
+    for name in pods:
+        stage.wait(lambda name=name: stage.is_running(name), what=f"{name} to run")
     for name, file in pods.items():
         assert_sees(stage, stage.read(name), manifests.answer(file))
     wholes = [card for name in ("tencent-whole", "nvidia-one") for card in stage.cards(name)]
