@@ -1,6 +1,7 @@
 """Promised places: when they are searched again, when they end, which pods get them, and what the next leader keeps."""
 
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -12,7 +13,7 @@ from berth_operator.binding.workloads import fits_check
 from berth_operator.core.decision import promise_note
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from berth_operator.core.values.request import Membership
-from tests.builders import GPU, NVIDIA, T4, asks, device, entry, node, waiting
+from tests.builders import GPU, NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
 from tests.unit.binding.workloads.kueue import PENDING, READY, RETRY, SECOND, Kueue, pods, restarted
 
 # --- lost places ----------------------------------------------------------------------------------------------
@@ -63,6 +64,106 @@ def test_lost_places_are_searched_again(what: str, *, spare: bool, admitted: boo
         assert "promised places were lost, 0 are left" in kueue.of("train").message
     else:
         assert kueue.state("train") is RETRY
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+@pytest.mark.parametrize(
+    ("cards", "left"),
+    [
+        pytest.param([entry(minor, id=f"GPU-{3 - minor}") for minor in range(4)], 2, id="renumbered after a reboot"),
+        pytest.param([entry(0, health=False), *map(entry, range(1, 4))], 2, id="one is broken"),
+        pytest.param([entry(2), entry(3)], 2, id="two are gone"),
+        pytest.param([entry(3)], 1, id="three are gone"),
+    ],
+)
+def test_places_on_cards_that_are_others_now(cards: Sequence[Raw], left: int, *, admitted: bool) -> None:
+    kueue = Kueue({"a": 4})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    kueue.change("train", admitted=admitted)
+    kueue.turn(SECOND)
+    kueue.cluster.put_device(device("a", *cards, generation=2))
+    kueue.turn(SECOND)
+    assert kueue.state("train") is (READY if left == 2 or admitted else RETRY)
+    assert kueue.places("train").total() == (left if left == 2 or admitted else 0)
+    assert ("promised places were lost" in kueue.of("train").message) is (left < 2)
+    for number in range(2):
+        kueue.come("train", number)
+    assert len(kueue.schedule()) == left
+    held = [grant.minor for charge in kueue.fleet.charges.values() for grant in charge.grants]
+    assert len(set(held)) == len(held) == left
+    assert not len(kueue.cluster.promises)
+
+
+@pytest.mark.parametrize("what", ["node", "Device"])
+def test_a_workload_whose_node_went_and_returned_is_promised_again(what: str) -> None:
+    kueue = Kueue({"a": 2})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    kueue.cluster.remove_device("a")
+    if what == "node":
+        kueue.cluster.remove_node("a")
+    kueue.turn(SECOND)
+    assert kueue.state("train") is RETRY
+    assert kueue.of("train").message.startswith("promised places were lost: ")
+    kueue.cluster.put_node(node("a"))
+    kueue.cluster.put_device(device("a", entry(0), entry(1), generation=9))
+    kueue.requeue("train")
+    kueue.turn(SECOND)
+    assert (kueue.state("train"), kueue.places("train")) == (READY, {"a": 2})
+    for number in range(2):
+        kueue.come("train", number)
+    assert kueue.schedule() == {"train-0": "a", "train-1": "a"}
+
+
+def test_a_node_that_goes_while_places_are_gathered_there_is_gathered_again() -> None:
+    kueue = Kueue({"a": 2, "b": 2})
+    kueue.hold("x", 0)
+    kueue.submit("train", pods(4))
+    kueue.turn()
+    assert kueue.places("train") == {"a": 1, "b": 2}
+    kueue.cluster.remove_device("b")
+    kueue.turn(SECOND)
+    assert (kueue.state("train"), kueue.places("train")) == (PENDING, {"a": 1})
+    kueue.cluster.put_device(device("b", entry(0), entry(1), generation=9))
+    kueue.turn(SECOND)
+    assert kueue.places("train") == {"a": 1, "b": 2}
+    kueue.cluster.remove_bound("uid-x")
+    kueue.turn(SECOND)
+    assert kueue.state("train") is READY
+
+
+@pytest.mark.parametrize("spare", [True, False])
+@pytest.mark.parametrize("admitted", [True, False])
+@pytest.mark.parametrize(
+    ("foreign", "reason"),
+    [
+        pytest.param({"cpu": "60"}, "Insufficient cpu", id="cpu"),
+        pytest.param({NVIDIA: "2"}, "too few free GPUs", id="cards, from kubelet"),
+    ],
+)
+def test_places_that_a_pod_of_another_scheduler_has_taken(
+    foreign: Mapping[str, str], reason: str, *, spare: bool, admitted: bool
+) -> None:
+    kueue = Kueue({"a": 2, "b": 2} if spare else {"a": 2})
+    request = asks({NVIDIA: 1, "cpu": 8000})
+    kueue.submit("train", PodSet(name="main", pods=(waiting(request=request),) * 2))
+    kueue.turn()
+    [taken] = kueue.places("train")
+    kueue.change("train", admitted=admitted)
+    kueue.turn(SECOND)
+    given = whole(0, 1) if NVIDIA in foreign else None
+    kueue.cluster.put_bound(pod("foreign", foreign, on=taken, allocated=given, schedulerName="default-scheduler"))
+    kueue.turn(SECOND)
+    if not spare:
+        assert kueue.state("train") is (READY if admitted else RETRY)
+        assert reason in kueue.of("train").message
+        return
+    [other] = {"a", "b"} - {taken}
+    assert (kueue.state("train"), kueue.places("train")) == (READY, {other: 2})
+    for number in range(2):
+        kueue.come("train", number)
+    assert set(kueue.schedule().values()) == {other}
 
 
 # --- the end of a promise -------------------------------------------------------------------------------------
