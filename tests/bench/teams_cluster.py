@@ -75,13 +75,20 @@ def opened(nodes: int, *, check: bool) -> Iterator[Running]:
         installation.apply(cluster)
         names = fleet.start(cluster, fleet.generated(cluster, count=nodes, gpus=CARDS, profile="a100"))
         kueue.start(cluster, neighbours=True)
-        shared_fleet = shared(names)
-        for manifest in [*_component(check=check), *queues(shared_fleet, check=check)]:
+        for manifest in _component(check=check):
             cluster.api.apply(manifest)
         operator = installation.start(cluster, *(["--kueue"] if check else []))
+        running = Running(cluster, shared(names), operator)
+        make_queues(running, check=check)
         installation.wait(cluster, operator, nodes=names)
-        waiting.until(lambda: _are_active(cluster), deadline=READY_SECONDS, what="the LocalQueues")
-        yield Running(cluster, shared_fleet, operator)
+        yield running
+
+
+def make_queues(running: Running, *, check: bool) -> None:
+    """Make the teams' queues, with the check or without, and wait until Kueue says that they are active."""
+    for manifest in queues(running.fleet, check=check):
+        running.cluster.api.apply(manifest)
+    waiting.until(lambda: _are_active(running.cluster), deadline=READY_SECONDS, what="the LocalQueues")
 
 
 def _component(*, check: bool) -> list[Manifest]:
@@ -92,10 +99,20 @@ def _component(*, check: bool) -> list[Manifest]:
 
 
 def _are_active(cluster: Cluster) -> bool:
-    listed = cluster.api.get(f"/apis/{API}/localqueues")["items"]
-    conditions = [each for queue in listed for each in queue.get("status", {}).get("conditions", ())]
-    active = [each for each in conditions if each["type"] == "Active" and each["status"] == "True"]
-    return len(active) == len(TEAMS)
+    listed = [
+        each for kind in ("clusterqueues", "localqueues") for each in cluster.api.get(f"/apis/{API}/{kind}")["items"]
+    ]
+    return len(listed) == 2 * len(TEAMS) and all(map(_is_active, listed))
+
+
+def _is_active(queue: Manifest) -> bool:
+    """Return whether Kueue has seen the queue as it is now."""
+    generation = queue["metadata"]["generation"]
+    conditions = queue.get("status", {}).get("conditions", ())
+    return any(
+        each["type"] == "Active" and each["status"] == "True" and each.get("observedGeneration") == generation
+        for each in conditions
+    )
 
 
 def queues(shared_fleet: Fleet, *, check: bool) -> Iterator[Manifest]:
