@@ -84,7 +84,7 @@ def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, ku
     world.wait(lambda: "Places are gathered: 0 of 1" in kueue.entry("first")["message"], what="the check to gather")
     kueue.submit("second", of(world, gpus=1))
     entry = until(world, kueue, "second", "Retry")
-    assert entry["requeueAfterSeconds"] == 30
+    assert entry["requeueAfterSeconds"] == 10
     assert "0/1 nodes are available" in entry["message"]
     kueue.evict("second")
     kueue.reserve("second", since=LATER)

@@ -40,12 +40,12 @@ def test_a_workload_without_places_returns_its_quota_for_longer_each_time() -> N
     kueue.settings = CheckSettings(gather=0)
     kueue.submit("train", pods(2))
     pauses = []
-    for _ in range(7):
+    for _ in range(8):
         kueue.turn()
         assert kueue.state("train") is RETRY
         pauses.append(kueue.last["train"].requeue_after)
         kueue.requeue("train")
-    assert pauses == [30, 60, 120, 240, 480, 600, 600]
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
     assert kueue.last["train"].message.startswith("0/2 nodes are available: ")
     assert not kueue.places("train")
 
