@@ -84,7 +84,9 @@ COMPOSITE: Final = "CompositePodGroups (alpha) are not supported"
 
 def _podgroup() -> Iterator[Part]:
     yield Part(package=PODGROUP_PACKAGE, name="groups", run=GROUPS)
-    yield Part(package=TOPOLOGY_PACKAGE, name="topology", run="^TestTopologyAwareScheduling")
+    for policy in ("gang", "basic"):
+        run = f"^TestTopologyAwareSchedulingWith{policy.title()}Policy$"
+        yield Part(package=TOPOLOGY_PACKAGE, name=f"topology-{policy}", run=run)
     queueing, in_process = "^TestPodGroupQueueing$", "^Test(PostFilterNotCalled|PodGroupPostFilterIteration)$"
     yield Part(package=QUEUEING_PACKAGE, name="queueing", run=queueing, skip=f"{queueing}/{WITH_PLUGINS}")
     yield Part(package=QUEUEING_PACKAGE, name="plugins", run=f"{queueing}/{WITH_PLUGINS}", not_berths=PLUGINS)
