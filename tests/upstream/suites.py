@@ -74,7 +74,7 @@ PODGROUP_PACKAGE: Final = "test/integration/scheduler/podgroup"
 TOPOLOGY_PACKAGE: Final = f"{PODGROUP_PACKAGE}/topology_aware_scheduling"
 QUEUEING_PACKAGE: Final = f"{PODGROUP_PACKAGE}/queueing"
 GROUPS: Final = "^Test(PodGroupScheduling|WorkloadAwarePreemption|PodGroupDependentRequiredValidation)"
-WITH_PLUGINS: Final = "mid-cycle|PreBind"
+WITH_PLUGINS: Final = "(mid-cycle|PreBind)"
 """Cases of the queue with plugins of their own."""
 
 PLUGINS: Final = "adds plugins of its own to kube-scheduler's process"
