@@ -118,6 +118,10 @@ test-versions: test-binaries ## the same on API servers of Kubernetes 1.30, 1.34
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
 	@$(BIN)/pytest tests/gpu
 
+.PHONY: test-gpu-node
+test-gpu-node: node-binaries ## let Berth give that machine's GPU to pods of a real kubelet, which compute on it (root on Linux)
+	@$(BIN)/pytest -v tests/node/test_real_card.py
+
 .PHONY: fuzz
 fuzz: setup ## fuzz every parser of hostile or damaged input: MINUTES=10 TARGETS="allocation quantity"
 	@$(BIN)/python -m tests.fuzz --minutes $(or $(MINUTES),10) $(TARGETS)

@@ -18,7 +18,8 @@ Manifest = dict[str, Any]
 
 MANAGER: Final = "devcluster"
 WORKERS: Final = 16
-TIMEOUT_SECONDS: Final = 30.0
+TIMEOUT_SECONDS: Final = 120.0
+"""Of one request: the API server deletes a collection of hundreds of objects one by one."""
 DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 STALE: Final = (
     http.client.RemoteDisconnected,

@@ -236,13 +236,18 @@ class Stage:
             AssertionError: they do not; it says which words differ.
         """
         for name in names:
-            self.wait(lambda name=name: self._is_running(name), what=f"{name} to run", deadline=deadline)
+            self.wait(lambda name=name: self.is_running(name), what=f"{name} to run", deadline=deadline)
         try:
             self.wait(lambda: not self.differences(*names), what="agreement", deadline=deadline)
         except TimeoutError:
             raise AssertionError("\n".join(self.differences(*names))) from None
 
-    def _is_running(self, name: str) -> bool:
+    def is_running(self, name: str) -> bool:
+        """Return whether a pod's containers all run.
+
+        Raises:
+            AssertionError: it failed.
+        """
         pod = self.read(name)
         phase = pod["status"].get("phase")
         if phase == "Failed":

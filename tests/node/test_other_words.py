@@ -35,10 +35,10 @@ FILES: Final = tuple(
 
 @pytest.fixture
 def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
-    """Return the real node with eight cards, under the policies for words."""
+    """Return the real node, under the policies for words, with as many cards as the pods need in any order."""
     with (
         policies.enforced("words.yaml", arena),
-        Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(8)]) as made,
+        Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(12)]) as made,
     ):
         probe = {**own(arena, FILES[0]), "metadata": {"name": "probe", "namespace": arena.namespace}}
         made.wait(lambda: is_renamed(arena, probe), what="the policies for words to be in force")
@@ -74,7 +74,8 @@ def own(arena: Arena, file: Path) -> Manifest:
 def test_containers_see_the_cards_that_their_manifests_mean(stage: Stage) -> None:
     pods = {pod["metadata"]["name"]: file for file in FILES for pod in (own(stage.arena, file),)}
     stage.arena.create([own(stage.arena, file) for file in FILES])
-    stage.wait(lambda: set(stage.phases().values()) == {"Running"}, what="all pods to run")
+    for name in pods:
+        stage.wait(lambda name=name: stage.is_running(name), what=f"{name} to run")
     for name, file in pods.items():
         assert_sees(stage, stage.read(name), manifests.answer(file))
     wholes = [card for name in ("tencent-whole", "nvidia-one") for card in stage.cards(name)]

@@ -136,13 +136,11 @@ class InventoryWithPlugins:
             source.close()
 
     def _merge(self, node: str, reading: Reading, results: list[PluginResult]) -> tuple[object, Reading]:
-        known = self._merged.get(node)
-        # If the object is the same, the publisher need not compare it.
-        return (
-            known
-            if known is not None and known[0] == (reading, results)
-            else ((reading, results), self._with(reading, results))
-        )
+        known, asked = self._merged.get(node), (reading, results)
+        merged = known[1] if known is not None and known[0] == asked else self._with(reading, results)
+        # Readings that differ in processes alone are equal. The same object is one that the publisher need not compare.
+        is_same = merged.processes == reading.processes
+        return asked, merged if is_same else replace(merged, processes=reading.processes)
 
     def _with(self, reading: Reading, results: Iterable[PluginResult]) -> Reading:
         reading = replace(reading, unnumbered=self._unnumbered)

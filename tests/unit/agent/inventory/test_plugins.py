@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import EntryPoint
 from pathlib import Path
 
@@ -12,7 +13,7 @@ from berth_agent.inventory import plugins
 from berth_agent.inventory.interface import FaultListener, NothingMeasured
 from berth_agent.inventory.plugins import DeviceAgent, InventoryWithPlugins
 from berth_agent.inventory.simulated.inventory import FINDINGS
-from berth_agent.readings import Reading
+from berth_agent.readings import Process, Reading
 from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, DeviceStatus
 from berth_api.plugins import PluginError
@@ -103,6 +104,15 @@ async def test_the_same_devices_are_the_very_same_reading() -> None:
     assert first["n"] is second["n"]
     devices.append(device(minor=1))
     assert len((await inventory.read())["n"].spec.devices) == 3
+
+
+async def test_processes_that_start_and_end_are_in_the_next_reading() -> None:
+    """They are no part of the comparison of readings; a real card once kept those of the start."""
+    own = Own("n")
+    inventory = InventoryWithPlugins(own, {}, timeout=20.0)
+    for processes in ({}, {0: (Process(pid=7, memory=1),)}, {}):
+        own.readings = {"n": replace(own.readings["n"], processes=processes)}
+        assert (await inventory.read())["n"].processes == processes
 
 
 async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_again() -> None:
