@@ -35,7 +35,7 @@ class Part:
     name: str
     run: str
     skip: str = ""
-    minutes: int = 20
+    minutes: int = 60
     not_berths: str = ""
     """Why Berth can pass none of its cases, with which it is not run then; empty if it is."""
 
