@@ -21,9 +21,9 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import CallError
-from berth_operator.binding import claim_objects
-from berth_operator.binding.changes import Changes, GoneError
-from berth_operator.binding.claim_objects import Object, ResourceClaimError
+from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind.changes import Changes, GoneError
+from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.write_fence import NotFencedError, WriteFence
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.results import Allocation
