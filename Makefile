@@ -139,7 +139,7 @@ dra-integration: binaries ## run Kubernetes' test/integration/dra with kube-sche
 	@$(BIN)/python -m tests.upstream dra $(ARGS)
 
 .PHONY: podgroup-integration
-podgroup-integration: binaries ## run Kubernetes' test/integration/scheduler/podgroup in the same way: ARGS="--recorded --only topology"
+podgroup-integration: binaries ## run Kubernetes' test/integration/scheduler/podgroup in the same way: ARGS="--recorded --only topology-gang"
 	@$(BIN)/python -m tests.upstream podgroup $(ARGS)
 
 .PHONY: fuzz-coverage

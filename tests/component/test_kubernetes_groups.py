@@ -48,6 +48,21 @@ async def test_members_wait_for_their_group_and_then_for_each_other() -> None:
     assert sorted(api.bound()) == ["m0", "m1", "m2"]
 
 
+@pytest.mark.parametrize("minimum", [pytest.param(0, id="basic"), pytest.param(2, id="gang")])
+async def test_a_group_waits_until_no_member_has_scheduling_gates(minimum: int) -> None:
+    world = crowded()
+    created(world, minimum=minimum, priority=PRIORITY)
+    *_, last = waiting = members(3)
+    world.submit(*waiting[:2], {**last, "spec": {**last["spec"], "schedulingGates": [{"name": "later"}]}})
+    async with world.running() as api:
+        await asyncio.sleep(5)
+        assert api.messages("m0") == ["PodGroup ns/g: waiting for members with scheduling gates: 1"]
+        assert not api.bound()
+        world.change(last)
+        await asyncio.sleep(5)
+    assert sorted(api.bound()) == ["m0", "m1", "m2"]
+
+
 async def test_members_of_a_basic_group_are_bound_as_they_fit() -> None:
     world = crowded("n0", "n0", "n1", priority=PRIORITY)
     created(world, priority=PRIORITY)

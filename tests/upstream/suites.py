@@ -71,22 +71,30 @@ DRA: Final = Suite(name="dra", api_servers={"1.36": "kube-apiserver", "1.37": "k
 # --- podgroup -------------------------------------------------------------------------------------------------
 
 PODGROUP_PACKAGE: Final = "test/integration/scheduler/podgroup"
-IN_PROCESS: Final = "^(TestPostFilterNotCalled|TestPodGroupPostFilterIteration)$"
-"""Tests with plugins of their own in kube-scheduler's process."""
-QUEUEING: Final = "^TestPodGroup(Queueing|SequentialQueueing|RequeueRemainingOnSchedulingSuccess)$"
-"""Tests of kube-scheduler's queue, step by step."""
-COMPOSITE: Final = "^(TestCPGScheduling|TestCPGQueueing|TestPodGroupDependentRequiredValidation)$"
-"""Tests of groups of groups."""
+TOPOLOGY_PACKAGE: Final = f"{PODGROUP_PACKAGE}/topology_aware_scheduling"
+QUEUEING_PACKAGE: Final = f"{PODGROUP_PACKAGE}/queueing"
+GROUPS: Final = "^Test(PodGroupScheduling|WorkloadAwarePreemption|PodGroupDependentRequiredValidation)"
+WITH_PLUGINS: Final = "(mid-cycle|PreBind)"
+"""Cases of the queue with plugins of their own."""
+
+PLUGINS: Final = "adds plugins of its own to kube-scheduler's process"
+STEPS: Final = "runs kube-scheduler's cycles one by one in its process"
+COMPOSITE: Final = "CompositePodGroups (alpha) are not supported"
 
 
 def _podgroup() -> Iterator[Part]:
-    topology = f"{PODGROUP_PACKAGE}/topology_aware_scheduling"
-    yield Part(package=PODGROUP_PACKAGE, name="groups", run="^Test(PodGroupScheduling|WorkloadAwarePreemption)")
-    yield Part(package=topology, name="topology", run="^TestTopologyAwareScheduling")
-    yield Part(package=PODGROUP_PACKAGE, name="in-process", run=IN_PROCESS, with_berth=False)
-    yield Part(package=PODGROUP_PACKAGE, name="composite", run=COMPOSITE, with_berth=False)
-    yield Part(package=topology, name="composite-topology", run="^TestCPGTopologyAware", with_berth=False)
-    yield Part(package=f"{PODGROUP_PACKAGE}/queueing", name="queueing", run=QUEUEING, with_berth=False)
+    yield Part(package=PODGROUP_PACKAGE, name="groups", run=GROUPS)
+    for policy in ("gang", "basic"):
+        run = f"^TestTopologyAwareSchedulingWith{policy.title()}Policy$"
+        yield Part(package=TOPOLOGY_PACKAGE, name=f"topology-{policy}", run=run)
+    queueing, in_process = "^TestPodGroupQueueing$", "^Test(PostFilterNotCalled|PodGroupPostFilterIteration)$"
+    yield Part(package=QUEUEING_PACKAGE, name="queueing", run=queueing, skip=f"{queueing}/{WITH_PLUGINS}")
+    yield Part(package=QUEUEING_PACKAGE, name="plugins", run=f"{queueing}/{WITH_PLUGINS}", not_berths=PLUGINS)
+    yield Part(package=PODGROUP_PACKAGE, name="post-filter", run=in_process, not_berths=PLUGINS)
+    steps = "^TestPodGroup(SequentialQueueing|RequeueRemainingOnSchedulingSuccess)$"
+    yield Part(package=QUEUEING_PACKAGE, name="steps", run=steps, not_berths=STEPS)
+    yield Part(package=PODGROUP_PACKAGE, name="composite", run="^TestCPG(Scheduling|Queueing)$", not_berths=COMPOSITE)
+    yield Part(package=TOPOLOGY_PACKAGE, name="composite-topology", run="^TestCPGTopology", not_berths=COMPOSITE)
 
 
 PODGROUP: Final = Suite(name="podgroup", api_servers={"1.37": "kube-apiserver-1.37"}, parts=_podgroup)

@@ -246,7 +246,7 @@ async def test_a_member_whose_pod_group_does_not_exist() -> None:
     explained = await scene.explain("p")
     [found] = explained["remedies"]
     assert (found["kind"], found["answer"], explained["inVain"]) == ("Claim", "Needed", False)
-    assert found["message"].startswith("needed first: a valid pod group (PodGroup ns/g does not exist: create it")
+    assert found["message"].startswith("needed first: a pod group that can be decided (PodGroup ns/g does not ")
 
 
 @pytest.mark.parametrize(

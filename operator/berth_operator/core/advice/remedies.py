@@ -142,8 +142,8 @@ def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, 
 
 
 def of_group(problem: str) -> tuple[Remedy, ...]:
-    """Return what ends the wait of a gang that cannot be decided because of its PodGroup or annotations."""
-    return (Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"a valid pod group ({problem})"),)
+    """Return what ends the wait of a gang that cannot be decided because of its PodGroup, annotations or members."""
+    return (Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"a pod group that can be decided ({problem})"),)
 
 
 def of_preemption(node: str, victims: int) -> tuple[Remedy, ...]:

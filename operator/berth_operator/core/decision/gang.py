@@ -225,6 +225,10 @@ def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | 
     """Place a gang with one choice of GPUs, or explain why too few members fit."""
     pods = sorted(gang.members, key=order)
     nearest = _nearest(fleet, gang, pods, policy)
+    if not nearest.suffices(gang) and gang.needed < len(pods) and pods[0].request != pods[-1].request:
+        # A large member that is not needed may take the place of several that are.
+        smallest_first = _nearest(fleet, gang, pods[::-1], policy)
+        nearest = smallest_first if smallest_first.suffices(gang) else nearest
     if nearest.suffices(gang) or len(nearest.placed) == len(pods):
         return nearest.of(pods)
     return _too_few_alike(fleet, gang, nearest, policy)

@@ -93,6 +93,8 @@ class _Entry:
     held: dict[str, _Held] = field(default_factory=dict)
     ended: dict[str, bool] = field(default_factory=dict)
     """UID -> whether it succeeded."""
+    gated: set[str] = field(default_factory=set)
+    """UIDs of the members with scheduling gates, which keep the others waiting."""
     version: int = 0
     formed: bool = False
     found_bound: bool = False
@@ -110,7 +112,7 @@ class _Entry:
 
     @property
     def is_empty(self) -> bool:
-        return not (self.group or self.waiting or self.held or self.ended)
+        return not (self.group or self.waiting or self.held or self.ended or self.gated)
 
     @property
     def idle(self) -> list[PendingPod]:
@@ -164,6 +166,12 @@ class _Entry:
         return ""
 
     @property
+    def blocked(self) -> str:
+        """Return why members that are enough wait; empty if they do not."""
+        number = len(self.gated)
+        return f"{self.key}: waiting for members with scheduling gates: {number}" if number else ""
+
+    @property
     def _conflict(self) -> str:
         """Return how the members contradict the group; empty if they do not."""
         if self.group is None or not self.group.is_kubernetes:
@@ -209,6 +217,19 @@ class GangTracker:
     def no_longer_waits(self, uid: str) -> None:
         """Record that a member no longer waits: it was bound or deleted, or left the gang."""
         if (entry := self._entry_of(uid)) is not None and entry.waiting.pop(uid, None) is not None:
+            self._changed(entry)
+            self._leave(uid, entry)
+
+    def gate(self, uid: str, gang: Membership) -> None:
+        """Record that a member has scheduling gates: the gang waits until it has none."""
+        entry = self._join(uid, gang)
+        entry.gated.add(uid)
+        self._changed(entry)
+
+    def ungate(self, uid: str) -> None:
+        """Record that a member has no scheduling gates any more, or was deleted."""
+        if (entry := self._entry_of(uid)) is not None and uid in entry.gated:
+            entry.gated.remove(uid)
             self._changed(entry)
             self._leave(uid, entry)
 
@@ -267,7 +288,7 @@ class GangTracker:
         entry = self._entries.get(gang.key)
         if entry is None or not (idle := entry.idle):
             return None, ""
-        return self._unit(entry, idle), entry.problem
+        return self._unit(entry, idle), entry.problem or entry.blocked
 
     @staticmethod
     def _unit(entry: _Entry, idle: list[PendingPod]) -> Gang:
@@ -297,7 +318,7 @@ class GangTracker:
                 yield problem, idle
 
     def _lacks(self, entry: _Entry, idle: list[PendingPod]) -> str:
-        if problem := entry.problem:
+        if problem := entry.problem or entry.blocked:
             return problem
         count = entry.placed + len(idle)
         return too_few(entry.key, count, entry.minimum) if count < entry.minimum else ""
@@ -429,6 +450,7 @@ class GangTracker:
             before.waiting.pop(uid, None)
             before.held.pop(uid, None)
             before.ended.pop(uid, False)
+            before.gated.discard(uid)
             self._changed(before)
         self._of[uid] = gang
         entry = self._entry(gang)
@@ -436,7 +458,7 @@ class GangTracker:
         return entry
 
     def _leave(self, uid: str, entry: _Entry) -> None:
-        if not (uid in entry.waiting or uid in entry.held or uid in entry.ended):
+        if not any(uid in members for members in (entry.waiting, entry.held, entry.ended, entry.gated)):
             del self._of[uid]
 
     def _entry_of(self, uid: str) -> _Entry | None:

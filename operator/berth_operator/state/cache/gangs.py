@@ -126,6 +126,17 @@ class Gangs:
         self._gang_tracker.no_longer_waits(uid)
         self.gather(gang)
 
+    def gate(self, uid: str, gang: Membership) -> None:
+        """Record that a member has scheduling gates: as with kube-scheduler, a PodGroup of Kubernetes waits for it."""
+        if gang.is_kubernetes:
+            self._gang_tracker.gate(uid, gang)
+            self.gather(gang)
+
+    def ungate(self, uid: str, gang: Membership) -> None:
+        """Record that a member has no scheduling gates any more, or was deleted."""
+        self._gang_tracker.ungate(uid)
+        self.gather(gang)
+
     def assume(self, charge: Charge, gang: Membership) -> None:
         """Record that a member is assumed; the caller gathers the gang once all its members are."""
         self._gang_tracker.hold(charge, gang, bound=False)

@@ -70,8 +70,10 @@ class PendingPods:
             if pods.has_gates(raw):
                 gated = pods.pending(raw, self._kinds, self._priorities)
                 self._gated[uid] = replace(gated, last_message=pods.gates_text(raw))
+                if gated.gang is not None:
+                    self._gangs.gate(uid, gated.gang)
             return
-        self._gated.pop(uid, None)
+        self._ungate(uid)
         known, pod = self._by_uid.get(uid), self._read(raw)
         if known is not None and known.gang != pod.gang:
             self.remove(uid)
@@ -110,7 +112,7 @@ class PendingPods:
 
     def remove(self, uid: str) -> None:
         """Remove a pod that no longer waits: it is bound, or deleted."""
-        self._gated.pop(uid, None)
+        self._ungate(uid)
         if (pod := self._by_uid.pop(uid, None)) is not None:
             self._queue.remove(uid)
             self._listener.pod_settled(uid)
@@ -118,3 +120,8 @@ class PendingPods:
             self._nominator.forget(uid)
             if pod.gang is not None:
                 self._gangs.no_longer_waits(uid, pod.gang)
+
+    def _ungate(self, uid: str) -> None:
+        gated = self._gated.pop(uid, None)
+        if gated is not None and gated.gang is not None:
+            self._gangs.ungate(uid, gated.gang)

@@ -127,6 +127,13 @@ def test_the_largest_is_placed_first_or_it_would_find_its_place_taken() -> None:
     assert {each.pod.name: each.node for each in placed} == {"large": "a", "small": "b"}
 
 
+def test_a_large_member_that_is_not_needed_does_not_take_the_place_of_those_that_are() -> None:
+    pods = [waiting("large", {NVIDIA: 2}), *members(2)]
+    placed = decide_gang(fleet({"a": cards(2)}), gang(*pods, minimum=2), Policy())
+    assert isinstance(placed, list)
+    assert sorted(each.pod.name for each in placed) == ["m0", "m1"]
+
+
 def test_a_gang_of_two_kinds_is_placed_as_a_whole_or_not() -> None:
     made = fleet({"a": cards(2)})
     whole = gang(*members(2), waiting("driver", {"cpu": 1000}))

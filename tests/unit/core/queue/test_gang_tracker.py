@@ -114,6 +114,17 @@ def test_a_member_that_changes_its_gang_leaves_the_other() -> None:
     assert made.gang_of("uid-b") is None
 
 
+def test_a_gang_waits_for_members_with_scheduling_gates() -> None:
+    made = gang_tracker("a", "b")
+    made.gate("uid-c", GANG)
+    assert made.ready(GANG, 0.0) is None
+    assert lacks(made) == ["PodGroup ns/g: waiting for members with scheduling gates: 1"]
+    assert made.waiting(GANG)[1] == lacks(made)[0]
+    made.ungate("uid-c")
+    assert made.ready(GANG, 0.0) is not None
+    assert made.gang_of("uid-c") is None
+
+
 def test_succeeded_members_count_and_failed_ones_do_not() -> None:
     made = gang_tracker("c")
     made.end("uid-a", GANG, succeeded=False)
@@ -296,7 +307,7 @@ def test_the_members_are_counted() -> None:
     assert made.counts("ns/x") == Counts(waiting=0, bound=0, running=0, succeeded=0, failed=0, formed=False)
 
 
-ACTS = ("wait", "leave", "assume", "bind", "end", "unend", "group", "no group", "undo")
+ACTS = ("wait", "gate", "leave", "assume", "bind", "end", "unend", "group", "no group", "undo")
 STEPS = st.lists(
     st.tuples(st.sampled_from(ACTS), st.sampled_from("abcd"), st.sampled_from([GANG, BY_TWO])), max_size=30
 )
@@ -304,6 +315,7 @@ STEPS = st.lists(
 
 def leave(made: GangTracker, uid: str) -> None:
     made.no_longer_waits(uid)
+    made.ungate(uid)
     made.release(uid)
 
 
@@ -320,6 +332,7 @@ def test_whatever_happens_a_unit_is_complete_and_an_empty_roster_is_empty(
     for act, name, gang in steps:
         acts: dict[str, Callable[[], object]] = {
             "wait": partial(waits, made, name, gang),
+            "gate": partial(made.gate, f"uid-{name}", gang),
             "leave": partial(leave, made, f"uid-{name}"),
             "assume": partial(holds, made, name, bound=False, gang=gang),
             "bind": partial(holds, made, name, gang=gang),
