@@ -11,7 +11,8 @@ from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding import claim_objects, doubled_claims
 from berth_operator.binding.changes import GoneError
 from berth_operator.binding.claim_objects import FINALIZER, ResourceClaimError
-from berth_operator.binding.claims import TIMEOUT, TRIES, ClaimBinder
+from berth_operator.binding.claim_writer import TRIES
+from berth_operator.binding.claims import TIMEOUT, ClaimBinder
 from berth_operator.core.claims import requests, slices, status
 from berth_operator.core.claims.requests import DeviceClass
 from berth_operator.core.claims.results import Allocation, Result

@@ -32,8 +32,10 @@ class Server(Api):
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         return await self.claims.get(path, params)
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
-        return await self.claims.request(method, path, params=params, body=body)
+    async def request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, **options: Any
+    ) -> Any:
+        return await self.claims.request(method, path, params=params, body=body, **options)
 
 
 class Claims:

@@ -252,11 +252,6 @@ def test_bad_input_is_reported_by_its_field_and_leaves_the_pod_waiting(fields: R
     ("fields", "name"),
     [
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup without podGroupName", id="scheduling group"),
-        pytest.param(
-            {"requests": {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}},
-            "deviceclass.resource.kubernetes.io/gpu.example.com (dynamic resource allocation)",
-            id="a DeviceClass by its name",
-        ),
         pytest.param({"requests": {NPU_CORE: "10", RATIO: "50"}}, PART_OF_NPU, id="a part of an NPU"),
         pytest.param(
             {"requests": {SHARED: "1", NPU_CORE: "4", NPU_CPU: "2", MEMORY: "1Gi"}}, PART_OF_NPU, id="an NPU template"

@@ -11,6 +11,8 @@ from berth_operator.core.claims.nodes import NAME, NodeSelector
 from berth_operator.core.claims.requests import ResourceClaim, read_claim
 from berth_operator.core.claims.slices import DeviceID
 
+EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of a claim for the extended resources of the pod that owns it; its value is `true`."""
 NO_ALLOCATION: Final[Mapping[str, Any]] = {}
 
 
@@ -41,6 +43,8 @@ class ClaimState:
     """The nodes where the allocation can be used; None for all nodes."""
     owner: str = ""
     """UID of the object that controls it: for a claim that was made of a template, its pod."""
+    extended: bool = False
+    """Whether it was made for the extended resources of the pod that owns it."""
     deleting: bool = False
 
 
@@ -66,6 +70,7 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         nodes=frozenset(_nodes(allocation)),
         selector=nodes.read(allocation).terms,
         owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
+        extended=metadata.at("annotations").at(EXTENDED).value == "true",
         deleting=metadata.at("deletionTimestamp").value is not None,
     )
 
