@@ -11,26 +11,35 @@ random. An auditor reads each revision of the API server's history and counts wh
 * large: the workload of 64 pods does not come through.
 
 With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
-operator's CPU time for a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit is admitted
-with the check and without it.
+operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
+is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random,
+and nothing is compared.
 """
 
 import argparse
 import asyncio
+import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
 from typing import Final, NamedTuple
+
+import aiohttp
 
 from devcluster import Cluster
 from tests.bench import figures, teams_cluster, teams_load, usage
 from tests.bench.bulk import Bulk
 from tests.bench.teams_cluster import CARDS, Recorder, Running
-from tests.bench.teams_history import WHOLE, Event, Workload
+from tests.bench.teams_faults import Faults
+from tests.bench.teams_history import WHOLE, Event, Raw, Workload
 from tests.bench.teams_load import GRACE_SECONDS, Unit
 from tests.bench.teams_rules import LARGE, Audit
 
 BURST: Final = 60
+PAIRS: Final = 5
+"""Of bursts, one without the check and one with it."""
 BURST_SECONDS: Final = 300.0
+SEND_SECONDS: Final = 120.0
 DRAIN_SECONDS: Final = 300.0
 """After the last arrival, until nothing is left."""
 POLL_SECONDS: Final = 0.5
@@ -45,31 +54,36 @@ class Outcome(NamedTuple):
     audit: Audit
     workloads: int
     cpu_ms: float
-    admissions: float
-    """Of the burst, a second."""
+    faults: Mapping[str, int]
+    """How often each program was killed."""
 
 
 def main() -> None:
     """Run the benchmark."""
     options = _arguments()
     figures.say_load()
-    without = _run(options, check=False)
-    checked = _run(options, check=True) if options.check else None
-    outcome = checked or without
+    is_compared = options.check and not options.faults
+    without = _run(options, check=False) if is_compared else None
+    outcome = _run(options, check=options.check)
     figures.result(
         {
             "bench": "teams",
             "check": options.check,
             "workloads": outcome.workloads,
-            **{name: len(rule.faults) for name, rule in outcome.audit.rules.items() if name != "stranded"},
-            "stranded": len(checked.audit.stranded.faults) if checked else None,
-            "stranded_without_check": len(without.audit.stranded.faults),
+            **{name: len(rule.faults) for name, rule in outcome.audit.rules.items()},
             "large_wait_s": round(outcome.audit.large.waited, 1),
-            "cpu_ms": round(outcome.cpu_ms, 2),
-            "admissions_per_s": round(outcome.admissions, 2),
-            "admissions_ratio": round(checked.admissions / without.admissions, 2) if checked else None,
+            "faults": sum(outcome.faults.values()),
+            **(_compared(outcome, without) | _admissions(options) if without else {}),
         }
     )
+
+
+def _compared(outcome: Outcome, without: Outcome) -> dict[str, float]:
+    return {
+        "stranded_without_check": len(without.audit.stranded.faults),
+        "cpu_ms": round(outcome.cpu_ms - without.cpu_ms, 2),
+        "cpu_ms_without_check": round(without.cpu_ms, 2),
+    }
 
 
 def _arguments() -> argparse.Namespace:
@@ -83,6 +97,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long a workload runs on average")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--faults", action="store_true", help="kill Kueue, the operator and the API server at random")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -92,19 +107,16 @@ def _run(options: argparse.Namespace, *, check: bool) -> Outcome:
     capacity = options.nodes * CARDS * WHOLE
     times = teams_load.arrivals(units, seed=options.seed, load=options.load, hundredths=capacity)
     figures.say(f"{'with' if check else 'without'} the check: {len(units)} units in {times[-1]:.0f} s")
-    with teams_cluster.opened(options.nodes, check=check) as running:
-        with Recorder(running.cluster) as recorder:
-            admissions = asyncio.run(_burst(running.cluster, recorder))
-            recorder.check()
-        with Recorder(running.cluster) as recorder:
-            began = usage.cpu_seconds(running.operator)
-            asyncio.run(_drive(running.cluster, recorder, units, times))
-            cpu = usage.cpu_seconds(running.operator) - began
-            recorder.check()
-        return _judged(running, recorder, cpu, admissions)
+    with teams_cluster.opened(options.nodes, check=check) as running, Recorder(running.cluster) as recorder:
+        faults = Faults(running.cluster, seed=options.seed)
+        began = 0.0 if options.faults else usage.cpu_seconds(running.operator)
+        asyncio.run(_drive(running.cluster, recorder, units, times, faults if options.faults else None))
+        cpu = 0.0 if options.faults else usage.cpu_seconds(running.operator) - began
+        recorder.check()
+        return _judged(running, recorder, cpu)._replace(faults=faults.struck)
 
 
-def _judged(running: Running, recorder: Recorder, cpu: float, admissions: float) -> Outcome:
+def _judged(running: Running, recorder: Recorder, cpu: float) -> Outcome:
     audit = Audit(running.fleet, grace=GRACE_SECONDS)
     audit.run(recorder.events)
     for name, rule in audit.rules.items():
@@ -113,7 +125,20 @@ def _judged(running: Running, recorder: Recorder, cpu: float, admissions: float)
             figures.say(f"  {fault}")
     workloads = len({event.uid for event in recorder.events if isinstance(event.value, Workload)})
     figures.say(f"{len(recorder.events)} revisions of {workloads} workloads and their pods")
-    return Outcome(audit, workloads, 1000 * cpu / workloads, admissions)
+    return Outcome(audit, workloads, 1000 * cpu / workloads, faults={})
+
+
+def _admissions(options: argparse.Namespace) -> dict[str, float]:
+    """Return how many small Jobs of a burst are admitted a second, and the ratio: medians of alternating bursts."""
+    rates: dict[bool, list[float]] = {False: [], True: []}
+    with teams_cluster.opened(options.nodes, check=True) as running:
+        for check in (False, True) * PAIRS:
+            teams_cluster.make_queues(running, check=check)
+            with Recorder(running.cluster) as recorder:
+                rates[check].append(asyncio.run(_burst(running.cluster, recorder)))
+                recorder.check()
+    without, checked = (statistics.median(rates[check]) for check in (False, True))
+    return {"admissions_per_s": round(checked, 2), "admissions_ratio": round(checked / without, 2)}
 
 
 async def _burst(cluster: Cluster, recorder: Recorder) -> float:
@@ -148,15 +173,20 @@ def _is_admitted(event: Event) -> bool:
     return isinstance(event.value, Workload) and event.value.is_admitted
 
 
-async def _drive(cluster: Cluster, recorder: Recorder, units: Sequence[Unit], times: Sequence[float]) -> None:
+async def _drive(
+    cluster: Cluster, recorder: Recorder, units: Sequence[Unit], times: Sequence[float], faults: Faults | None
+) -> None:
     """Create each unit at its time, and delete those that do not end by themselves when they have run."""
     began = time.monotonic()
     async with Bulk(cluster) as bulk, asyncio.TaskGroup() as tasks:
         removing = tasks.create_task(_remove(cluster, recorder, bulk, units))
+        striking = tasks.create_task(faults.strike()) if faults else None
         for unit, at in zip(units, times, strict=True):
             await asyncio.sleep(began + at - time.monotonic())
             tasks.create_task(_create(cluster, bulk, unit))
         figures.say(f"all units were created after {time.monotonic() - began:.0f} s")
+        if striking:
+            striking.cancel()
         await _drain(recorder)
         removing.cancel()
     figures.say(f"{len(_left(recorder))} workloads were left after {time.monotonic() - began:.0f} s")
@@ -191,15 +221,33 @@ def _left(recorder: Recorder) -> list[Workload]:
 async def _create(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:
     resource = cluster.api.resource(unit.plural)
     head = {"apiVersion": resource.api_version, "kind": resource.kind}
-    await bulk.request("POST", resource.path(namespace=unit.team), {**head, **unit.manifest})
+    await _send(bulk, "POST", resource.path(namespace=unit.team), {**head, **unit.manifest}, done=HTTPStatus.CONFLICT)
 
 
 async def _delete(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:
     path = cluster.api.resource(unit.plural).path(namespace=unit.team, name=unit.name)
-    try:
-        await bulk.request("DELETE", path, BACKGROUND)
-    except RuntimeError as error:  # Kueue deletes a pod that it evicts
-        figures.say(str(error))
+    # Kueue deletes a pod that it evicts.
+    await _send(bulk, "DELETE", path, BACKGROUND, done=HTTPStatus.NOT_FOUND)
+
+
+async def _send(bulk: Bulk, method: str, path: str, body: Raw, *, done: HTTPStatus) -> None:
+    """Send a request, again and again for a while: what it needs may have been killed.
+
+    Raises:
+        TimeoutError: it was refused until the end.
+    """
+    refused = ""
+    for _ in range(int(SEND_SECONDS / POLL_SECONDS)):
+        try:
+            await bulk.request(method, path, body)
+        except (RuntimeError, aiohttp.ClientError) as error:
+            refused = str(error)
+        else:
+            return
+        if f": {done} " in refused:
+            return
+        await asyncio.sleep(POLL_SECONDS)
+    raise TimeoutError(refused)
 
 
 if __name__ == "__main__":

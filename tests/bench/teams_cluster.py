@@ -5,7 +5,7 @@ import contextlib
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ import orjson
 
 from devcluster import Cluster, waiting
 from devcluster.additions import fleet, installation, kueue
-from tests.bench import aside, teams_history
+from tests.bench import aside, figures, teams_history
 from tests.bench.aside import Aside
 from tests.bench.teams_history import CARD, WHOLE, Event, Pod
 from tests.bench.teams_load import HIGH, TEAMS
@@ -35,7 +35,12 @@ API: Final = "kueue.x-k8s.io/v1beta2"
 PLENTY: Final = {"cpu": "100k", "memory": "1Pi"}
 WATCHED: Final = ("/api/v1/pods", f"/apis/{API}/workloads")
 READY_SECONDS: Final = 60.0
+FAILURES: Final = 120
+"""Failed tries in a row, FAILURE_SECONDS after each other, after which a watch is given up."""
+FAILURE_SECONDS: Final = 0.5
 _OK: Final = 200
+_UNAVAILABLE: Final = (429, 500, 503)
+"""Answers of an API server that has just started."""
 
 Manifest = dict[str, Any]
 
@@ -70,13 +75,20 @@ def opened(nodes: int, *, check: bool) -> Iterator[Running]:
         installation.apply(cluster)
         names = fleet.start(cluster, fleet.generated(cluster, count=nodes, gpus=CARDS, profile="a100"))
         kueue.start(cluster, neighbours=True)
-        shared_fleet = shared(names)
-        for manifest in [*_component(check=check), *queues(shared_fleet, check=check)]:
+        for manifest in _component(check=check):
             cluster.api.apply(manifest)
         operator = installation.start(cluster, *(["--kueue"] if check else []))
+        running = Running(cluster, shared(names), operator)
+        make_queues(running, check=check)
         installation.wait(cluster, operator, nodes=names)
-        waiting.until(lambda: _are_active(cluster), deadline=READY_SECONDS, what="the LocalQueues")
-        yield Running(cluster, shared_fleet, operator)
+        yield running
+
+
+def make_queues(running: Running, *, check: bool) -> None:
+    """Make the teams' queues, with the check or without, and wait until Kueue says that they are active."""
+    for manifest in queues(running.fleet, check=check):
+        running.cluster.api.apply(manifest)
+    waiting.until(lambda: _are_active(running.cluster), deadline=READY_SECONDS, what="the LocalQueues")
 
 
 def _component(*, check: bool) -> list[Manifest]:
@@ -87,10 +99,20 @@ def _component(*, check: bool) -> list[Manifest]:
 
 
 def _are_active(cluster: Cluster) -> bool:
-    listed = cluster.api.get(f"/apis/{API}/localqueues")["items"]
-    conditions = [each for queue in listed for each in queue.get("status", {}).get("conditions", ())]
-    active = [each for each in conditions if each["type"] == "Active" and each["status"] == "True"]
-    return len(active) == len(TEAMS)
+    listed = [
+        each for kind in ("clusterqueues", "localqueues") for each in cluster.api.get(f"/apis/{API}/{kind}")["items"]
+    ]
+    return len(listed) == 2 * len(TEAMS) and all(map(_is_active, listed))
+
+
+def _is_active(queue: Manifest) -> bool:
+    """Return whether Kueue has seen the queue as it is now."""
+    generation = queue["metadata"]["generation"]
+    conditions = queue.get("status", {}).get("conditions", ())
+    return any(
+        each["type"] == "Active" and each["status"] == "True" and each.get("observedGeneration") == generation
+        for each in conditions
+    )
 
 
 def queues(shared_fleet: Fleet, *, check: bool) -> Iterator[Manifest]:
@@ -162,22 +184,35 @@ class Recorder(Aside):
             await asyncio.gather(*(self._watch(session, self._cluster.server + path) for path in WATCHED))
 
     async def _watch(self, session: aiohttp.ClientSession, url: str) -> None:
-        """Record all revisions from now on; a watch that the server ends continues where it stopped."""
+        """Record all revisions from now on; a watch that ends continues where it stopped."""
         async with session.get(url, params={"limit": "1"}) as listed:
             version = (await listed.json())["metadata"]["resourceVersion"]
-        while True:
-            params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-            async with session.get(url, params=params) as response:
-                if response.status != _OK:
-                    raise RuntimeError(f"{url}: {response.status} {await response.text()}")
-                self._open.add(url)
-                async for line in response.content:
-                    raw = orjson.loads(line)
-                    if raw["type"] == "ERROR":
-                        raise RuntimeError(f"a watch ended: {raw['object']}")
-                    version = raw["object"]["metadata"]["resourceVersion"]
+        failures = 0
+        while failures < FAILURES:
+            try:
+                async for raw in self._revisions(session, url, version):
+                    version, failures = raw["object"]["metadata"]["resourceVersion"], 0
                     if raw["type"] != "BOOKMARK":
                         self._record(raw)
+            except aiohttp.ClientError as error:  # the API server was killed
+                failures += 1
+                figures.say(f"{url}: {error}")
+                await asyncio.sleep(FAILURE_SECONDS)
+        raise RuntimeError(f"{url} cannot be watched")
+
+    async def _revisions(self, session: aiohttp.ClientSession, url: str, version: str) -> AsyncIterator[Manifest]:
+        params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
+        async with session.get(url, params=params) as response:
+            if response.status in _UNAVAILABLE:
+                raise aiohttp.ClientError(f"{response.status}")
+            if response.status != _OK:
+                raise RuntimeError(f"{url}: {response.status} {await response.text()}")
+            self._open.add(url)
+            async for line in response.content:
+                raw = orjson.loads(line)
+                if raw["type"] == "ERROR":
+                    raise RuntimeError(f"a watch ended: {raw['object']}")
+                yield raw
 
     def _record(self, raw: Manifest) -> None:
         if raw["object"]["metadata"]["namespace"] not in TEAMS:

@@ -1,4 +1,4 @@
-"""The programs of a cluster's control plane, which can be killed, stopped and started again under their addresses."""
+"""The programs of a cluster, which can be killed, stopped and started again; the control plane keeps its ports."""
 
 import contextlib
 import http.client
@@ -24,11 +24,12 @@ GRACE: Final = 3.0
 
 
 class ControlPlane:
-    """The programs of one cluster; a context manager that keeps their ports from other programs."""
+    """The programs of one cluster; a context manager that keeps the control plane's ports from other programs."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self._commands = {name: _command(self.pid(name)) for name in PORTS}
+        self._environments: dict[str, dict[str, str]] = {}
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -53,6 +54,7 @@ class ControlPlane:
     def end(self, name: str, number: signal.Signals) -> None:
         """Send a signal that ends a program, and wait for its end; after a while it is killed, as kubelet does."""
         pid = self.pid(name)
+        self._commands[name], self._environments[name] = _command(pid), _environment(pid)
         os.kill(pid, number)
         try:
             waiting.until(lambda: not state.is_alive(pid), deadline=GRACE, what=f"the end of {name}", poll=POLL)
@@ -65,7 +67,7 @@ class ControlPlane:
 
         def is_started() -> bool:
             try:
-                self._cluster.run(name, self._commands[name])
+                self._cluster.run(name, self._commands[name], environment=self._environments[name])
             except DevclusterError:
                 return False  # some of its threads have yet to end
             return True
@@ -92,6 +94,11 @@ class ControlPlane:
 
 def _command(pid: int) -> list[str]:
     return Path(f"/proc/{pid}/cmdline").read_text().split("\0")[:-1]
+
+
+def _environment(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/environ").read_text().split("\0")
+    return dict(line.split("=", 1) for line in lines if line)
 
 
 @contextlib.contextmanager

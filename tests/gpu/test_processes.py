@@ -1,9 +1,5 @@
 """A process that holds a card is reported as long as it does."""
 
-import subprocess
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -12,26 +8,15 @@ import pytest
 
 from berth_agent.usage.processes import pod_of
 from devcluster import waiting
-from tests.gpu import holder
-from tests.gpu.look import ROOT, Look, look
+from tests.gpu.clients import client
+from tests.gpu.look import Look, look
 
 pytestmark = [pytest.mark.usefixtures("_gpu"), pytest.mark.timeout(1800)]
 
+SOME: Final = 64
+"""MiB."""
 SEEN_WITHIN: Final = 120.0
 """Seconds, most of which are those of a reading on a slow machine."""
-
-
-@contextmanager
-def holding(device: str) -> Iterator[int]:
-    """Hold a card, or an instance, with a process; yield its process id."""
-    command = [sys.executable, "-m", "tests.gpu.holder", device]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == holder.HELD
-        yield process.pid
-        process.stdin.close()
-        assert process.wait(SEEN_WITHIN) == 0
 
 
 def cards(reading: Look) -> dict[str, str]:
@@ -49,7 +34,8 @@ def test_the_process_of_each_card_is_reported_until_it_ends() -> None:
     first = look()
     assert first.processes
     for uuid, device in cards(first).items():
-        with holding(device) as pid:
+        with client(SOME, CUDA_VISIBLE_DEVICES=device) as (pid, seen):
+            assert seen["error"] == 0
             reading = waiting.until(
                 partial(look_with, pid, uuid),
                 deadline=SEEN_WITHIN,

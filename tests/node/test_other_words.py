@@ -35,10 +35,10 @@ FILES: Final = tuple(
 
 @pytest.fixture
 def stage(node: RealNode, arena: Arena, tmp_path: Path) -> Iterator[Stage]:
-    """Return the real node with eight cards, under the policies for words."""
+    """Return the real node, under the policies for words, with as many cards as the pods need in any order."""
     with (
         policies.enforced("words.yaml", arena),
-        Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(8)]) as made,
+        Stage(node, arena, tmp_path, gpus=[a100(index) for index in range(12)]) as made,
     ):
         probe = {**own(arena, FILES[0]), "metadata": {"name": "probe", "namespace": arena.namespace}}
         made.wait(lambda: is_renamed(arena, probe), what="the policies for words to be in force")

@@ -1,7 +1,5 @@
 """Pods get a real card from Berth by kubelet and containerd, compute on it, and without one they cannot."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -11,7 +9,7 @@ import pytest
 from devcluster import Arena
 from devcluster.real_node import RealNode
 from tests.gpu import machine
-from tests.gpu.holder import HELD
+from tests.gpu.clients import client
 from tests.gpu.look import look
 from tests.node.real_card import CardStage
 from tests.node.stage import GPU
@@ -20,7 +18,6 @@ pytestmark = pytest.mark.skipif(bool(machine.obstacle()), reason=machine.obstacl
 
 SOME: Final = 2048
 """MiB."""
-ROOT: Final = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -69,14 +66,9 @@ def test_a_pod_without_a_card_cannot_compute(stage: CardStage) -> None:
 
 def test_a_process_outside_pods_takes_the_card_from_the_offer(stage: CardStage) -> None:
     card = stage.machine.gpus[0]
-    command = [sys.executable, "-m", "tests.gpu.holder", card.uuid]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        assert process.stdout.readline().strip() == HELD
+    with client(SOME, CUDA_VISIBLE_DEVICES=card.uuid):
         stage.wait(lambda: foreign(stage) == [card.minor], what="the foreign process to be seen")
-        process.stdin.close()
-        stage.wait(lambda: foreign(stage) == [], what="its end to be seen")
+    stage.wait(lambda: foreign(stage) == [], what="its end to be seen")
 
 
 def foreign(stage: CardStage) -> list[int]:
