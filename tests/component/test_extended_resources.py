@@ -7,7 +7,7 @@ import pytest
 
 from berth_api import names
 from berth_operator.core.claims import status
-from tests.builders import NVIDIA, bare_node, pod
+from tests.builders import NVIDIA, bare_node, pod, pod_group
 from tests.component.claim_server import LAG
 from tests.component.test_scheduling_with_claims import Claims
 from tests.component.world import Raw, refusal
@@ -192,3 +192,25 @@ async def test_pods_with_claims_of_both_kinds_get_different_devices() -> None:
         assert claims._devices("c") == ["node/gpu-0"]
         made = next(name for name in claims.claims.claims if name.startswith("p-extended-resources-"))
         assert claims._devices(made) == ["node/gpu-1"]
+
+
+async def test_members_of_a_gang_get_a_claim_each() -> None:
+    claims = Extended("one", "two")
+    async with claims.world.running() as api:
+        claims.world.groups.apply("ADDED", pod_group(minimum=3))
+        for number in range(3):
+            claims.submit(f"m{number}", labels={names.POD_GROUP_LABEL: "g"})
+        await asyncio.sleep(30)
+        assert sorted(api.bound()) == ["m0", "m1", "m2"]
+        assert len({device for held in claims.devices().values() for device in held}) == 3
+
+
+async def test_a_pod_that_needs_processors_as_well_takes_them_of_one_with_a_lower_priority() -> None:
+    claims = Extended()
+    async with claims.world.running() as api:
+        claims.world.submit(pod("low", {"cpu": "60"}, priority=1))
+        await asyncio.sleep(1)
+        claims.submit("high", {NVIDIA: 1, "cpu": "60"}, priority=9)
+        await asyncio.sleep(30)
+        assert api.bound()["high"] == "node"
+        assert [name for _, name in api.deletions] == ["low"]

@@ -117,6 +117,21 @@ def check_unallocated(current: Object, allocation: Allocation) -> None:
         raise ResourceClaimError(f"claim {state.key} got replaced in the meantime")
 
 
+def check_conditions(written: Object, allocation: Allocation) -> None:
+    """Check that the API server has kept the binding conditions of an allocation.
+
+    Raises:
+        ResourceClaimError: it has not, so nothing would show when the devices can be used.
+    """
+    if any(each.device.binding_conditions for each in allocation.results):
+        results = (written.get("status") or {}).get("allocation", {}).get("devices", {}).get("results", ())
+        if not any(each.get("bindingConditions") for each in results):
+            raise ResourceClaimError(
+                "the API server does not keep bindingConditions of ResourceClaims: its feature gate "
+                "DRADeviceBindingConditions or DRAResourceClaimDeviceStatus is off"
+            )
+
+
 def allocated(current: Object, written: Object, pod: PendingPod, time: str) -> Object:
     """Return a claim with an allocation (as `Allocation.written`) of this time, reserved for a pod."""
     allocation = {**written, "allocationTimestamp": time}

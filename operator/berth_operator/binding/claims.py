@@ -3,7 +3,8 @@
 The decision has chosen the devices. For each claim that is not allocated, this module writes the finalizer, then the
 status with the allocation and the reservation for the pod; for each other claim, the reservation. Before the Binding
 it waits until the watch has shown these writes, and gives them up if another claim holds one of the devices by then:
-all that was written before ours has been seen by then.
+all that was written before ours has been seen by then. Where devices have binding conditions, it then waits until
+their drivers report that they can be used.
 
 Each write names the resourceVersion that was read, and our term as its field manager, by which the API server refuses
 what a leader of the past sends (`manifests/components/claims/fence.yaml`). If a later step fails, the pod's
@@ -14,7 +15,7 @@ resources (`extended_claims`) is deleted instead, and made again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
 import structlog
@@ -28,12 +29,15 @@ from berth_operator.binding.claim_writer import Api, ClaimWriter
 from berth_operator.binding.extended_claims import ExtendedClaims
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.results import Allocation
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 
 TIMEOUT: Final = 30.0
 """Seconds for all writes of a pod and until the watch has shown them."""
+CONDITIONS_TIMEOUT: Final = 600.0
+"""Seconds from the allocation until the binding conditions of devices are true, as kube-scheduler's bindingTimeout."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -80,7 +84,8 @@ class ClaimBinder:
         """
         try:
             async with asyncio.timeout(TIMEOUT):
-                await self._bind(placement, leads)
+                written = await self._bind(placement, leads)
+            await self._wait_for_conditions(placement, written, leads)
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
             await self.release(placement, leads)
             why = f"not done within {TIMEOUT:g} s" if isinstance(error, TimeoutError) else str(error)
@@ -141,11 +146,12 @@ class ClaimBinder:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def _bind(self, placement: Placement, leads: Leads) -> None:
+    async def _bind(self, placement: Placement, leads: Leads) -> dict[str, int]:
+        """Write the claims and wait until they are shown; return the version of each (namespace/name)."""
         if placement.pod.uid in self._deallocating:
             raise ResourceClaimError("the pod's claims are being deallocated")
         written: dict[str, int] = {}
-        for allocation in _of_claims(placement):
+        for allocation in placement.claims.of_claims:
             self._check(placement, leads)
             key = claim_objects.key_of(allocation.claim)
             written[key] = await self._allocate(key, placement, allocation)
@@ -161,6 +167,7 @@ class ClaimBinder:
             self._check(placement, leads)
             await self._extended.record(placement.pod, key, placement.claims.mappings)
         await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
+        return written
 
     async def _allocate(
         self, key: str, placement: Placement, allocation: Allocation, current: Object | None = None
@@ -181,7 +188,9 @@ class ClaimBinder:
             return claim_objects.allocated(current, body, pod, times.time(times.now()))
 
         current = await self._writer.change(key, protect, current=current)
-        return _version(await self._writer.change(key, allocate, current=current, subresource="/status"))
+        written = await self._writer.change(key, allocate, current=current, subresource="/status")
+        claim_objects.check_conditions(written, allocation)
+        return _version(written)
 
     async def _reserve(self, key: str, placement: Placement) -> int:
         """Reserve an allocated claim, unless it is; return its version.
@@ -208,6 +217,26 @@ class ClaimBinder:
             return bool(self._claims.claims[key].allocation) if key in self._claims.claims else True
 
         await self._changes.wait_until(is_allocated, (key,))
+
+    async def _wait_for_conditions(self, placement: Placement, claims: Collection[str], leads: Leads) -> None:
+        """Wait until the devices may be used on the node, as their drivers report by the binding conditions."""
+        try:
+            async with asyncio.timeout(CONDITIONS_TIMEOUT):
+                await self._changes.wait_until(lambda: self._is_ready(placement, claims, leads), claims)
+        except TimeoutError as error:
+            raise ResourceClaimError(f"device binding timeout: not ready after {CONDITIONS_TIMEOUT:g} s") from error
+
+    def _is_ready(self, placement: Placement, claims: Collection[str], leads: Leads) -> bool:
+        """Return whether all binding conditions are true; raise ResourceClaimError if they failed or are late."""
+        self._check(placement, leads)
+        states = [self._claims.claims[key] for key in claims if self._is_held(placement, key, 0)]
+        if failure := next((each.failure for each in states if each.failure), ""):
+            raise ResourceClaimError(f"device binding failed: {failure}")
+        waiting = [each for each in states if each.pending]
+        if late := next((each for each in waiting if _age(each) > CONDITIONS_TIMEOUT), None):
+            awaited = ", ".join(late.pending)
+            raise ResourceClaimError(f"device binding timeout: not true after {CONDITIONS_TIMEOUT:g} s: {awaited}")
+        return not waiting
 
     def _is_shown(self, placement: Placement, written: Mapping[str, int], leads: Leads) -> bool:
         self._check(placement, leads)
@@ -237,13 +266,12 @@ class ClaimBinder:
 
 
 def _keys(placement: Placement) -> list[str]:
-    return [*(claim_objects.key_of(each.claim) for each in _of_claims(placement)), *placement.claims.reserved]
+    return [*(claim_objects.key_of(each.claim) for each in placement.claims.of_claims), *placement.claims.reserved]
 
 
-def _of_claims(placement: Placement) -> tuple[Allocation, ...]:
-    """Return the allocations without that of the claim for extended resources."""
-    allocations = placement.claims.allocations
-    return allocations[:-1] if placement.claims.mappings else allocations
+def _age(claim: ClaimState) -> float:
+    """Return the seconds since a claim was allocated; 0 if it does not say when."""
+    return (times.now() - times.parse(claim.allocated_at)).total_seconds() if claim.allocated_at else 0.0
 
 
 def _version(claim: Object) -> int:

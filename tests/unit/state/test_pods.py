@@ -540,3 +540,15 @@ def test_how_important_a_placed_pod_is() -> None:
     assert (fresh.priority, fresh.started) == (0, NOT_STARTED)
     old = pods.charge(pods.transform(pod("a", on="node", priority=-5, status={"startTime": "1970-01-01T00:01:00Z"})))
     assert (old.priority, old.started) == (-5, 60)
+
+
+def test_what_a_class_provides_is_taken_of_the_claim_as_the_binding_records_it_and_not_the_status() -> None:
+    mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "r"}
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]}}
+    annotations = {names.EPOCH: "1", f"main{names.BY_CLASS_SUFFIX}": NVIDIA}
+    recorded = pod("a", {NVIDIA: 1}, on="node", annotations=annotations, status=status)
+    forged = pod("b", {NVIDIA: 1}, on="node", annotations={names.EPOCH: "1"}, status=status)
+    theirs = pod("c", {NVIDIA: 1}, on="node", status=status, schedulerName="default-scheduler")
+    assert [dict(pods.charge(each).plugin_requests) for each in (recorded, forged, theirs)] == [{}, {NVIDIA: 1}, {}]
+    assert [NVIDIA in dict(pods.charge(each).resources) for each in (recorded, forged, theirs)] == [False, True, False]
+    assert pods.charge(recorded).unknown == ()

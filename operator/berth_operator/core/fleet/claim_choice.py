@@ -28,7 +28,7 @@ from berth_operator.core.fleet import claim_charges, extended_resources
 from berth_operator.core.fleet.claim_counts import LOOK, NoWorkError, key_of, kind_of, matches, refusal, states
 from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.claims.matching import NO_MATCH
-from berth_operator.core.fleet.claims.node_devices import FEATURES, NodeDevices
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
 from berth_operator.core.fleet.claims.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
@@ -159,7 +159,6 @@ def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation
         allocated=Allocated(devices=target.held, shared=of_all.shared, capacity=of_all.capacity),
         compile_selector=compile_selector,
         new_share_id=_share_ids(claims),
-        features=FEATURES,
         order=target.order,
         max_steps=MAX_STEPS // max(1, target.devices.capacities),
         spend=supply.work.spend,

@@ -15,7 +15,6 @@ from berth_operator.core.claims.requests import Alternatives, ResourceClaim
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.nodes.card_columns import EMPTY
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.request import PendingPod, PodRequest
 
@@ -39,7 +38,7 @@ def _without_cards(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows whose Device, if any, lists no cards of the types that the pod requests."""
     mask = np.ones(len(fleet.names), np.bool_)
     for part in request.devices.parts:
-        mask &= (fleet.cards[part.type].minor == EMPTY).all(axis=1)
+        mask &= ~fleet.cards[part.type].present.any(axis=1)
     return mask
 
 

@@ -37,6 +37,11 @@ class PodClaims:
     is made before the pod is bound."""
 
     @property
+    def of_claims(self) -> tuple[Allocation, ...]:
+        """Return the allocations without that of the claim for extended resources."""
+        return self.allocations[:-1] if self.mappings else self.allocations
+
+    @property
     def by_class(self) -> frozenset[str]:
         """Return the extended resources that DeviceClasses provide, which are not taken of the node."""
         return frozenset(each.resource for each in self.mappings)
