@@ -70,12 +70,15 @@ def start(cluster: Cluster, chosen: Sequence[Controller]) -> list[int]:
     """Start controllers in this order; return their process ids when the webhooks of all answer.
 
     Raises:
-        TimeoutError: one does not answer in time; its log has the reason.
+        TimeoutError: one does not answer in time; with the last lines of its log.
     """
     pids = [_launch(cluster, controller) for controller in chosen]
     for controller in chosen:
         answers = functools.partial(_answers, cluster, controller.probe)
-        waiting.until(answers, deadline=DEADLINE, what=f"the webhooks of {controller.program}", poll=0.5)
+        try:
+            waiting.until(answers, deadline=DEADLINE, what=f"the webhooks of {controller.program}", poll=0.5)
+        except TimeoutError as error:
+            raise TimeoutError("\n".join([str(error), *installation.last_lines(cluster, controller.program)])) from None
     return pids
 
 

@@ -12,16 +12,16 @@ from berth_client.reflector import FEW_CLIENTS_BACKOFF, Reflector
 from berth_operator.apis.debug_api import server as debug_server
 from berth_operator.apis.extender.service import ExtenderService, Leader
 from berth_operator.apis.visibility.service import Decisions, VisibilityService
-from berth_operator.binding.admission_checks import CheckWriter
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.claims import ClaimBinder
-from berth_operator.binding.fits_check import FitsCheck
-from berth_operator.binding.moves import Moves
+from berth_operator.binding.evictions.moves import Moves
+from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.notifier import Notifier
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.prebind.claims import ClaimBinder
+from berth_operator.binding.prebind.volumes import VolumeBinder
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
-from berth_operator.binding.volumes import VolumeBinder
+from berth_operator.binding.workloads.admission_checks import CheckWriter
+from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.clients.kube import KubeClient
 from berth_operator.clients.leader import LeaderElection
 from berth_operator.controllers.handlers.marks import Marks

@@ -2,6 +2,7 @@
 
 import asyncio
 import copy
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.admission_checks import ACTIVE_SECONDS, IN_FLIGHT, PAUSE, CheckWriter
+from berth_operator.binding.workloads.admission_checks import ACTIVE_SECONDS, IN_FLIGHT, MAX_PAUSE, PAUSE, CheckWriter
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckState
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects import workloads
@@ -47,6 +48,10 @@ class Server:
         self.stored: dict[str, Raw] = {}
         self.writes: list[str] = []
         self.faults: list[Exception] = []
+        self.refuses: set[str] = set()
+        """Paths whose writes a policy refuses."""
+        self.refused: list[tuple[float, str]] = []
+        """When which path was refused."""
         self.term, self.fenced, self.version = 1, True, 100
         self.at_once = self.most = 0
 
@@ -91,6 +96,9 @@ class Server:
             return
         if self.faults:
             raise self.faults.pop(0)
+        if path in self.refuses:
+            self.refused.append((now(), path))
+            raise ApiError(422, "Invalid", "a policy says no")
         if path not in self.stored:
             raise ApiError(404, "NotFound", "")
         raw = copy.deepcopy(self.stored[path])
@@ -268,6 +276,56 @@ async def test_a_write_that_fails_is_sent_again_after_a_pause(world: World, faul
     await asyncio.sleep(PAUSE - 0.5)
     assert world.item()["state"] == "Pending"
     await asyncio.sleep(1)
+    assert world.item()["state"] == "Ready"
+
+
+async def test_a_refused_answer_is_sent_again_after_growing_pauses(world: World) -> None:
+    world.server.refuses = {path_of("job")}
+    world.answer(CheckState.READY, "m")
+    await asyncio.sleep(4 * MAX_PAUSE)
+    tries = [at for at, _ in world.server.refused]
+    pauses = [round(later - before) for before, later in itertools.pairwise(tries)]
+    assert pauses[:3] == [PAUSE, 2 * PAUSE, 4 * PAUSE]
+    assert pauses[-2:] == [MAX_PAUSE, MAX_PAUSE]
+    # Other answers, and other versions of the Workload, are tried at once, but begin no further series of tries.
+    for number in range(3):
+        world.answer(CheckState.READY, f"m{number}")
+        await asyncio.sleep(1)
+    await world.put(with_quota("job", pod_set("a", count=2), pod_set("b"), checks=[check_state(message="newer")]))
+    await asyncio.sleep(1)
+    tried = len(world.server.refused)
+    assert tried == len(tries) + 4
+    await asyncio.sleep(2 * MAX_PAUSE)
+    assert len(world.server.refused) - tried <= 3
+    world.server.refuses = set()
+    await asyncio.sleep(MAX_PAUSE)
+    assert (world.item()["state"], world.item()["message"]) == ("Ready", "m2")
+
+
+async def test_the_pauses_begin_again_after_a_write(world: World) -> None:
+    world.server.refuses = {path_of("job")}
+    world.answer(CheckState.READY, "m")
+    await asyncio.sleep(20 * PAUSE)
+    world.server.refuses = set()
+    await asyncio.sleep(20 * PAUSE)
+    assert world.item()["message"] == "m"
+    world.server.refuses = {path_of("job")}
+    before = len(world.server.refused)
+    world.answer(CheckState.READY, "n")
+    await asyncio.sleep(1.5 * PAUSE)
+    assert len(world.server.refused) - before == 2
+
+
+async def test_refused_answers_hold_up_no_others(world: World) -> None:
+    names_of_refused = [f"w{number}" for number in range(2 * IN_FLIGHT)]
+    for name in names_of_refused:
+        await world.put(with_quota(name))
+    world.server.refuses = {path_of(name) for name in names_of_refused}
+    for name in names_of_refused:
+        world.answer(CheckState.READY, name=name)
+    await asyncio.sleep(0.2)
+    world.answer(CheckState.READY, "m")
+    await asyncio.sleep(0.2)
     assert world.item()["state"] == "Ready"
 
 

@@ -8,11 +8,12 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding import claim_objects, doubled_claims
-from berth_operator.binding.changes import GoneError
-from berth_operator.binding.claim_objects import FINALIZER, ResourceClaimError
-from berth_operator.binding.claim_writer import TRIES
-from berth_operator.binding.claims import TIMEOUT, ClaimBinder
+from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind.changes import GoneError
+from berth_operator.binding.prebind.claim_objects import FINALIZER, ResourceClaimError
+from berth_operator.binding.prebind.claim_writer import TRIES
+from berth_operator.binding.prebind.claims import TIMEOUT, ClaimBinder
+from berth_operator.binding.upkeep import doubled_claims
 from berth_operator.core.claims import requests, slices, status
 from berth_operator.core.claims.requests import DeviceClass
 from berth_operator.core.claims.results import Allocation, Result

@@ -11,7 +11,9 @@ from berth_client.errors import ApiError
 from berth_operator.commands.cleanup import installed
 from berth_operator.commands.cleanup.sequence import CONCURRENT, MAX_ERRORS, ROUNDS, Cleanup, CleanupError, Order
 from berth_operator.controllers.reconcile.sums import MANAGED
+from berth_operator.state.watches.kueue import API
 from tests.component.world import refusal
+from tests.kueue_objects import admission_check
 
 pytestmark = pytest.mark.looptime
 
@@ -30,6 +32,8 @@ class Server:
         self.log: list[str] = []
         self.refuses: dict[str, list[ApiError]] = {}
         """Path -> the answers to the next writes."""
+        self.unreadable = ""
+        """The path of a list that fails."""
         self.after: Callable[[str], object] = lambda _: None
         """Called with each write."""
         self.at_once = self.most_at_once = 0
@@ -59,6 +63,8 @@ class Server:
             self.log.append(path)
             self.after(path)
             return None
+        if path == self.unreadable:
+            raise refusal(500, "the conversion webhook does not answer")
         return {"metadata": {"resourceVersion": "1"}, "items": copy.deepcopy(self._selected(path, params or {}))}
 
     async def get(self, path: str) -> Raw:
@@ -279,6 +285,28 @@ async def test_definitions_go_only_on_request_and_a_foreign_one_never() -> None:
         f"{installed.DEFINITIONS}/{installed.POD_GROUP}"
     ]
     assert not [line for line in said if "kubectl delete crd devices" in line]
+
+
+async def test_queues_of_kueue_that_wait_for_berth_are_named() -> None:
+    server = Server()
+    server.objects[API] = {}
+    server.objects[f"{API}/admissionchecks/fits"] = admission_check("fits")
+    strategy = {"admissionChecks": [{"name": "fits"}]}
+    server.objects[f"{API}/clusterqueues/a"] = {
+        "metadata": {"name": "a"},
+        "spec": {"admissionChecksStrategy": strategy},
+    }
+    _, said = await clean(server)
+    assert [line for line in said if line.startswith("stays: AdmissionCheck fits, ") and "ClusterQueues a " in line]
+
+
+async def test_a_kueue_that_cannot_be_read_is_no_reason_to_fail() -> None:
+    server = Server()
+    server.objects[API] = {}
+    server.unreadable = f"{API}/clusterqueues"
+    ended, said = await clean(server)
+    assert ended
+    assert [line for line in said if f"may wait for Berth, but {API}/clusterqueues cannot be read: 500" in line]
 
 
 async def test_a_thousand_nodes_take_few_requests_at_a_time() -> None:

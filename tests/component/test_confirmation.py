@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from berth_client.errors import Unreachable
-from berth_operator.binding import confirmation
+from berth_operator.binding.upkeep import confirmation
 from tests.builders import NVIDIA, pod
 from tests.component.world import World
 

@@ -10,8 +10,8 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError
-from berth_operator.binding import defragmenter
-from berth_operator.binding.defragmenter import Defragmenter
+from berth_operator.binding.evictions import defragmenter
+from berth_operator.binding.evictions.defragmenter import Defragmenter
 from berth_operator.state.cache.tenants import Tenants
 from berth_operator.state.watches import sinks
 from tests.builders import Raw, charge, owner, pod, waiting, whole

@@ -12,10 +12,10 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import Unreachable
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.drift import PATIENCE, DriftKeeper
 from berth_operator.binding.notifier import Notifier
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.reporter import Reporter
+from berth_operator.binding.upkeep.drift import PATIENCE, DriftKeeper
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches import sinks

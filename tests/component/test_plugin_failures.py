@@ -8,8 +8,8 @@ import pytest
 from prometheus_client import REGISTRY
 from structlog.testing import capture_logs
 
+from berth_operator.binding.reports.waiting_pods import QUIET
 from berth_operator.binding.scheduler import BATCH
-from berth_operator.binding.waiting_pods import QUIET
 from berth_operator.core.allocators import simple
 from tests.builders import NVIDIA, device, entry, node, pod, pod_group
 from tests.component.test_gangs import member

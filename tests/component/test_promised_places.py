@@ -8,6 +8,7 @@ import pytest
 from berth_api import names
 from berth_operator.core.values.quota_workload import CheckState, PodSet, QuotaWorkload
 from tests.builders import NVIDIA, Raw, pod, waiting, whole
+from tests.component.extender_stage import WHOLE, Stage, asking
 from tests.component.world import World
 
 pytestmark = pytest.mark.looptime
@@ -100,3 +101,49 @@ async def test_the_next_leader_keeps_promises_before_it_binds_pods() -> None:
         world.submit(of_workload("train", 0))
         await asyncio.sleep(1)
         assert api.bound() == {"train-0": "a"}
+
+
+# --- pods of other schedulers ---------------------------------------------------------------------------------
+
+
+async def test_a_pod_of_kube_scheduler_takes_a_promised_place_only_with_a_higher_priority() -> None:
+    world = World()
+    world.add_node("a", cards=1)
+    stage = Stage(world)
+    async with world.running() as api:
+        world.cluster.put_workload(workload("train", 1))
+        await asyncio.sleep(1)
+        assert promised(world, "train") == ["a"]
+        assert not stage.filter(stage.create(asking("low"))).names
+        high = stage.create(asking("high", priority=10))
+        assert stage.filter(high).names == ["a"]
+        assert await stage.bind(high, "a") == ""
+        await asyncio.sleep(2)
+        assert api.bound() == {"high": "a"}
+        assert [each.state for each in world.answers] == [CheckState.READY, CheckState.RETRY]
+        assert world.answers[-1].message.startswith("promised places were lost: 0/1 nodes are available")
+
+
+async def test_kube_scheduler_may_evict_for_a_place_that_is_promised_in_part() -> None:
+    world = World()
+    world.add_node("a", cards=2)
+    world.submit(low := pod("low", {NVIDIA: "1"}, on="a", allocated=whole(0)))
+    stage = Stage(world)
+    async with world.running():
+        world.cluster.put_workload(workload("train", 1))
+        await asyncio.sleep(1)
+        assert promised(world, "train") == ["a"]
+        two = {key: 2 * amount for key, amount in WHOLE.items()}
+        high = stage.create(asking("high", two, priority=10))
+        assert not stage.filter(high).names
+        assert stage.preempt(high, {"a": []}) == {"a": (["uid-low"], 0)}
+        nominated = {**high, "status": {"nominatedNodeName": "a"}}
+        assert stage.filter(nominated).error == "node a still has pods that were evicted for this pod"
+        low["metadata"]["deletionTimestamp"] = "2026-01-01T00:01:00Z"
+        world.change(low)
+        assert stage.filter(nominated).error
+        await asyncio.sleep(2)
+        assert world.answers[-1].state is CheckState.RETRY
+        world.delete("low")
+        assert not stage.filter(stage.create(asking("small"))).names, "both cards are kept for the nominated pod"
+        assert stage.filter(nominated).names == ["a"]

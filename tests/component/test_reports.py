@@ -10,9 +10,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.events import MAX_QUEUED, Event, EventQueue, Subject
-from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
-from berth_operator.binding.waiting_pods import (
+from berth_operator.binding.reports.events import MAX_QUEUED, Event, EventQueue, Subject
+from berth_operator.binding.reports.in_flight_binds import PATIENCE, InFlightBinds
+from berth_operator.binding.reports.waiting_pods import (
     CREDIT,
     LONG_SETTLE,
     MAX_HOLD,

@@ -8,7 +8,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError
-from berth_operator.binding.claims import CONDITIONS_TIMEOUT, TIMEOUT
+from berth_operator.binding.prebind.claims import CONDITIONS_TIMEOUT, TIMEOUT
 from berth_operator.core.claims import status
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims

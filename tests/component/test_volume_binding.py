@@ -9,14 +9,14 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.claims import ClaimBinder
+from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangKeeper
 from berth_operator.binding.notifier import Notifier
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.prebind.claims import ClaimBinder
+from berth_operator.binding.prebind.volumes import BOUND_BY_CONTROLLER, VolumeBinder
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import MAX_BINDS, Scheduler
-from berth_operator.binding.volumes import BOUND_BY_CONTROLLER, VolumeBinder
 from berth_operator.core.decision.policy import Policy
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.objects.volumes import BOUND_ANNOTATION, SELECTED_NODE

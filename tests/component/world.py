@@ -10,16 +10,16 @@ from typing import Any
 from berth_api import names
 from berth_api.words import TABLE
 from berth_client.errors import ApiError, Unreachable
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.claims import ClaimBinder
-from berth_operator.binding.fits_check import FitsCheck
+from berth_operator.binding.evictions.moves import Moves
+from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangKeeper
-from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.prebind.claims import ClaimBinder
+from berth_operator.binding.prebind.volumes import VolumeBinder
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
-from berth_operator.binding.volumes import VolumeBinder
+from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import NO_PLUGINS, DevicePlugin, kinds_of

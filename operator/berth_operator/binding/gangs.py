@@ -17,12 +17,12 @@ import structlog
 from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_operator.binding import binder
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.changes import GoneError, PreBindError
-from berth_operator.binding.claims import ClaimBinder
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.reporter import Reporter
-from berth_operator.binding.volumes import VolumeBinder, VolumeError
+from berth_operator.binding.evictions.preemptor import Preemptor
+from berth_operator.binding.prebind.changes import GoneError, PreBindError
+from berth_operator.binding.prebind.claims import ClaimBinder
+from berth_operator.binding.prebind.volumes import VolumeBinder, VolumeError
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, decide_gang, not_ready
 from berth_operator.core.decision.policy import Policy

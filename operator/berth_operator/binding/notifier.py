@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Callable
 
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.views import StatusKind

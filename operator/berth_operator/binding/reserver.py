@@ -13,7 +13,7 @@ from typing import Final
 
 import structlog
 
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import reservation, reservation_note
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang

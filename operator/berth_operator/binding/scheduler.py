@@ -12,17 +12,17 @@ from typing import Any, Final
 import structlog
 
 from berth_operator.binding import binder
-from berth_operator.binding.attempts import Attempts
-from berth_operator.binding.changes import GoneError, PreBindError
-from berth_operator.binding.claims import ClaimBinder
-from berth_operator.binding.fits_check import FitsCheck
+from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangBinder
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.recent_binds import RecentBinds
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.prebind.changes import GoneError, PreBindError
+from berth_operator.binding.prebind.claims import ClaimBinder
+from berth_operator.binding.prebind.volumes import VolumeBinder
+from berth_operator.binding.reports.attempts import Attempts
+from berth_operator.binding.reports.recent_binds import RecentBinds
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.reserver import Reserver
 from berth_operator.binding.review import Review
-from berth_operator.binding.volumes import VolumeBinder
+from berth_operator.binding.workloads.fits_check import FitsCheck
 from berth_operator.core.decision import assigned
 from berth_operator.core.decision.cycle import Failure, Placement, decide, plugin_failure
 from berth_operator.core.decision.gang import Gang, pods_of

@@ -5,15 +5,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from berth_api.values import keys
-from berth_operator.binding import confirmation, doubled_claims
-from berth_operator.binding.defragmenter import Defragmenter
-from berth_operator.binding.drift import DriftKeeper
+from berth_operator.binding.evictions.defragmenter import Defragmenter
+from berth_operator.binding.evictions.moves import Moves
+from berth_operator.binding.evictions.preemptor import Preemptor
 from berth_operator.binding.gangs import GangKeeper
-from berth_operator.binding.moves import Moves
 from berth_operator.binding.notifier import Notifier
-from berth_operator.binding.pool_taints import PoolTaints
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
+from berth_operator.binding.upkeep import confirmation, doubled_claims
+from berth_operator.binding.upkeep.drift import DriftKeeper
+from berth_operator.binding.upkeep.pool_taints import PoolTaints
 from berth_operator.clients.kube import KubeClient
 from berth_operator.controllers.lifecycle import controller
 from berth_operator.controllers.lifecycle.evictor import Evictor

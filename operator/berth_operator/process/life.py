@@ -16,7 +16,7 @@ import structlog
 from berth_client.reflector import Reflector
 from berth_operator.apis.extender.service import ExtenderService
 from berth_operator.apis.visibility.service import VisibilityService
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.binding.scheduler import Scheduler
 from berth_operator.clients.leader import LeaderElection, TermLostError
 from berth_operator.controllers.handlers.memo import Memo

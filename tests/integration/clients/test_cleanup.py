@@ -17,6 +17,7 @@ import yaml
 from devcluster import Cluster, waiting
 from devcluster.additions import installation
 from devcluster.control_plane.api import Api, ApiError, Manifest
+from tests import kueue_by_hand, kueue_objects
 from tests.processes import LEADING, Process
 
 ROOT: Final = Path(__file__).parents[3]
@@ -48,6 +49,17 @@ class Site:
         quiet = ("--health=", "--metrics-port=0", "--debug-port=0", "--no-require-injection")
         # It leads before the fence is there, which takes an API server up to half a minute to load.
         self._start("berth_operator", *quiet, "--namespace=default").logged(LEADING)
+
+    def install_kueue(self) -> None:
+        """Install the definitions of Kueue, and a queue with Berth's AdmissionCheck."""
+        kueue_by_hand.install(self.cluster, self.folder / "kueue")
+        strategy = {"admissionChecks": [{"name": "fits"}]}
+        for kind, plural, name, spec in (
+            ("AdmissionCheck", "admissionchecks", "fits", {"controllerName": "berth.dev/fits-devices"}),
+            ("ClusterQueue", "clusterqueues", "teams", {"admissionChecksStrategy": strategy}),
+        ):
+            raw = {"apiVersion": kueue_objects.API, "kind": kind, "metadata": {"name": name}, "spec": spec}
+            self.api.post(f"{kueue_by_hand.PATH}/{plural}", raw)
 
     def apply(self) -> None:
         """Apply the manifests with components."""
@@ -159,6 +171,7 @@ def site(tmp_path: Path) -> Iterator[Site]:
 
 
 def test_a_cluster_is_left_as_it_was_found(site: Site) -> None:
+    site.install_kueue()
     before = dump(site.api)
     site.install()
     site.pod("half", "50", node="node-0")
@@ -179,6 +192,7 @@ def test_a_cluster_is_left_as_it_was_found(site: Site) -> None:
     for line in (
         f"node node-0 keeps {SHARE}: 50 for pods default/half",
         f"node node-1 keeps {SHARE}: 70 for pods default/most",
+        "stays: AdmissionCheck fits, which nothing answers now, so that the ClusterQueues teams admit nothing: ",
         "stays: the definitions devices.berth.dev gpupods.berth.dev leaderleases.berth.dev",
     ):
         assert line in output

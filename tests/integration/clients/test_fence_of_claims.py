@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from berth_client.errors import ApiError
-from berth_operator.binding import claim_objects
+from berth_operator.binding.prebind import claim_objects
 from berth_operator.clients import kube
 from berth_operator.core.claims import status
 from devcluster import Arena

@@ -12,6 +12,7 @@ from tests import kueue_by_hand
 from tests.integration.operator.world import PROMPT, World
 from tests.kueue_by_hand import Kueue
 from tests.kueue_objects import LATER, pod_set
+from tests.processes import LEADING, QUICK_TERMS
 
 Raw = dict[str, Any]
 
@@ -83,7 +84,7 @@ def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, ku
     world.wait(lambda: "Places are gathered: 0 of 1" in kueue.entry("first")["message"], what="the check to gather")
     kueue.submit("second", of(world, gpus=1))
     entry = until(world, kueue, "second", "Retry")
-    assert entry["requeueAfterSeconds"] == 30
+    assert entry["requeueAfterSeconds"] == 10
     assert "0/1 nodes are available" in entry["message"]
     kueue.evict("second")
     kueue.reserve("second", since=LATER)
@@ -109,6 +110,34 @@ def test_promised_places_are_kept_over_a_change_of_the_leader(world: World, kueu
     world.waits("alone")
     come(world, "big", gpus=2, count=2)
     world.wait(lambda: world.bound_names() == {"big-0", "big-1"}, what="the pods to have their places")
+
+
+def test_a_second_leader_keeps_what_the_first_promised_before_it_was_killed(world: World, kueue: Kueue) -> None:
+    nodes = world.nodes(2, gpus=CARDS)
+    [standing_in] = [each for each in world.processes.started if each.name.startswith("operator")]
+    standing_in.stop()
+    first = world.operator(kueue=True, **QUICK_TERMS)
+    second = world.operator(kueue=True, wait=False, **QUICK_TERMS)
+    kueue.submit("one", of(world, 2, gpus=2))
+    kueue.submit("two", of(world, gpus=CARDS))
+    messages = {name: until(world, kueue, name, "Ready")["message"] for name in ("one", "two")}
+    # Between the answers and the pods: one is admitted, the other is about to be, and pods without a place wait.
+    kueue.admit("one")
+    world.pods(["alone-0", "alone-1"], cards(1))
+    first.kill()
+    second.logged(LEADING)
+    kueue.admit("two")
+    come(world, "one", gpus=2, count=2)
+    come(world, "two", gpus=CARDS)
+    world.wait(lambda: {"one-0", "one-1", "two-0"} <= world.bound_names(), what="the pods to have their places")
+    assert not {"alone-0", "alone-1"} & world.bound_names()
+    for name in ("one", "two"):
+        assert kueue.entry(name)["message"] == messages[name]
+        placed = {each["spec"]["nodeName"] for each in world.arena.list("pods") if each["metadata"]["name"][:3] == name}
+        assert placed == {node for node in nodes if node in messages[name]}
+    # Nothing is promised any more: what a pod frees is free for others.
+    world.remove("two-0")
+    world.wait(lambda: {"alone-0", "alone-1"} <= world.bound_names(), what="the places to be free", deadline=PROMPT)
 
 
 def test_places_of_a_workload_that_is_deleted_are_free(world: World, kueue: Kueue) -> None:

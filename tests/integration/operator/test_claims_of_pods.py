@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import yaml
 
-from berth_operator.binding import claim_objects
+from berth_operator.binding.prebind import claim_objects
 from devcluster.control_plane.api import Manifest
 from tests import fence
 from tests.integration.operator.test_claims import GROUP, Driver, of_claim

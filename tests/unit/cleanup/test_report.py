@@ -1,5 +1,7 @@
 """What a cleanup says about what stays."""
 
+from typing import Any
+
 from berth_operator.commands.cleanup import installed, report
 from berth_operator.commands.cleanup.nodes import Plan, Pod
 
@@ -36,3 +38,22 @@ def test_what_does_not_stay_is_not_said() -> None:
     lines = "\n".join(report.stays([], [], 0))
     for text in ("crd", "capacity", "wait"):
         assert text not in lines
+
+
+def test_admission_checks_that_nothing_answers_are_said_with_the_queues_that_wait() -> None:
+    checks = [
+        {"metadata": {"name": name}, "spec": {"controllerName": controller}}
+        for name, controller in (("fits", "berth.dev/fits-devices"), ("unused", "berth.dev/fits-devices"), ("x", "y"))
+    ]
+    strategies: list[Any] = [{"admissionChecks": [{"name": "x"}, {"name": "fits"}]}, {}, None]
+    queues = [
+        {"metadata": {"name": f"queue-{number}"}, "spec": {"admissionChecksStrategy": each}}
+        for number, each in enumerate(strategies)
+    ]
+    [waits, unused] = report.unanswered(checks, queues)
+    assert waits == (
+        "AdmissionCheck fits, which nothing answers now, so that the ClusterQueues queue-0 admit nothing: take it out"
+        " of their spec.admissionChecksStrategy, then: kubectl delete admissionchecks.kueue.x-k8s.io fits"
+    )
+    assert unused == "AdmissionCheck unused: kubectl delete admissionchecks.kueue.x-k8s.io unused"
+    assert f"stays: {waits}" in report.stays([], [], 0, [waits])

@@ -11,7 +11,7 @@ from berth_client.errors import ApiError
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.explainer import KEPT_SECONDS, RATE, Explainer
 from berth_operator.apis.visibility.slices import MAX_WAITING
-from berth_operator.binding.recent_binds import RecentBinds
+from berth_operator.binding.reports.recent_binds import RecentBinds
 from berth_operator.core.decision.cycle import Failure, Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.metrics import counters

@@ -20,12 +20,13 @@ from berth_operator.apis.extender.evictions import Evictions
 from berth_operator.apis.extender.protocol import BindArgs, FilterResult, NodeArgs, PreemptArgs, Victims
 from berth_operator.apis.extender.reservations import MAX_RESERVATIONS, FullError, Reservations
 from berth_operator.binding.binder import BindOutcome
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import assigned, cycle, extender
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.messages import cut, invalid_request
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import more_victims, nominated_fit, violations
+from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.record import RecordError, binding
 from berth_operator.core.decision.victims import released
 from berth_operator.core.fleet.nodes.cards import Indices
@@ -139,14 +140,22 @@ class Extender:
         if pod.nominated_node in rejected:
             pod = replace(pod, nominated_node="")
         with self._without_reservation(pod.uid):
-            placement = self._cluster.spares.decide(lambda: cycle.place(fleet, pod, policy, bias))
+            placement = self._place(pod, policy, bias)
             count = self._options.nodes - 1
             more = [] if placement is None else extender.further(fleet, placement, policy, bias, count=count)
         if placement is None:
-            return self._rejected(pod, policy, nodes, rows)
+            with self._cluster.promises.without_lower(pod.priority):
+                return self._rejected(pod, policy, nodes, rows)
         self.reservations.hold(placement, more)
         self._evictions.end(pod.uid)
         return self._chosen(pod, [placement.node, *(each.node for each in more)], nodes)
+
+    def _place(self, pod: PendingPod, policy: Policy, bias: Floats) -> Placement | None:
+        """Place a pod where the bias allows; only where nothing else is left on what is kept for less urgent pods."""
+        cluster = self._cluster
+        return cluster.promises.decide(
+            pod.priority, lambda: cluster.spares.decide(lambda: cycle.place(self._fleet, pod, policy, bias))
+        )
 
     def _rejected(self, pod: PendingPod, policy: Policy, nodes: Sequence[str], rows: Indices) -> FilterResult:
         """Return the answer without a node; an error if the nominated node has victims whose end we may not see yet."""
@@ -204,7 +213,11 @@ class Extender:
             return {}
         policy, in_flight = self._policy(pod), self._cluster.placements.in_flight()
         try:
-            with self._without_reservation(pod.uid), self._fleet.without(self._cluster.spares.charges()):
+            with (
+                self._without_reservation(pod.uid),
+                self._fleet.without(self._cluster.spares.charges()),
+                self._cluster.promises.without_lower(pod.priority),
+            ):
                 more = more_victims(self._fleet, pod, policy, self._cluster.budgets, args.victims, in_flight=in_flight)
         except PluginFailedError as error:
             log.warning("no victims chosen", pod=pod.key, why=str(error))
@@ -284,7 +297,7 @@ class Extender:
         fleet, policy = self._fleet, self._policy(pod)
         rows = extender.rows_of(fleet, [node])
         bias = extender.bias_of(fleet, rows)
-        placement = self._cluster.spares.decide(lambda: cycle.place(fleet, pod, policy, bias))
+        placement = self._place(pod, policy, bias)
         if placement is None:
             reasons = extender.reasons(fleet, pod, policy, [node], rows, others=cycle.ONLY_NOMINATED)
             [why] = [*reasons.failed.values(), *reasons.unresolvable.values()]

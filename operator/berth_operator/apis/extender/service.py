@@ -12,7 +12,7 @@ from berth_operator.apis.extender.extender import Binds, Extender, ExtenderOptio
 from berth_operator.apis.extender.server import ExtenderServer
 from berth_operator.apis.extender.waiting import ForeignWaitingPods
 from berth_operator.apis.serving.tls import Clients, ServedCertificate
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.clients.kube import KubeClient
 from berth_operator.core.decision.policy import Policy
 from berth_operator.settings.flags import Settings

@@ -7,7 +7,7 @@ from typing import Any, Final
 from berth_client.objects import Object
 from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
 from berth_operator.apis.visibility.sources import backoff_seconds
-from berth_operator.binding.recent_binds import MAX_BINDS
+from berth_operator.binding.reports.recent_binds import MAX_BINDS
 from berth_operator.core.advice import outlook, remedies
 from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
 from berth_operator.core.advice.gang_explanation import GangExplanation

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from berth_api import names
+from berth_client.objects import Object
 from berth_operator.commands.cleanup.installed import POD_GROUP, Item
 from berth_operator.commands.cleanup.nodes import Plan
+from berth_operator.state.objects.workloads import CONTROLLER
 
 MAX_PODS: Final = 5
 """Pods that a line names; a number stands for the others."""
@@ -17,13 +19,35 @@ def kept_node(plan: Plan) -> str:
     return f"node {plan.node} keeps {amounts} for pods {listed(map(str, plan.pods))}"
 
 
-def stays(definitions: Sequence[Item], kept: Sequence[Plan], waiting: int) -> list[str]:
+def unanswered(checks: Iterable[Object], queues: Sequence[Object]) -> list[str]:
+    """Return a line for each AdmissionCheck of Kueue that Berth answered; `queues`: all ClusterQueues."""
+    lines = []
+    for name in [each["metadata"]["name"] for each in checks if each["spec"]["controllerName"] == CONTROLLER]:
+        waiting = listed(each["metadata"]["name"] for each in queues if name in _checks_of(each))
+        lines.append(f"AdmissionCheck {name}{QUEUES_WAIT.format(waiting) if waiting else ''}: {DELETE_CHECK} {name}")
+    return lines
+
+
+def _checks_of(queue: Object) -> list[str]:
+    strategy = queue["spec"].get("admissionChecksStrategy") or {}
+    return [each["name"] for each in strategy.get("admissionChecks") or ()]
+
+
+QUEUES_WAIT: Final = (
+    ", which nothing answers now, so that the ClusterQueues {} admit nothing: take it out of their"
+    " spec.admissionChecksStrategy, then"
+)
+DELETE_CHECK: Final = "kubectl delete admissionchecks.kueue.x-k8s.io"
+
+
+def stays(definitions: Sequence[Item], kept: Sequence[Plan], waiting: int, checks: Iterable[str] = ()) -> list[str]:
     """Return the lines that say what stays.
 
     Args:
         definitions: the definitions that still exist.
         kept: plans of the Nodes that keep capacity.
         waiting: the number of pods that wait for Berth's scheduler.
+        checks: lines about Kueue's AdmissionChecks.
     """
     lines = [
         _definition(definitions, POD_GROUP_STAYS, is_shared=True),
@@ -36,7 +60,7 @@ def stays(definitions: Sequence[Item], kept: Sequence[Plan], waiting: int) -> li
         )
     if waiting:
         lines.append(f"{waiting} pod(s) that wait for {names.SCHEDULER}: delete them, or give them another scheduler")
-    return [f"stays: {line}" for line in (*filter(None, lines), *_ALWAYS)]
+    return [f"stays: {line}" for line in (*filter(None, lines), *checks, *_ALWAYS)]
 
 
 OURS_STAY: Final = "the definitions {names} and their objects, for another installation; to delete both: {command}"

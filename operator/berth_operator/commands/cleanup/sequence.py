@@ -25,6 +25,7 @@ from berth_operator.commands.cleanup import installed, nodes, report
 from berth_operator.commands.cleanup.installed import Item
 from berth_operator.commands.cleanup.nodes import Plan, Pod
 from berth_operator.commands.cleanup.programs import Ending
+from berth_operator.state.watches import kueue
 
 T = TypeVar("T")
 
@@ -94,7 +95,8 @@ class Cleanup:
         definitions = await self._definitions()
         if self._order.drain and kept:
             kept = await self._drain(kept)
-        for line in (*map(report.kept_node, kept), *report.stays(definitions, kept, await self._waiting())):
+        stays = report.stays(definitions, kept, await self._waiting(), await self._unanswered())
+        for line in (*map(report.kept_node, kept), *stays):
             self._say(line)
         return not (self._order.drain and kept)
 
@@ -266,6 +268,20 @@ class Cleanup:
                 return await call
 
         return await asyncio.gather(*map(run, calls))
+
+    # --- Kueue ------------------------------------------------------------------------------------------------
+
+    async def _unanswered(self) -> list[str]:
+        """Return a line for each AdmissionCheck of Kueue that nothing answers now."""
+        try:
+            if await self._read(kueue.API) is None:
+                return []
+            checks = await self._list(f"{kueue.API}/admissionchecks", {}, lambda check: check)
+            queues = await self._list(f"{kueue.API}/clusterqueues", {}, lambda queue: queue)
+        except CleanupError as error:
+            # All is removed by now: a broken Kueue is no reason to fail.
+            return [f"AdmissionChecks of Kueue may wait for Berth, but {error}"]
+        return report.unanswered(checks, queues)
 
     # --- pods -------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from berth_operator.state.cache.waker import Waker
 
 NO_PODS: Final[Mapping[str, PendingPod]] = MappingProxyType({})
 
-Outcome = TypeVar("Outcome", bound=Placement | Sequence[Placement] | Failure)
+Outcome = TypeVar("Outcome", bound=Placement | Sequence[Placement] | Failure | None)
 
 
 class PlacePromises:
@@ -97,9 +97,9 @@ class PlacePromises:
     # --- decisions of other pods --------------------------------------------------------------------------------
 
     def decide(self, priority: int, decide: Callable[[], Outcome]) -> Outcome:
-        """Return the outcome of a decision for a pod; if it fails, without the places of lower priority."""
+        """Return the outcome of a decision for a pod; if it is a Failure or None, without places of lower priority."""
         outcome = decide()
-        if not isinstance(outcome, Failure) or not self._of:
+        if not self._of or not (outcome is None or isinstance(outcome, Failure)):
             return outcome
         with self.without_lower(priority) as is_any:
             return decide() if is_any else outcome

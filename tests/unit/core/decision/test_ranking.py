@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from berth_operator.binding.recent_binds import MAX_BINDS, RecentBinds
+from berth_operator.binding.reports.recent_binds import MAX_BINDS, RecentBinds
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy

@@ -6,9 +6,9 @@ from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 from berth_client.errors import CallError
-from berth_operator.binding import claim_objects
-from berth_operator.binding.changes import GoneError
-from berth_operator.binding.claim_objects import Object, ResourceClaimError
+from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind.changes import GoneError
+from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
 from berth_operator.binding.write_fence import NotFencedError, WriteFence
 
 TRIES: Final = 5

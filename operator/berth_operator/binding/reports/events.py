@@ -11,7 +11,7 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import CallError
-from berth_operator.binding.in_flight_binds import PATIENCE, InFlightBinds
+from berth_operator.binding.reports.in_flight_binds import PATIENCE, InFlightBinds
 from berth_operator.core.values.request import PendingPod
 from berth_operator.metrics import counters
 

@@ -22,11 +22,11 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import CallError
-from berth_operator.binding import claim_objects
-from berth_operator.binding.changes import Changes, GoneError
-from berth_operator.binding.claim_objects import Object, ResourceClaimError
-from berth_operator.binding.claim_writer import Api, ClaimWriter
-from berth_operator.binding.extended_claims import ExtendedClaims
+from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind.changes import Changes, GoneError
+from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
+from berth_operator.binding.prebind.claim_writer import Api, ClaimWriter
+from berth_operator.binding.prebind.extended_claims import ExtendedClaims
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.status import ClaimState

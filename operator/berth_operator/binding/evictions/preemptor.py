@@ -18,8 +18,8 @@ import structlog
 from berth_api.values import keys
 from berth_client import times
 from berth_client.errors import CallError
-from berth_operator.binding.moves import KeptCapacity, Moves
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.evictions.moves import KeptCapacity, Moves
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.gang_preemption import NO_VICTIMS, GangPreemption, leaving, may_preempt, preempt_gang

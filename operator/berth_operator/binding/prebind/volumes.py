@@ -15,7 +15,7 @@ from typing import Any, Final, Protocol
 
 from berth_api.values import keys
 from berth_client.errors import CallError
-from berth_operator.binding.changes import Changes, GoneError, PreBindError
+from berth_operator.binding.prebind.changes import Changes, GoneError, PreBindError
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.fleet.volume_choice import matching_mask
 from berth_operator.core.values.storage import Claim, Volume

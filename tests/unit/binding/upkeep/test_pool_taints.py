@@ -7,7 +7,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from berth_client.errors import ApiError
-from berth_operator.binding.pool_taints import PoolTaints
+from berth_operator.binding.upkeep.pool_taints import PoolTaints
 from berth_operator.core.claims.slices import PoolID
 from berth_operator.core.fleet.claims.store import NO_POOLS, OwnPools
 

@@ -32,8 +32,8 @@ import structlog
 
 from berth_client import times
 from berth_client.errors import ApiError, CallError
-from berth_operator.binding.events import Event, EventApi, Subject, event_name, microtime
-from berth_operator.binding.in_flight_binds import InFlightBinds
+from berth_operator.binding.reports.events import Event, EventApi, Subject, event_name, microtime
+from berth_operator.binding.reports.in_flight_binds import InFlightBinds
 from berth_operator.clients.bucket import Bucket
 from berth_operator.core.decision.messages import UNSCHEDULABLE
 from berth_operator.core.values.request import PendingPod

@@ -16,10 +16,10 @@ import structlog
 from berth_api import names
 from berth_api.values import keys
 from berth_client import times
-from berth_operator.binding import device_events
-from berth_operator.binding.events import Event, EventQueue, Subject, event_name
-from berth_operator.binding.in_flight_binds import InFlightBinds
-from berth_operator.binding.waiting_pods import Api, Reason, WaitingPods
+from berth_operator.binding.reports import device_events
+from berth_operator.binding.reports.events import Event, EventQueue, Subject, event_name
+from berth_operator.binding.reports.in_flight_binds import InFlightBinds
+from berth_operator.binding.reports.waiting_pods import Api, Reason, WaitingPods
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.messages import SCHEDULER_ERROR

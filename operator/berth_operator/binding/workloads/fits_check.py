@@ -15,7 +15,7 @@ from typing import Final
 
 import structlog
 
-from berth_operator.binding.promised_places import PromisedPlaces
+from berth_operator.binding.workloads.promised_places import PromisedPlaces
 from berth_operator.core.decision import promise
 from berth_operator.core.decision.cycle import Failure, plugin_failure
 from berth_operator.core.decision.gang import Gang
@@ -43,7 +43,7 @@ PERIOD: Final = 1.0
 """Seconds between two reviews of what waits or is promised, at least."""
 SHARE: Final = 100.0
 """The time until the next review, as a multiple of the time that the last one took."""
-FIRST_RETRY: Final = 30
+FIRST_RETRY: Final = 10
 MAX_RETRY: Final = 600
 """Seconds until Kueue may reserve quota again; doubled with each retry."""
 REPORT: Final = 15.0

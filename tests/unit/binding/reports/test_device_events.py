@@ -7,8 +7,8 @@ import pytest
 
 from berth_agent.health import catalogue
 from berth_api.objects import faults
-from berth_operator.binding import device_events
-from berth_operator.binding.events import Event
+from berth_operator.binding.reports import device_events
+from berth_operator.binding.reports.events import Event
 from berth_operator.state.objects import devices
 from tests.builders import condition, device, entry
 

@@ -13,7 +13,7 @@ from berth_api import names
 from berth_api.objects import device_text, faults
 from berth_api.objects.faults import Fault
 from berth_client import times
-from berth_operator.binding.events import Event, Subject, event_name
+from berth_operator.binding.reports.events import Event, Subject, event_name
 from berth_operator.state.objects.devices import DeviceRecord
 
 NAMESPACE: Final = "default"

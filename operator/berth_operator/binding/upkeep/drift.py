@@ -17,7 +17,7 @@ from berth_api.allocation import Grant
 from berth_api.values import keys
 from berth_client.errors import CallError
 from berth_client.objects import Object
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.decision import record
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.kubelet_allocation import Mismatch

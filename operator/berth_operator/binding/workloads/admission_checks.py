@@ -16,8 +16,8 @@ import structlog
 from berth_client import times
 from berth_client.client import JSON_PATCH, METADATA
 from berth_client.errors import CallError
-from berth_operator.binding import check_objects
-from berth_operator.binding.check_objects import Patch
+from berth_operator.binding.workloads import check_objects
+from berth_operator.binding.workloads.check_objects import Patch
 from berth_operator.binding.write_fence import NotFencedError, WriteFence
 from berth_operator.core.values.quota_workload import CheckAnswer
 from berth_operator.state.objects.workloads import WorkloadView
@@ -26,7 +26,9 @@ from berth_operator.state.watches.kueue import QuotaObjects
 IN_FLIGHT: Final = 8
 """Writes under way at the same time."""
 PAUSE: Final = 2.0
-"""Seconds without a write after one that was refused or not answered."""
+"""Seconds without a write after one that was not answered, and until a refused one is sent again."""
+MAX_PAUSE: Final = 300.0
+"""Seconds at most until a refused write is sent again: they are doubled each time, up to this."""
 ACTIVE_SECONDS: Final = 30.0
 """Seconds between two checks of the condition `Active`, where no event calls for one."""
 
@@ -71,6 +73,10 @@ class CheckWriter:
         self._queued: set[str] = set()
         """What is in the queue, each once."""
         self._busy: set[str] = set()
+        self._pauses: dict[str, float] = {}
+        """namespace/name -> seconds until its answer, which was refused, is sent again after the next refusal."""
+        self._pausing: set[str] = set()
+        """What will be sent again after a pause, each once."""
         self._changed = asyncio.Event()
         """Set when an AdmissionCheck has changed."""
         self._is_fenced = asyncio.Event()
@@ -93,7 +99,7 @@ class CheckWriter:
     # --- answers ----------------------------------------------------------------------------------------------
 
     def _follow(self, key: str) -> None:
-        """Write what waits for a newer version of a Workload."""
+        """Write what waits for a newer version of a Workload, or for the end of a pause."""
         if key in self._answers:
             self._enqueue(key)
 
@@ -115,7 +121,7 @@ class CheckWriter:
         if answer is None:
             return
         if view is None or _is_outdated(view, answer) or check_objects.shows(view, answer):
-            del self._answers[key]
+            self._end(key)
         else:
             await self._send(key, view, answer)
 
@@ -127,7 +133,7 @@ class CheckWriter:
             await self._failed(key, error)
         else:
             if self._answers.get(key) is answer:
-                del self._answers[key]
+                self._end(key)
         finally:
             self._busy.discard(key)
         # Another answer, or a newer version, may have come meanwhile.
@@ -137,11 +143,31 @@ class CheckWriter:
     async def _failed(self, key: str, error: CallError) -> None:
         """Drop the answer of a Workload that is gone; keep others, after a conflict until a newer version is known."""
         if error.status == HTTPStatus.NOT_FOUND:
-            self._answers.pop(key, None)
+            self._end(key)
         elif error.status != HTTPStatus.CONFLICT:
             self._report(str(error))
+            await self._pause(key, error)
+
+    async def _pause(self, key: str, error: CallError) -> None:
+        """Send an answer again later; only if the API server gives no answer do other Workloads wait, too."""
+        if not error.is_refused:
             await asyncio.sleep(PAUSE)
             self._enqueue(key)
+            return
+        pause = self._pauses.get(key, PAUSE)
+        self._pauses[key] = min(2 * pause, MAX_PAUSE)
+        if key not in self._pausing:
+            self._pausing.add(key)
+            asyncio.get_running_loop().call_later(pause, self._send_again, key)
+
+    def _send_again(self, key: str) -> None:
+        self._pausing.discard(key)
+        self._follow(key)
+
+    def _end(self, key: str) -> None:
+        """Forget the answer of a Workload."""
+        del self._answers[key]
+        self._pauses.pop(key, None)
 
     async def _patch(self, path: str, patch: Patch, params: Mapping[str, str] | None = None) -> None:
         """Send a patch in our term; do nothing if the term has ended."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.values import keys
-from berth_operator.binding.changes import PreBindError
+from berth_operator.binding.prebind.changes import PreBindError
 from berth_operator.core.claims import requests, status
 from berth_operator.core.claims.extended import spec
 from berth_operator.core.claims.fields import FieldError

@@ -12,10 +12,10 @@ from typing import Any, Final
 from berth_api.values import keys
 from berth_client.client import MERGE
 from berth_client.errors import CallError
-from berth_operator.binding import claim_objects
-from berth_operator.binding.changes import GoneError
-from berth_operator.binding.claim_objects import Object, ResourceClaimError
-from berth_operator.binding.claim_writer import ClaimWriter
+from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind.changes import GoneError
+from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
+from berth_operator.binding.prebind.claim_writer import ClaimWriter
 from berth_operator.core.claims.extended import RequestMapping
 from berth_operator.core.claims.requests import ResourceClaim
 from berth_operator.core.fleet.claims.store import Claims

@@ -21,9 +21,9 @@ import structlog
 
 from berth_api.values import keys
 from berth_client.errors import CallError
-from berth_operator.binding.moves import Moves
-from berth_operator.binding.preemptor import Preemptor
-from berth_operator.binding.reporter import Reporter
+from berth_operator.binding.evictions.moves import Moves
+from berth_operator.binding.evictions.preemptor import Preemptor
+from berth_operator.binding.reports.reporter import Reporter
 from berth_operator.core.advice.defragmentation import MAX_MOVES, Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement, plugin_failure

@@ -1,0 +1,1 @@
+"""Pods that are deleted to make room for others: preemption and defragmentation."""

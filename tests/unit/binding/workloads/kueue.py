@@ -1,0 +1,154 @@
+"""A fleet, the AdmissionCheck, and Kueue's part, in virtual time: what the tests of promised places share."""
+
+import functools
+import itertools
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from berth_api import names
+from berth_operator.binding.workloads.fits_check import FitsCheck
+from berth_operator.core.decision.cycle import Failure, decide
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings, CheckState, PodSet, QuotaWorkload
+from berth_operator.core.values.request import PendingPod
+from berth_operator.state.cache.cluster import Cluster
+from tests.builders import NVIDIA, device, entry, node, pod, waiting, whole
+
+READY, PENDING, RETRY, REJECTED = CheckState.READY, CheckState.PENDING, CheckState.RETRY, CheckState.REJECTED
+POLICY = Policy()
+SETTINGS = CheckSettings()
+SECOND = 1.0
+
+
+class Kueue:
+    """A fleet, the check, and what Kueue does with the check's answers; time is virtual."""
+
+    def __init__(self, nodes: Mapping[str, int], *, of: CheckSettings = SETTINGS) -> None:
+        self.now, self.settings = 1000.0, of
+        self.cluster = Cluster(grace=1e9, clock=lambda: self.now, wall=lambda: self.now)
+        for name, cards in nodes.items():
+            self.cluster.put_node(node(name))
+            self.cluster.put_device(device(name, *(entry(minor) for minor in range(cards))))
+        self.answers: list[CheckAnswer] = []
+        self.last: dict[str, CheckAnswer] = {}
+        self.check = self.lead()
+        self.numbers = itertools.count()
+
+    def lead(self) -> FitsCheck:
+        return FitsCheck(
+            cluster=self.cluster, policy=lambda _: POLICY, settings=lambda: self.settings, answer=self.answers.append
+        )
+
+    @property
+    def fleet(self) -> Fleet:
+        return self.cluster.fleet
+
+    def submit(self, name: str, *pod_sets: PodSet, **fields: Any) -> None:
+        """Reserve quota for a workload."""
+        workload = QuotaWorkload(
+            key=f"ns/{name}",
+            uid=f"uid-{name}",
+            check="fits",
+            has_quota=True,
+            **{"pod_sets": pod_sets, "created": f"{next(self.numbers):06}", "since": f"{self.now}", **fields},
+        )
+        self.cluster.put_workload(workload)
+
+    def of(self, name: str) -> QuotaWorkload:
+        return self.cluster.workloads.by_key[f"ns/{name}"]
+
+    def change(self, name: str, **fields: Any) -> None:
+        self.cluster.put_workload(replace(self.of(name), **fields))
+
+    def turn(self, seconds: float = 0.0) -> None:
+        """Advance the clock, decide, and show the answers."""
+        self.now += seconds
+        while self.check.follow():
+            pass
+        for answer in self.drained():
+            known = self.cluster.workloads.by_key.get(answer.workload.key)
+            if known is not None and known.uid == answer.workload.uid:
+                self.cluster.put_workload(replace(known, state=answer.state, message=answer.message))
+        while self.check.follow():
+            pass
+
+    def drained(self) -> list[CheckAnswer]:
+        shown = self.answers[:]
+        self.answers.clear()
+        self.last.update({each.workload.name: each for each in shown})
+        return shown
+
+    def state(self, name: str) -> CheckState:
+        return self.of(name).state
+
+    def requeue(self, name: str) -> None:
+        """Take the quota of a workload, and reserve it again, as Kueue does after Retry."""
+        retried = self.of(name).retries + 1
+        self.change(name, has_quota=False, state=PENDING, retries=retried)
+        self.turn()
+        self.change(name, has_quota=True, since=f"{self.now}-{retried}")
+
+    def places(self, name: str) -> Counter[str]:
+        """Return how many places of a workload are promised on each node."""
+        return Counter(each.node for each in self.cluster.promises.places(f"ns/{name}"))
+
+    def come(self, name: str, number: int, **fields: Any) -> None:
+        """Create a pod of a workload, which has been admitted."""
+        self.put(f"{name}-{number}", workload=name, **fields)
+
+    def put(self, name: str, *, workload: str = "", pod_set: str = "main", cards: int = 1, **fields: Any) -> None:
+        annotations = {names.WORKLOAD: workload, names.POD_SET: pod_set} if workload else {}
+        self.cluster.put_pending(pod(name, {NVIDIA: str(cards)}, annotations=annotations, **fields))
+
+    def hold(self, name: str, *minors: int, on: str = "a", **fields: Any) -> None:
+        self.cluster.put_bound(pod(name, {NVIDIA: str(len(minors))}, on=on, allocated=whole(*minors), **fields))
+
+    def schedule(self) -> dict[str, str]:
+        """Decide all pods as the scheduler does; return the nodes of those that were placed."""
+        placed = {}
+        while (unit := self.cluster.queue.pop(self.now)) is not None:
+            assert not isinstance(unit, Gang)
+            outcome = self.cluster.promises.decide(unit.priority, functools.partial(decide, self.fleet, unit, POLICY))
+            if isinstance(outcome, Failure):
+                self.cluster.queue.park(unit, outcome)
+                continue
+            self.cluster.placements.assume(outcome)
+            self.cluster.queue.remove(unit.uid)
+            placed[unit.name] = outcome.node
+        return placed
+
+
+def pods(count: int, cards: int = 1, name: str = "main", **fields: Any) -> PodSet:
+    """Return a pod set."""
+    return PodSet(name=name, pods=tuple(waiting(f"{name}-{n}", {NVIDIA: cards}, **fields) for n in range(count)))
+
+
+def cards_of(each: PendingPod) -> int:
+    return sum(part.count for part in each.request.devices.parts)
+
+
+def restarted(old: Kueue) -> Kueue:
+    """Return another leader's state, built from the same objects."""
+    new = Kueue({})
+    new.now, new.settings, new.numbers = old.now, old.settings, old.numbers
+    for name, record in old.cluster.node_cache.nodes.items():
+        new.cluster.put_node(node(name, unschedulable=record.info.cordoned))
+    for name in old.fleet.rows:
+        minors = [minor for minor in old.fleet.cards["gpu"].minor[old.fleet.rows[name]].tolist() if minor >= 0]
+        new.cluster.put_device(device(name, *(entry(minor) for minor in minors)))
+    for charge in old.fleet.charges.values():
+        of_workload = charge.workload.split("/") if charge.workload else ()
+        annotations = dict(zip((names.WORKLOAD, names.POD_SET), of_workload, strict=False))
+        minors = [each.minor for each in charge.grants]
+        new.hold(charge.pod.partition("/")[2], *minors, on=charge.node, annotations=annotations)
+    for workload in old.cluster.workloads.by_key.values():
+        new.cluster.put_workload(workload)
+    new.check.restore()
+    for waiting_pod in old.cluster.pending.values():
+        if waiting_pod.uid not in old.fleet.charges:
+            new.put(waiting_pod.name, cards=cards_of(waiting_pod))
+    return new

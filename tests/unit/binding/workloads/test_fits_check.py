@@ -1,0 +1,286 @@
+"""The AdmissionCheck: which workloads get their places promised, which wait, and for which places are gathered."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_api import names
+from berth_api.request.model import ModelConstraint
+from berth_operator.core.values.pod_claims import ClaimUse
+from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
+from tests.builders import INSTANCES, NVIDIA, asks, device, entry, node, waiting
+from tests.unit.binding.workloads.kueue import PENDING, READY, REJECTED, RETRY, SECOND, Kueue, pods
+
+
+def test_places_are_promised_and_handed_over() -> None:
+    kueue = Kueue({"a": 2, "b": 2})
+    kueue.submit("train", pods(3))
+    kueue.turn()
+    assert kueue.state("train") is READY
+    assert sorted(kueue.places("train").values()) == [1, 2]
+    assert kueue.of("train").message.startswith("places on ")
+    kueue.put("other", cards=2)
+    assert not kueue.schedule(), "no other pod takes a promised place"
+    promised = kueue.places("train")
+    for number in range(3):
+        kueue.come("train", number)
+    assert Counter(node for name, node in kueue.schedule().items()) == promised
+    assert not len(kueue.cluster.promises)
+
+
+# --- not now --------------------------------------------------------------------------------------------------
+
+
+def test_a_workload_without_places_returns_its_quota_for_longer_each_time() -> None:
+    kueue = Kueue({"a": 2, "b": 1})
+    kueue.hold("x", 0, 1)
+    kueue.settings = CheckSettings(gather=0)
+    kueue.submit("train", pods(2))
+    pauses = []
+    for _ in range(8):
+        kueue.turn()
+        assert kueue.state("train") is RETRY
+        pauses.append(kueue.last["train"].requeue_after)
+        kueue.requeue("train")
+    assert pauses == [10, 20, 40, 80, 160, 320, 600, 600]
+    assert kueue.last["train"].message.startswith("0/2 nodes are available: ")
+    assert not kueue.places("train")
+
+
+def test_it_waits_with_its_quota_for_pods_that_end_soon() -> None:
+    kueue = Kueue({"a": 2}, of=CheckSettings(gather=0))
+    kueue.hold("x", 0, 1, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    kueue.submit("train", pods(1))
+    kueue.submit("large", pods(3))
+    kueue.turn()
+    assert (kueue.state("train"), kueue.state("large")) == (PENDING, RETRY)
+    assert kueue.of("train").message.endswith("Places may be free within 60 s.")
+    kueue.cluster.remove_bound("uid-x")
+    kueue.turn()
+    assert kueue.state("train") is READY
+
+
+def test_it_does_not_wait_for_them_for_ever() -> None:
+    kueue = Kueue({"a": 2}, of=CheckSettings(gather=0, pending=10))
+    kueue.hold("x", 0, 1, metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    kueue.turn(9)
+    assert kueue.state("train") is PENDING
+    kueue.turn(2)
+    assert kueue.state("train") is RETRY
+
+
+def test_an_answer_that_was_not_written_is_given_again() -> None:
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(1))
+    while kueue.check.follow():
+        pass
+    kueue.answers.clear()
+    kueue.change("train", priority=0, queue="other")
+    kueue.turn()
+    assert kueue.state("train") is READY
+
+
+# --- never ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("pod_set", "nodes", "change", "rejected"),
+    [
+        pytest.param(pods(1, 3), {"a": 2, "b": 2}, None, True, id="more cards than any node"),
+        pytest.param(pods(2, 2), {"a": 2, "b": 1}, None, False, id="too many pods is no reason"),
+        pytest.param(pods(1, 3), {}, None, False, id="no nodes"),
+        pytest.param(pods(1, 3), {}, "no Device", False, id="no devices yet"),
+        pytest.param(pods(1, 2), {"a": 2}, "broken", False, id="a broken card may be mended"),
+        pytest.param(pods(1, 2), {"a": 2}, "cordoned", False, id="cordoned"),
+        pytest.param(pods(1, 2), {"a": 2}, "tainted", False, id="tainted"),
+        pytest.param(pods(1, 2), {"a": 2}, "silent", False, id="the agent is silent"),
+        pytest.param(
+            PodSet(name="main", pods=(waiting(request=asks({NVIDIA: 1}, selector={"pool": "x"})),)),
+            {"a": 2},
+            None,
+            False,
+            id="labels may change, and other flavors may have them",
+        ),
+        pytest.param(
+            PodSet(name="main", pods=(waiting(request=asks({"cpu": 65_000})),)), {"a": 2}, None, True, id="cpu"
+        ),
+        pytest.param(
+            PodSet(name="main", pods=(waiting(request=asks({NVIDIA: 1}, model=ModelConstraint(globs=("*H100*",)))),)),
+            {"a": 2},
+            None,
+            True,
+            id="no card of the model",
+        ),
+        pytest.param(
+            PodSet(name="main", pods=(waiting(request=asks({INSTANCES[0]: 1})),)),
+            {"a": 2},
+            None,
+            False,
+            id="cards may be cut in another way",
+        ),
+    ],
+)
+def test_only_what_no_node_could_ever_take_is_rejected(
+    pod_set: PodSet, nodes: Mapping[str, int], change: str | None, *, rejected: bool
+) -> None:
+    kueue = Kueue(nodes, of=CheckSettings(gather=0))
+    match change:
+        case "broken":
+            kueue.cluster.put_device(device("a", entry(0), entry(1, health=False), generation=2))
+        case "no Device":
+            kueue.cluster.put_node(node("a"))
+        case "cordoned":
+            kueue.cluster.put_node(node("a", unschedulable=True))
+        case "tainted":
+            kueue.cluster.put_node(node("a", taints=[{"key": "x", "effect": "NoSchedule"}]))
+        case "silent":
+            kueue.fleet.set_fresh("a", fresh=False)
+    kueue.submit("train", pod_set)
+    kueue.turn()
+    assert kueue.state("train") is (REJECTED if rejected else RETRY)
+    kueue.settings = CheckSettings(gather=0, fleet_grows=True)
+    kueue.submit("grows", pod_set)
+    kueue.turn()
+    assert kueue.state("grows") is RETRY
+
+
+def test_an_invalid_request_is_rejected_even_if_the_fleet_grows() -> None:
+    kueue = Kueue({"a": 2}, of=CheckSettings(fleet_grows=True))
+    kueue.submit("train", PodSet(name="main", pods=(waiting(error="gpu: 150 is no multiple of 100"),)))
+    kueue.turn()
+    assert kueue.state("train") is REJECTED
+    assert kueue.of("train").message == "invalid request: gpu: 150 is no multiple of 100"
+
+
+@pytest.mark.parametrize(
+    ("fields", "state", "message"),
+    [
+        ({"pod_sets": (pods(9, scheduler="default-scheduler"),)}, READY, "its pods are not scheduled by Berth"),
+        ({"pod_sets": (), "problem": "ResourceFlavor a100 not found"}, RETRY, "ResourceFlavor a100 not found"),
+    ],
+)
+def test_what_cannot_be_decided(fields: Mapping[str, Any], state: CheckState, message: str) -> None:
+    kueue = Kueue({"a": 1})
+    kueue.cluster.gangs.set_schedulers({names.SCHEDULER})
+    kueue.submit("train", **fields)
+    kueue.turn()
+    assert (kueue.state("train"), kueue.of("train").message) == (state, message)
+    assert not len(kueue.cluster.promises)
+
+
+def test_pods_with_claims_are_decided_when_they_exist() -> None:
+    kueue = Kueue({"a": 1})
+    request = replace(asks({"cpu": 1000}), claims=(ClaimUse(claim="", pod="ns/pod"),))
+    kueue.submit("train", PodSet(name="main", pods=(waiting(request=request),)))
+    kueue.turn()
+    assert kueue.state("train") is READY
+    assert kueue.of("train").message.startswith("no places are promised: its pods use ResourceClaims")
+
+
+# --- gathering ------------------------------------------------------------------------------------------------
+
+
+def stream(kueue: Kueue, large: str, turns: int) -> int | None:
+    """End a running pod each second while small workloads come; return after how many the large one is ready."""
+    running = [(name, number) for name in sorted(kueue.fleet.charges) for number in [0]]
+    for number in range(turns):
+        if running:
+            kueue.cluster.remove_bound(running.pop(0)[0])
+        small = f"small-{number:03}"
+        kueue.submit(small, pods(1))
+        kueue.turn(SECOND)
+        if kueue.state(small) is READY:
+            kueue.change(small, admitted=True)
+            kueue.come(small, 0)
+            kueue.schedule()
+            running.append((f"uid-{small}-0", 0))
+        if kueue.state(large) is READY:
+            return number
+        if kueue.state(large) is RETRY:
+            kueue.requeue(large)
+    return None
+
+
+@pytest.mark.parametrize(("gather", "starves"), [pytest.param(300, False, id="on"), pytest.param(0, True, id="off")])
+def test_a_stream_of_small_workloads_does_not_starve_a_large_one(gather: int, *, starves: bool) -> None:
+    kueue = Kueue({f"n{number}": 4 for number in range(4)}, of=CheckSettings(gather=gather))
+    for number in range(4):
+        for minor in range(4):
+            kueue.hold(f"old-{number}-{minor}", minor, on=f"n{number}")
+    kueue.submit("large", pods(16), created="0")
+    kueue.turn()
+    assert kueue.state("large") is (RETRY if starves else PENDING)
+    if starves:
+        kueue.requeue("large")
+    ready = stream(kueue, "large", 40)
+    assert (ready is None) is starves
+    if not starves:
+        assert ready == 15, "each card that became free was kept"
+
+
+@pytest.mark.parametrize("large", [pods(2, 4), pods(3, 3)], ids=["whole nodes", "parts of nodes"])
+def test_nodes_are_emptied_for_pods_with_many_cards(large: PodSet) -> None:
+    kueue = Kueue(dict.fromkeys("abc", 4), of=CheckSettings(gather=1000))
+    for number in range(12):
+        kueue.hold(f"old-{number:02}", number // 3, on="abc"[number % 3])
+    kueue.submit("large", large, created="0")
+    kueue.turn()
+    assert kueue.state("large") is PENDING
+    ready = stream(kueue, "large", 60)
+    assert ready is not None
+    left = kueue.fleet.nominees.keys() - kueue.cluster.promises.of("ns/large")
+    assert not any(uid.startswith("uid-large") for uid in left), "no node is reserved for it any more"
+
+
+def test_gathering_ends_and_the_next_workload_has_its_turn() -> None:
+    kueue = Kueue({"a": 4}, of=CheckSettings(gather=100, promise=1000))
+    kueue.hold("x", 0)
+    kueue.submit("first", pods(4))
+    kueue.submit("second", pods(4))
+    kueue.turn()
+    assert (kueue.state("first"), kueue.state("second")) == (PENDING, RETRY)
+    assert kueue.places("first") == {"a": 3}
+    assert kueue.of("first").message.endswith("Places are gathered: 3 of 4 pod(s) have one.")
+    kueue.requeue("second")
+    kueue.turn(50)
+    assert kueue.state("second") is RETRY
+    kueue.requeue("second")
+    kueue.turn(51)
+    assert kueue.state("first") is RETRY
+    kueue.turn()
+    assert kueue.places("second") == {"a": 3} or kueue.state("second") is RETRY
+    kueue.requeue("second")
+    kueue.turn()
+    assert kueue.places("second") == {"a": 3}
+    kueue.requeue("first")
+    kueue.turn()
+    assert kueue.state("first") is RETRY, "another workload gathers"
+
+
+def test_places_are_gathered_for_the_highest_priority() -> None:
+    kueue = Kueue({"a": 4})
+    kueue.hold("x", 0)
+    kueue.submit("low", pods(4))
+    kueue.turn()
+    assert kueue.places("low") == {"a": 3}
+    kueue.submit("high", pods(4, priority=10))
+    kueue.turn()
+    assert (kueue.state("low"), kueue.places("high")) == (RETRY, {"a": 3})
+    kueue.cluster.remove_bound("uid-x")
+    kueue.turn()
+    assert kueue.state("high") is READY
+
+
+def test_no_places_are_gathered_for_what_could_not_fit_in_the_empty_cluster() -> None:
+    kueue = Kueue({"a": 4, "b": 4})
+    kueue.hold("x", 0)
+    kueue.submit("impossible", pods(3, 3))
+    kueue.submit("possible", pods(8))
+    kueue.turn()
+    assert (kueue.state("impossible"), kueue.state("possible")) == (RETRY, PENDING)
+    assert not kueue.places("impossible")

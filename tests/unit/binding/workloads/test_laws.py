@@ -1,0 +1,122 @@
+"""Laws of promised places, by random events."""
+
+import itertools
+from collections import Counter
+from collections.abc import Sequence
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from berth_operator.core.decision.cycle import Placement, decide
+from berth_operator.core.values.quota_workload import CheckSettings, PodSet
+from tests.builders import NVIDIA, waiting
+from tests.unit.binding.workloads.kueue import POLICY, READY, RETRY, SECOND, Kueue, cards_of, pods, restarted
+
+FLEETS = st.dictionaries(st.sampled_from("abcde"), st.integers(0, 4), min_size=1)
+SETS = st.lists(st.tuples(st.integers(1, 3), st.integers(1, 3)), min_size=1, max_size=2)
+
+
+def of_shape(shape: Sequence[tuple[int, int]]) -> tuple[PodSet, ...]:
+    return tuple(pods(count, cards, f"set-{number}") for number, (count, cards) in enumerate(shape))
+
+
+@given(FLEETS, st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 3)), max_size=4), st.integers(1, 4))
+@settings(max_examples=40)
+def test_a_pod_that_fits_by_decide_is_ready_and_no_other(
+    nodes: dict[str, int], held: list[tuple[str, int]], cards: int
+) -> None:
+    kueue = Kueue(nodes, of=CheckSettings(gather=0))
+    for number, (name, count) in enumerate(held):
+        if name in nodes:
+            kueue.hold(f"held-{number}", *range(count), on=name)
+    outcome = decide(kueue.fleet, waiting("alone", {NVIDIA: cards}), POLICY)
+    kueue.submit("train", pods(1, cards))
+    kueue.turn()
+    assert (kueue.state("train") is READY) == isinstance(outcome, Placement)
+    if isinstance(outcome, Placement):
+        assert kueue.places("train") == {outcome.node: 1}
+
+
+class Law:
+    """Random events, after each of which no card is given twice."""
+
+    def __init__(self, nodes: dict[str, int]) -> None:
+        self.kueue = Kueue(nodes)
+        self.nodes = nodes
+        self.number = itertools.count()
+        self.waiting: dict[str, list[tuple[str, int]]] = {}
+        """Ready workload -> (pod set, cards) of its pods that have not come."""
+
+    def act(self, action: str, shape: Sequence[tuple[int, int]], pick: int) -> None:
+        kueue, known = self.kueue, sorted(self.kueue.cluster.workloads.by_key)
+        name = known[pick % len(known)].partition("/")[2] if known else ""
+        match action:
+            case "submit":
+                new = f"w{next(self.number)}"
+                kueue.submit(new, *of_shape(shape), priority=pick % 2)
+            case "other pod":
+                kueue.put(f"p{next(self.number)}", cards=shape[0][1])
+            case "come" if name and kueue.state(name) is READY:
+                self.come(name)
+            case "end":
+                bound = sorted(kueue.fleet.charges)
+                if bound:
+                    kueue.cluster.remove_bound(bound[pick % len(bound)])
+            case "requeue" if name and kueue.state(name) is RETRY:
+                kueue.requeue(name)
+            case "delete" if name:
+                kueue.cluster.remove_workload(f"ns/{name}")
+                self.waiting.pop(name, None)
+            case "leader":
+                self.lead_again()
+        kueue.turn(SECOND)
+        kueue.schedule()
+        self.check()
+
+    def come(self, name: str) -> None:
+        """Create all pods of a ready workload: each is placed at once, where its place was promised."""
+        kueue = self.kueue
+        kueue.change(name, admitted=True)
+        promised = kueue.places(name)
+        for pod_set in kueue.of(name).pod_sets:
+            for number, each in enumerate(pod_set.pods):
+                pod_name = f"{name}-{pod_set.name}-{number}"
+                kueue.put(pod_name, workload=name, pod_set=pod_set.name, cards=cards_of(each))
+        placed = {pod: node for pod, node in kueue.schedule().items() if pod.startswith(f"{name}-")}
+        assert Counter(placed.values()) == promised
+        assert promised.total() == sum(len(each.pods) for each in kueue.of(name).pod_sets)
+        kueue.cluster.remove_workload(f"ns/{name}")
+
+    def lead_again(self) -> None:
+        """Begin another term: what was promised is on the same nodes."""
+        before = {key: self.kueue.places(key.partition("/")[2]) for key in self.kueue.cluster.workloads.by_key}
+        ready = {key for key, each in self.kueue.cluster.workloads.by_key.items() if each.state is READY}
+        self.kueue = restarted(self.kueue)
+        for key in ready:
+            assert self.kueue.places(key.partition("/")[2]) == before[key], key
+
+    def check(self) -> None:
+        promises = [place for _, _, place in self.kueue.cluster.promises.all()]
+        charges = [*self.kueue.fleet.charges.values(), *promises]
+        held = Counter((each.node, grant.minor) for each in charges for grant in each.grants)
+        assert max(held.values(), default=0) <= 1, "a card is given twice"
+        assert len(self.kueue.cluster.promises) == sum(1 for _ in self.kueue.cluster.promises.all())
+        for each in self.kueue.cluster.workloads.by_key.values():
+            if each.state is READY:
+                assert self.kueue.places(each.name).total() == sum(len(pod_set.pods) for pod_set in each.pod_sets)
+
+
+ACTIONS = ("submit", "submit", "other pod", "come", "come", "end", "end", "requeue", "delete", "leader")
+
+
+@given(
+    st.dictionaries(st.sampled_from("abcd"), st.integers(1, 4), min_size=1),
+    st.lists(st.tuples(st.sampled_from(ACTIONS), SETS, st.integers(0, 1000)), max_size=25),
+)
+@settings(max_examples=50, deadline=None)
+def test_no_card_is_given_twice_and_a_promise_is_kept(
+    nodes: dict[str, int], actions: list[tuple[str, list[tuple[int, int]], int]]
+) -> None:
+    law = Law(nodes)
+    for action in actions:
+        law.act(*action)

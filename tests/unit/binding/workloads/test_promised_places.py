@@ -1,0 +1,366 @@
+"""Promised places: when they are searched again, when they end, which pods get them, and what the next leader keeps."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from berth_client import times
+from berth_operator.binding.workloads import fits_check
+from berth_operator.core.decision import promise_note
+from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
+from berth_operator.core.values.request import Membership
+from tests.builders import GPU, NVIDIA, T4, Raw, asks, device, entry, node, pod, waiting, whole
+from tests.unit.binding.workloads.kueue import PENDING, READY, RETRY, SECOND, Kueue, pods, restarted
+
+# --- lost places ----------------------------------------------------------------------------------------------
+
+
+def test_a_pod_of_higher_priority_takes_a_place_only_where_it_fits_nowhere_else() -> None:
+    kueue = Kueue({"a": 1, "b": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    [place] = kueue.places("train")
+    kueue.put("low")
+    kueue.put("high-1", priority=10)
+    assert kueue.schedule()["high-1"] != place
+    kueue.put("high-2", priority=10)
+    assert kueue.schedule() == {"high-2": place}
+    kueue.turn(SECOND)
+    assert kueue.state("train") is RETRY
+    assert kueue.last["train"].message.startswith("promised places were lost: 0/2 nodes are available")
+
+
+@pytest.mark.parametrize("what", ["removed", "broken", "cordoned", "silent"])
+@pytest.mark.parametrize("spare", [True, False])
+@pytest.mark.parametrize("admitted", [True, False])
+def test_lost_places_are_searched_again(what: str, *, spare: bool, admitted: bool) -> None:
+    kueue = Kueue({"a": 2, "b": 2} if spare else {"a": 2})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    [(place, _)] = kueue.places("train").items()
+    kueue.change("train", admitted=admitted)
+    kueue.turn(SECOND)
+    match what:
+        case "removed":
+            kueue.cluster.remove_node(place)
+        case "broken":
+            kueue.cluster.put_device(device(place, entry(0, health=False), entry(1, health=False), generation=2))
+        case "cordoned":
+            kueue.cluster.put_node(node(place, unschedulable=True))
+        case "silent":
+            kueue.fleet.set_fresh(place, fresh=False)
+    kueue.turn(SECOND)
+    kueue.turn(SECOND)
+    if spare:
+        [other] = {"a", "b"} - {place}
+        assert (kueue.state("train"), kueue.places("train")) == (READY, {other: 2})
+        assert kueue.of("train").message == f"places on {other} (2 pods)"
+    elif admitted:
+        assert kueue.state("train") is READY
+        assert "promised places were lost, 0 are left" in kueue.of("train").message
+    else:
+        assert kueue.state("train") is RETRY
+
+
+@pytest.mark.parametrize("admitted", [True, False])
+@pytest.mark.parametrize(
+    ("cards", "left"),
+    [
+        pytest.param([entry(minor, id=f"GPU-{3 - minor}") for minor in range(4)], 2, id="renumbered after a reboot"),
+        pytest.param([entry(0, health=False), *map(entry, range(1, 4))], 2, id="one is broken"),
+        pytest.param([entry(2), entry(3)], 2, id="two are gone"),
+        pytest.param([entry(3)], 1, id="three are gone"),
+    ],
+)
+def test_places_on_cards_that_are_others_now(cards: Sequence[Raw], left: int, *, admitted: bool) -> None:
+    kueue = Kueue({"a": 4})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    kueue.change("train", admitted=admitted)
+    kueue.turn(SECOND)
+    kueue.cluster.put_device(device("a", *cards, generation=2))
+    kueue.turn(SECOND)
+    assert kueue.state("train") is (READY if left == 2 or admitted else RETRY)
+    assert kueue.places("train").total() == (left if left == 2 or admitted else 0)
+    assert ("promised places were lost" in kueue.of("train").message) is (left < 2)
+    for number in range(2):
+        kueue.come("train", number)
+    assert len(kueue.schedule()) == left
+    held = [grant.minor for charge in kueue.fleet.charges.values() for grant in charge.grants]
+    assert len(set(held)) == len(held) == left
+    assert not len(kueue.cluster.promises)
+
+
+@pytest.mark.parametrize("what", ["node", "Device"])
+def test_a_workload_whose_node_went_and_returned_is_promised_again(what: str) -> None:
+    kueue = Kueue({"a": 2})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    kueue.cluster.remove_device("a")
+    if what == "node":
+        kueue.cluster.remove_node("a")
+    kueue.turn(SECOND)
+    assert kueue.state("train") is RETRY
+    assert kueue.of("train").message.startswith("promised places were lost: ")
+    kueue.cluster.put_node(node("a"))
+    kueue.cluster.put_device(device("a", entry(0), entry(1), generation=9))
+    kueue.requeue("train")
+    kueue.turn(SECOND)
+    assert (kueue.state("train"), kueue.places("train")) == (READY, {"a": 2})
+    for number in range(2):
+        kueue.come("train", number)
+    assert kueue.schedule() == {"train-0": "a", "train-1": "a"}
+
+
+def test_a_node_that_goes_while_places_are_gathered_there_is_gathered_again() -> None:
+    kueue = Kueue({"a": 2, "b": 2})
+    kueue.hold("x", 0)
+    kueue.submit("train", pods(4))
+    kueue.turn()
+    assert kueue.places("train") == {"a": 1, "b": 2}
+    kueue.cluster.remove_device("b")
+    kueue.turn(SECOND)
+    assert (kueue.state("train"), kueue.places("train")) == (PENDING, {"a": 1})
+    kueue.cluster.put_device(device("b", entry(0), entry(1), generation=9))
+    kueue.turn(SECOND)
+    assert kueue.places("train") == {"a": 1, "b": 2}
+    kueue.cluster.remove_bound("uid-x")
+    kueue.turn(SECOND)
+    assert kueue.state("train") is READY
+
+
+@pytest.mark.parametrize("spare", [True, False])
+@pytest.mark.parametrize("admitted", [True, False])
+@pytest.mark.parametrize(
+    ("foreign", "reason"),
+    [
+        pytest.param({"cpu": "60"}, "Insufficient cpu", id="cpu"),
+        pytest.param({NVIDIA: "2"}, "too few free GPUs", id="cards, from kubelet"),
+    ],
+)
+def test_places_that_a_pod_of_another_scheduler_has_taken(
+    foreign: Mapping[str, str], reason: str, *, spare: bool, admitted: bool
+) -> None:
+    kueue = Kueue({"a": 2, "b": 2} if spare else {"a": 2})
+    request = asks({NVIDIA: 1, "cpu": 8000})
+    kueue.submit("train", PodSet(name="main", pods=(waiting(request=request),) * 2))
+    kueue.turn()
+    [taken] = kueue.places("train")
+    kueue.change("train", admitted=admitted)
+    kueue.turn(SECOND)
+    given = whole(0, 1) if NVIDIA in foreign else None
+    kueue.cluster.put_bound(pod("foreign", foreign, on=taken, allocated=given, schedulerName="default-scheduler"))
+    kueue.turn(SECOND)
+    if not spare:
+        assert kueue.state("train") is (READY if admitted else RETRY)
+        assert reason in kueue.of("train").message
+        return
+    [other] = {"a", "b"} - {taken}
+    assert (kueue.state("train"), kueue.places("train")) == (READY, {other: 2})
+    for number in range(2):
+        kueue.come("train", number)
+    assert set(kueue.schedule().values()) == {other}
+
+
+# --- the end of a promise -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("end", "kept"),
+    [
+        pytest.param(lambda kueue: kueue.cluster.remove_workload("ns/train"), False, id="deleted"),
+        pytest.param(lambda kueue: kueue.change("train", finished=True), False, id="finished"),
+        pytest.param(lambda kueue: kueue.change("train", has_quota=False), False, id="without quota"),
+        pytest.param(lambda kueue: kueue.change("train", since="later"), False, id="another reservation of quota"),
+        pytest.param(lambda kueue: kueue.change("train", uid="other"), False, id="another workload of the name"),
+        pytest.param(lambda kueue: kueue.change("train", admitted=True), True, id="admitted"),
+    ],
+)
+def test_places_are_given_up_with_the_quota(end: Any, *, kept: bool) -> None:
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    kueue.put("other")
+    assert not kueue.schedule()
+    end(kueue)
+    while kueue.check.follow():
+        pass
+    assert kueue.schedule() == ({} if kept else {"other": "a"})
+
+
+def test_places_are_kept_for_a_time() -> None:
+    kueue = Kueue({"a": 1}, of=CheckSettings(promise=100))
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    kueue.turn(90)
+    assert kueue.places("train")
+    kueue.change("train", admitted=True)
+    kueue.turn()
+    kueue.turn(90)
+    assert kueue.places("train"), "the time begins again when it is admitted"
+    kueue.turn(11)
+    assert not kueue.places("train")
+    assert kueue.state("train") is READY
+
+
+def test_a_workload_that_is_not_admitted_in_time_returns_its_quota() -> None:
+    kueue = Kueue({"a": 1}, of=CheckSettings(promise=100))
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    kueue.turn(101)
+    assert kueue.state("train") is RETRY
+    assert not kueue.places("train")
+
+
+# --- pods -----------------------------------------------------------------------------------------------------
+
+
+def test_a_forged_annotation_takes_places_of_its_own_namespace_alone() -> None:
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    kueue.put("thief", workload="train", metadata={"namespace": "other"})
+    kueue.put("stranger", workload="unknown")
+    kueue.put("of-another-set", workload="train", pod_set="workers")
+    assert not kueue.schedule()
+    assert kueue.places("train") == {"a": 1}
+    kueue.come("train", 0)
+    assert kueue.schedule() == {"train-0": "a"}
+
+
+def test_a_pod_gets_the_place_of_its_topology_domain() -> None:
+    kueue = Kueue({})
+    for name, rack in (("a", "r1"), ("b", "r2")):
+        kueue.cluster.put_node(node(name, labels={"rack": rack}))
+        kueue.cluster.put_device(device(name, entry()))
+    requests = [asks({NVIDIA: 1}, selector={"rack": rack}) for rack in ("r1", "r2")]
+    kueue.submit("train", PodSet(name="main", pods=tuple(waiting(request=each) for each in requests)))
+    kueue.turn()
+    assert kueue.places("train") == {"a": 1, "b": 1}
+    kueue.come("train", 1, nodeSelector={"rack": "r2"})
+    assert kueue.places("train") == {"a": 1}
+    assert kueue.schedule() == {"train-1": "b"}
+
+
+def test_a_pod_that_goes_away_again_gives_its_place_up() -> None:
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    kueue.come("train", 0)
+    kueue.cluster.remove_pending("uid-train-0")
+    kueue.put("other")
+    assert kueue.schedule() == {"other": "a"}
+
+
+def test_members_of_a_gang_have_alike_cards() -> None:
+    kueue = Kueue({"a": 2}, of=CheckSettings(gather=0))
+    kueue.cluster.put_node(node("b"))
+    kueue.cluster.put_device(device("b", entry(0, model=T4), entry(1, model=T4)))
+    member = Membership(group="ns/g", minimum=3)
+    kueue.submit("mixed", pods(3))
+    kueue.turn()
+    assert kueue.state("mixed") is READY
+    kueue.cluster.remove_workload("ns/mixed")
+    kueue.submit("alike", pods(3, gang=member))
+    kueue.turn()
+    assert kueue.state("alike") is RETRY
+    kueue.submit("two", pods(2, gang=member))
+    kueue.turn()
+    assert kueue.state("two") is READY
+
+
+# --- bounds ---------------------------------------------------------------------------------------------------
+
+
+def test_the_number_of_promised_places_is_bounded() -> None:
+    kueue = Kueue({f"n{number}": 8 for number in range(20)})
+    sizes = {"first": fits_check.MAX_PLACES - 2, "second": 2, "third": 2}
+    for name, size in sizes.items():
+        kueue.submit(name, PodSet(name="main", pods=(waiting(request=asks({GPU: 1})),) * size))
+    kueue.turn()
+    assert [kueue.state(name) for name in sizes] == [READY, READY, PENDING]
+    assert len(kueue.cluster.promises) == fits_check.MAX_PLACES
+    kueue.cluster.remove_workload("ns/second")
+    kueue.turn(15)
+    assert kueue.state("third") is READY
+
+
+def test_a_workload_above_the_bound_keeps_as_many_places_as_there_may_be() -> None:
+    kueue = Kueue({f"n{number}": 8 for number in range(20)})
+    share = waiting(request=asks({GPU: 1}))
+    kueue.submit("huge", PodSet(name="main", pods=(share,) * (fits_check.MAX_PLACES + 100)))
+    kueue.turn()
+    assert (kueue.state("huge"), len(kueue.cluster.promises)) == (READY, fits_check.MAX_PLACES)
+
+
+# --- a new leader ---------------------------------------------------------------------------------------------
+
+
+def test_a_new_leader_keeps_promises_before_any_pod_is_decided() -> None:
+    kueue = Kueue({"a": 1, "b": 1, "c": 1})
+    kueue.submit("train", pods(2))
+    kueue.turn()
+    promised = kueue.places("train")
+    kueue.come("train", 0)
+    placed = kueue.schedule()["train-0"]
+    new = restarted(kueue)
+    assert new.places("train") == promised - Counter([placed])
+
+
+def test_a_new_leader_hands_places_to_pods_that_wait_already() -> None:
+    kueue = Kueue({"a": 1, "b": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    new = Kueue({"a": 1, "b": 1})
+    new.come("train", 0)
+    new.put("other-1")
+    new.put("other-2")
+    new.cluster.put_workload(kueue.of("train"))
+    new.check.restore()
+    assert not new.places("train")
+    [place] = kueue.places("train")
+    assert new.schedule()["train-0"] == place
+
+
+@pytest.mark.parametrize(("admitted", "state"), [(False, RETRY), (True, READY)])
+def test_what_a_new_leader_cannot_restore(*, admitted: bool, state: CheckState) -> None:
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    new = Kueue({"a": 1})
+    new.hold("x", 0)
+    new.cluster.put_workload(replace(kueue.of("train"), admitted=admitted))
+    new.check.restore()
+    new.turn()
+    assert new.state("train") is state
+    assert "promised places were lost" in new.of("train").message
+
+
+def test_old_promises_are_not_restored() -> None:
+    kueue = Kueue({"a": 1})
+    kueue.submit("train", pods(1))
+    kueue.turn()
+    for seconds, kept in ((200, 1), (400, 0)):
+        new = Kueue({"a": 1})
+        new.now = 1_000_000.0
+        at = datetime.fromtimestamp(new.now - seconds, UTC)
+        new.cluster.put_workload(replace(kueue.of("train"), admitted=True, admitted_at=times.time(at)))
+        new.check.restore()
+        assert new.places("train").total() == kept
+
+
+def test_the_places_of_many_pod_sets_and_nodes_are_recorded() -> None:
+    places = {"driver": ["n1"], "worker": ["n3", "n2", "n3"]}
+    text = promise_note.note(places)
+    assert text == "places for driver on n1; for worker on n2, n3 (2 pods)"
+    assert {name: sorted(each) for name, each in promise_note.recorded(text, places).items()} == {
+        "driver": ["n1"],
+        "worker": ["n2", "n3", "n3"],
+    }
+    many = promise_note.note({"main": [f"node-{number}.example" for number in range(5000)]})
+    assert len(many) < 8192
+    assert len(promise_note.recorded(many, ["main"])["main"]) == promise_note.MAX_NODES
