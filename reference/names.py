@@ -13,6 +13,7 @@ Rows = Mapping[str, str]
 
 VARIABLE: Final = {
     "VISIBLE_SUFFIX": f"<container>{names.VISIBLE_SUFFIX}",
+    "BY_CLASS_SUFFIX": f"<container>{names.BY_CLASS_SUFFIX}",
     "LIMIT_PREFIX": f"<container>{names.LIMIT_PREFIX.format('<memory|sm>')}<i>",
     "MODEL_PREFIX": f"{names.MODEL_PREFIX}<model>",
 }
@@ -54,6 +55,8 @@ WRITTEN: Final[Rows] = {
     "POD_SET": "annotation: the pod set of that Workload",
     "FENCED_BY": "label: the LeaderLease whose fence applied to the Binding",
     "VISIBLE_SUFFIX": "annotation: the UUIDs that the container sees, joined by commas",
+    "BY_CLASS_SUFFIX": "annotation: the extended resources that the container gets by "
+    "[DeviceClasses](../claims.md#extended-resources), joined by commas",
     "LIMIT_PREFIX": "annotation: bytes or hundredths of the cores that the container may use of a card",
 }
 OBJECTS: Final[Rows] = {

@@ -57,6 +57,9 @@ POD_SET: Final = "berth.dev/pod-set"
 VISIBLE_SUFFIX: Final = ".devices.berth.dev/visible"
 """`<container>.devices.berth.dev/visible`: the UUIDs that the container sees, joined by commas."""
 
+BY_CLASS_SUFFIX: Final = ".devices.berth.dev/by-class"
+"""`<container>.devices.berth.dev/by-class`: the extended resources that the container gets by DeviceClasses, joined by
+commas."""
 LIMIT_PREFIX: Final = ".devices.berth.dev/{}-limit-"
 """`<container>.devices.berth.dev/memory-limit-0` (bytes), `…/sm-limit-0` (hundredths): of each card that it sees."""
 NODE_LABEL: Final = "berth.dev/node"

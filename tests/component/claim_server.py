@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from berth_api import names
+from berth_client.client import MERGE
 from berth_client.errors import ApiError
 from tests.resource_claims import claim
 
@@ -29,6 +30,10 @@ class Server:
         """How late the next writes are answered, in seconds."""
         self.lag, self.term, self.version = LAG, 1, 100
         self.fenced = True
+        self.pod_statuses: dict[str, Raw] = {}
+        """Pod -> what was written of its status."""
+        self.keeps_extended = True
+        """Whether the feature gate DRAExtendedResource is on."""
         self._show, self._forget = show, forget
 
     # --- calls of the operator --------------------------------------------------------------------------------
@@ -36,10 +41,16 @@ class Server:
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         assert not params
         await asyncio.sleep(0.01)
-        return copy.deepcopy(self._known(path.rpartition("/")[2]))
+        name = path.rpartition("/")[2]
+        if "/pods/" in path:
+            return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}}
+        return copy.deepcopy(self._known(name))
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
-        assert method == "PUT"
+    async def request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, content_type: str = ""
+    ) -> Any:
+        if method != "PUT":
+            return await self._others(method, path, body, content_type)
         name, _, part = path.partition("/resourceclaims/")[2].partition("/")
         manager = (params or {})["fieldManager"]
         await asyncio.sleep(0.01)
@@ -62,6 +73,32 @@ class Server:
             raise fault
         await asyncio.sleep(self.late.pop(0) if self.late else 0.0)
         return copy.deepcopy(self.claims[name])
+
+    async def _others(self, method: str, path: str, body: Any, content_type: str) -> Any:
+        """Create or delete a claim, or patch the status of a pod."""
+        await asyncio.sleep(0.01)
+        name = path.rpartition("/resourceclaims/")[2]
+        called = {"POST": "create", "DELETE": name}.get(method, path.removeprefix("/api/v1/namespaces/ns/"))
+        if faults := self.faults.get(f"{method} {called}"):
+            fault = faults.pop(0)
+            assert isinstance(fault, Exception)
+            raise fault
+        self.writes.append(f"{method} {called}")
+        if method == "POST":
+            metadata = body["metadata"]
+            made = f"{metadata['generateName']}{self.version}"
+            self.change(made, metadata={**metadata, "name": made, "uid": f"uid-{made}"}, spec=body["spec"])
+            return copy.deepcopy(self.claims[made])
+        if method == "DELETE":
+            known = self._known(name)["metadata"]
+            if body["preconditions"] != {key: known[key] for key in ("uid", "resourceVersion")}:
+                raise ApiError(409, "Conflict", "the object has been modified")
+            assert not known.get("finalizers")
+            self.remove(name)
+            return {}
+        assert content_type == MERGE
+        self.pod_statuses[path.split("/")[6]] = body["status"] if self.keeps_extended else {}
+        return {"status": body["status"] if self.keeps_extended else {}}
 
     def _known(self, name: str) -> Raw:
         if name not in self.claims:

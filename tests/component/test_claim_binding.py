@@ -11,7 +11,8 @@ from berth_client.errors import ApiError, Unreachable
 from berth_operator.binding.prebind import claim_objects
 from berth_operator.binding.prebind.changes import GoneError
 from berth_operator.binding.prebind.claim_objects import FINALIZER, ResourceClaimError
-from berth_operator.binding.prebind.claims import TIMEOUT, TRIES, ClaimBinder
+from berth_operator.binding.prebind.claim_writer import TRIES
+from berth_operator.binding.prebind.claims import TIMEOUT, ClaimBinder
 from berth_operator.binding.upkeep import doubled_claims
 from berth_operator.core.claims import requests, slices, status
 from berth_operator.core.claims.requests import DeviceClass

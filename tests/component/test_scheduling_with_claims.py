@@ -8,7 +8,7 @@ import pytest
 
 from berth_api import names
 from berth_client.errors import ApiError
-from berth_operator.binding.prebind.claims import TIMEOUT
+from berth_operator.binding.prebind.claims import CONDITIONS_TIMEOUT, TIMEOUT
 from berth_operator.core.claims import status
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.state.watches.claims import ResourceClaims
@@ -32,8 +32,10 @@ class Server(Api):
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         return await self.claims.get(path, params)
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
-        return await self.claims.request(method, path, params=params, body=body)
+    async def request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, **options: Any
+    ) -> Any:
+        return await self.claims.request(method, path, params=params, body=body, **options)
 
 
 class Claims:
@@ -236,3 +238,62 @@ async def test_a_claim_of_a_node_that_left_after_its_pod_was_bound_is_left_to_it
         claims.pod("q", "c")
         await asyncio.sleep(30)
         assert (claims.held(), claims.consumers("c"), api.bound()) == ({"c": ["first/gpu-0"]}, ["q"], {"q": "first"})
+
+
+# --- binding conditions -----------------------------------------------------------------------------------------
+
+READY = {"bindingConditions": ["example.com/attached"], "bindingFailureConditions": ["example.com/failed"]}
+
+
+async def waiting_for_a_device(claims: Claims) -> None:
+    """Have a pod wait for the only device, which its driver must attach."""
+    claims.watch.put_slice(resource_slice(gpu(0, **READY)))
+    await claims.put(claim("c"))
+    claims.pod("p", "c")
+    await asyncio.sleep(20)
+    assert claims.world.api.bound() == {}
+    assert claims.held() == {"c": ["node/gpu-0"]}
+
+
+def report(claims: Claims, condition: str) -> None:
+    """Report a condition of the device as true, as its driver does."""
+    current = claims.claims.claims["c"]["status"]
+    [result] = current["allocation"]["devices"]["results"]
+    identity = {key: result[key] for key in ("driver", "pool", "device")}
+    true = {"type": condition, "status": "True", "reason": "R", "message": "broken"}
+    claims.claims.change("c", status={**current, "devices": [{**identity, "conditions": [true]}]})
+
+
+async def test_a_pod_is_bound_when_the_binding_conditions_of_its_device_are_true() -> None:
+    claims = Claims()
+    async with claims.world.running() as api:
+        await waiting_for_a_device(claims)
+        report(claims, "example.com/other")
+        await asyncio.sleep(20)
+        assert api.bound() == {}
+        report(claims, "example.com/attached")
+        await asyncio.sleep(5)
+        assert api.bound() == {"p": "node"}
+
+
+async def test_a_device_that_fails_to_bind_is_given_up_for_another_one() -> None:
+    claims = Claims()
+    async with claims.world.running() as api:
+        await waiting_for_a_device(claims)
+        report(claims, "example.com/failed")
+        claims.watch.put_slice(resource_slice(gpu(1)))
+        await asyncio.sleep(30)
+        assert api.bound() == {"p": "node"}
+        assert claims.held() == {"c": ["node/gpu-1"]}
+        why = "device binding failed: example.com/failed of device gpu.nvidia.com/node/gpu-0: R broken"
+        assert any(why in each for each in (*api.messages("p"), *api.events_of("p", "FailedScheduling")))
+
+
+async def test_a_device_that_does_not_get_ready_is_given_up() -> None:
+    claims = Claims()
+    async with claims.world.running() as api:
+        await waiting_for_a_device(claims)
+        claims.watch.put_slice(resource_slice(gpu(1)))
+        await asyncio.sleep(CONDITIONS_TIMEOUT + 30)
+        assert api.bound() == {"p": "node"}
+        assert claims.held() == {"c": ["node/gpu-1"]}

@@ -67,7 +67,7 @@ class Server:
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         raise AssertionError(f"a pod without ResourceClaims needs no {path}: {params}")
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, **_: Any) -> Any:
         raise AssertionError(f"a pod without ResourceClaims needs no {method} {path}: {params}, {body}")
 
     async def bind(self, _namespace: str, name: str, _binding: Raw) -> None:

@@ -204,7 +204,7 @@ class Api:
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         raise AssertionError(f"a pod without claims needs no {path}: {params}")
 
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
+    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, **_: Any) -> Any:
         raise AssertionError(f"a pod without claims needs no {method} {path}: {params}, {body}")
 
     # --- requests of tests --------------------------------------------------------------------------------------

@@ -236,8 +236,12 @@ class Scheduler:
         return outcome
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
-        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before."""
-        claiming = [each for each in pods if each.request.claims]
+        """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before.
+
+        Those for extended resources are deleted.
+        """
+        claims = self._cluster.fleet.claims
+        claiming = [each for each in pods if each.request.claims or claims.extended_of(each.uid)]
         if claiming and dynamic_resources in failure.rejected_by and not self._claim_work.is_over():
             self.start_task(self._claims.deallocate(claiming, lambda: self.leads(term)))
 

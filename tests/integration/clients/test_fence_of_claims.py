@@ -152,6 +152,38 @@ async def test_no_more_than_allocations_and_reservations_are_written(claims: Cla
         assert "no more of a ResourceClaim's status" in why
 
 
+async def test_only_claims_for_extended_resources_of_a_pod_are_created_and_deleted(claims: Claims) -> None:
+    theirs, arena = await claims.create(protected=False), claims.arena
+    path = claim_objects.path(f"{arena.namespace}/{theirs['metadata']['name']}")
+    collection = path.rpartition("/")[0]
+    with pytest.raises(ApiError, match="no ResourceClaims but those for the extended resources"):
+        await claims.client.request("DELETE", path)
+    [pod] = claims.allocated["reservedFor"]
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "p", "uid": pod["uid"], "controller": True}
+    made: Raw = {
+        "generateName": "p-",
+        "annotations": {status.EXTENDED: "true"},
+        "ownerReferences": [owner],
+        "labels": {"berth.dev/fenced-by": arena.lease_name},
+        "finalizers": [claim_objects.FINALIZER],
+    }
+    bad: list[Raw] = [
+        {"annotations": {}},
+        {"ownerReferences": []},
+        {"ownerReferences": [{**owner, "kind": "Node"}]},
+        {"labels": {**made["labels"], "a": "b"}},
+        {"finalizers": ["example.com/f"]},
+    ]
+    for metadata in bad:
+        with pytest.raises(ApiError, match="Berth's operator may c"):
+            await claims.client.request("POST", collection, body={"metadata": made | metadata, "spec": theirs["spec"]})
+    own = await claims.client.request("POST", collection, body={"metadata": made, "spec": theirs["spec"]})
+    stolen = {**theirs, "metadata": {**theirs["metadata"], "annotations": made["annotations"]}}
+    assert "no more of the metadata" in await claims.refusal(stolen, term=7)
+    free = await claims.put({**own, "metadata": {**own["metadata"], "finalizers": []}}, term=7)
+    await claims.client.request("DELETE", claim_objects.path(f"{arena.namespace}/{free['metadata']['name']}"))
+
+
 async def test_without_a_leader_others_release_what_it_allocated(claims: Claims, admin: kube.KubeClient) -> None:
     claim, arena = await claims.create(), claims.arena
     allocated = await claims.put(claim, status=claims.allocated, term=7)

@@ -66,10 +66,13 @@ def test_kubelet_restarts_under_a_running_pod(shared: World) -> None:
     shared.bound("p")
 
 
-def test_a_resource_of_a_device_class_is_not_supported(shared: World) -> None:
+def test_a_resource_of_a_device_class_needs_pools_of_berth(shared: World) -> None:
     resource, name = f"example.com/{shared.arena.id}", f"{shared.arena.id}.example.com"
     classes = "/apis/resource.k8s.io/v1/deviceclasses"
-    source = f"node(s) provide {resource} only by DeviceClass {name} (Berth allocates no ResourceClaims)"
+    source = (
+        f"node(s) provide {resource} only by DeviceClass {name} (Berth allocates ResourceClaims only from pools in "
+        "claims.drivers or claims.pools of its configuration)"
+    )
     claimed = f"0/1 nodes are available: 1 {source}."
     [node] = shared.nodes()
     shared.pod("p", {resource: "1"})
@@ -83,10 +86,3 @@ def test_a_resource_of_a_device_class_is_not_supported(shared: World) -> None:
         shared.bound("p")
     finally:
         shared.api.delete(f"{classes}/{name}")
-
-
-def test_a_device_class_by_its_name_is_not_supported(shared: World) -> None:
-    resource = "deviceclass.resource.kubernetes.io/gpu.example.com"
-    shared.nodes()
-    shared.pod("p", {resource: "1"})
-    assert f"pod uses {resource} (dynamic resource allocation), which Berth does not support" in shared.waits("p")

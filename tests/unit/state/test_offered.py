@@ -208,9 +208,10 @@ def test_pods_that_run_keep_their_places_while_kubelet_restarts() -> None:
 
 
 def test_a_device_class_is_no_offer() -> None:
-    of, claimed = (
-        cluster({}),
-        "0/1 nodes are available: 1 node(s) provide {} only by DeviceClass c (Berth allocates no ResourceClaims).",
+    of = cluster({})
+    claimed = (
+        "0/1 nodes are available: 1 node(s) provide {} only by DeviceClass c (Berth allocates ResourceClaims only from "
+        "pools in claims.drivers or claims.pools of its configuration)."
     )
     table = claims.sources(ResourceClaims(of))["device classes"][1]
     assert message(of, pod("a", {NVIDIA: 1})) == SHORT.format(NVIDIA)
@@ -226,16 +227,19 @@ def test_a_device_class_is_no_offer() -> None:
 def test_a_device_class_wakes_those_that_ask_for_what_it_provides(resource: str, *, woken: bool) -> None:
     of = cluster({})
     assert message(of, pod("a", {NVIDIA: 1}))
-    of.put_device_class("c", resource)
+    of.put_device_class("c", resource, "")
     assert (popped(of.queue) is not None) is woken
 
 
-def test_of_two_device_classes_one_is_named() -> None:
+def test_of_two_device_classes_the_newest_provides_a_resource() -> None:
     of = cluster({})
-    of.put_device_class("a", NVIDIA)
-    of.put_device_class("b", NVIDIA)
-    of.put_device_class("b", "")
-    assert of.fleet.device_classes == {NVIDIA: "a"}
+    of.put_device_class("a", NVIDIA, "2026-01-01T00:00:00Z")
+    of.put_device_class("b", NVIDIA, "2026-01-02T00:00:00Z")
+    assert of.fleet.device_classes[NVIDIA] == "b"
+    of.put_device_class("b", "", "2026-01-02T00:00:00Z")
+    assert of.fleet.device_classes[NVIDIA] == "a"
+    of.remove_device_class("a")
+    assert NVIDIA not in of.fleet.device_classes
 
 
 # --- what-ifs ---------------------------------------------------------------------------------------------------

@@ -252,11 +252,6 @@ def test_bad_input_is_reported_by_its_field_and_leaves_the_pod_waiting(fields: R
     ("fields", "name"),
     [
         pytest.param({"schedulingGroup": {"x": 1}}, "spec.schedulingGroup without podGroupName", id="scheduling group"),
-        pytest.param(
-            {"requests": {"deviceclass.resource.kubernetes.io/gpu.example.com": "1"}},
-            "deviceclass.resource.kubernetes.io/gpu.example.com (dynamic resource allocation)",
-            id="a DeviceClass by its name",
-        ),
         pytest.param({"requests": {NPU_CORE: "10", RATIO: "50"}}, PART_OF_NPU, id="a part of an NPU"),
         pytest.param(
             {"requests": {SHARED: "1", NPU_CORE: "4", NPU_CPU: "2", MEMORY: "1Gi"}}, PART_OF_NPU, id="an NPU template"
@@ -545,3 +540,15 @@ def test_how_important_a_placed_pod_is() -> None:
     assert (fresh.priority, fresh.started) == (0, NOT_STARTED)
     old = pods.charge(pods.transform(pod("a", on="node", priority=-5, status={"startTime": "1970-01-01T00:01:00Z"})))
     assert (old.priority, old.started) == (-5, 60)
+
+
+def test_what_a_class_provides_is_taken_of_the_claim_as_the_binding_records_it_and_not_the_status() -> None:
+    mapping = {"containerName": "main", "resourceName": NVIDIA, "requestName": "r"}
+    status = {"extendedResourceClaimStatus": {"resourceClaimName": "c", "requestMappings": [mapping]}}
+    annotations = {names.EPOCH: "1", f"main{names.BY_CLASS_SUFFIX}": NVIDIA}
+    recorded = pod("a", {NVIDIA: 1}, on="node", annotations=annotations, status=status)
+    forged = pod("b", {NVIDIA: 1}, on="node", annotations={names.EPOCH: "1"}, status=status)
+    theirs = pod("c", {NVIDIA: 1}, on="node", status=status, schedulerName="default-scheduler")
+    assert [dict(pods.charge(each).plugin_requests) for each in (recorded, forged, theirs)] == [{}, {NVIDIA: 1}, {}]
+    assert [NVIDIA in dict(pods.charge(each).resources) for each in (recorded, forged, theirs)] == [False, True, False]
+    assert pods.charge(recorded).unknown == ()

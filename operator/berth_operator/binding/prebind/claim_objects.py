@@ -10,6 +10,7 @@ from berth_api import names
 from berth_api.values import keys
 from berth_operator.binding.prebind.changes import PreBindError
 from berth_operator.core.claims import requests, status
+from berth_operator.core.claims.extended import spec
 from berth_operator.core.claims.fields import FieldError
 from berth_operator.core.claims.requests import ResourceClaim
 from berth_operator.core.claims.results import Allocation
@@ -29,7 +30,12 @@ class ResourceClaimError(PreBindError):
 def path(key: str) -> str:
     """Return the path of a claim (namespace/name) on the API server."""
     namespace, name = keys.split(key)
-    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims/{name}"
+    return f"{collection(namespace)}/{name}"
+
+
+def collection(namespace: str) -> str:
+    """Return the path of a namespace's claims."""
+    return f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
 
 
 def key_of(claim: ResourceClaim) -> str:
@@ -62,6 +68,40 @@ def protected(current: Object, lease: str) -> Object | None:
     return {**current, "metadata": {**metadata, **more}}
 
 
+def extended(pod: PendingPod, claim: ResourceClaim, lease: str) -> Object:
+    """Return the claim for a pod's extended resources as it is created."""
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": pod.name, "uid": pod.uid, "controller": True}
+    return {
+        "apiVersion": "resource.k8s.io/v1",
+        "kind": "ResourceClaim",
+        "metadata": {
+            "generateName": f"{pod.name}-extended-resources-",
+            "namespace": pod.namespace,
+            "annotations": {status.EXTENDED: "true"},
+            "labels": {names.FENCED_BY: lease},
+            "finalizers": [FINALIZER],
+            "ownerReferences": [owner],
+        },
+        "spec": spec(claim.requests),
+    }
+
+
+def without_finalizer(current: Object, pod: PendingPod) -> Object | None:
+    """Return a pod's claim for extended resources without our finalizer, before it is deleted; None if it has none.
+
+    Raises:
+        ResourceClaimError: it is not this pod's, but got its name.
+    """
+    state = read(current)
+    if not (state.extended and state.owner == pod.uid):
+        raise ResourceClaimError(f"claim {state.key} got replaced in the meantime")
+    metadata = current["metadata"]
+    kept = [each for each in metadata.get("finalizers") or () if each != FINALIZER]
+    if len(kept) == len(metadata.get("finalizers") or ()):
+        return None
+    return {**current, "metadata": {**metadata, "finalizers": kept}}
+
+
 def check_unallocated(current: Object, allocation: Allocation) -> None:
     """Check that a claim is the one for which an allocation was made, and waits for it.
 
@@ -75,6 +115,21 @@ def check_unallocated(current: Object, allocation: Allocation) -> None:
         raise ResourceClaimError(f"claim {state.key} got allocated elsewhere in the meantime")
     if not _is_same_spec(current, allocation.claim):
         raise ResourceClaimError(f"claim {state.key} got replaced in the meantime")
+
+
+def check_conditions(written: Object, allocation: Allocation) -> None:
+    """Check that the API server has kept the binding conditions of an allocation.
+
+    Raises:
+        ResourceClaimError: it has not, so nothing would show when the devices can be used.
+    """
+    if any(each.device.binding_conditions for each in allocation.results):
+        results = (written.get("status") or {}).get("allocation", {}).get("devices", {}).get("results", ())
+        if not any(each.get("bindingConditions") for each in results):
+            raise ResourceClaimError(
+                "the API server does not keep bindingConditions of ResourceClaims: its feature gate "
+                "DRADeviceBindingConditions or DRAResourceClaimDeviceStatus is off"
+            )
 
 
 def allocated(current: Object, written: Object, pod: PendingPod, time: str) -> Object:

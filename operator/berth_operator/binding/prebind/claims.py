@@ -3,19 +3,20 @@
 The decision has chosen the devices. For each claim that is not allocated, this module writes the finalizer, then the
 status with the allocation and the reservation for the pod; for each other claim, the reservation. Before the Binding
 it waits until the watch has shown these writes, and gives them up if another claim holds one of the devices by then:
-all that was written before ours has been seen by then.
+all that was written before ours has been seen by then. Where devices have binding conditions, it then waits until
+their drivers report that they can be used.
 
 Each write names the resourceVersion that was read, and our term as its field manager, by which the API server refuses
 what a leader of the past sends (`manifests/components/claims/fence.yaml`). If a later step fails, the pod's
 reservations are removed, and allocations that no other pod uses. Of pods that are gone, Kubernetes' resource claim
 controller removes them; after our term, the next leader goes on with what is reserved for a pod that waits. It checks
-that no other claim holds the devices too, as the leader before may have ended before it did.
+that no other claim holds the devices too, as the leader before may have ended before it did. The claim for extended
+resources (`extended_claims`) is deleted instead, and made again.
 """
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from http import HTTPStatus
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Final
 
 import structlog
 
@@ -24,35 +25,23 @@ from berth_client.errors import CallError
 from berth_operator.binding.prebind import claim_objects
 from berth_operator.binding.prebind.changes import Changes, GoneError
 from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
-from berth_operator.binding.write_fence import NotFencedError, WriteFence
+from berth_operator.binding.prebind.claim_writer import Api, ClaimWriter
+from berth_operator.binding.prebind.extended_claims import ExtendedClaims
 from berth_operator.core.claims.errors import NodeError
 from berth_operator.core.claims.results import Allocation
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
 
 TIMEOUT: Final = 30.0
 """Seconds for all writes of a pod and until the watch has shown them."""
-TRIES: Final = 5
-"""Attempts at a write that conflicts with another, or is not answered."""
-FIRST_PAUSE: Final = 0.05
-"""Seconds before the second attempt; each next pause is twice as long."""
+CONDITIONS_TIMEOUT: Final = 600.0
+"""Seconds from the allocation until the binding conditions of devices are true, as kube-scheduler's bindingTimeout."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 Leads = Callable[[], bool]
-Change = Callable[[Object], Object | None]
-"""Returns a claim as it shall be; None if it is right. Raises ResourceClaimError."""
-
-
-class Api(Protocol):
-    """The subset of `kube.KubeClient` that is used here."""
-
-    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
-        """Read an object at quorum."""
-
-    async def request(self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any) -> Any:
-        """Send one request and return the decoded answer."""
 
 
 class ClaimBinder:
@@ -60,15 +49,19 @@ class ClaimBinder:
 
     def __init__(self, *, api: Api, cluster: Cluster, lease: str, term: Callable[[], int | None], fenced: bool) -> None:
         """Create a binder; `fenced`: nothing is written unless the API server refuses the writes of other terms."""
-        self._api, self._cluster, self._lease, self._term = api, cluster, lease, term
+        self._cluster, self._lease = cluster, lease
+        self._writer = ClaimWriter(api=api, lease=lease, term=term, fenced=fenced)
+        self._extended = ExtendedClaims(self._writer, cluster.fleet.claims, lease)
         self._claims = cluster.fleet.claims
         self._claims.writer = f"{lease}/"
         self._changes = Changes()
-        self._fence = WriteFence(lease=lease, what="claims", required=fenced)
         self._deallocating: set[str] = set()
         """UIDs of pods whose claims are being deallocated: none of these pods is bound meanwhile."""
-        self.unanswered = False
-        """Whether a write without an answer may still be executed."""
+
+    @property
+    def unanswered(self) -> bool:
+        """Return whether a write without an answer may still be executed."""
+        return self._writer.unanswered
 
     def changed(self, claim: str) -> None:
         """Wake the binds that wait for a claim (namespace/name), because it changed."""
@@ -91,15 +84,19 @@ class ClaimBinder:
         """
         try:
             async with asyncio.timeout(TIMEOUT):
-                await self._bind(placement, leads)
+                written = await self._bind(placement, leads)
+            await self._wait_for_conditions(placement, written, leads)
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
             await self.release(placement, leads)
             why = f"not done within {TIMEOUT:g} s" if isinstance(error, TimeoutError) else str(error)
             raise ResourceClaimError(f"binding claims: {why}") from error
+        finally:
+            self._extended.forget(placement.pod)
 
     async def release(self, placement: Placement, leads: Leads) -> None:
         """Remove what is reserved for a pod that was not bound, and allocations that no other pod uses."""
         await self._release(placement.pod, _keys(placement), leads)
+        await self._delete_extended(placement.pod, leads)
 
     async def deallocate(self, pods: Sequence[PendingPod], leads: Leads) -> None:
         """Deallocate the claims that hold a waiting pod or gang to nodes where it does not fit, as kube-scheduler does.
@@ -113,6 +110,7 @@ class ClaimBinder:
                 used = filter(None, (self._claims.claims.get(each.claim) for each in pod.request.claims))
                 own = [each.key for each in used if each.allocation and each.reserved_for <= uids]
                 await self._release(pod, own, leads)
+                await self._delete_extended(pod, leads)
         finally:
             self._deallocating -= uids
 
@@ -126,6 +124,15 @@ class ClaimBinder:
                 # The pod is decided again, with what it still has reserved.
                 log.warning("claim not released", claim=key, pod=pod.key, error=str(error))
 
+    async def _delete_extended(self, pod: PendingPod, leads: Leads) -> None:
+        """Delete the claims for a pod's extended resources, which is decided again and then gets another one."""
+        if not leads() or pod.uid not in self._cluster.pending:
+            return
+        try:
+            await self._extended.delete(pod)
+        except (CallError, ResourceClaimError) as error:
+            log.warning("claim for extended resources not deleted", pod=pod.key, error=str(error))
+
     async def _release_one(self, key: str, pod: PendingPod) -> None:
         def release(current: Object) -> Object | None:
             return claim_objects.released(current, pod)
@@ -134,26 +141,38 @@ class ClaimBinder:
             # Who may write the claim may have removed the label, without which we may not write the status.
             return claim_objects.protected(current, self._lease) if release(current) else None
 
-        current = await self._change(key, protect)
-        await self._change(key, release, current=current, subresource="/status")
+        current = await self._writer.change(key, protect)
+        await self._writer.change(key, release, current=current, subresource="/status")
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def _bind(self, placement: Placement, leads: Leads) -> None:
+    async def _bind(self, placement: Placement, leads: Leads) -> dict[str, int]:
+        """Write the claims and wait until they are shown; return the version of each (namespace/name)."""
         if placement.pod.uid in self._deallocating:
             raise ResourceClaimError("the pod's claims are being deallocated")
         written: dict[str, int] = {}
-        for allocation in placement.claims.allocations:
+        for allocation in placement.claims.of_claims:
             self._check(placement, leads)
             key = claim_objects.key_of(allocation.claim)
             written[key] = await self._allocate(key, placement, allocation)
         for key in placement.claims.reserved:
             await self._wait_until_allocated(key, placement, leads)
             written[key] = await self._reserve(key, placement)
+        if placement.claims.mappings:
+            self._check(placement, leads)
+            # After all others: what the pod's status shows of this claim cannot be removed again.
+            allocation = placement.claims.allocations[-1]
+            key, made = await self._extended.make(placement.pod, allocation.claim)
+            written[key] = await self._allocate(key, placement, allocation, made)
+            self._check(placement, leads)
+            await self._extended.record(placement.pod, key, placement.claims.mappings)
         await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
+        return written
 
-    async def _allocate(self, key: str, placement: Placement, allocation: Allocation) -> int:
-        """Allocate a claim; return its version."""
+    async def _allocate(
+        self, key: str, placement: Placement, allocation: Allocation, current: Object | None = None
+    ) -> int:
+        """Allocate a claim, which may have been read; return its version."""
         pod, body = placement.pod, allocation.written()
 
         def protect(current: Object) -> Object | None:
@@ -168,8 +187,10 @@ class ClaimBinder:
             claim_objects.check_unallocated(current, allocation)
             return claim_objects.allocated(current, body, pod, times.time(times.now()))
 
-        current = await self._change(key, protect)
-        return _version(await self._change(key, allocate, current=current, subresource="/status"))
+        current = await self._writer.change(key, protect, current=current)
+        written = await self._writer.change(key, allocate, current=current, subresource="/status")
+        claim_objects.check_conditions(written, allocation)
+        return _version(written)
 
     async def _reserve(self, key: str, placement: Placement) -> int:
         """Reserve an allocated claim, unless it is; return its version.
@@ -183,55 +204,8 @@ class ClaimBinder:
         def protect(current: Object) -> Object | None:
             return claim_objects.protected(current, self._lease) if reserve(current) else None
 
-        current = await self._change(key, protect)
-        return _version(await self._change(key, reserve, current=current, subresource="/status"))
-
-    async def _change(
-        self, key: str, change: Change, *, current: Object | None = None, subresource: str = ""
-    ) -> Object:
-        """Write a change of a claim; read it again if it changed meanwhile, or if an answer was lost.
-
-        Raises:
-            CallError: the last of `TRIES` attempts failed, or the API server refused one.
-            ResourceClaimError: the claim, as it is now, cannot be changed.
-        """
-        pause, path = FIRST_PAUSE, claim_objects.path(key)
-        for attempt in range(1, TRIES + 1):
-            try:
-                current = current or await self._api.get(path)
-                changed = change(current)
-                return current if changed is None else await self._put(path + subresource, changed)
-            except CallError as error:
-                if attempt == TRIES or (error.is_refused and error.status != HTTPStatus.CONFLICT):
-                    raise
-            current = None
-            await asyncio.sleep(pause)
-            pause *= 2
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-    async def _put(self, path: str, body: Object) -> Object:
-        term = self._term()
-        if term is None:
-            raise GoneError
-        if path.endswith("/status"):
-            await self._check_fence(term, path, body)
-        params = {"fieldManager": self._fence.manager(term)}
-        try:
-            answer: Object = await self._api.request("PUT", path, params=params, body=body)
-        except CallError as error:
-            self.unanswered = self.unanswered or not error.is_refused
-            raise
-        except asyncio.CancelledError:
-            # `bind` gives up after a time, and the process may end.
-            self.unanswered = True
-            raise
-        return answer
-
-    async def _check_fence(self, term: int, path: str, body: Object) -> None:
-        try:
-            await self._fence.check(term, lambda params: self._api.request("PUT", path, params=params, body=body))
-        except NotFencedError as error:
-            raise ResourceClaimError(str(error)) from error
+        current = await self._writer.change(key, protect)
+        return _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
@@ -244,6 +218,26 @@ class ClaimBinder:
 
         await self._changes.wait_until(is_allocated, (key,))
 
+    async def _wait_for_conditions(self, placement: Placement, claims: Collection[str], leads: Leads) -> None:
+        """Wait until the devices may be used on the node, as their drivers report by the binding conditions."""
+        try:
+            async with asyncio.timeout(CONDITIONS_TIMEOUT):
+                await self._changes.wait_until(lambda: self._is_ready(placement, claims, leads), claims)
+        except TimeoutError as error:
+            raise ResourceClaimError(f"device binding timeout: not ready after {CONDITIONS_TIMEOUT:g} s") from error
+
+    def _is_ready(self, placement: Placement, claims: Collection[str], leads: Leads) -> bool:
+        """Return whether all binding conditions are true; raise ResourceClaimError if they failed or are late."""
+        self._check(placement, leads)
+        states = [self._claims.claims[key] for key in claims if self._is_held(placement, key, 0)]
+        if failure := next((each.failure for each in states if each.failure), ""):
+            raise ResourceClaimError(f"device binding failed: {failure}")
+        waiting = [each for each in states if each.pending]
+        if late := next((each for each in waiting if _age(each) > CONDITIONS_TIMEOUT), None):
+            awaited = ", ".join(late.pending)
+            raise ResourceClaimError(f"device binding timeout: not true after {CONDITIONS_TIMEOUT:g} s: {awaited}")
+        return not waiting
+
     def _is_shown(self, placement: Placement, written: Mapping[str, int], leads: Leads) -> bool:
         self._check(placement, leads)
         return all(self._is_held(placement, key, version) for key, version in written.items())
@@ -252,6 +246,8 @@ class ClaimBinder:
         """Return whether the watch has shown our write; raise ResourceClaimError if it does not hold any more."""
         claim = self._claims.claims.get(key)
         if claim is None:
+            if self._extended.is_new(placement.pod, key):
+                return False
             raise ResourceClaimError(f"claim {key} got deleted in the meantime")
         if int(claim.version or 0) < version:
             return False
@@ -270,7 +266,12 @@ class ClaimBinder:
 
 
 def _keys(placement: Placement) -> list[str]:
-    return [*(claim_objects.key_of(each.claim) for each in placement.claims.allocations), *placement.claims.reserved]
+    return [*(claim_objects.key_of(each.claim) for each in placement.claims.of_claims), *placement.claims.reserved]
+
+
+def _age(claim: ClaimState) -> float:
+    """Return the seconds since a claim was allocated; 0 if it does not say when."""
+    return (times.now() - times.parse(claim.allocated_at)).total_seconds() if claim.allocated_at else 0.0
 
 
 def _version(claim: Object) -> int:

@@ -11,6 +11,8 @@ from berth_operator.core.claims.nodes import NAME, NodeSelector
 from berth_operator.core.claims.requests import ResourceClaim, read_claim
 from berth_operator.core.claims.slices import DeviceID
 
+EXTENDED: Final = "resource.kubernetes.io/extended-resource-claim"
+"""The annotation of a claim for the extended resources of the pod that owns it; its value is `true`."""
 NO_ALLOCATION: Final[Mapping[str, Any]] = {}
 
 
@@ -41,6 +43,14 @@ class ClaimState:
     """The nodes where the allocation can be used; None for all nodes."""
     owner: str = ""
     """UID of the object that controls it: for a claim that was made of a template, its pod."""
+    pending: tuple[str, ...] = field(default=(), compare=False)
+    """Binding conditions of its devices that are not true yet, each with its device."""
+    failure: str = field(default="", compare=False)
+    """A binding failure condition of its devices that is true, with the driver's words."""
+    allocated_at: str = ""
+    """When the devices were allocated, in RFC 3339; empty if the allocation does not say."""
+    extended: bool = False
+    """Whether it was made for the extended resources of the pod that owns it."""
     deleting: bool = False
 
 
@@ -51,6 +61,7 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         FieldError: a field cannot be read.
     """
     claim, root = read_claim(raw), Field(raw, "")
+    conditions = tuple(_conditions(root.at("status")))
     metadata, status = root.at("metadata"), root.at("status")
     allocation, owners = status.at("allocation"), metadata.at("ownerReferences").items()
     return ClaimState(
@@ -66,6 +77,10 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         nodes=frozenset(_nodes(allocation)),
         selector=nodes.read(allocation).terms,
         owner=next((each.at("uid").text() for each in owners if each.at("controller").boolean()), ""),
+        pending=tuple(text for text, is_failure in conditions if not is_failure),
+        failure=next((text for text, is_failure in conditions if is_failure), ""),
+        allocated_at=allocation.at("allocationTimestamp").text(),
+        extended=metadata.at("annotations").at(EXTENDED).value == "true",
         deleting=metadata.at("deletionTimestamp").value is not None,
     )
 
@@ -89,6 +104,33 @@ def with_writers(raw: dict[str, Any]) -> dict[str, Any]:
     if written:
         raw["metadata"]["managedFields"] = [{"manager": each.get("manager", "")} for each in written]
     return raw
+
+
+def _conditions(status: Field) -> Iterator[tuple[str, bool]]:
+    """Yield what keeps pods from being bound to the allocated devices, and whether it has failed for good."""
+    reported = {_share(each): _true_conditions(each) for each in status.at("devices").items()}
+    for result in status.at("allocation").at("devices").at("results").items():
+        share, awaited = _share(result), result.at("bindingConditions").texts()
+        shown = reported.get(share, {})
+        device = DeviceID(*share[:3])
+        if awaited:
+            failed = (each for each in result.at("bindingFailureConditions").texts() if each in shown)
+            yield from ((f"{each} of device {device}: {shown[each]}", True) for each in failed)
+            yield from ((f"{each} of device {device}", False) for each in awaited if each not in shown)
+
+
+def _share(item: Field) -> tuple[str, str, str, str]:
+    driver, pool, device, share = (item.at(key).text() for key in ("driver", "pool", "device", "shareID"))
+    return driver, pool, device, share
+
+
+def _true_conditions(device: Field) -> dict[str, str]:
+    """Return the conditions of a device that are true, each with its reason and message."""
+    return {
+        each.at("type").text(): f"{each.at('reason').text()} {each.at('message').text()}".strip()
+        for each in device.at("conditions").items()
+        if each.at("status").text() == "True"
+    }
 
 
 def _devices(allocation: Field) -> Iterator[DeviceID]:

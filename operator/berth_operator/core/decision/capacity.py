@@ -4,14 +4,16 @@ It considers each resource separately and ignores interactions between pods of t
 may fit in fact. It costs about as much as one decision.
 """
 
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
-from berth_api.request import Part
+from berth_api.request import NOTHING, Part
 from berth_operator.core import allocators
 from berth_operator.core.allocators import candidates
-from berth_operator.core.fleet.arrays.column_cache import Rows
+from berth_operator.core.fleet import extended_resources
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.values.request import PodRequest
@@ -26,6 +28,11 @@ def of_class(fleet: Fleet, request: PodRequest, fits: Mask) -> Column:
     key = (NAME, request.resources, request.devices, request.model, bool(request.ports))
     alike = not request.devices.names_cards
     column = fleet.column_cache.column(key, lambda rows: _of_rows(fleet, request, rows), alike=alike)
+    if by_class := extended_resources.rows_by_class(fleet, request):
+        # What their devices suffice for is not estimated.
+        other = tuple(each for each in request.resources if each[0] not in by_class)
+        rest = replace(request, resources=other, devices=NOTHING)
+        column = np.where(np.logical_or.reduce(list(by_class.values())), _of_rows(fleet, rest, ALL), column)
     return np.where(fits, column, 0)
 
 

@@ -7,7 +7,7 @@ and binds concurrently.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Final
@@ -66,13 +66,14 @@ class Placement:
     @property
     def charge(self) -> Charge:
         """Return what the placement charges to its node and cards."""
+        by_class = self.claims.by_class
         return Charge(
             uid=self.pod.uid,
             pod=self.pod.key,
             node=self.node,
-            resources=self.pod.request.resources,
+            resources=_without(self.pod.request.resources, by_class),
             nonzero_requested=self.pod.request.nonzero_requested,
-            plugin_requests=self.pod.request.plugin_requests,
+            plugin_requests=_without(self.pod.request.plugin_requests, by_class),
             ports=self.pod.request.ports,
             grants=(*self.grants, *self.claims.grants) if self.claims.grants else self.grants,
             unknown=self.claims.unknown,
@@ -89,6 +90,10 @@ class Placement:
             scheduler=self.pod.scheduler,
             workload=self.pod.workload,
         )
+
+
+def _without(amounts: tuple[tuple[str, int], ...], names: Collection[str]) -> tuple[tuple[str, int], ...]:
+    return tuple(each for each in amounts if each[0] not in names) if names else amounts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

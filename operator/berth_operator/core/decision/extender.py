@@ -66,7 +66,7 @@ def policy_of(policy: Policy) -> Policy:
 
 def pod_of(pod: PendingPod) -> PendingPod:
     """Return a pod without its volumes, which kube-scheduler chooses and binds; claims are not supported."""
-    request = pod.request
+    request = replace(pod.request, extended=()) if pod.request.extended else pod.request
     if request.claims:
         request = replace(request, claims=(), unsupported=("spec.resourceClaims", *request.unsupported))
     request = replace(request, mounts=NO_MOUNTS) if request.mounts else request

@@ -509,7 +509,7 @@ class _Attempt:
     def _use(self, placement: Placement) -> None:
         """Show the members that share a claim what a placed one gets: they must be where it can be used."""
         known, chosen = self._fleet.claims.claims, placement.claims
-        written = {str(each.claim): each.written() for each in chosen.allocations}
+        written = {str(each.claim): each.written() for each in chosen.of_claims}
         for key in (*written, *chosen.reserved):
             self._claims.setdefault(key, known[key])
             known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))

@@ -10,6 +10,7 @@ from berth_operator.core import filters, scores
 from berth_operator.core.allocators import BUILT_IN, Allocators
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.plugins import NO_PLUGINS, Chooser, DevicePlugin, Score
@@ -136,7 +137,13 @@ class Policy:
         return self._allocators.preferred(fleet, request, fits)
 
     def choose(self, fleet: Fleet, row: int, request: PodRequest) -> tuple[Grant, ...]:
-        """Return the grants for every part of the request on a row that passes every filter."""
+        """Return the grants for every part of the request on a row that passes every filter.
+
+        There are none where DeviceClasses provide the devices.
+        """
+        by_class = extended_resources.rows_without_devices(fleet, request)
+        if by_class is not None and by_class[row]:
+            return ()
         if self.own_cards is not None:
             return self.own_cards.choose(fleet, row, request)
         return self._allocators.choose(fleet, row, request, self)

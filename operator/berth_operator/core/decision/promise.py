@@ -27,6 +27,7 @@ from berth_operator.core.decision.reservation import settled
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
 from berth_operator.core.filters import Filter, as_bounded, volume_claims
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import BEYOND
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
@@ -124,7 +125,7 @@ def _of_many(why: Failure, placed: int, pods: int) -> Failure:
 def undecidable(fleet: Fleet, pods: Sequence[PendingPod]) -> str:
     """Return why places of pods cannot be promised before the pods exist; empty if they can."""
     for request in {pod.request: None for pod in pods}:
-        if request.claims:
+        if claim_counts.needs_devices(fleet, request):
             return "its pods use ResourceClaims, whose devices are chosen when the pods exist"
         if volume_claims.passes(fleet, request) is not fleet.present:
             return "its pods use PersistentVolumeClaims that are not ready, so places are chosen when the pods exist"

@@ -27,10 +27,12 @@ def annotations(placement: Placement) -> dict[str, str]:
     Raises:
         RecordError: The annotations are too large for the pod.
     """
-    if not placement.grants:
+    if not (placement.grants or placement.claims.mappings):
         return {}
     prefix = placement.pod.request.devices.prefix
-    record = {names.ALLOCATED: allocation.render(placement.grants, prefix)}
+    record = _by_class(placement)
+    if placement.grants:
+        record[names.ALLOCATED] = allocation.render(placement.grants, prefix)
     seen = _seen(placement)
     record |= {container + names.VISIBLE_SUFFIX: _visible(grants) for container, grants in seen.items()}
     cards = sum(grant.type == names.GPU for grant in placement.grants)
@@ -41,6 +43,14 @@ def annotations(placement: Placement) -> dict[str, str]:
     if size > allowed:
         raise RecordError(f"the allocation takes {size} bytes of annotations; this pod can hold {allowed} more")
     return record
+
+
+def _by_class(placement: Placement) -> dict[str, str]:
+    """Return which extended resources each container gets by DeviceClasses, so that they are not taken of the node."""
+    resources: dict[str, set[str]] = {}
+    for mapping in placement.claims.mappings:
+        resources.setdefault(mapping.container, set()).add(mapping.resource)
+    return {container + names.BY_CLASS_SUFFIX: ",".join(sorted(each)) for container, each in resources.items()}
 
 
 def _seen(placement: Placement) -> dict[str, list[Grant]]:

@@ -8,6 +8,7 @@ from berth_operator.core import allocators
 from berth_operator.core.allocators import Allocators
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
+from berth_operator.core.fleet import extended_resources
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -35,11 +36,12 @@ class DeviceFilter:
             return fleet.present
         key = (self.NAME, request.devices, request.model, self._allocators.subdevices)
         alike = not request.devices.names_cards
-        return fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows), alike=alike)
+        mask = fleet.column_cache.column(key, lambda rows: self._fits(fleet, request, rows), alike=alike)
+        return _or_by_class(fleet, request, mask)
 
     def could_pass(self, fleet: Fleet, request: PodRequest) -> Mask:
         """Return the rows that could allocate every part of the request if all their cards were free."""
-        return self._allocators.could_pass(fleet, request)
+        return _or_by_class(fleet, request, self._allocators.could_pass(fleet, request))
 
     def reasons(self, fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         """Yield the first requirements that rows do not meet, each with its rows; no row is yielded twice."""
@@ -64,6 +66,12 @@ class DeviceFilter:
             yield f"node(s) have no {vendor} devices", ~fleet.of_vendor(vendor)
         known = fleet.has_device & fleet.fresh & fleet.of_vendor(vendor) if vendor else fleet.has_device & fleet.fresh
         yield from self._allocators.reasons(fleet, request, rejected & known)
+
+
+def _or_by_class(fleet: Fleet, request: PodRequest, mask: Mask) -> Mask:
+    """Return a mask with the rows where DeviceClasses provide the devices."""
+    by_class = extended_resources.rows_without_devices(fleet, request)
+    return mask if by_class is None else mask | by_class
 
 
 def _not_ready(fleet: Fleet, rows: Mask) -> str:

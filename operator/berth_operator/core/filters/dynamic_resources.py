@@ -1,8 +1,8 @@
 """The pod's ResourceClaims can be used on the node: they are allocated, or its own pools may have enough devices.
 
-No DeviceClass provides an extended resource of the pod on the node, because Berth makes no ResourceClaims. As in
-kube-scheduler's DynamicResources, a resource in the node's allocatable comes from a device plugin, whatever
-DeviceClasses exist.
+So may the claim for extended resources that DeviceClasses provide on the node. Without own pools no such claim is made,
+and no DeviceClass may be what provides an extended resource of the pod. As in kube-scheduler's DynamicResources, a
+resource in the node's allocatable comes from a device plugin, whatever DeviceClasses exist.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ NOT_COUNTED: Final = "node(s) have devices that are not compared with the Resour
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod's claims can be used, and where it needs no other ones."""
     mask = fleet.present
-    if request.claims:
+    if claim_counts.needs_devices(fleet, request):
         mask = _available(fleet, request) & claim_counts.rows_with_devices(fleet, request)
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
@@ -50,14 +50,20 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield for each row why claims cannot be used, or the first resource that only a DeviceClass provides."""
     left = rejected.copy()
-    if request.claims:
+    if claim_counts.needs_devices(fleet, request):
         for reason, rows in _of_claims(fleet, request):
             yield reason, left & rows
             left &= ~rows
     for name, needs_claim in _needing_claims(fleet, request):
-        source = f"DeviceClass {fleet.device_classes[name]}"
-        yield f"node(s) provide {name} only by {source} (Berth allocates no ResourceClaims)", left & needs_claim
+        yield _by_class(name, fleet.device_classes[name]), left & needs_claim
         left &= ~needs_claim
+
+
+def _by_class(name: str, device_class: str) -> str:
+    return (
+        f"node(s) provide {name} only by DeviceClass {device_class} (Berth allocates ResourceClaims only from pools in "
+        "claims.drivers or claims.pools of its configuration)"
+    )
 
 
 def _available(fleet: Fleet, request: PodRequest) -> Mask:
@@ -86,7 +92,7 @@ def _of_claims(fleet: Fleet, request: PodRequest) -> Reasons:
 
 
 def _needing_claims(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
-    if fleet.device_classes:
+    if fleet.device_classes and not fleet.claims.own:
         for name, _ in request.resources:
             if name in fleet.device_classes:
                 yield name, fleet.total(name) == 0

@@ -21,7 +21,9 @@ from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
 from berth_operator.core.fleet import namespaces
 from berth_operator.core.fleet.arrays.column_cache import Rows, pick
+from berth_operator.core.fleet.claim_counts import needs_devices
 from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.extended_resources import rows_by_class
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.namespaces import UNKNOWN
 from berth_operator.core.fleet.nodes.cards import Column, Mask
@@ -39,12 +41,14 @@ TRAITS: Final = Traits(
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod does not take its namespace over a limit."""
     limits = _limits(fleet, request)
-    if not limits or not (request.claims or _requests_gpus(request)):
+    if not limits or not (needs_devices(fleet, request) or _requests_gpus(request)):
         return fleet.present
     held = fleet.namespaces.held(request.identity.namespace)
     if request.claims or held[UNKNOWN]:
         return np.zeros_like(fleet.present)
     mask = fleet.present
+    for rows in rows_by_class(fleet, request).values():
+        mask = mask & ~rows
     for name, limit in limits.items():
         mask = mask & (_most(fleet, request, name) <= limit - held[name])
     return mask
@@ -69,6 +73,12 @@ def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         yield f"namespace {namespace} has limits, and {held[UNKNOWN]} pod(s) hold unknown GPUs", rejected
         return
     left = rejected.copy()
+    for resource, by_class in rows_by_class(fleet, request).items():
+        yield (
+            f"namespace {namespace} has limits, and what DeviceClasses provide of {resource} is not counted before",
+            left & by_class,
+        )
+        left &= ~by_class
     for name, limit in _limits(fleet, request).items():
         most = _most(fleet, request, name)
         for amount in np.unique(most[left & (most > limit - held[name])]).tolist():

@@ -3,7 +3,7 @@
 Devices are checked here as well as on the cards, because kubelet checks the Node. It ends a pod for good
 (`OutOfkubernetes.io/gpu`) if the Node does not show the sum yet that Berth writes for new or healed cards. Of a device
 plugin's resource (`nvidia.com/gpu`) it allocates only what the plugin offers, and starts a pod without any device if
-the Node does not have the resource.
+the Node does not have the resource. What a DeviceClass provides is not taken of the Node.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,8 @@ import numpy as np
 from berth_api.resources import PODS
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
-from berth_operator.core.fleet.arrays.column_cache import ALL, Rows
+from berth_operator.core.fleet import extended_resources
+from berth_operator.core.fleet.arrays.column_cache import ALL, Rows, pick
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values import refused
@@ -36,6 +37,8 @@ TOO_MANY_PODS: Final = "Too many pods"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with enough of every resource."""
+    if extended_resources.rows_by_class(fleet, request):
+        return _fits(fleet, request, ALL)
     return fleet.column_cache.column((NAME, request.resources), lambda rows: _fits(fleet, request, rows))
 
 
@@ -46,9 +49,10 @@ def _fits(fleet: Fleet, request: PodRequest, rows: Rows) -> Mask:
 def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with enough of every resource if they had no pods; like kube-scheduler, ignore maxPods."""
     mask = np.ones(len(fleet.names), np.bool_)
+    by_class = extended_resources.rows_by_class(fleet, request)
     for name, amount in request.resources:
         if name != PODS:
-            mask &= fleet.total(name) >= amount
+            mask &= (fleet.total(name) >= amount) | by_class.get(name, False)
     return mask
 
 
@@ -72,5 +76,7 @@ def lacks_refused(fleet: Fleet, name: str) -> Mask:
 
 
 def _enough(fleet: Fleet, request: PodRequest, rows: Rows) -> Iterator[tuple[str, Mask]]:
+    by_class = extended_resources.rows_by_class(fleet, request)
     for name, amount in request.resources:
-        yield name, fleet.left(name, rows) >= amount
+        enough = fleet.left(name, rows) >= amount
+        yield name, enough | pick(by_class[name], rows) if name in by_class else enough

@@ -9,7 +9,7 @@ finds nothing; why is kept for the row until something changes there.
 
 import uuid
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Final
 
@@ -24,11 +24,11 @@ from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
-from berth_operator.core.fleet import claim_charges
+from berth_operator.core.fleet import claim_charges, extended_resources
 from berth_operator.core.fleet.claim_counts import LOOK, NoWorkError, key_of, kind_of, matches, refusal, states
 from berth_operator.core.fleet.claims.answers import DeviceKind
 from berth_operator.core.fleet.claims.matching import NO_MATCH
-from berth_operator.core.fleet.claims.node_devices import FEATURES, NodeDevices
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
 from berth_operator.core.fleet.claims.withheld import Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
@@ -77,15 +77,18 @@ def choose(fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant]) -
 
     `grants` are the cards that the pod gets by name.
     """
-    if not pod.request.claims:
+    extended, mappings = extended_resources.claim_on(fleet, row, pod)
+    if not (pod.request.claims or extended):
         return NO_POD_CLAIMS
     claims = states(fleet, pod.request)
-    waiting = [each for each in claims if not each.allocation]
+    waiting = [*(each for each in claims if not each.allocation), *([extended] if extended else [])]
     reserved = tuple(each.key for each in claims if each.allocation)
     allocations = _search(fleet, row, pod.request, waiting, grants) if waiting else ()
     if allocations is None:
         return None
-    return _with_cards(fleet, fleet.names[row], allocations, reserved)
+    if extended:
+        allocations = (*allocations[:-1], extended_resources.of_pod(allocations[-1], pod))
+    return replace(_with_cards(fleet, fleet.names[row], allocations, reserved), mappings=mappings)
 
 
 def may_continue(fleet: Fleet, request: PodRequest) -> bool:
@@ -156,7 +159,6 @@ def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation
         allocated=Allocated(devices=target.held, shared=of_all.shared, capacity=of_all.capacity),
         compile_selector=compile_selector,
         new_share_id=_share_ids(claims),
-        features=FEATURES,
         order=target.order,
         max_steps=MAX_STEPS // max(1, target.devices.capacities),
         spend=supply.work.spend,

@@ -1,6 +1,5 @@
 """The claims of a pod, and the rows that may have enough devices for them: array expressions over counts by node."""
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -17,7 +16,7 @@ from berth_operator.core.claims.results import MAX_SUBREQUESTS
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
-from berth_operator.core.fleet import node_terms
+from berth_operator.core.fleet import extended_resources, node_terms
 from berth_operator.core.fleet.claims.answers import DeviceCounts, DeviceKind
 from berth_operator.core.fleet.claims.withheld import NOTHING_HELD
 from berth_operator.core.fleet.fleet import Fleet
@@ -50,6 +49,16 @@ def unallocated(fleet: Fleet, request: PodRequest) -> list[ClaimState]:
     return [each for each in states(fleet, request) if not each.allocation]
 
 
+def needs_devices(fleet: Fleet, request: PodRequest) -> bool:
+    """Return whether the pod has claims, or gets one for extended resources on some node."""
+    return bool(request.claims or extended_resources.rows_by_class(fleet, request))
+
+
+def _is_searched(fleet: Fleet, request: PodRequest) -> bool:
+    """Return whether devices have to be chosen for a pod on some node."""
+    return bool(unallocated(fleet, request) or extended_resources.rows_by_class(fleet, request))
+
+
 def usable_rows(fleet: Fleet, claim: ClaimState) -> Mask:
     """Return the rows where an allocated claim can be used."""
     if claim.selector is None:
@@ -69,43 +78,48 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
     Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
     """
-    if not unallocated(fleet, request):
+    if not _is_searched(fleet, request):
         return fleet.present
     mask = fleet.present & _counted_enough(fleet, list(_counted_requests(fleet, request)))
     mask[[fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]] = False
     return np.zeros_like(mask) if fleet.claims.supply.work.is_over() else mask
 
 
-def _counted_enough(fleet: Fleet, requests: Sequence[Alternatives]) -> Mask:
+def _counted_enough(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> Mask:
     """Return the rows that have enough devices for each request alone, and for all that want one kind together."""
     mask = np.ones(len(fleet.names), np.bool_)
-    wanted: Counter[DeviceKind] = Counter()
-    for alternatives in requests:
+    wanted: dict[DeviceKind, Points] = {}
+    for alternatives, rows in requests:
         choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
-        mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices])
-        wanted.update(dict(choices) if not alternatives.prioritized else {})
-    for kind, amount in wanted.items():
+        mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices]) | ~rows
+        for kind, amount in choices if not alternatives.prioritized else ():
+            wanted[kind] = wanted.get(kind, 0) + amount * rows.astype(np.int64)
+    for kind, amounts in wanted.items():
         if not (kind.wants_all or kind.admin):
             counts = _counted(fleet, kind)
-            mask &= counts.shared | (counts.devices >= amount)
+            mask &= counts.shared | (counts.devices >= amounts)
     return mask
 
 
-def _counted_requests(fleet: Fleet, request: PodRequest) -> Iterator[Alternatives]:
-    """Yield the first requests of the claims that are not allocated, as far as their kinds of devices are counted."""
+def _counted_requests(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Alternatives, Mask]]:
+    """Yield the first requests of the claims that are not allocated, as far as their kinds of devices are counted.
+
+    Each comes with the rows where it is requested.
+    """
+    of_claims = [(each, fleet.present) for state in unallocated(fleet, request) for each in state.claim.requests]
     left = MAX_COUNTED
-    for state in unallocated(fleet, request):
-        for alternatives in state.claim.requests:
-            if (left := left - len(alternatives.choices)) < 0:
-                return
-            yield alternatives
+    for alternatives, rows in (*of_claims, *extended_resources.requests_by_class(fleet, request)):
+        if (left := left - len(alternatives.choices)) < 0:
+            return
+        yield alternatives, rows
 
 
 def rows_with_invalid_pools(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows of nodes with an invalid pool, as the claims that are not allocated yet find them."""
-    requests = _counted_requests(fleet, request)
-    kinds = {kind_of(fleet, each) for alternatives in requests for each in alternatives.choices}
-    mask: Mask = np.logical_or.reduce([_counted(fleet, each).invalid for each in kinds])
+    mask = np.zeros_like(fleet.present)
+    for alternatives, rows in _counted_requests(fleet, request):
+        for kind in {kind_of(fleet, each) for each in alternatives.choices}:
+            mask |= _counted(fleet, kind).invalid & rows
     return mask
 
 
@@ -115,7 +129,7 @@ def preference_points(fleet: Fleet, request: PodRequest) -> list[Points]:
     They are 8 for the first one, 7 for the second, and so on. A subrequest counts as met where the counts of devices
     are high enough, so that a row may get a later one by the search, never an earlier one.
     """
-    prioritized = (each for each in _counted_requests(fleet, request) if each.prioritized)
+    prioritized = (each for each, _ in _counted_requests(fleet, request) if each.prioritized)
     return [_first_met(fleet, each.choices) for each in prioritized]
 
 
@@ -131,7 +145,7 @@ def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
 
 def refusal(fleet: Fleet, request: PodRequest) -> str:
     """Return what is wrong with a claim or a class of a request on every node; empty if nothing is known."""
-    if not unallocated(fleet, request):
+    if not _is_searched(fleet, request):
         return ""
     return fleet.claims.supply.refusals(key_of(fleet, request)).everywhere
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from berth_api.allocation import Grant
+from berth_operator.core.claims.extended import RequestMapping
 from berth_operator.core.claims.results import Allocation
 
 
@@ -31,6 +32,19 @@ class PodClaims:
     """The cards of the allocations, charged to the pod until the API server shows the allocations."""
     unknown: tuple[str, ...] = ()
     """Device types of which the allocations may hold any card."""
+    mappings: tuple[RequestMapping, ...] = ()
+    """What DeviceClasses provide of the extended resources; the last allocation is then of the claim for them, which
+    is made before the pod is bound."""
+
+    @property
+    def of_claims(self) -> tuple[Allocation, ...]:
+        """Return the allocations without that of the claim for extended resources."""
+        return self.allocations[:-1] if self.mappings else self.allocations
+
+    @property
+    def by_class(self) -> frozenset[str]:
+        """Return the extended resources that DeviceClasses provide, which are not taken of the node."""
+        return frozenset(each.resource for each in self.mappings)
 
     def __bool__(self) -> bool:
         return bool(self.allocations or self.reserved)

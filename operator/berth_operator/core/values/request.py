@@ -12,6 +12,7 @@ from berth_api.request.model import ANY_MODEL, ModelConstraint
 from berth_api.request.share import Share
 from berth_api.values import interning
 from berth_api.values.selectors import Requirement
+from berth_operator.core.claims.extended import ExtendedRequest
 from berth_operator.core.values import ending
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affinity, Identity
 from berth_operator.core.values.limits import Limit
@@ -111,6 +112,8 @@ class PodRequest:
     mounts: Mounts = NO_MOUNTS
     claims: tuple[ClaimUse, ...] = ()
     """Its ResourceClaims, in the order of the spec."""
+    extended: tuple[ExtendedRequest, ...] = ()
+    """What its containers request of extended resources, if nothing else decides which devices they get."""
     unsupported: tuple[str, ...] = ()
     """Fields that this version does not support; such a pod stays pending, and its status names them."""
     limits: tuple[Limit, ...] = ()

@@ -25,6 +25,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from berth_api.words import OWN_GROUPS, PodGroupKind
+from berth_operator.core.claims import extended
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
@@ -93,8 +94,8 @@ class Cluster:
         self.kinds = self.fleet.kinds
         """The device types."""
         self.budgets = Budgets()
-        self._device_classes: dict[str, str] = {}
-        """Name of a DeviceClass -> the extended resource that it provides."""
+        self._device_classes: dict[str, tuple[str, str]] = {}
+        """Name of a DeviceClass -> the extended resource that it names, or an empty text, and when it was created."""
         pending: dict[str, PendingPod] = {}
         self.pending: Mapping[str, PendingPod] = pending
         """UID -> pod, for all pods that have no node on the API server."""
@@ -276,14 +277,27 @@ class Cluster:
         if self.fleet.affinity_index.put_namespace(name, labels):
             self.waker.changed(Change.NAMESPACE_LABELS)
 
-    def put_device_class(self, name: str, resource: str) -> None:
-        """Set the extended resource that a DeviceClass provides; empty if it was deleted or names none."""
-        before = self._device_classes.pop(name, "")
-        if resource:
-            self._device_classes[name] = resource
-        if before != resource:
-            self.fleet.set_device_classes({resource: name for name, resource in sorted(self._device_classes.items())})
-            self.waker.changed(Change.DEVICE_CLASS)
+    def put_device_class(self, name: str, resource: str, created: str) -> None:
+        """Set the extended resource that a DeviceClass names, or an empty text, and when it was created."""
+        self._set_device_classes({**self._device_classes, name: (resource, created)})
+
+    def remove_device_class(self, name: str) -> None:
+        """Remove a DeviceClass."""
+        self._set_device_classes({key: value for key, value in self._device_classes.items() if key != name})
+
+    def _set_device_classes(self, classes: Mapping[str, tuple[str, str]]) -> None:
+        """Set all DeviceClasses, and wake the pods that request what another class, or none, provides now."""
+        self._device_classes = dict(classes)
+        before, after = self.fleet.device_classes, extended.providers(classes)
+        changed = {name for name in before.keys() | after.keys() if before.get(name) != after.get(name)}
+        self.fleet.set_device_classes(after)
+
+        def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
+            requested = (name for request in parked.requests for name, _ in request.resources)
+            return NOT_CONCERNED if changed.isdisjoint(requested) else None
+
+        if changed:
+            self.waker.changed_for(Change.DEVICE_CLASS, hint)
 
     def claim_changed(self, key: str) -> None:
         """Wake the pods that use a ResourceClaim (namespace/name) which changed."""

@@ -1,24 +1,64 @@
-"""Extended resources of bound pods that a ResourceClaim provides, which kube-scheduler makes for a DeviceClass."""
+"""Extended resources of pods that a ResourceClaim may provide, or provides, which is made for a DeviceClass."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 from berth_api import names
+from berth_api.resources import Container
+from berth_operator.core.claims.extended import CLASS_PREFIX, ExtendedRequest
 
 Object = Mapping[str, Any]
+
+_NATIVE: Final = "kubernetes.io/"
+_QUOTA: Final = "requests."
+
+
+def is_extended(name: str) -> bool:
+    """Return whether a DeviceClass may provide a resource, as kube-scheduler's IsDRAExtendedResourceName."""
+    if name.startswith(CLASS_PREFIX):
+        return True
+    return "/" in name and _NATIVE not in name and not name.startswith(_QUOTA)
+
+
+def requested(containers: Sequence[Container], resources: Collection[str]) -> Iterator[ExtendedRequest]:
+    """Yield what containers request of these resources, in the order of init containers and containers."""
+    for position, container in enumerate(containers):
+        for place, name in enumerate(sorted(container.requests)):
+            if name in resources:
+                yield ExtendedRequest(
+                    resource=name,
+                    container=container.name,
+                    position=position,
+                    place=place,
+                    amount=container.requests[name],
+                    short_lived=container.init and not container.sidecar,
+                )
 
 
 def without_claimed(pod: Object, spec: Object) -> Object:
     """Return the spec of a bound pod without the resources that its claim provides, for which the claim is charged.
 
-    A pod that Berth bound has no such claim, whatever its status says.
+    Of a pod that Berth bound, these are those that the Binding records, whatever its status says.
     """
-    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
-    if not status or names.EPOCH in (pod["metadata"].get("annotations") or {}):
+    mapped = _mapped(pod)
+    if not mapped:
         return spec
-    mapped = {(each["containerName"], each["resourceName"]) for each in status.get("requestMappings") or ()}
     kinds = ("initContainers", "containers")
     return {**spec, **{kind: [_without(each, mapped) for each in spec[kind]] for kind in kinds if spec.get(kind)}}
+
+
+def _mapped(pod: Object) -> set[tuple[str, str]]:
+    """Return (container, resource) of what the pod's claim provides."""
+    annotations = pod["metadata"].get("annotations") or {}
+    if names.EPOCH in annotations:
+        recorded = {
+            key.removesuffix(names.BY_CLASS_SUFFIX): value
+            for key, value in annotations.items()
+            if key.endswith(names.BY_CLASS_SUFFIX)
+        }
+        return {(container, each) for container, value in recorded.items() for each in value.split(",")}
+    status = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+    return {(each["containerName"], each["resourceName"]) for each in status.get("requestMappings") or ()}
 
 
 def _without(container: Object, mapped: set[tuple[str, str]]) -> Object:

@@ -16,6 +16,7 @@ from berth_api.values import interning, keys
 from berth_api.values.caching import compact, sized_cache
 from berth_client import times
 from berth_client.objects import without_managed_fields
+from berth_operator.core.claims.extended import ExtendedRequest
 from berth_operator.core.decision import messages
 from berth_operator.core.values import limits
 from berth_operator.core.values.charge import NOT_STARTED, Charge
@@ -74,10 +75,6 @@ _ANNOTATIONS: Final = {
 """The annotations that are read from a waiting pod."""
 _OF_ONE_REPLICA: Final = frozenset({"nodeName", "hostname", "volumes", "resourceClaims"})
 """Fields of a spec that differ between the replicas of an application."""
-
-
-DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Prefix of resources that name a DeviceClass implicitly, without `extendedResourceName` in the class."""
 
 
 class PodError(ValueError):
@@ -254,11 +251,12 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         images=images.of_pod(spec),
         identity=affinity.identity_of(namespace, labels, controller),
         affinity=affinity.of_pod({"metadata": metadata, "spec": spec}),
-        unsupported=tuple(_unsupported(spec, asked.visible, asked.devices)),
+        unsupported=tuple(_unsupported(spec, asked.devices)),
         uninjected=_uninjected(spec, asked),
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
         unlimited=_unlimited(asked),
         excess=request.mistakes.excess(spec),
+        extended=tuple(_extended(asked, kinds)),
         read=words.plain.reading(asked.reading.words, asked.reading.notes, asked.devices),
     )
 
@@ -286,6 +284,23 @@ def _asked(spec: Object, visible: Mapping[str, int], reading: words.Reading, kin
         visible={name: amount for name, amount in visible.items() if name not in reading.replaced},
         devices=request.of_pod(total, reading.annotations, reading.labels, kinds, request.Written(asking)),
     )
+
+
+def _extended(asked: _Asked, kinds: Kinds) -> Iterator[ExtendedRequest]:
+    """Yield the containers' requests for extended resources, as far as a DeviceClass may provide them."""
+    of_class = {name for name in asked.visible if extended_claims.is_extended(name)}
+    if _is_beyond_resources(asked, kinds):
+        of_class = {name for name in of_class if not request.is_device(name, kinds)}
+    if of_class:
+        yield from extended_claims.requested(asked.containers, of_class)
+
+
+def _is_beyond_resources(asked: _Asked, kinds: Kinds) -> bool:
+    """Return whether annotations, labels or words say more of the devices, of which a DeviceClass knows nothing."""
+    if not asked.devices or asked.reading.words:
+        return bool(asked.devices)
+    constrained = model.of_pod(asked.reading.annotations, asked.reading.labels) != model.ANY_MODEL
+    return constrained or asked.devices != request.of_resources(asked.visible, kinds=kinds)
 
 
 def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
@@ -330,11 +345,10 @@ def _toleration(raw: Object) -> Toleration:
     )
 
 
-def _unsupported(spec: Object, total: Mapping[str, int], devices: DeviceRequest) -> Iterator[str]:
+def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
     """Yield the fields and resources that Berth does not support yet."""
     if spec.get("schedulingGroup") and not kubernetes_groups.name_in(spec):
         yield f"{SCHEDULING_GROUP} without podGroupName"
-    yield from (f"{name} (dynamic resource allocation)" for name in total if name.startswith(DEVICE_CLASS_PREFIX))
     if any(request.NPU_CORE in dict(part.amounts) and not part.whole for part in devices.parts):
         # The NPU's device plugin needs the name of a template, which Berth does not write.
         yield f"a part of an NPU ({request.NPU_CORE} by a template)"

@@ -54,14 +54,15 @@ class ResourceClaims:
 
     def put_class(self, raw: Object) -> None:
         """Add or update a DeviceClass."""
-        self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "")
+        created = raw["metadata"].get("creationTimestamp") or ""
+        self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "", created)
         if (device_class := _read(requests.read_class, raw)) is not None:
             self._claims.put_class(device_class)
             self._cluster.claim_devices_changed(Change.DEVICE_CLASS)
 
     def remove_class(self, name: str) -> None:
         """Remove a DeviceClass."""
-        self._cluster.put_device_class(name, "")
+        self._cluster.remove_device_class(name)
         self._claims.remove_class(name)
         self._cluster.waker.record_change()
 

@@ -186,7 +186,9 @@ def kept(kind: str, obj: Object) -> Object:
     pruned["metadata"]["annotations"] = {
         name: text
         for name, text in annotations.items()
-        if name.startswith(ANNOTATIONS) or name.endswith(names.VISIBLE_SUFFIX) or name in words.TABLE.annotations
+        if name.startswith(ANNOTATIONS)
+        or name.endswith((names.VISIBLE_SUFFIX, names.BY_CLASS_SUFFIX))
+        or name in words.TABLE.annotations
     }
     return dict(pruned)
 

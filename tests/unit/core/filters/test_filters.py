@@ -75,7 +75,10 @@ def reasons(module: Any, fleet: Fleet, request: PodRequest) -> dict[str, int]:
 
 # --- dynamic resource allocation --------------------------------------------------------------------------------
 
-CLASS = "node(s) provide nvidia.com/gpu only by DeviceClass gpu.example.com (Berth allocates no ResourceClaims)"
+CLASS = (
+    "node(s) provide nvidia.com/gpu only by DeviceClass gpu.example.com (Berth allocates ResourceClaims only from "
+    "pools in claims.drivers or claims.pools of its configuration)"
+)
 
 
 @pytest.mark.parametrize(

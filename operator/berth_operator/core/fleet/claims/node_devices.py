@@ -2,16 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
 
-from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.pools import NodePools, SliceIndex, gather
 from berth_operator.core.claims.slices import Device, DeviceID, PoolID
 from berth_operator.core.fleet.claims.matching import CardIndex, Match, match
-
-FEATURES: Final = Features(binding_conditions=False)
-"""Devices with binding conditions are not given: a pod would be bound before its device can be used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,11 +33,11 @@ def of_node(
     index: SliceIndex, node: TargetNode, is_own: Callable[[PoolID], bool], cards: CardIndex | None
 ) -> NodeDevices:
     """Return the devices of a node; `cards` has those of its Device, None if it has none."""
-    pools = gather(index, node, FEATURES)
+    pools = gather(index, node)
     matches = {} if cards is None else {each.id: match(each, each.id.driver, cards) for each in pools.devices}
     return NodeDevices(
         pools=pools,
-        own=tuple(each for each in pools.devices if is_own(each.pool) and not each.binding_conditions),
+        own=tuple(each for each in pools.devices if is_own(each.pool)),
         foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
         cards={name: each for name, each in matches.items() if each.cards or each.unknown},
         capacities=max((len(each.capacity) for each in pools.devices), default=0),

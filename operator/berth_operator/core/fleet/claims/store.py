@@ -51,7 +51,7 @@ class Claims:
         self.writer = ""
         """What the field managers of our own writes begin with; empty where nothing is written."""
         self.supply = Supply(NO_POOLS.include)
-        # The values of these five are replaced, never modified, so that copies can share them.
+        # The values of these are replaced, never modified, so that copies can share them.
         self._by_pool: dict[PoolID, Mapping[str, Slice]] = {}
         self._by_name: dict[PoolID, Mapping[str, Device]] = {}
         """Pool -> name -> device, of the newest generation that has it; computed when it is needed."""
@@ -63,6 +63,8 @@ class Claims:
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
         """UID of a pod -> claims that are reserved for it."""
+        self._extended: dict[str, frozenset[str]] = {}
+        """UID of a pod -> claims that were made for its extended resources."""
         self._held_on: dict[str, frozenset[str]] = {}
         """Node -> claims with devices there."""
         self._holders: dict[DeviceID, frozenset[str]] = {}
@@ -166,6 +168,8 @@ class Claims:
         self._by_uid[claim.uid] = claim.key
         for pod in claim.reserved_for:
             self._of_pod[pod] = self._of_pod.get(pod, frozenset()) | {claim.key}
+        if claim.extended:
+            self._extended[claim.owner] = self._extended.get(claim.owner, frozenset()) | {claim.key}
         for node in claim.nodes:
             self._held_on[node] = self._held_on.get(node, frozenset()) | {claim.key}
         for device in claim.held.devices:
@@ -183,6 +187,8 @@ class Claims:
             self._by_uid.pop(claim.uid, None)
             for pod in claim.reserved_for:
                 _discard(self._of_pod, pod, key)
+            if claim.extended:
+                _discard(self._extended, claim.owner, key)
             for node in claim.nodes:
                 _discard(self._held_on, node, key)
             for device in claim.held.devices:
@@ -257,6 +263,10 @@ class Claims:
     def of_pod(self, uid: str) -> list[ClaimState]:
         """Return the claims that are reserved for a pod, by key."""
         return [self.claims[key] for key in sorted(self._of_pod.get(uid, ()))]
+
+    def extended_of(self, uid: str) -> frozenset[str]:
+        """Return the claims that were made for a pod's extended resources: of attempts to bind it."""
+        return self._extended.get(uid, frozenset())
 
     def held_on(self, node: str) -> list[ClaimState]:
         """Return the claims whose allocation names a node, by key."""

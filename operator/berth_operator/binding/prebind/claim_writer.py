@@ -1,0 +1,98 @@
+"""Writes ResourceClaims in a leader's term, each on the version that was read."""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from typing import Any, Final, Protocol
+
+from berth_client.errors import CallError
+from berth_operator.binding.prebind import claim_objects
+from berth_operator.binding.prebind.changes import GoneError
+from berth_operator.binding.prebind.claim_objects import Object, ResourceClaimError
+from berth_operator.binding.write_fence import NotFencedError, WriteFence
+
+TRIES: Final = 5
+"""Attempts at a write that conflicts with another, or is not answered."""
+FIRST_PAUSE: Final = 0.05
+"""Seconds before the second attempt; each next pause is twice as long."""
+
+Change = Callable[[Object], Object | None]
+"""Returns a claim as it shall be; None if it is right. Raises ResourceClaimError."""
+
+
+class Api(Protocol):
+    """The subset of `kube.KubeClient` that is used here."""
+
+    async def get(self, path: str, params: Mapping[str, str] | None = None) -> Object:
+        """Read an object at quorum."""
+
+    async def request(
+        self, method: str, path: str, *, params: Mapping[str, str] | None, body: Any, content_type: str = ...
+    ) -> Any:
+        """Send one request and return the decoded answer."""
+
+
+class ClaimWriter:
+    """Writes claims, and what pods show of them."""
+
+    def __init__(self, *, api: Api, lease: str, term: Callable[[], int | None], fenced: bool) -> None:
+        """Create a writer; `fenced`: no status is written unless the API server refuses the writes of other terms."""
+        self._api, self._term = api, term
+        self._fence = WriteFence(lease=lease, what="claims", required=fenced)
+        self.unanswered = False
+        """Whether a write without an answer may still be executed."""
+
+    async def read(self, path: str) -> Object:
+        """Read an object at quorum; raise CallError."""
+        return await self._api.get(path)
+
+    async def change(self, key: str, change: Change, *, current: Object | None = None, subresource: str = "") -> Object:
+        """Write a change of a claim; read it again if it changed meanwhile, or if an answer was lost.
+
+        Raises:
+            CallError: the last of `TRIES` attempts failed, or the API server refused one.
+            ResourceClaimError: the claim, as it is now, cannot be changed.
+        """
+        pause, path = FIRST_PAUSE, claim_objects.path(key)
+        for attempt in range(1, TRIES + 1):
+            try:
+                current = current or await self._api.get(path)
+                changed = change(current)
+                return current if changed is None else await self._put(path + subresource, changed)
+            except CallError as error:
+                if attempt == TRIES or (error.is_refused and error.status != HTTPStatus.CONFLICT):
+                    raise
+            current = None
+            await asyncio.sleep(pause)
+            pause *= 2
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    async def _put(self, path: str, body: Object) -> Object:
+        if path.endswith("/status"):
+            await self._check_fence(path, body)
+        return dict(await self.send("PUT", path, body))
+
+    async def send(self, method: str, path: str, body: Object, **options: str) -> Any:
+        """Send one write in our term, and return the decoded answer; raise GoneError if the term has ended."""
+        params = {"fieldManager": self._fence.manager(self._current_term())}
+        try:
+            return await self._api.request(method, path, params=params, body=body, **options)
+        except CallError as error:
+            self.unanswered = self.unanswered or not error.is_refused
+            raise
+        except asyncio.CancelledError:
+            # `bind` gives up after a time, and the process may end.
+            self.unanswered = True
+            raise
+
+    async def _check_fence(self, path: str, body: Object) -> None:
+        term = self._current_term()
+        try:
+            await self._fence.check(term, lambda params: self._api.request("PUT", path, params=params, body=body))
+        except NotFencedError as error:
+            raise ResourceClaimError(str(error)) from error
+
+    def _current_term(self) -> int:
+        if (term := self._term()) is None:
+            raise GoneError
+        return term

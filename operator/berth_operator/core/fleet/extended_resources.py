@@ -1,0 +1,74 @@
+"""Which extended resources of a pod DeviceClasses provide, node by node, as in kube-scheduler's DynamicResources.
+
+A node that has the resource in its allocatable provides it by a device plugin, whatever DeviceClasses exist; any other
+one by the class, of devices in pools of Berth. Resources of devices that Berth counts on cards, such as
+`nvidia.com/gpu`, come by a class only where no agent lists cards of their type.
+"""
+
+from dataclasses import replace
+
+import numpy as np
+
+from berth_operator.core.claims import extended
+from berth_operator.core.claims.extended import RequestMapping
+from berth_operator.core.claims.requests import Alternatives, ResourceClaim
+from berth_operator.core.claims.results import Allocation
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+
+def rows_by_class(fleet: Fleet, request: PodRequest) -> dict[str, Mask]:
+    """Return the rows where DeviceClasses provide extended resources of a pod, by resource."""
+    if not (request.extended and fleet.device_classes and fleet.claims.own):
+        return {}
+    names = sorted({each.resource for each in request.extended} & fleet.device_classes.keys())
+    rows = {name: fleet.total(name) == 0 for name in names}
+    of_devices = {name for name, _ in request.plugin_requests}
+    if of_devices & rows.keys():
+        together = _without_cards(fleet, request) if of_devices <= rows.keys() else np.zeros_like(fleet.present)
+        for name in of_devices & rows.keys():
+            together = together & rows[name]
+        rows |= dict.fromkeys(of_devices & rows.keys(), together)
+    return rows
+
+
+def _without_cards(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows whose Device, if any, lists no cards of the types that the pod requests."""
+    mask = np.ones(len(fleet.names), np.bool_)
+    for part in request.devices.parts:
+        mask &= ~fleet.cards[part.type].present.any(axis=1)
+    return mask
+
+
+def rows_without_devices(fleet: Fleet, request: PodRequest) -> Mask | None:
+    """Return the rows where DeviceClasses provide all devices that a pod requests; None if there are none."""
+    by_class = rows_by_class(fleet, request) if request.plugin_requests else {}
+    return by_class.get(request.plugin_requests[0][0]) if by_class else None
+
+
+def requests_by_class(fleet: Fleet, request: PodRequest) -> list[tuple[Alternatives, Mask]]:
+    """Return what the claim for a pod's extended resources requests, each with the rows where it does."""
+    by_class = rows_by_class(fleet, request)
+    return [
+        (each, rows)
+        for name, rows in by_class.items()
+        for each in extended.requests(request.extended, {name: fleet.device_classes[name]})[0]
+    ]
+
+
+def claim_on(fleet: Fleet, row: int, pod: PendingPod) -> tuple[ClaimState | None, tuple[RequestMapping, ...]]:
+    """Return the claim for a pod's extended resources on a row, and its mappings; None if it needs none there."""
+    by_class = rows_by_class(fleet, pod.request)
+    classes = {name: fleet.device_classes[name] for name, rows in by_class.items() if rows[row]}
+    if not classes:
+        return None, ()
+    requests, mappings = extended.requests(pod.request.extended, classes)
+    claim = ResourceClaim(namespace=pod.namespace, name=extended.IN_MEMORY, requests=requests)
+    return ClaimState(key=str(claim), uid=pod.uid, claim=claim), mappings
+
+
+def of_pod(allocation: Allocation, pod: PendingPod) -> Allocation:
+    """Return an allocation of this claim with a name that no claim of another pod has."""
+    return replace(allocation, claim=replace(allocation.claim, name=f"{extended.IN_MEMORY}/{pod.uid}"))
