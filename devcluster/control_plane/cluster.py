@@ -208,8 +208,11 @@ class Cluster:
         crds = [document for file in sorted(folder.glob("*.yaml")) for document in _documents(file)]
         for crd in crds:
             self.api.apply(crd)
-        for path in [path for crd in crds for path in _served_paths(crd)]:
+        paths = {path for crd in crds for path in _served_paths(crd)}
+        for path in sorted(paths):
             waiting.until(functools.partial(self._is_served, path), deadline=deadline, what=f"{path} to be served")
+        # The list of all kinds comes later; a controller that starts before it ends.
+        waiting.until(lambda: paths <= self._listed(), deadline=deadline, what="discovery of the new kinds")
 
     @functools.cached_property
     def _config(self) -> dict[str, Any]:
@@ -263,6 +266,9 @@ class Cluster:
             return names - {node["metadata"]["name"] for node in listed if nodes.is_ready(node)}
 
         waiting.until(lambda: not unready(), deadline=deadline, what=f"{len(names)} nodes to be ready", poll=0.1)
+
+    def _listed(self) -> set[str]:
+        return {f"{each.prefix}/{each.plural}" for each in self.api.resources()}
 
     def _is_served(self, path: str) -> bool:
         try:
