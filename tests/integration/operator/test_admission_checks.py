@@ -88,7 +88,7 @@ def test_a_workload_waits_is_retried_rejected_or_left_to_others(world: World, ku
     assert "0/1 nodes are available" in entry["message"]
     kueue.evict("second")
     kueue.reserve("second", since=LATER)
-    world.wait(lambda: kueue.entry("second").get("requeueAfterSeconds") == 60, what="a longer pause")
+    world.wait(lambda: kueue.entry("second").get("requeueAfterSeconds") == 20, what="a longer pause")
     world.remove("holder")
     until(world, kueue, "first", "Ready")
 
