@@ -12,8 +12,8 @@ random. An auditor reads each revision of the API server's history and counts wh
 
 With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
 operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
-is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random,
-and nothing is compared.
+is admitted with the check and without it. With --faults, Kueue and the operator are killed at random, and nothing is
+compared.
 """
 
 import argparse
@@ -97,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long a workload runs on average")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--faults", action="store_true", help="kill Kueue, the operator and the API server at random")
+    parser.add_argument("--faults", action="store_true", help="kill Kueue and the operator at random")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 

@@ -5,7 +5,7 @@ import contextlib
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -14,7 +14,7 @@ import orjson
 
 from devcluster import Cluster, waiting
 from devcluster.additions import fleet, installation, kueue
-from tests.bench import aside, figures, teams_history
+from tests.bench import aside, teams_history
 from tests.bench.aside import Aside
 from tests.bench.teams_history import CARD, WHOLE, Event, Pod
 from tests.bench.teams_load import HIGH, TEAMS
@@ -35,12 +35,7 @@ API: Final = "kueue.x-k8s.io/v1beta2"
 PLENTY: Final = {"cpu": "100k", "memory": "1Pi"}
 WATCHED: Final = ("/api/v1/pods", f"/apis/{API}/workloads")
 READY_SECONDS: Final = 60.0
-FAILURES: Final = 120
-"""Failed tries in a row, FAILURE_SECONDS after each other, after which a watch is given up."""
-FAILURE_SECONDS: Final = 0.5
 _OK: Final = 200
-_UNAVAILABLE: Final = (429, 500, 503)
-"""Answers of an API server that has just started."""
 
 Manifest = dict[str, Any]
 
@@ -184,35 +179,22 @@ class Recorder(Aside):
             await asyncio.gather(*(self._watch(session, self._cluster.server + path) for path in WATCHED))
 
     async def _watch(self, session: aiohttp.ClientSession, url: str) -> None:
-        """Record all revisions from now on; a watch that ends continues where it stopped."""
+        """Record all revisions from now on; a watch that the server ends continues where it stopped."""
         async with session.get(url, params={"limit": "1"}) as listed:
             version = (await listed.json())["metadata"]["resourceVersion"]
-        failures = 0
-        while failures < FAILURES:
-            try:
-                async for raw in self._revisions(session, url, version):
-                    version, failures = raw["object"]["metadata"]["resourceVersion"], 0
+        while True:
+            params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
+            async with session.get(url, params=params) as response:
+                if response.status != _OK:
+                    raise RuntimeError(f"{url}: {response.status} {await response.text()}")
+                self._open.add(url)
+                async for line in response.content:
+                    raw = orjson.loads(line)
+                    if raw["type"] == "ERROR":
+                        raise RuntimeError(f"a watch ended: {raw['object']}")
+                    version = raw["object"]["metadata"]["resourceVersion"]
                     if raw["type"] != "BOOKMARK":
                         self._record(raw)
-            except aiohttp.ClientError as error:  # the API server was killed
-                failures += 1
-                figures.say(f"{url}: {error}")
-                await asyncio.sleep(FAILURE_SECONDS)
-        raise RuntimeError(f"{url} cannot be watched")
-
-    async def _revisions(self, session: aiohttp.ClientSession, url: str, version: str) -> AsyncIterator[Manifest]:
-        params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-        async with session.get(url, params=params) as response:
-            if response.status in _UNAVAILABLE:
-                raise aiohttp.ClientError(f"{response.status}")
-            if response.status != _OK:
-                raise RuntimeError(f"{url}: {response.status} {await response.text()}")
-            self._open.add(url)
-            async for line in response.content:
-                raw = orjson.loads(line)
-                if raw["type"] == "ERROR":
-                    raise RuntimeError(f"a watch ended: {raw['object']}")
-                yield raw
 
     def _record(self, raw: Manifest) -> None:
         if raw["object"]["metadata"]["namespace"] not in TEAMS:

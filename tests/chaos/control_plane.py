@@ -28,8 +28,10 @@ class ControlPlane:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._commands = {name: _command(self.pid(name)) for name in PORTS}
+        self._commands: dict[str, list[str]] = {}
         self._environments: dict[str, dict[str, str]] = {}
+        for name in PORTS:
+            self.remember(name)
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
@@ -46,6 +48,15 @@ class ControlPlane:
         assert running is not None, "the cluster has not started"
         return running.processes[name]
 
+    def remember(self, name: str) -> None:
+        """Remember how a program was started, so that it can be started again."""
+        pid = self.pid(name)
+        self._commands[name], self._environments[name] = _command(pid), _environment(pid)
+
+    def runs(self, name: str) -> bool:
+        """Return whether a program runs."""
+        return state.is_alive(self.pid(name))
+
     def port(self, name: str) -> int:
         """Return the port on which a program listens."""
         flag = PORTS[name]
@@ -54,7 +65,6 @@ class ControlPlane:
     def end(self, name: str, number: signal.Signals) -> None:
         """Send a signal that ends a program, and wait for its end; after a while it is killed, as kubelet does."""
         pid = self.pid(name)
-        self._commands[name], self._environments[name] = _command(pid), _environment(pid)
         os.kill(pid, number)
         try:
             waiting.until(lambda: not state.is_alive(pid), deadline=GRACE, what=f"the end of {name}", poll=POLL)
