@@ -19,7 +19,8 @@ async def _follow() -> dict[str, Any]:
     faults: list[FaultEvent] = []
     inventory.listen(faults.append)
     await inventory.read()
-    print("ready", flush=True)  # noqa: T201 -- the process that started it waits for this line
+    sys.stdout.write("ready\n")
+    sys.stdout.flush()
     await asyncio.to_thread(sys.stdin.readline)
     reading = (await inventory.read())[NODE]
     xids = [[card, number, count] for (card, number), count in inventory.xids().items()]
@@ -32,4 +33,4 @@ async def _follow() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(_follow())))  # noqa: T201 -- its result
+    sys.stdout.write(f"{json.dumps(asyncio.run(_follow()))}\n")

@@ -16,7 +16,7 @@ OTHER = "creates-nodes"
 
 @pytest.fixture
 def guarantees(running: Cluster) -> Iterator[None]:
-    """Let the teams borrow from each other, as in the example."""
+    """Change the queues so that the teams borrow from each other, as in the example."""
     apply_queues(running, "guarantees")
     yield
     apply_queues(running, "quotas")
@@ -39,7 +39,7 @@ def test_a_team_borrows_what_is_free_and_gives_it_back(team_a: Team, team_b: Tea
 
 @pytest.fixture
 def other_check(running: Cluster) -> Iterator[None]:
-    """Let the first team's queue name a second check, whose controller is the test."""
+    """Add a second check to the first team's queue; its controller is the test."""
     head = {"apiVersion": KUEUE, "kind": "AdmissionCheck", "metadata": {"name": OTHER}}
     running.api.apply({**head, "spec": {"controllerName": f"test.berth.dev/{OTHER}"}})
     condition = {"type": "Active", "status": "True", "reason": "Test", "message": "", "lastTransitionTime": TIME}
