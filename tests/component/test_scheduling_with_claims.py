@@ -297,3 +297,60 @@ async def test_a_device_that_does_not_get_ready_is_given_up() -> None:
         await asyncio.sleep(CONDITIONS_TIMEOUT + 30)
         assert api.bound() == {"p": "node"}
         assert claims.held() == {"c": ["node/gpu-1"]}
+
+
+# --- preemption -------------------------------------------------------------------------------------------------
+
+
+async def test_a_pod_waits_until_the_claim_of_its_victim_is_deallocated_and_evicts_no_other() -> None:
+    claims = Claims("first", "second", gpus=1)
+    async with claims.world.running() as api:
+        await claims.put(claim("c"), claim("d"), claim("e"))
+        claims.pod("low", "c")
+        claims.pod("lower", "d", priority=-1)
+        await asyncio.sleep(10)
+        assert api.bound().keys() == {"low", "lower"}
+        claims.pod("high", "e", priority=10)
+        await asyncio.sleep(60)
+        assert [name for _, name in api.deletes] == ["lower"]
+        assert api.bound().keys() == {"low"}
+        assert api.nominations == [("high", api_node := claims.held()["d"][0].partition("/")[0])]
+        # As the resource claim controller does.
+        claims.claims.change("d", status={})
+        await asyncio.sleep(5)
+        assert api.bound()["high"] == api_node
+        assert claims.held()["e"] == [f"{api_node}/gpu-0"]
+
+
+async def test_the_devices_of_a_victim_are_given_to_no_other_pod() -> None:
+    claims = Claims(gpus=1)
+    async with claims.world.running() as api:
+        await claims.put(claim("c"), claim("d"), claim("e"))
+        claims.pod("low", "c")
+        await asyncio.sleep(10)
+        claims.pod("high", "d", priority=10)
+        await asyncio.sleep(0.2)
+        claims.pod("equal", "e", priority=10)
+        claims.claims.change("c", status={})
+        await asyncio.sleep(30)
+        assert api.bound() == {"high": "node"}
+
+
+async def test_a_gang_with_claims_evicts_pods_that_hold_devices() -> None:
+    claims = Claims("first", "second", gpus=1)
+    async with claims.world.running() as api:
+        await claims.put(*(claim(each) for each in "abcd"))
+        claims.pod("low0", "a")
+        claims.pod("low1", "b")
+        await asyncio.sleep(10)
+        claims.world.groups.apply("ADDED", pod_group(minimum=2))
+        for name, used in {"m0": "c", "m1": "d"}.items():
+            claims.pod(name, used, priority=10, labels={names.POD_GROUP_LABEL: "g"})
+        await asyncio.sleep(20)
+        assert sorted(name for _, name in api.deletes) == ["low0", "low1"]
+        assert not api.bound()
+        for name in "ab":
+            claims.claims.change(name, status={})
+        await asyncio.sleep(30)
+        assert api.bound().keys() == {"m0", "m1"}
+        assert len(api.deletes) == 2

@@ -51,11 +51,11 @@ class Claims:
     def operator(self, **flags: Any) -> Any:
         return self.world.operator(config=self.file, scheduler_names=None, **flags)
 
-    def pod(self, name: str, *, claim: str = "", scheduler: str = "") -> None:
+    def pod(self, name: str, *, claim: str = "", scheduler: str = "", **fields: Any) -> None:
         """Create a pod with a claim by name, or by the template."""
         source = {"resourceClaimName": claim} if claim else {"resourceClaimTemplateName": "gpu"}
         options: dict[str, Any] = {"scheduler_name": scheduler} if scheduler else {}
-        pod = self.world.arena.pod(name, resourceClaims=[{"name": "gpu", **source}], **options)
+        pod = self.world.arena.pod(name, resourceClaims=[{"name": "gpu", **source}], **options, **fields)
         pod["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
         self.world.arena.create([pod])
 

@@ -36,6 +36,7 @@ from berth_operator.core.decision.preemption import (
     preempt,
 )
 from berth_operator.core.decision.victims import Preemption
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -112,7 +113,7 @@ class Preemptor:
     def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try preemption for a pod that fits nowhere; return the pod and its updated failure."""
         fleet = self._cluster.fleet
-        if pod.error:
+        if pod.error or self._lacks_work(pod):
             return pod, failure
         policy = self._policy(pod.scheduler)
         if policy.preemption:
@@ -139,6 +140,8 @@ class Preemptor:
         fleet, policy = self._cluster.fleet, self._policy(gang.members[0].scheduler)
         if policy.preemption:
             scheduler.PREEMPTION_ATTEMPTS.inc()
+        if any(map(self._lacks_work, gang.members)):
+            return gang, failure
         if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
         if not may_preempt(fleet, gang, policy):
@@ -152,6 +155,11 @@ class Preemptor:
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
+
+    def _lacks_work(self, pod: PendingPod) -> bool:
+        """Return whether the devices for a pod's claims cannot be counted before the next turn of the loop."""
+        fleet = self._cluster.fleet
+        return claim_counts.is_searched(fleet, pod.request) and fleet.claims.supply.work.is_over()
 
     def _kept_for(self, pod: PendingPod) -> KeptCapacity | None:
         return None if self._moves is None else self._moves.kept_for(pod)

@@ -17,7 +17,9 @@ import numpy as np
 
 from berth_operator.core.decision import alike, capacity, topology
 from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.claim_bounds import LOWEST_PRIORITY, OFFSET
 from berth_operator.core.decision.cycle import Failure, Placement, feasible
+from berth_operator.core.decision.departures import Departures
 from berth_operator.core.decision.gang import (
     Class,
     Gang,
@@ -35,7 +37,7 @@ from berth_operator.core.decision.preemption import (
     ranked_rows,
     without_lower_priority,
 )
-from berth_operator.core.decision.victims import LOWEST_PRIORITY, OFFSET, Preemption
+from berth_operator.core.decision.victims import Preemption
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
@@ -147,6 +149,8 @@ class _Eviction:
         rows: Mask,
     ) -> None:
         self._stage, self._gang, self._policy, self._rows = stage, gang, policy, rows
+        used = {use.claim for request in gang.requests for use in request.claims}
+        self._departures = Departures(stage, used)
         self._lowest = gang.lowest
         self._budgets, self._unconfirmed = budgets, in_flight
         self._nodes: dict[str, str] = {}
@@ -232,8 +236,7 @@ class _Eviction:
         """Release the victims and all other pods that are leaving, and withdraw the nominees."""
         for uid in self._nodes:
             self._stage.withdraw(uid)
-        for charge in leaving(self._stage, self._stage.charges.values(), self._lowest):
-            self._stage.release(charge.uid)
+        self._departures.leave(leaving(self._stage, self._stage.charges.values(), self._lowest))
 
     def _decide_again(self) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""
@@ -245,9 +248,9 @@ class _Eviction:
         """Return the result without unnecessary victims; the most important are tried first."""
         trials = MAX_REPRIEVE_DECISIONS // self._gang.needed
         for victim in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
-            self._stage.charge(victim)
+            self._departures.come_back([victim])
             if (placements := self._decide_again()) is None:
-                self._stage.release(victim.uid)
+                self._departures.leave([victim])
             else:
                 del self._victims[victim.uid]
                 placed = placements

@@ -24,6 +24,7 @@ from berth_operator.core import filters
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.departures import Departures
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import cut, fit_error
 from berth_operator.core.decision.policy import Policy
@@ -31,6 +32,7 @@ from berth_operator.core.decision.victims import Preemption, VictimSearch, excer
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
 from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import count_reasons
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import PluginFailedError
@@ -178,6 +180,8 @@ def nominated_fit(
 
 
 def _fit_without(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]) -> Charge | None:
+    if claim_counts.is_searched(fleet, pod.request):
+        return _fit_with_claims(fleet, row, pod, policy, leaving)
     after = excerpt_without(fleet, row, leaving)
     other_filters = [each for each in policy.filters_of(pod.request) if each not in policy.local]
     if leaving and not is_local(fleet, pod.request):
@@ -185,7 +189,16 @@ def _fit_without(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leavin
     fits = (
         cycle.feasible(after, pod.request, policy.local)[0] and cycle.feasible(fleet, pod.request, other_filters)[row]
     )
-    return nominee_on(after, 0, pod, policy, fleet.names[row]) if fits else None
+    return nominee_on(after, 0, pod, policy) if fits else None
+
+
+def _fit_with_claims(
+    fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]
+) -> Charge | None:
+    what_if = Departures.for_pod(fleet, pod.request)
+    what_if.leave(leaving)
+    fits = what_if.fits(row, pod.request, policy.filters_of(pod.request))
+    return nominee_on(what_if.fleet, row, pod, policy) if fits else None
 
 
 def nominated_pods(pods: Iterable[PendingPod]) -> list[PendingPod]:
@@ -209,10 +222,23 @@ class WithoutLowerPriority:
         priority = unit.lowest if isinstance(unit, Gang) else unit.priority
         if deleted.priority < priority:
             return False
+        if not all(may_free_devices(self._fleet, each, self._node, priority) for each in set(unit.requests)):
+            return False
         if priority not in self._stages:
             lower = [each for each in self._fleet.on_node(self._node) if each.priority < priority]
             self._stages[priority] = excerpt_without(self._fleet, self._fleet.rows[self._node], lower)
         return any(filters.has_capacity(pod_filters, self._stages[priority], each, 0) for each in set(unit.requests))
+
+
+def may_free_devices(fleet: Fleet, request: PodRequest, node: str, priority: int) -> bool:
+    """Return whether the pods of a node below a priority hold as many devices as a request's claims lack there."""
+    if not claim_counts.is_searched(fleet, request):
+        return True
+    missing = int(claim_counts.missing_devices(fleet, request)[fleet.rows[node]])
+    lower = [each for each in fleet.on_node(node) if each.priority < priority]
+    held = sum(fleet.claimed_devices(each.uid) for each in lower)
+    held += sum(len(each.devices) for each in fleet.claims.left_behind() if node in each.nodes)
+    return missing <= held or any(each.grants for each in lower)
 
 
 def add_preemption(failure: Failure, text: str) -> Failure:

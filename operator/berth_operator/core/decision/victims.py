@@ -4,15 +4,18 @@ from collections import defaultdict
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
 import numpy as np
 
-from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budget, Budgets
+from berth_operator.core.decision.claim_bounds import LOWEST_PRIORITY, OFFSET, ClaimBounds, bounds
 from berth_operator.core.decision.cycle import Placement
+from berth_operator.core.decision.departures import MAX_WORK, Departures
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place, rank_within_place, sets
+from berth_operator.core.fleet import claim_choice, claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
@@ -24,12 +27,6 @@ MAX_TRIALS: Final = 2**13
 
 MAX_COUPLED_NODES: Final = 100
 """Nodes that are evaluated if pods on other nodes matter, because each of them needs a what-if of the whole Fleet."""
-
-LOWEST_PRIORITY: Final = -(2**62)
-"""The highest priority of an empty set of victims; lower than any priority."""
-
-OFFSET: Final = 2**31
-"""Added to each priority in sums, so that every victim counts as positive; as in kube-scheduler."""
 
 Keys = tuple[Column, ...]
 """Keys by which nodes are compared, the most important first: shape (nodes,) each; the lowest value is best."""
@@ -64,6 +61,7 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
         or affinity.required_affinity
         or affinity.required_anti_affinity
         or affinity.topology_spread
+        or claim_counts.is_searched(fleet, request)
     ):
         return False
     return not any(True for _ in fleet.affinity_index.existing_anti_affinity(request.identity))
@@ -71,17 +69,23 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
 
 def excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge]) -> Fleet:
     """Return a Fleet of one row without some of its pods; only the resources and devices in it are valid."""
-    what_if = WhatIf(fleet, np.array([row]), PlacedPods.of(fleet, removed))
-    for pod in range(len(removed)):
+    left_behind = [each for each in fleet.left_behind() if each.node == fleet.names[row]]
+    placed = PlacedPods.of(fleet, [*removed, *left_behind], with_claims=True)
+    what_if = WhatIf(fleet, np.array([row]), placed)
+    for pod in range(len(placed.charges)):
         what_if.take(np.array([0]), np.array([pod]))
-    what_if.let_go(0, np.arange(len(removed)))
+    what_if.let_go(0, np.arange(len(placed.charges)))
     return what_if.fleet
 
 
-def nominee_on(stage: Fleet, at: int, pod: PendingPod, policy: Policy, node: str) -> Charge:
-    """Return what a pod will be charged on a node, with the devices that are free in row `at` of a what-if."""
+def nominee_on(stage: Fleet, at: int, pod: PendingPod, policy: Policy) -> Charge | None:
+    """Return what a pod will be charged on row `at` of a what-if, with the devices that are free there.
+
+    None if its claims get nothing. If they need devices, the what-if must be a copy of the whole Fleet.
+    """
     grants = policy.choose(stage, at, pod.request)
-    return Placement(pod=pod, node=node, grants=grants).charge
+    claims = claim_choice.choose(stage, at, pod, grants)
+    return None if claims is None else Placement(pod=pod, node=stage.names[at], grants=grants, claims=claims).charge
 
 
 class VictimSearch:
@@ -105,6 +109,8 @@ class VictimSearch:
         """
         self._fleet, self._pod, self._policy, self._request = fleet, pod, policy, pod.request
         self._filters = policy.filters_of(pod.request)
+        self._searches = claim_counts.is_searched(fleet, pod.request)
+        """Whether devices have to be found for the pod's claims."""
         self._placed = placed = fleet.placed_pods.current(fleet)
         candidates = np.zeros(len(fleet.names), np.bool_)
         candidates[placed.rows[lower]] = True
@@ -117,9 +123,11 @@ class VictimSearch:
         leaving = placed.terminating.copy()
         leaving[fleet.placed_pods.numbers_of([*fleet.leaving, *proposed])] = True
         self._going = np.flatnonzero(lower & leaving)
+        left_behind = fleet.placed_pods.numbers_of(each.uid for each in fleet.left_behind())
+        self._gone = np.concatenate((self._going, left_behind[candidates[placed.rows[left_behind]]]))
         self._base = WhatIf(fleet, self._rows, placed)
-        """All places without the pods that are already leaving."""
-        for pods in one_pod_per_place(self._going, self._sorts_by):
+        """All places without the pods that are already leaving, and without what others have left behind."""
+        for pods in one_pod_per_place(self._gone, self._sorts_by):
             self._base.take(self._place[pods], pods)
         ranked = self._by_importance(np.flatnonzero(lower & ~leaving))
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
@@ -170,6 +178,8 @@ class VictimSearch:
         """Return the places where the pod would fit, the best first."""
         pods = np.flatnonzero(victims)
         keys = self._keys(self._place[pods], pods, len(self._rows))
+        if self._searches:
+            keys, fits = (*self._lower_bounds(keys), *keys), fits & self._bounds_by_claims.enough
         order = np.lexsort(keys[::-1])
         return order[fits[order]]
 
@@ -226,68 +236,116 @@ class VictimSearch:
 
     def _best_by_all_filters(self, order: Indices, victims: Mask) -> Preemption | None:
         """Evaluate the best places by all filters, until none of the others can be better."""
-        whole, best = self._fleet.copy(), None
+        what_if, best = Departures.for_pod(self._fleet, self._request), None
+        pods = np.flatnonzero(victims)
+        least = np.array(self._lower_bounds(self._keys(self._place[pods], pods, len(self._rows))))
         for place in order[:MAX_COUPLED_NODES].tolist():
-            least = self._choice(place, victims)
-            if best is not None and self._key(best) <= self._lower_bound(least):
+            if best is not None and self._key(best) <= tuple(least[:, place].tolist()):
                 break
-            exact = self._exact_choice(whole, least)
+            exact = self._exact_choice(what_if, self._choice(place, victims))
+            if what_if.is_over:
+                break
             if exact is not None:
                 best = exact if best is None else self._best_of([best, exact])
-        return None if best is None else self._preemption(best)
+        return None if best is None else self._preemption_in(what_if, best)
 
     def _key(self, choice: _Choice) -> tuple[int, ...]:
         """Return the keys by which choices are compared, without the age of the victims."""
         of = np.zeros(len(choice.victims), np.intp)
         return tuple(int(each[0]) for each in self._keys(of, choice.victims, 1)[:-1])
 
-    def _lower_bound(self, least: _Choice) -> tuple[int, ...]:
-        """Return a lower bound of the key of any choice on a place, from the victims for its resources and cards.
+    def _lower_bounds(self, keys: Keys) -> Keys:
+        """Return lower bounds of the keys of any choice on each place.
 
-        Further victims may make some of these unnecessary, so only one victim of the highest priority is certain.
+        `keys` are those of the victims for resources and cards by name. Further victims may make some of these
+        unnecessary, so only one victim of the highest priority is certain.
         """
-        violations, highest, *_ = self._key(least)
-        if violations or not len(least.victims):
-            return min(violations, 1), LOWEST_PRIORITY
-        return 0, highest, highest + OFFSET, 1
+        violations, highest, _, number, _ = keys
+        certain = (violations == 0) & (number > 0)
+        least = np.where(certain, highest, LOWEST_PRIORITY), np.where(certain, highest + OFFSET, 0), certain * 1
+        if self._searches:
+            by_claims = self._bounds_by_claims
+            parts = zip(least, (by_claims.highest, by_claims.weight, by_claims.number), strict=True)
+            least = tuple(np.maximum(*each) for each in parts)
+        return np.minimum(violations, 1), *least
 
-    def _exact_choice(self, whole: Fleet, least: _Choice) -> _Choice | None:
+    @cached_property
+    def _bounds_by_claims(self) -> ClaimBounds:
+        """Return bounds for the victims that have devices for the pod's claims."""
+        devices, claims = self._placed.devices, self._fleet.claims
+        missing = claim_counts.missing_devices(self._fleet, self._request)
+        np.subtract.at(missing, self._placed.rows[self._going], devices[self._going])
+        left_behind = {node for claim in claims.left_behind() for node in claim.nodes} & self._fleet.rows.keys()
+        missing[[self._fleet.rows[node] for node in left_behind]] = 0
+        staying = self._staying
+        return bounds(missing[self._rows], self._place[staying], devices[staying], self._placed.priority[staying])
+
+    def _exact_choice(self, what_if: Departures, least: _Choice) -> _Choice | None:
         """Return the victims on a place, `least` if they suffice; None if the pod does not fit without all of them."""
         row, necessary = self._rows[least.place], set(least.victims.tolist())
-        going = self._going[self._place[self._going] == least.place].tolist()
         potential = self._staying[self._place[self._staying] == least.place].tolist()
-        with released(whole, [self._placed.charges[each] for each in (*going, *potential)]):
-            if not cycle.feasible(whole, self._request, self._filters)[row]:
+        with what_if.without([*self._leaving(least.place), *map(self._placed.charges.__getitem__, potential)]):
+            if not self._fits(what_if, row):
                 return None
-            spared = [each for each in potential if each not in necessary]
-            if self._reprieve(whole, row, spared):
+            if self._reprieve(what_if, row, [each for each in potential if each not in necessary]):
                 return least
-            victims = [each for each in potential if not self._reprieve(whole, row, [each])]
+            victims = self._necessary(what_if, row, potential)
         return _Choice(place=least.place, victims=np.array(victims, np.intp))
 
-    def _reprieve(self, whole: Fleet, row: int, pods: Sequence[int]) -> bool:
+    def _leaving(self, place: int) -> list[Charge]:
+        """Return the pods of a place that are leaving already."""
+        return [self._placed.charges[each] for each in self._going[self._place[self._going] == place].tolist()]
+
+    def _necessary(self, what_if: Departures, row: int, pods: list[int]) -> list[int]:
+        """Reprieve pods, the first ones first, and return those that have to be gone.
+
+        Halves of them are tried at once: what fits with all of them fits with each of those before as well.
+        """
+        if not pods or self._reprieve(what_if, row, pods):
+            return []
+        if len(pods) == 1:
+            return pods
+        half = len(pods) // 2
+        return [*self._necessary(what_if, row, pods[:half]), *self._necessary(what_if, row, pods[half:])]
+
+    def _reprieve(self, what_if: Departures, row: int, pods: Sequence[int]) -> bool:
         """Charge pods to their row again unless the new pod then fails to fit; return whether it fits."""
-        for pod in pods:
-            whole.charge(self._placed.charges[pod])
-        fits = bool(cycle.feasible(whole, self._request, self._filters)[row])
-        for pod in () if fits else pods:
-            whole.release(self._placed.charges[pod].uid)
+        charges = [self._placed.charges[pod] for pod in pods]
+        what_if.come_back(charges)
+        fits = self._fits(what_if, row)
+        if not fits:
+            what_if.leave(charges)
         return fits
+
+    def _fits(self, what_if: Departures, row: int) -> bool:
+        """Return whether the pod fits on a row, and its claims get their devices."""
+        if not what_if.fits(row, self._request, self._filters):
+            return False
+        return not self._searches or nominee_on(what_if.fleet, row, self._pod, self._policy) is not None
 
     # --- the outcome --------------------------------------------------------------------------------------------
 
-    def _preemption(self, choice: _Choice) -> Preemption:
+    def _preemption(self, choice: _Choice) -> Preemption | None:
+        """Return the outcome of a choice for which only the pods of its row matter."""
         what_if = WhatIf(self._base.fleet, np.array([choice.place]), self._placed)
         for pod in choice.victims:
             what_if.take(np.array([0]), np.array([pod]))
-        going = self._going[self._place[self._going] == choice.place]
-        what_if.let_go(0, np.concatenate((choice.victims, going)))
-        node = self._fleet.names[self._rows[choice.place]]
-        return Preemption(
-            nominee=nominee_on(what_if.fleet, 0, self._pod, self._policy, node),
-            victims=tuple(self._placed.charges[each] for each in self._by_importance(choice.victims)),
-            violations=int(self._violating[choice.victims].sum()),
-        )
+        gone = self._gone[self._place[self._gone] == choice.place]
+        what_if.let_go(0, np.concatenate((choice.victims, gone)))
+        return self._outcome(choice, nominee_on(what_if.fleet, 0, self._pod, self._policy))
+
+    def _preemption_in(self, what_if: Departures, choice: _Choice) -> Preemption | None:
+        """Return the outcome of a choice in the what-if in which it was found."""
+        victims = [self._placed.charges[each] for each in choice.victims.tolist()]
+        what_if.fleet.claims.supply.work.refill(MAX_WORK)
+        with what_if.without([*self._leaving(choice.place), *victims]):
+            nominee = nominee_on(what_if.fleet, self._rows[choice.place], self._pod, self._policy)
+        return self._outcome(choice, nominee)
+
+    def _outcome(self, choice: _Choice, nominee: Charge | None) -> Preemption | None:
+        victims = tuple(self._placed.charges[each] for each in self._by_importance(choice.victims))
+        violations = int(self._violating[choice.victims].sum())
+        return None if nominee is None else Preemption(nominee=nominee, victims=victims, violations=violations)
 
 
 @contextmanager

@@ -41,7 +41,7 @@ class WhatIf:
         once. Virtual functions differ from each other, so `take` has released them already.
         """
         for pod in pods.tolist():
-            for grant in self._placed.charges[pod].grants:
+            for grant in self._placed.freed[pod].grants:
                 if not grant.functions:
                     self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 

@@ -20,7 +20,7 @@ from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
 NAME: Final = "dynamic-resources"
-VERDICT: Final = Verdict.UNRESOLVABLE
+VERDICT: Final = Verdict.UNSCHEDULABLE
 WAKES_ON: Final = (
     Change.NODE_ALLOCATABLE
     | Change.NODE_ADDED
@@ -31,7 +31,12 @@ WAKES_ON: Final = (
     | Change.RESOURCE_CLAIM
     | Change.CLAIM_DEVICES
 )
-TRAITS: Final = Traits(one_node=False, needed="a pod would run without a feature that it requests")
+TRAITS: Final = Traits(
+    one_node=False,
+    bounded=True,
+    partly_unresolvable=True,
+    needed="a pod would run without a feature that it requests",
+)
 NOT_AVAILABLE: Final = "resourceclaim not available on the node"
 NOT_ALL: Final = "cannot allocate all claims"
 NOT_COUNTED: Final = "node(s) have devices that are not compared with the ResourceClaims yet"
@@ -42,6 +47,19 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     mask = fleet.present
     if claim_counts.needs_devices(fleet, request):
         mask = _available(fleet, request) & claim_counts.rows_with_devices(fleet, request)
+    for _, needs_claim in _needing_claims(fleet, request):
+        mask = mask & ~needs_claim
+    return mask
+
+
+def could_pass(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows where the pod's claims could be used if no pods and no other claims held devices there.
+
+    Allocated claims stay where they are.
+    """
+    mask = fleet.present
+    if claim_counts.needs_devices(fleet, request):
+        mask = _available(fleet, request) & claim_counts.rows_with_possible_devices(fleet, request)
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
     return mask

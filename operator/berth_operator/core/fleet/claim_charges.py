@@ -8,13 +8,13 @@ from berth_api.values import keys
 from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet.claims.matching import CardIndex, CardKey, Match, match
+from berth_operator.core.fleet.claims.store import CHARGE_MARK, claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.kubelet_allocation import BEYOND
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 
 KIND: Final = "resourceclaim"
-_MARK: Final = f"//{KIND}/"
 _GONE: Final = f"//gone-{KIND}/"
 
 
@@ -59,11 +59,6 @@ def _charge(
     )
 
 
-def claim_uid(node: str, uid: str) -> str:
-    """Return the UID of the charge for a claim on a node; no pod has a UID of this form."""
-    return f"{node}{_MARK}{uid}"
-
-
 def leftover_uid(node: str, key: str) -> str:
     """Return the UID of the charge for what containers have of a claim that is gone."""
     return f"{node}{_GONE}{key}"
@@ -76,7 +71,7 @@ def is_leftover(charge: Charge) -> bool:
 
 def is_of_claim(charge: Charge) -> bool:
     """Return whether a charge is for a ResourceClaim."""
-    return _MARK in charge.uid or is_leftover(charge)
+    return CHARGE_MARK in charge.uid or is_leftover(charge)
 
 
 def grants_of(fleet: Fleet, node: str, matches: list[Match], held: frozenset[CardKey] = frozenset()) -> Iterator[Grant]:

@@ -1,5 +1,6 @@
 """The claims of a pod, and the rows that may have enough devices for them: array expressions over counts by node."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -54,7 +55,14 @@ def needs_devices(fleet: Fleet, request: PodRequest) -> bool:
     return bool(request.claims or extended_resources.rows_by_class(fleet, request))
 
 
-def _is_searched(fleet: Fleet, request: PodRequest) -> bool:
+def device_classes(fleet: Fleet, request: PodRequest) -> set[str]:
+    """Return the names of the DeviceClasses that devices have to be chosen of."""
+    provided = {fleet.device_classes[name] for name in extended_resources.rows_by_class(fleet, request)}
+    of_claims = (each for state in unallocated(fleet, request) for each in state.claim.requests)
+    return provided | {choice.device_class for alternatives in of_claims for choice in alternatives.choices}
+
+
+def is_searched(fleet: Fleet, request: PodRequest) -> bool:
     """Return whether devices have to be chosen for a pod on some node."""
     return bool(unallocated(fleet, request) or extended_resources.rows_by_class(fleet, request))
 
@@ -78,11 +86,39 @@ def rows_with_devices(fleet: Fleet, request: PodRequest) -> Mask:
 
     Rows on which a search found nothing are left out, and all of them if the work about claims is used up.
     """
-    if not _is_searched(fleet, request):
+    if not is_searched(fleet, request):
         return fleet.present
     mask = fleet.present & _counted_enough(fleet, list(_counted_requests(fleet, request)))
     mask[[fleet.rows[each] for each in refusals(fleet, request) if each in fleet.rows]] = False
     return np.zeros_like(mask) if fleet.claims.supply.work.is_over() else mask
+
+
+def rows_with_possible_devices(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that may have enough devices for each request alone if claims and pods held none of them."""
+    mask = fleet.present
+    for alternatives, rows in _counted_requests(fleet, request):
+        choices = [(_counted(fleet, kind_of(fleet, each)), each.count) for each in alternatives.choices]
+        mask = mask & (np.logical_or.reduce([counts.possible >= max(1, count) for counts, count in choices]) | ~rows)
+    return mask
+
+
+def missing_devices(fleet: Fleet, request: PodRequest) -> Points:
+    """Return how many devices each row lacks at least, of those that claims and pods hold."""
+    missing: Points = np.zeros(len(fleet.names), np.int64)
+    wanted: Counter[DeviceKind] = Counter()
+    for alternatives, rows in _counted_requests(fleet, request):
+        choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
+        missing = np.maximum(missing, rows * np.minimum.reduce([_missing(fleet, *each) for each in choices]))
+        wanted.update(dict(choices) if not alternatives.prioritized and rows is fleet.present else {})
+    for kind, amount in wanted.items():
+        missing = np.maximum(missing, _missing(fleet, kind, amount))
+    return missing
+
+
+def _missing(fleet: Fleet, kind: DeviceKind, amount: int) -> Points:
+    counts = _counted(fleet, kind)
+    wanted = counts.possible if kind.wants_all else np.where(counts.shared, 0, amount)
+    return np.maximum(wanted - counts.devices, 0).astype(np.int64) * (not kind.admin)
 
 
 def _counted_enough(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> Mask:
@@ -145,7 +181,7 @@ def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
 
 def refusal(fleet: Fleet, request: PodRequest) -> str:
     """Return what is wrong with a claim or a class of a request on every node; empty if nothing is known."""
-    if not _is_searched(fleet, request):
+    if not is_searched(fleet, request):
         return ""
     return fleet.claims.supply.refusals(key_of(fleet, request)).everywhere
 
@@ -189,16 +225,18 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: DeviceCounts) -> N
     candidates = devices.pools.devices if kind.wants_all else devices.own
     held = held_devices(fleet, node, devices) if candidates and not kind.admin else NOTHING_HELD
     matched = devices.pools.selected.of(kind.selectors)
-    number, shared = 0, False
+    number, possible, shared = 0, 0, False
     for device in candidates:
         if not device.nodes.name:
             # Of a pool for many nodes: counting it for each of them would take too long.
-            number, shared = MAX_DEVICES, True
+            number, possible, shared = MAX_DEVICES, MAX_DEVICES, True
         # The search reports selectors that fail.
-        elif device.nodes.name == node and device.id not in held and matches(fleet, kind, matched, device) is not False:
-            number, shared = number + 1, shared or device.shareable
+        elif device.nodes.name == node and matches(fleet, kind, matched, device) is not False:
+            is_free = device.id not in held
+            number, possible, shared = number + is_free, possible + 1, shared or (is_free and device.shareable)
     fleet.claims.supply.work.spend(1 + len(candidates) * LOOK)
-    counts.devices[row], counts.shared[row], counts.invalid[row] = number, shared, devices.pools.invalid
+    counts.devices[row], counts.possible[row] = number, possible
+    counts.shared[row], counts.invalid[row] = shared, devices.pools.invalid
 
 
 def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device: Device) -> bool | None:

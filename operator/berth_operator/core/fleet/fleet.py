@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import chain
 from types import MappingProxyType
 from typing import Final, Self
 
@@ -20,6 +21,7 @@ from berth_api.request import BUILT_IN, Kinds
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import SizedCache
+from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet.arrays import columns
 from berth_operator.core.fleet.arrays.column_cache import ALL, ColumnCache, Rows, pick
 from berth_operator.core.fleet.arrays.columns import sealed
@@ -28,7 +30,7 @@ from berth_operator.core.fleet.arrays.copy_on_write import CopyOnWrite
 from berth_operator.core.fleet.arrays.intern_table import InternTable
 from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.arrays.prepared import Prepared
-from berth_operator.core.fleet.claims.store import Claims
+from berth_operator.core.fleet.claims.store import Claims, claim_uid
 from berth_operator.core.fleet.namespaces import NamespaceLimits, Namespaces
 from berth_operator.core.fleet.nodes.cards import RESOURCES, Cards, Column, Indices, Mask
 from berth_operator.core.fleet.nodes.images import Images
@@ -297,6 +299,28 @@ class Fleet(NodeColumns):
             self._drop_if_empty(charge.node)
         return charge
 
+    def freed_with(self, charge: Charge) -> Charge:
+        """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
+        departed = self.claims.departed
+        own = (each for each in self.claims.of_pod(charge.uid) if each.reserved_for - departed == {charge.uid})
+        held = [each for claim in own for each in self._charges_of(claim)]
+        if not held:
+            return charge
+        grants, unknown = chain.from_iterable(each.grants for each in held), chain(*(each.unknown for each in held))
+        return replace(charge, grants=(*charge.grants, *grants), unknown=(*charge.unknown, *unknown))
+
+    def left_behind(self) -> list[Charge]:
+        """Return what is charged for claims that are about to be deallocated."""
+        return [each for claim in self.claims.left_behind() for each in self._charges_of(claim)]
+
+    def _charges_of(self, claim: ClaimState) -> list[Charge]:
+        known = (self.charges.get(claim_uid(node, claim.uid)) for node in claim.nodes)
+        return [each for each in known if each is not None]
+
+    def claimed_devices(self, uid: str) -> int:
+        """Return the number of devices of a pod's claims, which other pods may use as well."""
+        return sum(len(each.devices) for each in self.claims.of_pod(uid))
+
     def refresh(self, shown: Charge) -> None:
         """Set what is shown of a placed pod and is not compared: its start, end and owner; what it uses stays."""
         uid = shown.uid
@@ -405,8 +429,11 @@ class Fleet(NodeColumns):
 
     # --- what-ifs ---------------------------------------------------------------------------------------------
 
-    def copy(self) -> Self:
-        """Return an independent copy for what-ifs, which can be charged and released."""
+    def copy(self, *, until_changes: bool = False) -> Self:
+        """Return an independent copy for what-ifs, which can be charged and released.
+
+        With `until_changes`, the copy must end before ResourceClaims or what they may get change.
+        """
         plain = {name: each.copy() for name, each in vars(self).items() if isinstance(each, dict | list | set)}
         rows = self.rows.copy()
         deep = {
@@ -420,7 +447,7 @@ class Fleet(NodeColumns):
             "_model_masks": SizedCache[ModelConstraint, Mask](MAX_MODEL_MASKS),
             "images": self.images.copy(),
             "volumes": self.volumes.copy(rows),
-            "claims": self.claims.copy(),
+            "claims": self.claims.what_if() if until_changes else self.claims.copy(),
             "namespaces": self.namespaces.copy(),
             "_taints": self._taints.copy(),
             "_features": self._features.copy(),

@@ -10,6 +10,7 @@ from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.fleet import claim_charges
 from berth_operator.core.fleet.claims.bars import barred
+from berth_operator.core.fleet.claims.store import claim_uid
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory
@@ -46,6 +47,8 @@ class ClaimTracker:
     def claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
         """Correct what a claim is charged after it changed; None if it does not exist."""
         for claim in filter(None, (before, after)):
+            for pod in claim.reserved_for:
+                self._fleet.placed_pods.moved(pod)
             for node in claim.nodes:
                 self._update(node, after if after is not None and after.uid == claim.uid else _nothing(claim))
                 self._update_leftovers(node)
@@ -58,13 +61,21 @@ class ClaimTracker:
             if charge.node in claim.nodes:
                 self._update(charge.node, claim)
 
+    def pod_left(self, uid: str) -> None:
+        """Record that a pod has left its node: when its claims are deallocated, their devices are free."""
+        for claim in self._fleet.claims.pod_left(uid):
+            for node in claim.nodes:
+                self._fleet.claims.supply.node_changed(node)
+
     def _update(self, node: str, claim: ClaimState) -> None:
         index = self._fleet.claims.supply.cards(node)
-        uid = claim_charges.claim_uid(node, claim.uid)
+        uid = claim_uid(node, claim.uid)
         if node not in claim.nodes:
             self._allocations.set_charge(uid, None)
         elif index is not None:
             self._allocations.set_charge(uid, claim_charges.claim_charge(self._fleet, node, claim, index))
+        for pod in claim.reserved_for:
+            self._fleet.placed_pods.moved(pod)
 
     def _update_leftovers(self, node: str) -> None:
         """Correct what is charged for claims that are gone while their containers may still run."""

@@ -120,6 +120,7 @@ class Placements:
     def put_bound(self, raw: Object) -> None:
         """Add or update a pod that has a node, from any scheduler."""
         uid = raw["metadata"]["uid"]
+        self._fleet.claims.departed.discard(uid)
         charge, known = self._read(raw), self._fleet.charges.get(uid)
         if known is not None and known.gang is not None and known.gang != charge.gang:
             self._gangs.release(uid, known.gang)
@@ -140,6 +141,8 @@ class Placements:
         self._assumed.pop(uid, None)
         self._unknown.discard(uid)
         self._fleet.unmark_leaving(uid)
+        if self._pending.get(uid) is None:
+            self._claims.pod_left(uid)
         charge = self._fleet.charges.get(uid)
         if charge is not None:
             self._allocations.release(charge)

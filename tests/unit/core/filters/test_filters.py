@@ -805,7 +805,7 @@ def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
 def test_every_filter_has_a_verdict() -> None:
     assert {each.NAME: each.VERDICT.value for each in filters.ORDER} == {
         "supported": "unresolvable",
-        "dynamic-resources": "unresolvable",
+        "dynamic-resources": "unschedulable",
         "namespace-limits": "unresolvable",
         "resource-claims": "unresolvable",
         "injected": "unresolvable",

@@ -18,6 +18,8 @@ MAX_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
 """Requests whose refusals are kept; they may have one for each node."""
 
+_COLUMNS: Final = ("devices", "possible", "shared", "invalid")
+
 Mask = npt.NDArray[np.bool_]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
@@ -36,6 +38,8 @@ class DeviceCounts:
 
     def __init__(self, rows: int) -> None:
         self.devices = np.zeros(rows, np.int32)
+        self.possible = np.zeros(rows, np.int32)
+        """The same if nothing there were held."""
         self.shared: Mask = np.zeros(rows, np.bool_)
         """Rows with a device that may serve several requests of one pod."""
         self.invalid: Mask = np.zeros(rows, np.bool_)
@@ -46,13 +50,13 @@ class DeviceCounts:
     def fit(self, rows: int) -> None:
         """Enlarge to a number of rows."""
         if (more := rows - len(self.devices)) > 0:
-            self.devices, self.shared = np.pad(self.devices, (0, more)), np.pad(self.shared, (0, more))
-            self.invalid = np.pad(self.invalid, (0, more))
+            for name in _COLUMNS:
+                setattr(self, name, np.pad(getattr(self, name), (0, more)))
 
     def copy(self) -> Self:
         """Return an independent copy."""
         stale = None if self.stale is None else self.stale.copy()
-        columns = {name: getattr(self, name).copy() for name in ("devices", "shared", "invalid")}
+        columns = {name: getattr(self, name).copy() for name in _COLUMNS}
         return with_own(self, **columns, stale=stale)
 
 

@@ -16,6 +16,13 @@ from berth_operator.core.fleet.claims.supply import Supply
 K = TypeVar("K")
 
 EVERY_DRIVER: Final = "*"
+CHARGE_MARK: Final = "//resourceclaim/"
+"""In the UIDs of charges for claims."""
+
+
+def claim_uid(node: str, uid: str) -> str:
+    """Return the UID of the charge for a claim on a node; no pod has a UID of this form."""
+    return f"{node}{CHARGE_MARK}{uid}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +70,8 @@ class Claims:
         """UID -> namespace/name."""
         self._of_pod: dict[str, frozenset[str]] = {}
         """UID of a pod -> claims that are reserved for it."""
+        self.departed: set[str] = set()
+        """UIDs of pods that have left their nodes, for which claims are still reserved."""
         self._extended: dict[str, frozenset[str]] = {}
         """UID of a pod -> claims that were made for its extended resources."""
         self._held_on: dict[str, frozenset[str]] = {}
@@ -159,6 +168,7 @@ class Claims:
 
     def put_claim(self, claim: ClaimState) -> ClaimState | None:
         """Add or replace a claim; return the one before."""
+        departed = self.departed
         before = self.remove_claim(claim.key)
         if before is not None and (before.uid, before.allocation) == (claim.uid, claim.allocation):
             # Anyone who may write a claim can change its managedFields later.
@@ -177,6 +187,7 @@ class Claims:
             self._note_doubled(device)
         for pool in self._foreign_pools(claim):
             self._foreign[pool] = self._foreign.get(pool, frozenset()) | {claim.key}
+        self.departed = departed & self._of_pod.keys()
         return before
 
     def remove_claim(self, key: str) -> ClaimState | None:
@@ -187,6 +198,7 @@ class Claims:
             self._by_uid.pop(claim.uid, None)
             for pod in claim.reserved_for:
                 _discard(self._of_pod, pod, key)
+            self.departed = self.departed & self._of_pod.keys()
             if claim.extended:
                 _discard(self._extended, claim.owner, key)
             for node in claim.nodes:
@@ -262,7 +274,20 @@ class Claims:
 
     def of_pod(self, uid: str) -> list[ClaimState]:
         """Return the claims that are reserved for a pod, by key."""
-        return [self.claims[key] for key in sorted(self._of_pod.get(uid, ()))]
+        if uid not in self._of_pod:
+            return []
+        return [self.claims[key] for key in sorted(self._of_pod[uid])]
+
+    def pod_left(self, uid: str) -> list[ClaimState]:
+        """Record that a pod has left its node; return the claims that are still reserved for it."""
+        if claims := self.of_pod(uid):
+            self.departed.add(uid)
+        return claims
+
+    def left_behind(self) -> list[ClaimState]:
+        """Return the claims that are about to be deallocated, because all pods that they are reserved for have left."""
+        claims = {each.key: each for uid in self.departed for each in self.of_pod(uid)}
+        return [each for each in claims.values() if each.reserved_for <= self.departed]
 
     def extended_of(self, uid: str) -> frozenset[str]:
         """Return the claims that were made for a pod's extended resources: of attempts to bind it."""
@@ -330,8 +355,16 @@ class Claims:
 
     def copy(self) -> Self:
         """Return an independent copy."""
-        parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict)}
+        parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
         return with_own(self, supply=self.supply.copy(), **parts)
+
+    def what_if(self) -> Self:
+        """Return a copy that ends before any object changes, in which claims may hold something else.
+
+        Copying all indices takes four times as long.
+        """
+        departed, claims = self.departed.copy(), self.claims.copy()
+        return with_own(self, supply=self.supply.what_if(), departed=departed, claims=claims)
 
 
 def nodes_of(slice_: Slice) -> set[str]:

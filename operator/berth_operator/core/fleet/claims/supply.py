@@ -202,6 +202,11 @@ class Supply:
         parts = {name: value.copy() for name, value in vars(self).items() if isinstance(value, dict | set)}
         return with_own(self, holdings=self.holdings.copy(), _answers=self._answers.copy(), **parts)
 
+    def what_if(self) -> Self:
+        """Return a copy that ends before any object changes, in which claims may hold something else."""
+        parts = {name: vars(self)[name].copy() for name in ("_shown", "_assumed", "_added", "_answers")}
+        return with_own(self, holdings=self.holdings.copy(), **parts)
+
 
 def _tainted(slice_: Slice, rules: Iterable[TaintRule]) -> Slice:
     """Return a slice whose devices have the taints of rules as well; the same if no rule is for its pool."""

@@ -4,13 +4,13 @@ import math
 
 
 class Work:
-    """Work in devices that are looked at, about a microsecond each; unlimited unless `refill` is called.
+    """Work in devices that are looked at, about a microsecond each; unlimited by default.
 
     Copies of the Fleet share it: what-ifs take the loop's time as well.
     """
 
-    def __init__(self) -> None:
-        self.left: float = math.inf
+    def __init__(self, left: float = math.inf) -> None:
+        self.left = left
         self.unfinished = False
         """Whether something was not computed because nothing was left."""
 

@@ -6,7 +6,7 @@ costs only one look at an attribute.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
@@ -15,12 +15,15 @@ from berth_operator.core.fleet.nodes.cards import Cards, Column, Indices, Mask
 from berth_operator.core.values.charge import Charge
 
 Amounts = tuple[tuple[str, int], ...]
+MANY: Final = 2**20
+"""Devices that cards which are held by name may be: each may be partitioned."""
+
 Handles = tuple[str, ...]
 """The names of what a grant holds by name."""
 
 
 class Placing(Protocol):
-    """The members of a Fleet that say where pods are, and what they have."""
+    """The members of a Fleet that say where pods are, and what they free if they leave."""
 
     rows: dict[str, int]
     resources: dict[str, int]
@@ -30,6 +33,12 @@ class Placing(Protocol):
     @property
     def cards(self) -> Mapping[str, Cards]:
         """The cards by device type."""
+
+    def freed_with(self, charge: Charge) -> Charge:
+        """Return what is free if a pod alone leaves: its charge, and the cards of claims that it alone uses."""
+
+    def claimed_devices(self, uid: str) -> int:
+        """Return the number of devices of a pod's claims, which other pods may use as well."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,10 @@ class PlacedPods:
     """Placed pods as columns, by number."""
 
     charges: Sequence[Charge]
+    freed: Sequence[Charge]
+    """What is free on cards if the pod leaves."""
+    devices: Column
+    """How many devices claims may get once the pod has left, at most; MANY if it holds cards by name."""
     rows: Indices
     priority: Column
     started: Column
@@ -85,25 +98,30 @@ class PlacedPods:
     """By device type."""
 
     @classmethod
-    def of(cls, fleet: Placing, charges: Sequence[Charge]) -> "PlacedPods":
-        """Return the columns of pods that are placed in a Fleet."""
+    def of(cls, fleet: Placing, charges: Sequence[Charge], *, with_claims: bool = False) -> "PlacedPods":
+        """Return the columns of pods that are placed in a Fleet; `with_claims`: their claims leave with them."""
         rows = np.fromiter((fleet.rows[each.node] for each in charges), np.intp, len(charges))
         amount_columns, amounts = _amounts(fleet.resources, [each.resources for each in charges], len(fleet.requested))
+        freed = list(map(fleet.freed_with, charges)) if with_claims else charges
         return cls(
             charges=charges,
+            freed=freed,
+            devices=np.fromiter((_devices(fleet, each) for each in charges), np.int64, len(charges)),
             rows=rows,
             priority=np.fromiter((each.priority for each in charges), np.int64, len(charges)),
             started=np.fromiter((each.started for each in charges), np.int64, len(charges)),
             terminating=np.fromiter((each.terminating for each in charges), np.bool_, len(charges)),
             amount_columns=amount_columns,
             amounts=amounts,
-            parts={device_type: _parts(fleet, device_type, charges, rows) for device_type in fleet.cards},
+            parts={device_type: _parts(fleet, device_type, freed, rows) for device_type in fleet.cards},
         )
 
     def joined(self, more: "PlacedPods") -> "PlacedPods":
         """Return these pods, followed by more pods."""
         return PlacedPods(
             charges=[*self.charges, *more.charges],
+            freed=[*self.freed, *more.freed],
+            devices=np.concatenate((self.devices, more.devices)),
             rows=np.concatenate((self.rows, more.rows)),
             priority=np.concatenate((self.priority, more.priority)),
             started=np.concatenate((self.started, more.started)),
@@ -138,12 +156,12 @@ class PlacedPodsCache:
         """Return the current columns; they may include pods that are gone, which `numbers` leaves out."""
         if self._all is None or len(self._all.charges) + len(self._moved) > 2 * len(fleet.charges):
             self._number = {}
-            pods = self._count(PlacedPods.of(fleet, list(fleet.charges.values())), 0)
+            pods = self._count(PlacedPods.of(fleet, list(fleet.charges.values()), with_claims=True), 0)
         elif self._moved:
             for uid in self._moved:
                 self._number.pop(uid, None)
             added = [fleet.charges[uid] for uid in self._moved if uid in fleet.charges]
-            pods = self._count(self._all.joined(PlacedPods.of(fleet, added)), len(self._all.charges))
+            pods = self._count(self._all.joined(PlacedPods.of(fleet, added, with_claims=True)), len(self._all.charges))
         else:
             return self._all
         self._all, self._there = pods, None
@@ -164,6 +182,10 @@ class PlacedPodsCache:
         """Record the numbers of the pods from `first` on, and return the columns."""
         self._number |= {placed.charges[number].uid: number for number in range(first, len(placed.charges))}
         return placed
+
+
+def _devices(fleet: Placing, charge: Charge) -> int:
+    return MANY if charge.grants else fleet.claimed_devices(charge.uid)
 
 
 def _parts(fleet: Placing, device_type: str, charges: Sequence[Charge], rows: Indices) -> Parts:

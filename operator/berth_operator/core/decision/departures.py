@@ -1,0 +1,103 @@
+"""Pods that leave a copy of the Fleet in a what-if, with the ResourceClaims that are deallocated by that.
+
+Kubernetes' resource claim controller deallocates a claim once the last pod has left for which it is reserved. So does a
+what-if, with claims for devices of one node; what is reserved for a pod that stays, for one that has no node yet, or
+for anything but pods, stays allocated. The claims that a pod leaves behind until the controller has seen to them are
+free as well: their devices are kept for the pod that is nominated.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final, Self
+
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.decision import cycle
+from berth_operator.core.filters import Filter
+from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet.claims.store import claim_uid
+from berth_operator.core.fleet.claims.work import Work
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.request import PodRequest
+
+MAX_WORK: Final = 8_000
+"""Work that the what-ifs for the claims of one pod may take, as in `claims.work`: about 20 ms."""
+WHAT_IF: Final = 50
+"""Work for all filters, in addition to the search for devices."""
+
+
+class Departures:
+    """A copy of the Fleet that pods leave, and come back to."""
+
+    def __init__(self, fleet: Fleet, used: Collection[str] = ()) -> None:
+        """Begin with the claims that pods have left behind.
+
+        Args:
+            fleet: the copy.
+            used: claims (namespace/name) of the pods that are to be placed, which are never deallocated.
+        """
+        self.fleet, self._used = fleet, used
+        self._freed: dict[str, list[Charge]] = {}
+        """Claim -> what was charged for its cards."""
+        self._free(fleet.claims.departed)
+
+    @classmethod
+    def for_pod(cls, fleet: Fleet, request: PodRequest) -> Self:
+        """Begin on a copy of the Fleet, for a pod whose claims may need devices; the work for these is bounded."""
+        whole = fleet.copy(until_changes=True)
+        whole.claims.supply.work = Work(MAX_WORK if claim_counts.is_searched(fleet, request) else math.inf)
+        return cls(whole, [each.claim for each in request.claims])
+
+    @property
+    def is_over(self) -> bool:
+        """Return whether the work is used up, so that what is not found may be there."""
+        return self.fleet.claims.supply.work.left <= 0
+
+    def fits(self, row: int, request: PodRequest, filters: Sequence[Filter]) -> bool:
+        """Return whether all filters pass a row."""
+        self.fleet.claims.supply.work.spend(WHAT_IF)
+        return bool(cycle.feasible(self.fleet, request, filters)[row])
+
+    def leave(self, charges: Collection[Charge]) -> None:
+        """Release placed pods, and the claims that no pod uses then."""
+        uids = [each.uid for each in charges]
+        for uid in uids:
+            self.fleet.release(uid)
+        self.fleet.claims.departed.update(uids)
+        self._free(uids)
+
+    def come_back(self, charges: Iterable[Charge]) -> None:
+        """Charge pods again that have left, and the claims that they use."""
+        for charge in charges:
+            self.fleet.claims.departed.discard(charge.uid)
+            for claim in self.fleet.claims.of_pod(charge.uid):
+                if claim.key in self._freed:
+                    self._allocate(claim)
+            self.fleet.charge(charge)
+
+    @contextmanager
+    def without(self, charges: Collection[Charge]) -> Iterator[None]:
+        """Return a context without placed pods, in which they may come back."""
+        self.leave(charges)
+        try:
+            yield
+        finally:
+            self.come_back(charges)
+
+    def _free(self, uids: Iterable[str]) -> None:
+        departed = self.fleet.claims.departed
+        claims = {claim.key: claim for uid in uids for claim in self.fleet.claims.of_pod(uid)}
+        for claim in claims.values():
+            if claim.nodes and claim.reserved_for <= departed and claim.key not in self._used:
+                self._deallocate(claim)
+
+    def _deallocate(self, claim: ClaimState) -> None:
+        self.fleet.claims.supply.remove_claim(claim.key)
+        released = (self.fleet.release(claim_uid(node, claim.uid)) for node in claim.nodes)
+        self._freed.setdefault(claim.key, [each for each in released if each is not None])
+
+    def _allocate(self, claim: ClaimState) -> None:
+        self.fleet.claims.supply.put_claim(claim)
+        for charge in self._freed.pop(claim.key):
+            self.fleet.charge(charge)
