@@ -18,6 +18,7 @@ from typing import Final
 
 from berth_operator.core import filters
 from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.decision.preemption import may_free_devices
 from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -74,7 +75,7 @@ class EventHint:
 
     def _recheck_node(self, parked: Parked[Unit]) -> Sequence[Filter] | None:
         """Return None if the event's node may take one of the class's pods, else the filters that reject it."""
-        row, preempts = self._fleet.rows[self._event.node], _may_preempt(self._fleet, parked.unit, self._event)
+        row, preempts = self._fleet.rows[self._event.node], _may_preempt(self._fleet, parked, self._event)
         all_rejecting: list[Filter] = []
         for request in parked.requests:
             try:
@@ -115,13 +116,15 @@ def _rejecting(
     return None
 
 
-def _may_preempt(fleet: Fleet, unit: Unit, event: ClusterEvent) -> bool:
-    """Return whether pods could be evicted from the event's node for a unit, judging by priorities alone.
+def _may_preempt(fleet: Fleet, parked: Parked[Unit], event: ClusterEvent) -> bool:
+    """Return whether pods could be evicted from the event's node for a unit, by priorities and counts of devices.
 
     False after a pod was deleted: `preemption.WithoutLowerPriority` covers that event.
     """
-    if not event.change & NODE_CHANGES:
+    if not event.change & (NODE_CHANGES | Change.CLAIM_DEVICES):
         return False
-    priority = min(each.priority for each in pods_of(unit))
-    preempts = all(each.preempts for each in pods_of(unit))
-    return preempts and any(each.priority < priority for each in fleet.on_node(event.node))
+    pods = pods_of(parked.unit)
+    priority = min(each.priority for each in pods)
+    if not all(each.preempts for each in pods) or all(each.priority >= priority for each in fleet.on_node(event.node)):
+        return False
+    return all(may_free_devices(fleet, each, event.node, priority) for each in parked.requests)

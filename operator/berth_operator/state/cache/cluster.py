@@ -29,6 +29,7 @@ from berth_operator.core.claims import extended
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.filters import Filter
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
@@ -308,14 +309,24 @@ class Cluster:
 
         self.waker.changed_for(Change.RESOURCE_CLAIM, hint)
 
-    def claim_devices_changed(self, change: Change = Change.CLAIM_DEVICES, node: str = "") -> None:
+    def device_class_changed(self, name: str) -> None:
+        """Wake the pods whose claims request devices of a DeviceClass, also those for extended resources."""
+
+        def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
+            used = (claim_counts.device_classes(self.fleet, each) for each in parked.requests)
+            return None if any(name in classes for classes in used) else NOT_CONCERNED
+
+        if self.fleet.claims.own:
+            self.waker.changed_for(Change.DEVICE_CLASS, hint)
+
+    def claim_devices_changed(self, node: str = "") -> None:
         """Wake the pods with claims that a change of devices may help, on one node or, without a name, on any."""
         if not self.fleet.claims.own:
             return
         if node:
-            self.waker.happened(ClusterEvent(change=change, node=node))
+            self.waker.happened(ClusterEvent(change=Change.CLAIM_DEVICES, node=node))
         else:
-            self.waker.changed(change)
+            self.waker.changed(Change.CLAIM_DEVICES)
 
     def refill_claim_work(self, amount: float) -> None:
         """Allow more work about claims, and wake the pods for which there was not enough."""

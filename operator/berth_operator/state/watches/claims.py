@@ -13,7 +13,6 @@ from berth_operator.core.claims.fields import FieldError
 from berth_operator.core.claims.slices import Slice
 from berth_operator.core.claims.status import ClaimState
 from berth_operator.core.claims.taint_rules import TaintRule
-from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.watches.sinks import Table
 
@@ -58,7 +57,7 @@ class ResourceClaims:
         self._cluster.put_device_class(_name(raw), raw["spec"].get("extendedResourceName") or "", created)
         if (device_class := _read(requests.read_class, raw)) is not None:
             self._claims.put_class(device_class)
-            self._cluster.claim_devices_changed(Change.DEVICE_CLASS)
+            self._cluster.device_class_changed(device_class.name)
 
     def remove_class(self, name: str) -> None:
         """Remove a DeviceClass."""
