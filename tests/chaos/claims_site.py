@@ -19,7 +19,7 @@ from devcluster.additions import fleet, installation
 from tests import fence
 from tests.chaos.claims_auditor import CONTENDER, OTHER, SCHEDULER
 from tests.chaos.control_plane import ETCD, ControlPlane
-from tests.chaos.history import DEVICES_AND_CLAIMS, STORES_JSON, Recorder
+from tests.chaos.history import DEVICES_AND_CLAIMS, STORES_JSON, Recorder, within
 from tests.chaos.live import Live
 from tests.chaos.machines import CARDS, HEARTBEAT, OFFERED, Machine
 from tests.chaos.replicas import Replica, Replicas
@@ -142,9 +142,8 @@ def opened(folder: Path, history: Path) -> Iterator[ClaimsSite]:
         arena.open()
         live = Live()
         port = stack.enter_context(ControlPlane(cluster)).port(ETCD)
-        recorder = stack.enter_context(
-            Recorder(port=port, namespace=arena.namespace, file=history, take=live.take, more=DEVICES_AND_CLAIMS)
-        )
+        sources = [*within(arena.namespace), *DEVICES_AND_CLAIMS]
+        recorder = stack.enter_context(Recorder(port=port, sources=sources, file=history, take=live.take))
         world = World(arena=arena, folder=folder)
         stack.callback(world.close)
         machines, contended, theirs = _nodes(world)
