@@ -68,8 +68,9 @@ class ResourceClaims:
 
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
-        known = self._claims.claims.get(_key(raw))
-        if (claim := _read(lambda each: status.read(each, known and known.claim), raw)) is not None:
+        state = self._claims.claims.get(_key(raw))
+        known = state.claim if state is not None else None
+        if (claim := _read(lambda each: status.read(each, known), raw)) is not None:
             with self._noting_served(claim.key, claim):
                 before = self._claims.put_claim(claim)
                 self._cluster.claims.claim_changed(before, claim)
