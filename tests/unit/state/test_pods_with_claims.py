@@ -161,7 +161,7 @@ def test_a_pod_is_decided_when_the_claim_of_its_template_exists(first: str) -> N
     owner = {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
     world.cluster.put_pending(raw)
     assert woken(world) == []
-    steps = {
+    steps: dict[str, Callable[[], None]] = {
         "status": lambda: world.cluster.put_pending(named),
         "claim": lambda: world.put_claim(name="p-gpu-x", metadata={"ownerReferences": [owner]}),
     }
