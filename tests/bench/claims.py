@@ -26,8 +26,8 @@ WORKLOADS: Final = (
 )
 """Upstream's of 200 nodes; of `FirstAvailable` upstream has 10 pods only, so this one is ours.
 
-In `half` and `full` of the steady state the test itself allocates claims, for which it counts as another scheduler: Berth
-gives nothing of these pools.
+In `half` and `full` of the steady state the test itself allocates claims, so it counts as another scheduler, of whose
+pools Berth gives nothing.
 """
 
 
