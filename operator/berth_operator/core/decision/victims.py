@@ -84,7 +84,7 @@ def nominee_on(stage: Fleet, at: int, pod: PendingPod, policy: Policy) -> Charge
     None if its claims get nothing. If they need devices, the what-if must be a copy of the whole Fleet.
     """
     grants = policy.choose(stage, at, pod.request)
-    claims = claim_choice.choose(stage, at, pod, grants)
+    claims = claim_choice.choose(stage, at, pod, grants, first_fit=policy.takes_first_devices)
     return None if claims is None else Placement(pod=pod, node=stage.names[at], grants=grants, claims=claims).charge
 
 

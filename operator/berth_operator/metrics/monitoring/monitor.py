@@ -33,17 +33,18 @@ class Monitor:
         cluster: Cluster,
         ages: Callable[[], Mapping[str, float]],
         wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._cluster, self._ages, self._wall = cluster, ages, wall
+        self._cluster, self._ages, self._wall, self._clock = cluster, ages, wall, clock
 
     async def run(self) -> None:
         """Refresh the gauges until cancelled, which removes them: only a leader has a state."""
         try:
             while True:
-                began = time.perf_counter()
+                began = self._clock()
                 await self.refresh()
                 shortest, longest = PAUSES
-                await asyncio.sleep(min(longest, max(shortest, SHARE * (time.perf_counter() - began))))
+                await asyncio.sleep(min(longest, max(shortest, SHARE * (self._clock() - began))))
         finally:
             GAUGES.shown = {}
 
@@ -58,11 +59,11 @@ class Monitor:
     async def _pending(self) -> Mapping[Family, Values]:
         counted = PendingCount()
         steps = counted.count(self._cluster.queue, self._cluster.pending)
-        until = time.perf_counter() + SLICE
+        until = self._clock() + SLICE
         while list(islice(steps, STRIDE)):
-            if time.perf_counter() > until:
+            if self._clock() > until:
                 await asyncio.sleep(0)
-                until = time.perf_counter() + SLICE
+                until = self._clock() + SLICE
         return counted.values(gated=len(self._cluster.gated))
 
     def _of_process(self) -> Mapping[Family, Values]:

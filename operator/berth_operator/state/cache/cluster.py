@@ -300,15 +300,6 @@ class Cluster:
         if changed:
             self.waker.changed_for(Change.DEVICE_CLASS, hint)
 
-    def claim_changed(self, key: str) -> None:
-        """Wake the pods that use a ResourceClaim (namespace/name) which changed."""
-
-        def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
-            used = (use.claim for request in parked.requests for use in request.claims)
-            return None if key in used else NOT_CONCERNED
-
-        self.waker.changed_for(Change.RESOURCE_CLAIM, hint)
-
     def device_class_changed(self, name: str) -> None:
         """Wake the pods whose claims request devices of a DeviceClass, also those for extended resources."""
 

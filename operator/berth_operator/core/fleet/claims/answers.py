@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.claims.amounts import ExactQuantity
 from berth_operator.core.claims.pools import Selectors
 from berth_operator.core.fleet.arrays.copies import with_own
 
@@ -18,9 +19,10 @@ MAX_KINDS: Final = 64
 MAX_REQUESTS: Final = 32
 """Requests whose refusals are kept; they may have one for each node."""
 
-_COLUMNS: Final = ("devices", "possible", "shared", "invalid")
+_COLUMNS: Final = ("devices", "possible", "divided", "shared", "invalid", "cost")
 
 Mask = npt.NDArray[np.bool_]
+Hundredths = npt.NDArray[np.int32]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -31,19 +33,25 @@ class DeviceKind(NamedTuple):
     selectors: Selectors
     wants_all: bool
     admin: bool
+    capacity: tuple[tuple[str, ExactQuantity], ...] = ()
+    """What it requests of the capacities of a shared device, by name."""
 
 
 class DeviceCounts:
-    """How many devices of a kind each row may give: at least as many as it can."""
+    """How many devices of a kind each row may give: at least as many as it can; and what it costs to give one."""
 
     def __init__(self, rows: int) -> None:
         self.devices = np.zeros(rows, np.int32)
         self.possible = np.zeros(rows, np.int32)
         """The same if nothing there were held."""
+        self.divided: Mask = np.zeros(rows, np.bool_)
+        """Rows with a device of which other devices have taken too much; one of those may free several."""
         self.shared: Mask = np.zeros(rows, np.bool_)
         """Rows with a device that may serve several requests of one pod."""
         self.invalid: Mask = np.zeros(rows, np.bool_)
         """Rows with an invalid pool, whichever devices it has."""
+        self.cost: Hundredths = np.zeros(rows, np.int32)
+        """The least that taking a device of the kind costs on each row, in hundredths of a device: `claims.stock`."""
         self.stale: set[str] | None = None
         """Nodes that are not counted, or changed since; None for all."""
 
