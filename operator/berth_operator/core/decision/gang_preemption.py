@@ -170,7 +170,7 @@ class _Eviction:
         if len(self._nodes) < self._gang.needed:
             return None
         self._release_leaving()
-        placed = self._decide_again()
+        placed = self._decide_again(search=True)
         return None if placed is None else self._without_unnecessary(placed)
 
     # --- one member after the other -------------------------------------------------------------------------------
@@ -235,10 +235,10 @@ class _Eviction:
         for charge in leaving(self._stage, self._stage.charges.values(), self._lowest):
             self._stage.release(charge.uid)
 
-    def _decide_again(self) -> list[Placement] | None:
+    def _decide_again(self, *, search: bool) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""
         members = tuple(replace(each, nominated_node=self._nodes.get(each.uid, "")) for each in self._gang.members)
-        outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy)
+        outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy, search=search)
         return None if isinstance(outcome, Failure) else outcome
 
     def _without_unnecessary(self, placed: Sequence[Placement]) -> GangPreemption:
@@ -246,7 +246,7 @@ class _Eviction:
         trials = MAX_REPRIEVE_DECISIONS // self._gang.needed
         for victim in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
             self._stage.charge(victim)
-            if (placements := self._decide_again()) is None:
+            if (placements := self._decide_again(search=False)) is None:
                 self._stage.release(victim.uid)
             else:
                 del self._victims[victim.uid]
