@@ -1,6 +1,7 @@
 """The claims of a pod, and the rows that may have enough devices for them: array expressions over counts by node."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Final
 
 import numpy as np
@@ -119,6 +120,31 @@ def pods_per_row(fleet: Fleet, request: PodRequest, shared: Collection[str]) -> 
         of_kind = np.minimum(counts.devices, 1) if kind.wants_all else counts.devices // np.maximum(amounts, 1)
         pods = np.where(counts.shared | (amounts == 0), pods, np.minimum(pods, of_kind))
     return pods
+
+
+def certainly_wanted(fleet: Fleet, request: PodRequest, but: Collection[str]) -> Counter[DeviceKind]:
+    """Return how many devices of each kind a pod's claims take, whichever they get, without the claims `but`."""
+    wanted: Counter[DeviceKind] = Counter()
+    for state in unallocated(fleet, request):
+        for alternatives in state.claim.requests if state.key not in but else ():
+            kind = kind_of(fleet, alternatives.choices[0])
+            if not (alternatives.prioritized or kind.admin or kind.wants_all):
+                wanted[kind] += alternatives.choices[0].count
+    return wanted
+
+
+def may_have(fleet: Fleet, row: int, wanted: Mapping[DeviceKind, int]) -> bool:
+    """Return whether a row may have so many devices of each kind, and of all kinds together."""
+    node = fleet.names[row]
+    for kind, amount in wanted.items():
+        counts = _counted(fleet, kind)
+        if counts.devices[row] < amount and not counts.shared[row]:
+            return False
+    devices = fleet.claims.supply.on(node, fleet.labels[row])
+    held = held_devices(fleet, node, devices)
+    fleet.claims.supply.work.spend(len(devices.own) * LOOK)
+    free = [each for each in devices.own if each.id not in held]
+    return sum(wanted.values()) <= len(free) or any(each.shareable for each in free)
 
 
 def _counted_requests(
