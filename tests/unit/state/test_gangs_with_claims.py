@@ -197,7 +197,7 @@ def test_members_that_must_be_apart_are_placed_apart() -> None:
 
 def test_members_that_are_not_needed_are_left_out_if_not_all_fit() -> None:
     racks = Racks({"n": [HARD, HARD, SOFT]})
-    racks.member(request(count=2))
+    racks.member(request(count=2, where=of_model(HARD)))
     for _ in range(2):
         racks.member(request(where=of_model(HARD)))
     assert racks.placed(minimum=2).keys() == {"m1", "m2"}

@@ -251,7 +251,8 @@ class GangSearch:
         if key not in self._chosen:
             self._spend(LOOK)
             pods = [self._pods[each] for each in members]
-            chosen = claim_choice.choose_together(self._fleet, row, pods, elsewhere)
+            first_fit = self._policy.takes_first_devices
+            chosen = claim_choice.choose_together(self._fleet, row, pods, elsewhere, first_fit=first_fit)
             if chosen is None:
                 return None
             self._chosen[key] = chosen
