@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from berth_api.admission import routing
+from berth_operator.commands.claims import WorkloadClaims
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import CREATED, Admission, Document, WorkloadFile
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
@@ -67,8 +68,12 @@ class Planner:
         self._notes += workload.notes
         for document, group in workload.groups:
             self._add_group(document, group)
+        claims = WorkloadClaims(self._snapshot, workload.claim_objects, self._namespace)
         for document, pod in workload.pods:
-            self._add_pod(document, pods.transform(admission.admit(document, pod)), is_ours=admission.is_ours(pod))
+            admitted, is_ours = pods.transform(admission.admit(document, pod)), admission.is_ours(pod)
+            self._add_pod(document, claims.of_pod(document, admitted) if is_ours else admitted, is_ours=is_ours)
+            for template in claims.missing(admitted) if is_ours else ():
+                self._note(f"{document.where} ({document.title}): there is no ResourceClaimTemplate {template}")
         if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
             self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
 

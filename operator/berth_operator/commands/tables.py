@@ -109,7 +109,9 @@ def _place(report: Report) -> str:
 
 def _minors(report: Report) -> str:
     devices: Mapping[str, Sequence[int]] = report.get("devices", {})
-    return ", ".join(f"{device_type} {','.join(map(str, minors))}" for device_type, minors in devices.items())
+    by_claim: Mapping[str, Sequence[str]] = report.get("claims", {})
+    held = [f"{device_type} {','.join(map(str, minors))}" for device_type, minors in devices.items()]
+    return ", ".join([*held, *(f"{claim}: {','.join(given)}" for claim, given in by_claim.items())])
 
 
 def _nodes(title: str, nodes: Sequence[str], to: Console) -> None:

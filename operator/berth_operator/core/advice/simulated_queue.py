@@ -1,13 +1,16 @@
 """The queue of a simulation, and the capacity that it keeps for pods, as `state.cache` does it for an operator."""
 
 from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
+from berth_operator.core.claims import status
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
+from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
-from berth_operator.core.queue.queue import Queue
+from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -142,11 +145,27 @@ class SimulatedQueue:
         charge = placement.charge
         nominee = self._fleet.withdraw(charge.uid)
         self._fleet.charge(charge)
+        self._show_claims(placement)
         self.in_flight.add(charge.uid)
         if nominee is not None and (nominee.node, nominee.grants) != (charge.node, charge.grants):
             # Even on the nominated node it may take other cards than were kept for it.
             waking.pod_left(self._fleet, self._queue, nominee)
         waking.pod_assigned(self._fleet, self._queue, charge)
+
+    def _show_claims(self, placement: Placement) -> None:
+        """Show what a placed pod's ResourceClaims get, so that other pods use them as soon as in the cluster."""
+        known, claims = self._fleet.claims.claims, placement.claims
+        written = {str(each.claim): each.written() for each in claims.of_claims}
+        for key in (*written, *claims.reserved):
+            known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
+        if written:
+            self._queue.wake(Change.RESOURCE_CLAIM, lambda parked: _using(parked, written.keys()))
+
+
+def _using(parked: Parked[Unit], claims: AbstractSet[str]) -> Sequence[Filter] | None:
+    """Return the hint of an event for units that use some claims (namespace/name)."""
+    used = (use.claim for request in parked.requests for use in request.claims)
+    return NOT_CONCERNED if claims.isdisjoint(used) else None
 
 
 def _rest(gang: Gang, placements: Sequence[Placement]) -> Gang:
