@@ -8,6 +8,8 @@ from berth_api.admission import routing
 from berth_operator.commands.claims import WorkloadClaims
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import CREATED, Admission, Document, WorkloadFile
+from berth_operator.core.advice import claim_devices
+from berth_operator.core.advice.claim_devices import ClaimDevices
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
@@ -148,6 +150,18 @@ class Planner:
             if (nominee := nominated_fit(fleet, nominated_pod, policy, nominated_pod.nominated_node)) is not None:
                 fleet.nominate(nominee)
         return pod, advise(fleet, pod, tenants, self._policies, self._cluster.budgets)
+
+    def claims(self, pod: PendingPod) -> list[str]:
+        """Return what each request of a pod's ResourceClaims finds; empty if they do not keep it from a node."""
+        steps = claim_devices.of_pod(self._cluster.fleet.copy(), pod, self._policies[pod.scheduler])
+        try:
+            while True:
+                next(steps)
+        except StopIteration as stop:
+            answer: ClaimDevices | None = stop.value
+        return (
+            [] if answer is None else [*(each.sentence for each in answer.requests), *filter(None, [answer.together])]
+        )
 
     def defragment(self, key: str, most: int) -> tuple[PendingPod, Advice, tuple[Move, ...]]:
         """Return a pending pod (namespace/name), which pods that allow it to move for it, and which of them first.

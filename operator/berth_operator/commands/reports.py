@@ -37,14 +37,15 @@ def of_simulation(answer: Answer) -> Report:
     }
 
 
-def of_advice(pod: PendingPod, advice: Advice) -> Report:
-    """Return the report of which pods to move for a pod."""
+def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Report:
+    """Return the report of which pods to move for a pod; `claims` is what its ResourceClaims find."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
         "moves": [_move(each) for each in advice.moves],
         "fixed": [{"pod": each.pod, "node": each.node, "why": why} for each, why in advice.fixed],
         "tried": advice.tried,
         "limits": list(advice.limits),
+        "requests": list(claims),
     }
 
 

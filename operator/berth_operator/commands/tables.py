@@ -54,6 +54,7 @@ def show_advice(report: Report, to: Console) -> None:
     if not report["fits"]:
         to.print(escape(f"{report['pod']} fits nowhere: {report['reason']}"))
         to.print("\nNo pods were found that could be moved for it.")
+        _lines("\nIts ResourceClaims: ", report["requests"], to)
     else:
         to.print(escape(f"{report['pod']} would get {_place(report)}."))
         if report["moves"]:

@@ -12,12 +12,13 @@ import yaml
 from berth_api import names
 from berth_operator.commands import snapshots
 from berth_operator.commands.main import main
+from berth_operator.core.advice.defragmentation import CLAIMING, OF_CLAIM
 from berth_operator.core.decision.policy import Policy
 from berth_operator.settings import rendering
 from berth_operator.settings.configuration import Configuration
 from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
 from tests.claims.objects import request
-from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
+from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 
 Raw = dict[str, Any]
 CARD = {"nvidia.com/gpu": "1"}
@@ -165,6 +166,27 @@ def test_an_extended_resource_by_a_class_of_the_file(with_driver: Desk) -> None:
     status, report = desk.json("simulate", "--config", str(desk.config))
     assert status == 0
     assert len(report["pods"][0]["claims"]["example.com/gpu"]) == 2
+
+
+def test_advice_names_what_claims_find_and_moves_no_pods_with_claims(with_driver: Desk) -> None:
+    desk = with_driver
+    held = allocated("held", "gpu-0", node="a", pods=["uid-t"])
+    used = [{"name": "gpu", "resourceClaimName": "held"}]
+    desk.put("resource claims", held, allocated("other", "gpu-1", node="b"))
+    desk.put("pods", pod("t", on="a", metadata=OWNED, resourceClaims=used, **SCHEDULER))
+    desk.with_workload(template(count=2), by_claim("p"))
+    status, report = desk.json("advise", "--config", str(desk.config))
+    assert status == 1
+    [sentence] = report["requests"]
+    assert sentence == (
+        "request gpu of default/p-gpu needs 2 device(s) of one node and finds 1 on a; of 4 it does not find "
+        "2 allocated to other claims"
+    )
+    desk.with_workload(requesting("q", {"kubernetes.io/gpu": 200}))
+    _, report = desk.json("advise", "--config", str(desk.config))
+    why = {each["pod"]: each["why"] for each in report["fixed"]}
+    assert why["ns/resourceclaim/held"] == OF_CLAIM
+    assert why.get("ns/t", CLAIMING) == CLAIMING
 
 
 def test_a_claim_that_cannot_be_read_is_invalid_input(with_driver: Desk) -> None:

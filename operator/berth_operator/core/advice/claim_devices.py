@@ -100,6 +100,16 @@ class RequestedDevices:
         """Return whether a node has enough devices that match, free or not."""
         return self.matching >= max(self.needed, 1)
 
+    @property
+    def sentence(self) -> str:
+        """Return what the request needs and finds, and why it does not find other devices."""
+        where = f" on {self.nodes[0]}" if self.nodes else ""
+        others = "; ".join(f"{each.devices} {each.why}" for each in self.left_out)
+        return (
+            f"request {self.request} of {self.claim} needs {self.needed or 'all'} device(s) of one node and finds "
+            f"{self.most}{where}; of {self.devices} it does not find {others or 'none'}"
+        )
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimDevices:
