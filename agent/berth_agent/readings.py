@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from berth_agent.conditions import Finding
-from berth_api.device import ClaimedDevice, DeviceSpec, ForeignUse, HeldByContainer
+from berth_api.device import ClaimedDevice, DeviceSpec, ExceedingUse, ForeignUse, HeldByContainer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +61,7 @@ class NodeUse:
     withheld: tuple[int, ...] = ()
     foreign: tuple[ForeignUse, ...] = ()
     claimed: tuple[ClaimedDevice, ...] = ()
+    exceeding: tuple[ExceedingUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

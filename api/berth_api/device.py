@@ -295,8 +295,27 @@ class ForeignUse(Model):
     """Memory of the card that they use; 0 if the driver does not report it."""
 
 
+class ExceedingUse(Model):
+    """A pod that uses more memory of a card than its share."""
+
+    type: DeviceType
+    """Type of the card."""
+    minor: Annotated[int, Field(ge=0, le=65535)]
+    """Minor of the card."""
+    namespace: Name
+    """Namespace of the pod."""
+    pod: Name
+    """Name of the pod."""
+    pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
+    """UID of the pod."""
+    memory: Quantity
+    """Memory of the card that its processes use, rounded up to 1 GiB."""
+    limit: Quantity
+    """Memory of the card that is the pod's."""
+
+
 class DeviceStatus(Model):
-    """Written by the operator; the agent writes its own conditions and the fields from `held` to `claimed`."""
+    """Written by the operator; the agent writes its own conditions and the fields from `held` to `exceeding`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The `metadata.generation` from which the operator computed the status."""
@@ -330,6 +349,8 @@ class DeviceStatus(Model):
     claimed: Annotated[list[ClaimedDevice], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: devices of ResourceClaims that kubelet has given to containers. They stay allocated while
     they are listed here, even if their claim is gone."""
+    exceeding: Annotated[list[ExceedingUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """Written by the agent: pods that use more memory of a card than their share, by more than 1 GiB."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
     """`Ready`, `Valid`, `Accounted`, `GivenByName` and `ResourcesWritten.*` by the operator, others by the agent."""
 

@@ -1,7 +1,7 @@
 """Teams that share a fleet by Kueue's quotas: `python -m tests.bench.teams --help`.
 
 Workloads of three teams in one cohort, which borrow from each other and get back what they lend, arrive and end at
-random. An auditor reads each revision of the API server's history and counts what violates a rule (`teams_rules`):
+random. An auditor reads each revision in etcd and counts what violates a rule (`teams_rules`):
 
 * over_limit: a team holds more, running and terminating, than its nominal quota and what it may borrow.
 * stranded: an admitted workload has a pod without a node for more than 30 s.
@@ -12,8 +12,8 @@ random. An auditor reads each revision of the API server's history and counts wh
 
 With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
 operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
-is admitted with the check and without it. With --faults, Kueue and the operator are killed at random, and nothing is
-compared.
+is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random,
+and nothing is compared.
 """
 
 import argparse
@@ -29,7 +29,7 @@ import aiohttp
 from devcluster import Cluster
 from tests.bench import figures, teams_cluster, teams_load, usage
 from tests.bench.bulk import Bulk
-from tests.bench.teams_cluster import CARDS, Recorder, Running
+from tests.bench.teams_cluster import CARDS, Record, Running
 from tests.bench.teams_faults import Faults
 from tests.bench.teams_history import WHOLE, Event, Raw, Workload
 from tests.bench.teams_load import GRACE_SECONDS, Unit
@@ -97,7 +97,7 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--seconds", type=float, default=30.0, help="how long a workload runs on average")
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--faults", action="store_true", help="kill Kueue and the operator at random")
+    parser.add_argument("--faults", action="store_true", help="kill Kueue, the operator and the API server at random")
     parser.add_argument("--check", action=argparse.BooleanOptionalAction, default=True)
     return parser.parse_args()
 
@@ -107,24 +107,24 @@ def _run(options: argparse.Namespace, *, check: bool) -> Outcome:
     capacity = options.nodes * CARDS * WHOLE
     times = teams_load.arrivals(units, seed=options.seed, load=options.load, hundredths=capacity)
     figures.say(f"{'with' if check else 'without'} the check: {len(units)} units in {times[-1]:.0f} s")
-    with teams_cluster.opened(options.nodes, check=check) as running, Recorder(running.cluster) as recorder:
+    with teams_cluster.opened(options.nodes, check=check) as running:
         faults = Faults(running.cluster, seed=options.seed)
-        began = 0.0 if options.faults else usage.cpu_seconds(running.operator)
-        asyncio.run(_drive(running.cluster, recorder, units, times, faults if options.faults else None))
-        cpu = 0.0 if options.faults else usage.cpu_seconds(running.operator) - began
-        recorder.check()
-        return _judged(running, recorder, cpu)._replace(faults=faults.struck)
+        with teams_cluster.recorded(running) as record:
+            began = 0.0 if options.faults else usage.cpu_seconds(running.operator)
+            asyncio.run(_drive(running.cluster, record, units, times, faults if options.faults else None))
+            cpu = 0.0 if options.faults else usage.cpu_seconds(running.operator) - began
+        return _judged(running, record, cpu)._replace(faults=faults.struck)
 
 
-def _judged(running: Running, recorder: Recorder, cpu: float) -> Outcome:
+def _judged(running: Running, record: Record, cpu: float) -> Outcome:
     audit = Audit(running.fleet, grace=GRACE_SECONDS)
-    audit.run(recorder.events)
+    audit.run(record.events)
     for name, rule in audit.rules.items():
         figures.say(f"{name}: {len(rule.faults)}")
         for fault in rule.faults[:SHOWN]:
             figures.say(f"  {fault}")
-    workloads = len({event.uid for event in recorder.events if isinstance(event.value, Workload)})
-    figures.say(f"{len(recorder.events)} revisions of {workloads} workloads and their pods")
+    workloads = len({event.uid for event in record.events if isinstance(event.value, Workload)})
+    figures.say(f"{len(record.events)} revisions of {workloads} workloads and their pods")
     return Outcome(audit, workloads, 1000 * cpu / workloads, faults={})
 
 
@@ -134,28 +134,27 @@ def _admissions(options: argparse.Namespace) -> dict[str, float]:
     with teams_cluster.opened(options.nodes, check=True) as running:
         for check in (False, True) * PAIRS:
             teams_cluster.make_queues(running, check=check)
-            with Recorder(running.cluster) as recorder:
-                rates[check].append(asyncio.run(_burst(running.cluster, recorder)))
-                recorder.check()
+            with teams_cluster.recorded(running) as record:
+                rates[check].append(asyncio.run(_burst(running.cluster, record)))
     without, checked = (statistics.median(rates[check]) for check in (False, True))
     return {"admissions_per_s": round(checked, 2), "admissions_ratio": round(checked / without, 2)}
 
 
-async def _burst(cluster: Cluster, recorder: Recorder) -> float:
+async def _burst(cluster: Cluster, record: Record) -> float:
     """Create small Jobs that fit at once; return how many were admitted a second, and delete them."""
     units, began = teams_load.burst(BURST), time.monotonic()
     async with Bulk(cluster) as bulk, asyncio.TaskGroup() as tasks:
         for unit in units:
             tasks.create_task(_create(cluster, bulk, unit))
-        took = await _all_admitted(recorder) - began
+        took = await _all_admitted(record) - began
     async with Bulk(cluster) as bulk:
         for unit in units:
             await _delete(cluster, bulk, unit)
-        await _drain(recorder)
+        await _drain(record)
     return BURST / took
 
 
-async def _all_admitted(recorder: Recorder) -> float:
+async def _all_admitted(record: Record) -> float:
     """Return when the last of the burst was admitted.
 
     Raises:
@@ -163,7 +162,7 @@ async def _all_admitted(recorder: Recorder) -> float:
     """
     for _ in range(int(BURST_SECONDS / POLL_SECONDS)):
         await asyncio.sleep(POLL_SECONDS)
-        firsts = {event.uid: event.at for event in reversed(recorder.events) if _is_admitted(event)}
+        firsts = {event.uid: event.at for event in reversed(record.events) if _is_admitted(event)}
         if len(firsts) == BURST:
             return max(firsts.values())
     raise TimeoutError(f"{len(firsts)} of {BURST} small Jobs were admitted in {BURST_SECONDS:g} s")
@@ -174,12 +173,12 @@ def _is_admitted(event: Event) -> bool:
 
 
 async def _drive(
-    cluster: Cluster, recorder: Recorder, units: Sequence[Unit], times: Sequence[float], faults: Faults | None
+    cluster: Cluster, record: Record, units: Sequence[Unit], times: Sequence[float], faults: Faults | None
 ) -> None:
     """Create each unit at its time, and delete those that do not end by themselves when they have run."""
     began = time.monotonic()
     async with Bulk(cluster) as bulk, asyncio.TaskGroup() as tasks:
-        removing = tasks.create_task(_remove(cluster, recorder, bulk, units))
+        removing = tasks.create_task(_remove(cluster, record, bulk, units))
         striking = tasks.create_task(faults.strike()) if faults else None
         for unit, at in zip(units, times, strict=True):
             await asyncio.sleep(began + at - time.monotonic())
@@ -187,35 +186,35 @@ async def _drive(
         figures.say(f"all units were created after {time.monotonic() - began:.0f} s")
         if striking:
             striking.cancel()
-        await _drain(recorder)
+        await _drain(record)
         removing.cancel()
-    figures.say(f"{len(_left(recorder))} workloads were left after {time.monotonic() - began:.0f} s")
+    figures.say(f"{len(_left(record))} workloads were left after {time.monotonic() - began:.0f} s")
 
 
-async def _remove(cluster: Cluster, recorder: Recorder, bulk: Bulk, units: Sequence[Unit]) -> None:
+async def _remove(cluster: Cluster, record: Record, bulk: Bulk, units: Sequence[Unit]) -> None:
     """Delete units that do not end by themselves, so many seconds after all their pods were bound."""
     left = [unit for unit in units if not unit.completes]
     due: dict[str, float] = {}
     while left:
         await asyncio.sleep(POLL_SECONDS)
         for unit in left:
-            if len(recorder.bound[unit.name]) >= unit.pods:
+            if len(record.bound[unit.name]) >= unit.pods:
                 due.setdefault(unit.name, time.monotonic() + unit.seconds)
         over = [unit for unit in left if due.get(unit.name, float("inf")) <= time.monotonic()]
         left = [unit for unit in left if unit not in over]
         await asyncio.gather(*(_delete(cluster, bulk, unit) for unit in over))
 
 
-async def _drain(recorder: Recorder) -> None:
+async def _drain(record: Record) -> None:
     """Wait until no workload is left, or for so long."""
     for _ in range(int(DRAIN_SECONDS / POLL_SECONDS)):
         await asyncio.sleep(POLL_SECONDS)
-        if not _left(recorder):
+        if not _left(record):
             return
 
 
-def _left(recorder: Recorder) -> list[Workload]:
-    return [workload for workload in list(recorder.state.workloads.values()) if not workload.is_over]
+def _left(record: Record) -> list[Workload]:
+    return [workload for workload in list(record.state.workloads.values()) if not workload.is_over]
 
 
 async def _create(cluster: Cluster, bulk: Bulk, unit: Unit) -> None:

@@ -1,24 +1,21 @@
 """A fleet that three teams share by Kueue's quotas, and the record of what happens there."""
 
-import asyncio
 import contextlib
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-import aiohttp
-import orjson
-
 from devcluster import Cluster, waiting
 from devcluster.additions import fleet, installation, kueue
-from tests.bench import aside, teams_history
-from tests.bench.aside import Aside
+from tests.bench import teams_history
 from tests.bench.teams_history import CARD, WHOLE, Event, Pod
 from tests.bench.teams_load import HIGH, TEAMS
 from tests.bench.teams_rules import Fleet, Quota, State
+from tests.chaos import history
+from tests.chaos.control_plane import ETCD, ControlPlane
+from tests.chaos.history import STORES_JSON, Kind, Recorder, Revision, Source
 from tests.kueue.audit import GPU, GPU_MEMORY, Amount
 
 CARDS: Final = 8
@@ -33,9 +30,8 @@ CHECK: Final = "berth"
 CONTROLLER: Final = "berth.dev/fits-devices"
 API: Final = "kueue.x-k8s.io/v1beta2"
 PLENTY: Final = {"cpu": "100k", "memory": "1Pi"}
-WATCHED: Final = ("/api/v1/pods", f"/apis/{API}/workloads")
+SOURCES: Final = (history.PODS, Source(Kind.WORKLOAD, "/registry/kueue.x-k8s.io/workloads/"))
 READY_SECONDS: Final = 60.0
-_OK: Final = 200
 
 Manifest = dict[str, Any]
 
@@ -66,7 +62,11 @@ class Running(NamedTuple):
 @contextlib.contextmanager
 def opened(nodes: int, *, check: bool) -> Iterator[Running]:
     """Return a cluster with Berth as it is shipped, Kueue, and the teams' queues, with the check or without."""
-    with tempfile.TemporaryDirectory(prefix="berth-bench-") as name, Cluster(folder=Path(name) / "cluster") as cluster:
+    arguments = {"kube-apiserver": [STORES_JSON]}
+    with (
+        tempfile.TemporaryDirectory(prefix="berth-bench-") as name,
+        Cluster(folder=Path(name) / "cluster", extra_args=arguments) as cluster,
+    ):
         installation.apply(cluster)
         names = fleet.start(cluster, fleet.generated(cluster, count=nodes, gpus=CARDS, profile="a100"))
         kueue.start(cluster, neighbours=True)
@@ -150,58 +150,48 @@ def _resources(quota: Quota) -> Manifest:
     return {"coveredResources": [*PLENTY, *limited], "flavors": [{"name": FLAVOR, "resources": resources}]}
 
 
-class Recorder(Aside):
-    """Records every revision of pods and Workloads while it is open.
+class Record:
+    """What is known of pods and Workloads of the teams while their history is recorded.
 
     Attributes:
-        events: the history, in the order in which it was seen.
+        events: the history, in its order.
         state: what exists now.
         bound: unit -> UIDs of its pods that have a node.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
-        """Create a recorder of a cluster."""
-        super().__init__("recorder", deadline=READY_SECONDS)
+    def __init__(self) -> None:
         self.events: list[Event] = []
         self.state = State()
         self.bound: defaultdict[str, set[str]] = defaultdict(set)
-        self._cluster = cluster
-        self._open: set[str] = set()
+        self._last: dict[tuple[Kind, str], Event] = {}
 
-    @property
-    def is_ready(self) -> bool:
-        """Whether every watch is open."""
-        return len(self._open) == len(WATCHED)
-
-    async def work(self) -> None:
-        """Watch."""
-        async with aside.session(self._cluster) as session:
-            await asyncio.gather(*(self._watch(session, self._cluster.server + path) for path in WATCHED))
-
-    async def _watch(self, session: aiohttp.ClientSession, url: str) -> None:
-        """Record all revisions from now on; a watch that the server ends continues where it stopped."""
-        async with session.get(url, params={"limit": "1"}) as listed:
-            version = (await listed.json())["metadata"]["resourceVersion"]
-        while True:
-            params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-            async with session.get(url, params=params) as response:
-                if response.status != _OK:
-                    raise RuntimeError(f"{url}: {response.status} {await response.text()}")
-                self._open.add(url)
-                async for line in response.content:
-                    raw = orjson.loads(line)
-                    if raw["type"] == "ERROR":
-                        raise RuntimeError(f"a watch ended: {raw['object']}")
-                    version = raw["object"]["metadata"]["resourceVersion"]
-                    if raw["type"] != "BOOKMARK":
-                        self._record(raw)
-
-    def _record(self, raw: Manifest) -> None:
-        if raw["object"]["metadata"]["namespace"] not in TEAMS:
+    def take(self, revision: Revision) -> None:
+        """Add a revision."""
+        key = revision.kind, revision.name
+        event = teams_history.follow(revision, self._last.get(key))
+        if event is None:
             return
-        event = teams_history.parse(raw, time.monotonic())
+        self._last[key] = event
         self.events.append(event)
         self.state.apply(event)
         if isinstance(event.value, Pod) and event.value.unit:
             holds = event.value.node and not event.is_gone
             (self.bound[event.value.unit].add if holds else self.bound[event.value.unit].discard)(event.uid)
+
+
+@contextlib.contextmanager
+def recorded(running: Running) -> Iterator[Record]:
+    """Return the record of everything that is written from now on; it is complete at the end of the block.
+
+    Raises:
+        RuntimeError: something of the history is missing.
+    """
+    record = Record()
+    sources = [each for team in TEAMS for each in history.within(team, SOURCES)]
+    port = ControlPlane(running.cluster).port(ETCD)
+    with (
+        tempfile.NamedTemporaryFile(prefix="berth-bench-") as file,
+        Recorder(port=port, sources=sources, file=Path(file.name), take=record.take) as recorder,
+    ):
+        yield record
+        recorder.catch_up()

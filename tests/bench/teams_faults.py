@@ -1,6 +1,6 @@
-"""Faults of the benchmark of teams: Kueue and the operator are killed, and start again.
+"""Faults of the benchmark of teams: Kueue, the operator and the API server are killed, and start again.
 
-Not the API server: another one does not serve the revisions before its start, which the auditor has to see.
+So does every other program that ends for want of them.
 """
 
 import asyncio
@@ -13,9 +13,9 @@ from typing import Final
 from devcluster import Cluster
 from devcluster.additions import installation
 from tests.bench import figures
-from tests.chaos.control_plane import ControlPlane
+from tests.chaos.control_plane import API_SERVER, ControlPlane
 
-KILLED: Final = ("kueue", installation.OPERATOR)
+KILLED: Final = ("kueue", installation.OPERATOR, API_SERVER)
 PAUSE_SECONDS: Final = 20.0
 """On average, between two faults."""
 AWAY_SECONDS: Final = 2.0
@@ -37,7 +37,7 @@ class Faults:
     async def strike(self) -> None:
         """Kill programs at random times, until this is cancelled; those that ended start again."""
         with ControlPlane(self._cluster) as programs:
-            for name in KILLED:
+            for name in programs.names():
                 programs.remember(name)
             try:
                 while True:
@@ -59,6 +59,6 @@ class Faults:
 
 
 def _start_ended(programs: ControlPlane) -> None:
-    for name in KILLED:
+    for name in programs.names():
         if not programs.runs(name):
             programs.start(name)

@@ -1,11 +1,12 @@
-"""Pods and Kueue's Workloads in the API server's history, as values. No code of Berth is used."""
+"""Pods and Kueue's Workloads in the history of a cluster, as values. No code of Berth is used."""
 
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, NamedTuple
 
+from tests.chaos.history import Revision
 from tests.kueue import audit
 from tests.kueue.audit import Amount
 
@@ -103,10 +104,19 @@ class Event:
 def parse(raw: Raw, at: float) -> Event:
     """Return an event of a watch."""
     obj = raw["object"]
-    metadata = obj["metadata"]
+    return _event(obj, at, int(obj["metadata"]["resourceVersion"]), is_gone=raw["type"] == "DELETED")
+
+
+def follow(revision: Revision, last: Event | None) -> Event | None:
+    """Return a revision in etcd of an object that was seen last so; None if nothing of it was seen."""
+    if revision.object is not None:
+        return _event(dict(revision.object), revision.time, revision.number)
+    return replace(last, at=revision.time, revision=revision.number, is_gone=True) if last else None
+
+
+def _event(obj: Raw, at: float, revision: int, *, is_gone: bool = False) -> Event:
     value = _workload(obj) if obj["kind"] == "Workload" else _pod(obj)
-    revision = int(metadata["resourceVersion"])
-    return Event(at=at, revision=revision, uid=metadata["uid"], value=value, is_gone=raw["type"] == "DELETED")
+    return Event(at=at, revision=revision, uid=obj["metadata"]["uid"], value=value, is_gone=is_gone)
 
 
 def _pod(obj: Raw) -> Pod:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from tests.chaos import history
-from tests.chaos.auditor import ALLOCATION, WHOLE, has_ended, held_cards
+from tests.chaos.auditor import ALLOCATION, GANG, WHOLE, has_ended, held_cards
 from tests.chaos.findings import Finding, FindingKind
 from tests.chaos.history import Kind, Revision, Versions
 
@@ -40,6 +40,9 @@ SCHEDULER: Final = "audit.example.com/scheduler"
 """Label of the claims of another scheduler, with one of these two values."""
 OTHER: Final = "other"
 CONTENDER: Final = "contender"
+
+OF_CLASS: Final = "audit.example.com/card"
+"""The extended resource that a DeviceClass provides."""
 
 Object = Mapping[str, Any]
 DeviceKey = tuple[str, str, str]
@@ -67,6 +70,7 @@ class Pod:
     held: Mapping[str, Counter[str]] = field(default_factory=dict)
     """UUID -> resource -> hundredths."""
     has_ended: bool = False
+    is_evicted: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -162,6 +166,9 @@ class ClaimsAuditor:
         if known is None:
             known = self._pods[revision.name] = Pod(key=revision.name, uid=raw["metadata"]["uid"])
         yield from self._bind(known, raw)
+        if not known.is_evicted and _is_evicted(raw):
+            known.is_evicted = True
+            self.counts["evicted"] += 1
         if has_ended(raw):
             known.has_ended = True
             self._release(known)
@@ -181,9 +188,10 @@ class ClaimsAuditor:
             yield self._finding(FindingKind.CHANGED, pod.key, f"{before} became {shown}")
         self._release(pod)
         pod.node, pod.allocation = shown
-        if pod.node and raw["spec"].get("resourceClaims"):
-            self.counts["pods by claim"] += 1
-            yield from self._uses(pod, raw)
+        if pod.node and (claims := list(_claims_of(raw))):
+            self.counts["pods by class" if _is_by_class(raw) else "pods by claim"] += 1
+            self.counts["of gangs by claim"] += GANG in (raw["metadata"].get("annotations") or {})
+            yield from self._uses(pod, claims)
         if pod.allocation:
             self.counts["pods by name"] += 1
             yield from self._named(pod)
@@ -200,9 +208,9 @@ class ClaimsAuditor:
             yield from self._check(card)
         yield from self._stopped(pod.key, pod.node)
 
-    def _uses(self, pod: Pod, raw: Object) -> Iterator[Finding]:
+    def _uses(self, pod: Pod, claims: Iterable[str]) -> Iterator[Finding]:
         """Check the claims of a pod that was bound."""
-        for name in _claims_of(raw):
+        for name in claims:
             claim = self._claims.get(f"{pod.key.partition('/')[0]}/{name}")
             if claim is None or pod.uid not in claim.reserved or {pool for _, pool, _ in claim.devices} != {pod.node}:
                 yield self._finding(FindingKind.NO_CLAIM, pod.key, f"on {pod.node}, {name} is {claim}")
@@ -305,13 +313,26 @@ def _devices(status: Object) -> frozenset[DeviceKey]:
 
 
 def _claims_of(pod: Object) -> Iterator[str]:
-    """Yield the names of a pod's claims."""
+    """Yield the names of a pod's claims, and of that for its extended resource."""
     made = {
         each["name"]: each.get("resourceClaimName")
         for each in (pod.get("status") or {}).get("resourceClaimStatuses", ())
     }
-    for each in pod["spec"]["resourceClaims"]:
+    for each in pod["spec"].get("resourceClaims") or ():
         yield each.get("resourceClaimName") or made.get(each["name"]) or "(none)"
+    if _is_by_class(pod):
+        shown = (pod.get("status") or {}).get("extendedResourceClaimStatus") or {}
+        yield shown.get("resourceClaimName") or "(none)"
+
+
+def _is_by_class(pod: Object) -> bool:
+    limits = (each.get("resources", {}).get("limits", {}) for each in pod["spec"].get("containers") or ())
+    return any(OF_CLASS in each for each in limits)
+
+
+def _is_evicted(pod: Object) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return any(each["type"] == "DisruptionTarget" and each["reason"] == "PreemptionByScheduler" for each in conditions)
 
 
 def main() -> None:

@@ -17,9 +17,10 @@ import yaml
 from devcluster import Arena, Cluster
 from devcluster.additions import fleet, installation
 from tests import fence
-from tests.chaos.claims_auditor import CONTENDER, OTHER, SCHEDULER
+from tests.chaos import workload
+from tests.chaos.claims_auditor import CONTENDER, OF_CLASS, OTHER, SCHEDULER
 from tests.chaos.control_plane import ETCD, ControlPlane
-from tests.chaos.history import DEVICES_AND_CLAIMS, STORES_JSON, Recorder
+from tests.chaos.history import DEVICES_AND_CLAIMS, STORES_JSON, Recorder, within
 from tests.chaos.live import Live
 from tests.chaos.machines import CARDS, HEARTBEAT, OFFERED, Machine
 from tests.chaos.replicas import Replica, Replicas
@@ -76,7 +77,8 @@ class Driver:
         self._slices: dict[str, Raw] = {}
         expression = f'device.driver == "{NVIDIA_DRIVER}"'
         spec = {"selectors": [{"cel": {"expression": expression}}]}
-        self._api.post(f"{GROUP}/deviceclasses", {"metadata": {"name": NVIDIA_DRIVER}, "spec": spec})
+        for name, more in ((NVIDIA_DRIVER, {}), ("of-nodes", {"extendedResourceName": OF_CLASS})):
+            self._api.post(f"{GROUP}/deviceclasses", {"metadata": {"name": name}, "spec": {**spec, **more}})
         for name, template in templates().items():
             path = f"{GROUP}/namespaces/{self._namespace}/resourceclaimtemplates"
             self._api.post(path, {"metadata": {"name": name}, "spec": template})
@@ -140,11 +142,11 @@ def opened(folder: Path, history: Path) -> Iterator[ClaimsSite]:
         installation.create_namespaces(cluster)
         arena = Arena(cluster=cluster, folder=folder)
         arena.open()
+        cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", workload.priority_class())
         live = Live()
         port = stack.enter_context(ControlPlane(cluster)).port(ETCD)
-        recorder = stack.enter_context(
-            Recorder(port=port, namespace=arena.namespace, file=history, take=live.take, more=DEVICES_AND_CLAIMS)
-        )
+        sources = [*within(arena.namespace), *DEVICES_AND_CLAIMS]
+        recorder = stack.enter_context(Recorder(port=port, sources=sources, file=history, take=live.take))
         world = World(arena=arena, folder=folder)
         stack.callback(world.close)
         machines, contended, theirs = _nodes(world)

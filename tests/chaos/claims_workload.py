@@ -1,4 +1,7 @@
-"""Pods by name and by ResourceClaim on the same cards, and pods of kube-scheduler on its own pool and on Berth's."""
+"""Pods by name and by ResourceClaim on the same cards, and pods of kube-scheduler on its own pool and on Berth's.
+
+Those by claim are single pods, gangs, pods that preempt others, and pods with an extended resource of a DeviceClass.
+"""
 
 import time
 from collections import defaultdict
@@ -7,10 +10,11 @@ from typing import Any, Final
 
 from devcluster import Arena
 from devcluster.control_plane.api import Manifest
-from tests.chaos.claims_auditor import CONTENDER, OTHER
+from tests.chaos.auditor import GANG, GANG_SIZE
+from tests.chaos.claims_auditor import CONTENDER, OF_CLASS, OTHER
 from tests.chaos.claims_site import BY_NAME, CONTENDED, claim
 from tests.chaos.live import Live, LivePod
-from tests.chaos.workload import PREFIX, SHARES, TWO, WHOLE, Workload
+from tests.chaos.workload import GANG_MEMBERS, HIGH, PREFIX, SHARES, TWO, WHOLE, Workload
 
 LIFE: Final = (0.5, 3.0)
 """Range of the seconds from a pod's bind to its end."""
@@ -44,6 +48,9 @@ class ClaimsWorkload(Workload):
         kinds: list[tuple[float, Callable[[str], list[Manifest]]]] = [
             (40, self._by_name),
             (30, self._by_template),
+            (6, self._gang_by_template),
+            (6, self._preempting),
+            (8, self._by_class),
             (7, self._sharing),
             (7, self._with_deleted_claim),
             (10, self._of_other),
@@ -66,6 +73,21 @@ class ClaimsWorkload(Workload):
     def _by_template(self, name: str) -> list[Manifest]:
         templates = self._chance.choice((["one"], ["one"], ["two"], ["first"], ["all"], ["one", "one"]))
         return [self._with_claims(name, [{"resourceClaimTemplateName": each} for each in templates])]
+
+    def _gang_by_template(self, name: str) -> list[Manifest]:
+        annotations = {GANG: name, GANG_SIZE: str(GANG_MEMBERS)}
+        source = {"resourceClaimTemplateName": "one"}
+        members = range(GANG_MEMBERS)
+        return [self._with_claims(f"{name}-{member}", [source], annotations=annotations) for member in members]
+
+    def _preempting(self, name: str) -> list[Manifest]:
+        source = {"resourceClaimTemplateName": self._chance.choice(("one", "two"))}
+        return [self._with_claims(name, [source], priorityClassName=HIGH)]
+
+    def _by_class(self, name: str) -> list[Manifest]:
+        requests = {OF_CLASS: self._chance.choice("112")}
+        own = f"{PREFIX}{BY_CLAIM}{name.removeprefix(PREFIX)}"
+        return [self._arena.pod(own, requests=requests, limits=requests)]
 
     def _sharing(self, name: str) -> list[Manifest]:
         """Return a claim and two pods that use it."""
@@ -107,7 +129,10 @@ class ClaimsWorkload(Workload):
         for name in [name for name, due in self._deletions.items() if now > due]:
             self._arena.delete("resourceclaims", name)
             del self._deletions[name]
+        self._leave_as_gangs()
         for pod in self._live.pods.values():
+            if pod.gang:
+                continue
             if pod.uid in self._succeeded or now > self._doomed.get(pod.name, now):
                 self._end(pod)
             elif self._is_due(pod):

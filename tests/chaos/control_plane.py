@@ -5,7 +5,7 @@ import http.client
 import os
 import signal
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -42,11 +42,18 @@ class ControlPlane:
     def __exit__(self, *_: object) -> None:
         self._stack.close()
 
+    def names(self) -> list[str]:
+        """Return the names of all programs of the cluster."""
+        return list(self._processes())
+
     def pid(self, name: str) -> int:
         """Return the process id of a program."""
+        return self._processes()[name]
+
+    def _processes(self) -> Mapping[str, int]:
         running = state.read(self._cluster.folder)
         assert running is not None, "the cluster has not started"
-        return running.processes[name]
+        return running.processes
 
     def remember(self, name: str) -> None:
         """Remember how a program was started, so that it can be started again."""

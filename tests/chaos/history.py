@@ -1,4 +1,4 @@
-"""Records every revision of every pod, LeaderLease and Event of a namespace, by a watch of etcd.
+"""Records every revision of some objects, by a watch of etcd.
 
 etcd has each revision of each object once, in one order, and keeps it until it is compacted. So neither a broken
 connection nor an API server that starts again with an empty watch cache makes the recorder lose one: it resumes at the
@@ -13,12 +13,12 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
@@ -47,14 +47,42 @@ class Kind(StrEnum):
     """A ResourceSlice; it has no namespace."""
     DEVICE = "device"
     """A Device; it has no namespace."""
+    WORKLOAD = "workload"
+    """A Workload of Kueue."""
 
 
-DEVICES_AND_CLAIMS: Final[Mapping[str, Kind]] = {
-    "/registry/resourceclaims/": Kind.CLAIM,
-    "/registry/resourceslices/": Kind.SLICE,
-    "/registry/berth.dev/devices/": Kind.DEVICE,
-}
-"""Keys that a recorder may record in addition, of all namespaces."""
+class Source(NamedTuple):
+    """Objects that a recorder records."""
+
+    kind: Kind
+    prefix: str
+    """How their keys begin, up to the namespace."""
+    namespace: str = ""
+    """The one that is recorded; empty for all."""
+
+    @property
+    def start(self) -> str:
+        """How the recorded keys begin."""
+        return f"{self.prefix}{self.namespace}/" if self.namespace else self.prefix
+
+
+PODS: Final = Source(Kind.POD, "/registry/pods/")
+BERTHS: Final = (
+    PODS,
+    Source(Kind.LEASE, "/registry/berth.dev/leaderleases/"),
+    Source(Kind.EVENT, "/registry/events/"),
+)
+"""What Berth writes in a namespace."""
+DEVICES_AND_CLAIMS: Final = (
+    Source(Kind.CLAIM, "/registry/resourceclaims/"),
+    Source(Kind.SLICE, "/registry/resourceslices/"),
+    Source(Kind.DEVICE, "/registry/berth.dev/devices/"),
+)
+
+
+def within(namespace: str, sources: Iterable[Source] = BERTHS) -> list[Source]:
+    """Return the sources, of one namespace only."""
+    return [each._replace(namespace=namespace) for each in sources]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,31 +125,14 @@ def read(file: Path) -> Iterator[Revision]:
 
 
 class Recorder:
-    """Writes the history to a file in a thread of its own while it is open, and passes each revision on."""
+    """Writes what happens while it is open to a file, in a thread of its own, and passes each revision on."""
 
-    def __init__(
-        self,
-        *,
-        port: int,
-        namespace: str,
-        file: Path,
-        take: Callable[[Revision], None],
-        more: Mapping[str, Kind] | None = None,
-    ) -> None:
-        """Create a recorder of an etcd on loopback; `take` is called in the recorder's thread, in order.
-
-        `more` has prefixes of keys, as `DEVICES_AND_CLAIMS`, that are recorded in addition.
-        """
+    def __init__(self, *, port: int, sources: Iterable[Source], file: Path, take: Callable[[Revision], None]) -> None:
+        """Create a recorder of an etcd on loopback; `take` is called in the recorder's thread, in order."""
         self.number = 0
         """The last revision seen, of any key."""
         self._port, self._file, self._take = port, file, take
-        prefixes = {
-            "/registry/pods/": Kind.POD,
-            "/registry/berth.dev/leaderleases/": Kind.LEASE,
-            "/registry/events/": Kind.EVENT,
-        }
-        self._starts = {f"{prefix}{namespace}/": (prefix, kind) for prefix, kind in prefixes.items()}
-        self._starts |= {prefix: (prefix, kind) for prefix, kind in (more or {}).items()}
+        self._sources = {each.start: each for each in sources}
         self._moved = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
@@ -129,6 +140,7 @@ class Recorder:
         self._thread = threading.Thread(target=self._run, name="recorder")
 
     def __enter__(self) -> Self:
+        self.number = self._mark()
         self._thread.start()
         return self
 
@@ -148,13 +160,17 @@ class Recorder:
 
     def catch_up(self) -> int:
         """Wait until everything that is written by now is recorded; return the revision reached."""
-        answer = self._ask("/v3/kv/put", {"key": _encoded(MARKER), "value": _encoded(str(time.monotonic()))})
-        reached = int(answer["header"]["revision"])
+        reached = self._mark()
         with self._moved:
             if not self._moved.wait_for(lambda: self.number >= reached or self._error is not None, PATIENCE):
                 raise TimeoutError(f"the recorder is at revision {self.number} of {reached}")
         self.check()
         return reached
+
+    def _mark(self) -> int:
+        """Write to etcd; return the revision of that."""
+        answer = self._ask("/v3/kv/put", {"key": _encoded(MARKER), "value": _encoded(str(time.monotonic()))})
+        return int(answer["header"]["revision"])
 
     def compact(self) -> None:
         """Have etcd forget all revisions that are recorded, so that no watch can continue from them."""
@@ -213,9 +229,9 @@ class Recorder:
 
     def _named(self, key: str) -> tuple[Kind, str] | None:
         """Return the kind and the `namespace/name` of a key; None if it is not recorded."""
-        for start, (prefix, kind) in self._starts.items():
+        for start, source in self._sources.items():
             if key.startswith(start):
-                return kind, key.removeprefix(prefix)
+                return source.kind, key.removeprefix(source.prefix)
         return None
 
 

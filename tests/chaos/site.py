@@ -19,7 +19,7 @@ from tests.chaos import workload as workload_module
 from tests.chaos.clock import Clock
 from tests.chaos.control_plane import ETCD, ControlPlane
 from tests.chaos.figures import Figures
-from tests.chaos.history import STORES_JSON, Recorder
+from tests.chaos.history import STORES_JSON, Recorder, within
 from tests.chaos.live import Live, LivePod
 from tests.chaos.machines import PROBE_MODEL, Machines
 from tests.chaos.replicas import Replica, Replicas
@@ -147,9 +147,8 @@ def opened(folder: Path, *, timing: Mapping[str, object], seed: int, build: Buil
         cluster.api.post("/apis/scheduling.k8s.io/v1/priorityclasses", workload_module.priority_class())
         control_plane = stack.enter_context(ControlPlane(cluster))
         live = Live()
-        recorder = stack.enter_context(
-            Recorder(port=control_plane.port(ETCD), namespace=arena.namespace, file=folder / HISTORY, take=live.take)
-        )
+        port, sources = control_plane.port(ETCD), within(arena.namespace)
+        recorder = stack.enter_context(Recorder(port=port, sources=sources, file=folder / HISTORY, take=live.take))
         world = World(arena=arena, folder=folder)
         stack.callback(world.close)
         open_proxy = functools.partial(FaultProxy, server=cluster.server, ca_file=cluster.ca_file, folder=folder)

@@ -164,13 +164,16 @@ class Workload:
     # --- ends -------------------------------------------------------------------------------------------------
 
     def _leave(self) -> None:
-        ours = [pod for pod in self._live.pods.values() if pod.name.startswith(PREFIX)]
+        for pod in self._live.pods.values():
+            if pod.name.startswith(PREFIX) and not pod.gang and self._is_due(pod):
+                self._end(pod)
+        self._leave_as_gangs()
+
+    def _leave_as_gangs(self) -> None:
         gangs: dict[str, list[LivePod]] = defaultdict(list)
-        for pod in ours:
+        for pod in self._live.pods.values():
             if pod.gang:
                 gangs[pod.gang].append(pod)
-            elif self._is_due(pod):
-                self._end(pod)
         for name, members in gangs.items():
             if self._gang_is_due(name, members):
                 for pod in members:

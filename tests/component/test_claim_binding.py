@@ -181,7 +181,7 @@ async def test_a_write_that_is_given_up_without_an_answer_may_still_be_executed(
         (lambda server: server.remove("c"), "not found"),
         (lambda server: server.change("c", metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), "got deleted"),
         (lambda server: server.change("c", status=of_others(1, "other")), "got allocated elsewhere"),
-        (lambda server: server.change("c", spec={"devices": {}}), "got replaced"),
+        (lambda server: server.change("c", metadata={"uid": "uid-of-another"}, spec={"devices": {}}), "got replaced"),
     ],
 )
 async def test_a_claim_that_changed_between_the_two_writes_is_left_alone(

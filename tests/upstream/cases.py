@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -46,15 +46,24 @@ class Part:
 
 def run(tests: Path, api_server: str, part: Part, logs: Path, environment: Mapping[str, str]) -> Outcomes:
     """Run a part and return the outcomes of the cases that ended."""
-    flags = [
-        f"-test.run={part.run}",
-        f"-test.timeout={part.minutes}m",
-        f"-test.parallel={PARALLEL}",
-        "-test.v=test2json",
-    ]
+    flags = [f"-test.run={part.run}", f"-test.parallel={PARALLEL}", "-test.v=test2json"]
     flags += [f"-test.skip={part.skip}"] if part.skip else []
     log = logs / f"{part.name}.log"
     log.unlink(missing_ok=True)
+    execute([str(tests), *flags], api_server, log=log, environment=environment, minutes=part.minutes)
+    return leaves(log.read_text(errors="replace"))
+
+
+def execute(
+    command: Sequence[str],
+    api_server: str,
+    *,
+    log: Path,
+    environment: Mapping[str, str],
+    minutes: int,
+    folder: Path | None = None,
+) -> None:
+    """Run tests in a folder, the current one by default, for so many minutes at most."""
     etcd, modules = programs.ensure(["etcd"])["etcd"], programs.source(api_server).parents[1]
     with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:
         own = {
@@ -67,16 +76,16 @@ def run(tests: Path, api_server: str, part: Part, logs: Path, environment: Mappi
             "KUBE_INTEGRATION_ETCD_URL": "http://127.0.0.1:1",
         }
         # In a session of its own, so that what it leaves behind can be ended: an etcd, if it runs into its timeout.
-        child = children.spawn(["setsid", str(tests), *flags], log=log, environment={**own, **environment})
+        session = ["env", f"--chdir={folder or Path.cwd()}", "setsid", *command, f"-test.timeout={minutes}m"]
+        child = children.spawn(session, log=log, environment={**own, **environment})
         try:
-            child.wait(part.minutes * 60 + GRACE_SECONDS)
+            child.wait(minutes * 60 + GRACE_SECONDS)
         except subprocess.TimeoutExpired:
-            print(f"{part.name}: killed", file=sys.stderr)
+            print(f"{log.stem}: killed", file=sys.stderr)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
-    return leaves(log.read_text(errors="replace"))
 
 
 def _matches(pattern: str, case: str) -> bool:

@@ -17,6 +17,7 @@ from devcluster.building import cache, golang, programs, versions
 
 PATCHES: Final = Path(__file__).parent
 MODULE: Final = "k8s.io/kubernetes"
+FOLDER: Final = "test/integration"
 UNUSED: Final = "k8s.io/sample-apiserver"
 """A module that Kubernetes requires and these tests do not import; no go.sum here has it."""
 
@@ -26,14 +27,22 @@ def program(api_server: str, package: str) -> Path:
 
     They are built if they are not in the cache.
     """
-    version = versions.text(programs.PROGRAMS[api_server].version)
-    patch = PATCHES / f"kubernetes-{version}.patch"
-    name = Path(package).name
-    folder = cache.root() / "binaries" / f"{name}-integration-{version}-{cache.fingerprint([patch])}"
-    return cache.once(folder / f"{name}.test", functools.partial(_build, api_server, package, patch))
+    version, change = _version(api_server), patch(api_server)
+    name = package.removeprefix(f"{FOLDER}/").replace("/", "-")
+    folder = cache.root() / "binaries" / f"{name}-integration-{version}-{cache.fingerprint([change])}"
+    return cache.once(folder / f"{name}.test", functools.partial(_build, api_server, package, change))
 
 
-def _build(api_server: str, package: str, patch: Path, target: Path) -> None:
+def patch(api_server: str) -> Path:
+    """Return the patch of the tests of an API server's version."""
+    return PATCHES / f"kubernetes-{_version(api_server)}.patch"
+
+
+def _version(api_server: str) -> str:
+    return versions.text(programs.PROGRAMS[api_server].version)
+
+
+def _build(api_server: str, package: str, change: Path, target: Path) -> None:
     pinned = programs.PROGRAMS[api_server]
     go = golang.command(at_least=versions.go_directive((pinned.folder / "go.mod").read_text()))
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=".module-") as scratch:
@@ -41,7 +50,7 @@ def _build(api_server: str, package: str, patch: Path, target: Path) -> None:
         shutil.copytree(programs.source(api_server), copy)
         for path in (copy, *copy.rglob("*")):
             path.chmod(path.stat().st_mode | 0o200)
-        subprocess.run(["git", "apply", str(patch)], cwd=copy, check=True)
+        subprocess.run(["git", "apply", str(change)], cwd=copy, check=True)
         _write_module(go, module, copy, pinned)
         tests = f"{MODULE}/{package}"
         golang.build(go=go, module=module, package=tests, ldflags="-s -w", target=target, tests=True)

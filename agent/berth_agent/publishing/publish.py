@@ -229,8 +229,9 @@ def _use_fields(use: NodeUse) -> dict[str, Any]:
         "held": [each.model_dump(by_alias=True) for each in use.held],
         "withheld": list(use.withheld),
         "foreign": [each.model_dump(by_alias=True) for each in use.foreign],
-        # A definition of the version before does not have the field, and most nodes do not need it.
+        # A definition of the version before does not have these fields, and most nodes do not need them.
         **({"claimed": [each.model_dump(by_alias=True) for each in use.claimed]} if use.claimed else {}),
+        **({"exceeding": [each.model_dump(by_alias=True) for each in use.exceeding]} if use.exceeding else {}),
     }
 
 
@@ -244,4 +245,5 @@ def _use(status: DeviceStatus) -> NodeUse | None:
         withheld=tuple(status.withheld),
         foreign=tuple(status.foreign),
         claimed=tuple(status.claimed),
+        exceeding=tuple(status.exceeding),
     )

@@ -17,7 +17,7 @@ _CONTAINER: Final = re.compile(r"[/-]([0-9a-f]{64})(?:\.scope)?(?:/|$)", re.MULT
 OUTSIDE: Final = ("", "")
 """The owner of processes of no pod."""
 STEP: Final = 2**30
-"""Bytes to which foreign memory is rounded: it changes all the time, and no decision depends on it."""
+"""Bytes to which memory is rounded that is published: it changes all the time, and no decision depends on it."""
 
 
 def pod_of(cgroup: str) -> str | None:
@@ -59,7 +59,7 @@ def foreign(by_minor: Mapping[int, Iterable[Process]], proc: Path) -> tuple[Fore
     }
     return tuple(
         ForeignUse(
-            type="gpu", minor=minor, processes=len(listed), memory=_rounded(sum(process.memory for process in listed))
+            type="gpu", minor=minor, processes=len(listed), memory=rounded(sum(process.memory for process in listed))
         )
         for minor, listed in sorted(foreign.items())
         if listed
@@ -71,7 +71,8 @@ def _is_foreign(process: Process, proc: Path) -> bool:
     return text is not None and pod_of(text) is None
 
 
-def _rounded(memory: int) -> str:
+def rounded(memory: int) -> str:
+    """Return an amount of memory in words, rounded up to `STEP`."""
     return quantity.format_bytes(-(-memory // STEP) * STEP)
 
 

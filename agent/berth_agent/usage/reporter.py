@@ -6,7 +6,7 @@ It checks after each event (a pod came or went, kubelet allocated devices), and 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -16,15 +16,17 @@ from berth_agent.boot import boot_id
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
+from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
 from berth_agent.publishing.gpupods import GpuPods, Key
 from berth_agent.readings import NodeUse, Process, Reading
+from berth_agent.usage import exceeding as exceeding_module
 from berth_agent.usage import holders, processes, use
 from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.summary import Summaries
-from berth_api.device import DeviceSpec
+from berth_api.device import DeviceSpec, ExceedingUse, ForeignUse
 from berth_api.names import GPU
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_client.client import ApiClient
@@ -125,13 +127,24 @@ class UsageReporter:
     async def _current(self) -> NodeUse:
         mirror = self.admission.mirror
         by_minor = self._processes if self._settings.foreign else {}
+        foreign, exceeding = await asyncio.to_thread(self._by_processes, by_minor, mirror.pods)
         return NodeUse(
             held=use.held(mirror.holdings(), mirror.units),
             boot_id=self._boot_id,
             withheld=tuple(sorted(self._minors[card] for card in self.admission.withheld() & self._minors.keys())),
-            foreign=await asyncio.to_thread(processes.foreign, by_minor, self._settings.proc_root) if by_minor else (),
+            foreign=foreign,
             claimed=self.admission.claimed,
+            exceeding=exceeding,
         )
+
+    def _by_processes(
+        self, by_minor: Mapping[int, tuple[Process, ...]], pods: Iterable[Pod]
+    ) -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...]]:
+        """Return what the processes of cards show: which are of no pod, and which pods exceed their shares."""
+        if not by_minor:
+            return (), ()
+        proc = self._settings.proc_root
+        return processes.foreign(by_minor, proc), exceeding_module.exceeding(by_minor, pods, self._spec, proc)
 
     def _wanted(self) -> Mapping[Key, GpuPodSpec]:
         mirror = self.admission.mirror

@@ -1,4 +1,4 @@
-"""Checks of the Devices: devices that failed, with who holds them and what ends the fault, and False conditions."""
+"""Checks of the Devices: devices that failed and who holds them, shares that pods exceed, and False conditions."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -35,6 +35,20 @@ def failed_device(facts: Facts) -> Iterator[Finding]:
             found = [each for each in faults_of(card) if each.kind != faults.CORDONED]
             if found:
                 yield _finding(device, card, found)
+
+
+def exceeded_share(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each pod that uses more memory of a card than its share."""
+    for device in facts.all_of("devices"):
+        for use in (device.get("status") or {}).get("exceeding") or ():
+            card = device_text.of_device(use["type"], use["minor"], "")
+            yield Finding(
+                check="ExceededShare",
+                object=f"pod/{use['namespace']}/{use['pod']}",
+                message=f"its processes use {use['memory']} of {card} on {name_of(device)}, its share is "
+                f"{use['limit']}: other pods of the card may lack memory",
+                fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request more",
+            )
 
 
 def _finding(device: Object, card: Object, found: list[Fault]) -> Finding:

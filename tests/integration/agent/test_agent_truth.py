@@ -207,6 +207,29 @@ def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: A
     arena.wait(lambda: status(arena, node).get("foreign") == [], deadline=START, what="no foreign use")
 
 
+def test_a_pod_that_uses_more_than_its_share_stands_in_the_device(arena: Arena, begin: Start, proc: Path) -> None:
+    (node,) = arena.nodes(1)
+    quarter = f'{{"gpu": [{{"minor": 3, "id": "{IDS[3]}", "resources": {{"kubernetes.io/gpu-core": "25"'
+    quarter += ', "kubernetes.io/gpu-memory": "20Gi", "kubernetes.io/gpu-memory-ratio": "25"}}]}'
+    pods = [arena.pod(name, annotations={names.ALLOCATED: quarter}, nodeName=node) for name in ("greedy", "modest")]
+    uids = [each["metadata"]["uid"] for each in arena.create(pods)]
+    for pid, uid in enumerate(uids, 10):
+        process(proc, pid, f"/kubepods/pod{uid}/c")
+    begin(node, processes=(Process(pid=10, used=30 * 2**30), Process(pid=11, used=20 * 2**30)))
+    expected = {
+        "type": "gpu",
+        "minor": 3,
+        "namespace": arena.namespace,
+        "pod": "greedy",
+        "podUID": uids[0],
+        "memory": "30Gi",
+        "limit": "20Gi",
+    }
+    arena.wait(lambda: status(arena, node).get("exceeding") == [expected], deadline=START, what="the exceeded share")
+    arena.delete("pods", "greedy", grace_seconds=0)
+    arena.wait(lambda: not status(arena, node).get("exceeding"), deadline=SOON, what="the end of it")
+
+
 def test_kubelet_s_absence_removes_nothing_and_is_logged_once(
     arena: Arena, begin: Start, resources: PodResourcesServer
 ) -> None:

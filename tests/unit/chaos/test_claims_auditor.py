@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 
 from tests.chaos.auditor import ALLOCATION
-from tests.chaos.claims_auditor import CONTENDER, OTHER, SCHEDULER, ClaimsAuditor, Limits
+from tests.chaos.claims_auditor import CONTENDER, OF_CLASS, OTHER, SCHEDULER, ClaimsAuditor, Limits
 from tests.chaos.findings import FindingKind
 from tests.chaos.history import Kind, Revision
 
@@ -53,6 +53,12 @@ class Past:
         references = [{"name": each, "resourceClaimName": each} for each in claims]
         self._pod(pod, spec={"nodeName": NODE, "resourceClaims": references})
 
+    def has_of_class(self, pod: str, claim: str = "") -> None:
+        """Bind a pod with an extended resource, for which its status names a claim."""
+        container = {"resources": {"limits": {OF_CLASS: "1"}}}
+        spec = {"nodeName": NODE, "containers": [container]}
+        self._pod(pod, spec=spec, more={"extendedResourceClaimStatus": {"resourceClaimName": claim}} if claim else {})
+
     def ended(self, pod: str) -> None:
         raw = self._objects[pod]
         self._pod(pod, annotations=raw["metadata"]["annotations"], spec=raw["spec"], phase="Succeeded")
@@ -77,10 +83,16 @@ class Past:
         self.revisions.pop()
 
     def _pod(
-        self, name: str, *, spec: dict[str, Any], annotations: dict[str, str] | None = None, phase: str = ""
+        self,
+        name: str,
+        *,
+        spec: dict[str, Any],
+        annotations: dict[str, str] | None = None,
+        phase: str = "",
+        more: dict[str, Any] | None = None,
     ) -> None:
         metadata = {"uid": f"uid-{name}", "annotations": annotations or {}}
-        self._objects[name] = {"metadata": metadata, "spec": spec, "status": {"phase": phase}}
+        self._objects[name] = {"metadata": metadata, "spec": spec, "status": {"phase": phase, **(more or {})}}
         self._write(Kind.POD, f"ns/{name}", self._objects[name])
 
     def _write(self, kind: Kind, name: str, raw: dict[str, Any]) -> None:
@@ -281,3 +293,15 @@ def test_a_card_that_the_other_scheduler_has_forgotten_is_not_given_by_berth(pas
     past.claims("next", 0, pods=["q"])
     past.uses("q", "next")
     assert kinds(past) == [FindingKind.OVERBOOKED]
+
+
+def test_a_pod_with_an_extended_resource_of_a_class_is_bound_with_its_claim(past: Past) -> None:
+    past.claims("c", 0, pods=["a"])
+    past.has_of_class("a", "c")
+    past.gone("a")
+    past.claims("c")
+    found, auditor = audited(past)
+    assert not found
+    assert auditor.counts["pods by class"] == 1
+    past.has_of_class("b")
+    assert kinds(past) == [FindingKind.NO_CLAIM]

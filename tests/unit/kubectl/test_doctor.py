@@ -220,6 +220,30 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "(UntilReset: Xid 79: GPU has fallen off the bus); no pod holds it",
         ),
         (
+            put(
+                "devices",
+                {
+                    **raw_device("n"),
+                    "status": {
+                        "exceeding": [
+                            {
+                                "type": "gpu",
+                                "minor": 1,
+                                "namespace": "a",
+                                "pod": "x",
+                                "podUID": "u",
+                                "memory": "9Gi",
+                                "limit": "4Gi",
+                            }
+                        ]
+                    },
+                },
+            ),
+            "ExceededShare",
+            "pod/a/x",
+            "its processes use 9Gi of GPU 1 on n, its share is 4Gi",
+        ),
+        (
             reported("ResourcesWritten.npu", reason="RefusedByPolicy", message="add example.com/npu"),
             "FalseCondition",
             "device/n",

@@ -39,6 +39,7 @@ class Api:
         self.pods: dict[str, Raw] = {}
         self.groups: dict[str, Raw] = {}
         """Status subresources."""
+        self.events: list[Raw] = []
         self.denied: set[str] = set()
         """Resources that a policy keeps off Nodes."""
         self.forgets: set[str] = set()
@@ -140,6 +141,10 @@ class Api:
         stored["status"] = {**body["status"], "conditions": [*kept, *body["status"]["conditions"]]}
         self.cluster.put_device(stored)
 
+    async def create_event(self, namespace: str, event: Raw) -> None:
+        await self.call(f"event {namespace}/{event['regarding']['name']}")
+        self.events.append(event)
+
     def order(self) -> list[str]:
         return [what for _, what in self.calls]
 
@@ -212,6 +217,46 @@ async def test_sums_then_labels_then_the_device() -> None:
     assert api.nodes["a"]["status"]["allocatable"][GPU] == "100"
     assert api.nodes["a"]["metadata"]["labels"]["berth.dev/devices"] == "true"
     assert api.devices["a"]["status"]["gpus"] == 1
+
+
+def exceeding(pod_: str, memory: str = "52Gi", minor: int = 0) -> Raw:
+    return {
+        "type": "gpu",
+        "minor": minor,
+        "namespace": "ns",
+        "pod": pod_,
+        "podUID": f"uid-{pod_}",
+        "memory": memory,
+        "limit": "40Gi",
+    }
+
+
+async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again() -> None:
+    world = World()
+    world.api.add("a", entry(0))
+    world.cluster.put_bound(pod("p", on="a", allocated=half(0)))
+
+    async def reported(api: Api, *uses: Raw) -> list[str]:
+        api.calls.clear()
+        api.devices["a"]["status"]["exceeding"] = list(uses)
+        world.cluster.put_device(api.devices["a"])
+        world.writer.mark(NODE, "a")
+        await asyncio.sleep(1)
+        # The writer's apply leaves the agent's fields out.
+        api.devices["a"]["status"]["exceeding"] = list(uses)
+        world.cluster.put_device(api.devices["a"])
+        return [what for what in api.order() if what.startswith("event")]
+
+    async with running(world) as api:
+        assert await reported(api, exceeding("p"), exceeding("not-here")) == ["event ns/p"]
+        [event] = api.events
+        assert (event["type"], event["reason"]) == ("Warning", "ShareExceeded")
+        assert event["note"].startswith("its processes use 52Gi of GPU 0, its share is 40Gi")
+        assert await reported(api, exceeding("p", memory="60Gi")) == []
+        assert await reported(api) == []
+        api.faults["event ns/p"] = [ApiError(409, "AlreadyExists", "it exists")]
+        assert await reported(api, exceeding("p")) == ["event ns/p"]
+        assert await reported(api, exceeding("p", memory="44Gi")) == []
 
 
 async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:

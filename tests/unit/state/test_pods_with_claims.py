@@ -12,6 +12,7 @@ from berth_operator.core.fleet.claims.store import OwnPools
 from berth_operator.core.queue import event_labels
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, device, entry, every_pod, lease, node, pod, popped
@@ -150,6 +151,63 @@ def test_a_claim_of_a_template_is_found_by_the_pods_status() -> None:
     placement = decide(fleet, world.cluster.pending["uid-p"], Policy())
     assert isinstance(placement, Placement)
     assert str(placement.claims.allocations[0].claim) == "ns/p-gpu-x"
+
+
+@pytest.mark.parametrize("first", ["claim", "status"])
+def test_a_pod_is_decided_when_the_claim_of_its_template_exists(first: str) -> None:
+    world = World()
+    raw = pod("p", resourceClaims=TEMPLATE)
+    named = {**raw, "status": {**raw.get("status", {}), **status_of("p-gpu-x")}}
+    owner = {"kind": "Pod", "name": "p", "uid": "uid-p", "controller": True}
+    world.cluster.put_pending(raw)
+    assert woken(world) == []
+    steps: dict[str, Callable[[], None]] = {
+        "status": lambda: world.cluster.put_pending(named),
+        "claim": lambda: world.put_claim(name="p-gpu-x", metadata={"ownerReferences": [owner]}),
+    }
+    steps.pop(first)()
+    assert woken(world) == []
+    [last] = steps.values()
+    last()
+    assert woken(world) == ["p"]
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_a_pod_whose_claims_are_not_made_is_decided_after_a_while(*, named: bool) -> None:
+    world = World()
+    raw = pod("p", resourceClaims=TEMPLATE)
+    world.cluster.put_pending({**raw, "status": {**raw.get("status", {}), **status_of("x")}} if named else raw)
+    world.now += CLAIMS_SECONDS - 1.0
+    assert woken(world) == []
+    world.now += 1.0
+    assert woken(world) == ["p"]
+    world.cluster.put_pending(pod("p", resourceClaims=TEMPLATE, nodeSelector={"a": "b"}))
+    assert woken(world) == ["p"]
+
+
+def test_a_pod_that_waits_for_its_claims_and_is_deleted_leaves_nothing_behind() -> None:
+    world = World()
+    raw = pod("p", resourceClaims=TEMPLATE)
+    world.cluster.put_pending({**raw, "status": {**raw.get("status", {}), **status_of("x")}})
+    world.cluster.remove_pending("uid-p")
+    world.put_claim(name="x")
+    world.now += CLAIMS_SECONDS
+    assert woken(world) == []
+
+
+def test_a_change_of_a_claim_wakes_the_pods_that_use_it_and_no_others() -> None:
+    world = World(own=OWN)
+    for name in ("p", "q"):
+        unit = world.pending(name, f"claim-{name}")
+        assert woken(world) == [name]
+        outcome = decide(world.cluster.fleet, unit, Policy())
+        assert isinstance(outcome, Failure)
+        world.cluster.queue.park(unit, outcome)
+    world.put_claim(name="claim-q")
+    assert woken(world) == ["q"]
+    world.cluster.remove_pending("uid-p")
+    world.put_claim(name="claim-p")
+    assert woken(world) == []
 
 
 def test_a_template_may_need_no_claim() -> None:

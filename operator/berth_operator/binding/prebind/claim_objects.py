@@ -108,13 +108,13 @@ def check_unallocated(current: Object, allocation: Allocation) -> None:
     Raises:
         ResourceClaimError: it is not.
     """
-    state = read(current)
-    if state.deleting:
-        raise ResourceClaimError(f"claim {state.key} got deleted in the meantime")
-    if state.allocation:
-        raise ResourceClaimError(f"claim {state.key} got allocated elsewhere in the meantime")
-    if not _is_same_spec(current, allocation.claim):
-        raise ResourceClaimError(f"claim {state.key} got replaced in the meantime")
+    metadata, key = current["metadata"], key_of(allocation.claim)
+    if metadata.get("deletionTimestamp"):
+        raise ResourceClaimError(f"claim {key} got deleted in the meantime")
+    if (current.get("status") or {}).get("allocation"):
+        raise ResourceClaimError(f"claim {key} got allocated elsewhere in the meantime")
+    if not _is_same(current, allocation.claim):
+        raise ResourceClaimError(f"claim {key} got replaced in the meantime")
 
 
 def check_conditions(written: Object, allocation: Allocation) -> None:
@@ -176,7 +176,10 @@ def released(current: Object, pod: PendingPod) -> Object | None:
 _OF_SCHEDULERS: Final = ("allocation", "reservedFor", "devices")
 
 
-def _is_same_spec(current: Object, claim: ResourceClaim) -> bool:
+def _is_same(current: Object, claim: ResourceClaim) -> bool:
+    if claim.uid:
+        return bool(current["metadata"]["uid"] == claim.uid)
+    # A claim for extended resources, which did not exist when it was decided.
     now = requests.read_claim(current)
     return (now.requests, now.constraints, now.config) == (claim.requests, claim.constraints, claim.config)
 

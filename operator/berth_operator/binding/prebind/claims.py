@@ -174,6 +174,8 @@ class ClaimBinder:
     ) -> int:
         """Allocate a claim, which may have been read; return its version."""
         pod, body = placement.pod, allocation.written()
+        if current is None and (known := self._claims.claims.get(key)) is not None and known.raw is not None:
+            current = dict(known.raw)
 
         def protect(current: Object) -> Object | None:
             if claim_objects.is_reserved(current, pod):

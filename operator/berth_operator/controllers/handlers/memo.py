@@ -124,6 +124,7 @@ class Memo:
             node_bucket=Bucket(rate=self.settings.node_rate, clock=time.monotonic),
             bucket=Bucket(rate=self.settings.status_rate, clock=time.monotonic),
             busy=self.busy,
+            instance=self.settings.identity,
         )
         for kind in StatusKind:
             for name in await self._call_scheduler(functools.partial(self.cluster.names, kind)):

@@ -25,7 +25,14 @@ _Key = tuple[str, int]
 """(type, minor) of a card."""
 OWNED: Final = (names.READY, names.VALID, names.ACCOUNTED, names.GIVEN_BY_NAME)
 """The conditions that the operator writes, and `ResourcesWritten.*`; the agent writes others."""
-BY_AGENT: Final[Mapping[str, Any]] = {"held": [], "boot_id": "", "withheld": [], "foreign": [], "claimed": []}
+BY_AGENT: Final[Mapping[str, Any]] = {
+    "held": [],
+    "boot_id": "",
+    "withheld": [],
+    "foreign": [],
+    "claimed": [],
+    "exceeding": [],
+}
 """The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
 MAX_TIME: Final = 40

@@ -25,7 +25,7 @@ from berth_api.words import KUBERNETES_GROUPS
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.clients.bucket import Bucket
-from berth_operator.controllers.reconcile import gpupods, groups, kubernetes_groups, startup, status, sums
+from berth_operator.controllers.reconcile import exceeding, gpupods, groups, kubernetes_groups, startup, status, sums
 from berth_operator.controllers.reconcile.refusals import FIRST_PAUSE, MAX_PAUSE, Refusals
 from berth_operator.metrics import counters
 from berth_operator.state.cache.views import GpuPodView, GroupView, NodeView, StatusKind, View
@@ -66,6 +66,9 @@ class Api(Protocol):
     async def json_patch(self, path: str, operations: list[dict[str, Any]]) -> dict[str, Any]:
         """Send a JSON patch."""
 
+    async def create_event(self, namespace: str, event: dict[str, Any]) -> None:
+        """Create an events.k8s.io/v1 Event."""
+
     async def apply(self, path: str, body: dict[str, Any], field_manager: str) -> object:
         """Send a server-side apply, without force."""
 
@@ -81,8 +84,11 @@ class Writer:
         node_bucket: Bucket,
         bucket: Bucket,
         busy: Callable[[], bool],
+        instance: str = "",
     ) -> None:
+        """Create a writer; `instance` is the reporting instance of its Events."""
         self._api, self._view, self._node_bucket, self._bucket, self._busy = api, view, node_bucket, bucket, busy
+        self._instance = instance
         self._nodes: dict[str, None] = {}
         """Names of Nodes whose sums are marked, the longest-marked first."""
         self._node_marked = asyncio.Event()
@@ -98,6 +104,8 @@ class Writer:
         """Recently written status -> when, the longest ago first."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
+        self._exceeding: dict[str, frozenset[str]] = {}
+        """Node -> the Events about exceeded shares that exist."""
         self._marked = asyncio.Event()
         self._refusals = Refusals()
         self._pauses: dict[_Marked, float] = {}
@@ -248,6 +256,7 @@ class Writer:
             case NodeView() as view:
                 await self._write_device(view)
                 self._follow_pods(view)
+                await self._report_exceeding(view)
             case GroupView() as view:
                 await self._write_group(view)
             case GpuPodView() as view:
@@ -277,6 +286,25 @@ class Writer:
         plugins = (kind for kind in sums.plugin_kinds(view) if self._refusals.of(kind) is None)
         patches = (sums.status_patch(view, ours) for ours in (sums.OURS, *(kind.resources for kind in plugins)))
         return [patch for patch in patches if patch is not None]
+
+    async def _report_exceeding(self, view: NodeView) -> None:
+        """Create Events on the pods that exceed their shares since the last look."""
+        found = {event.name: event for event in exceeding.events(view)}
+        for name in found.keys() - self._exceeding.get(view.name, frozenset()):
+            event = found[name]
+            create = functools.partial(self._api.create_event, event.subject.namespace, event.body(self._instance))
+            try:
+                await self._send("event", create)
+            except CallError as error:
+                if error.status not in (
+                    HTTPStatus.CONFLICT,
+                    HTTPStatus.NOT_FOUND,
+                ):  # it exists, or its namespace is gone
+                    raise
+        if found:
+            self._exceeding[view.name] = frozenset(found)
+        else:
+            self._exceeding.pop(view.name, None)
 
     async def _write_group(self, view: GroupView) -> None:
         name = view.group.name

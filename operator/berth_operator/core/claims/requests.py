@@ -96,10 +96,12 @@ class Config:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class ResourceClaim:
-    """The spec of a ResourceClaim."""
+    """The spec of a ResourceClaim, which cannot change."""
 
     namespace: str
     name: str
+    uid: str = ""
+    """Empty if it does not exist yet."""
     requests: tuple[Alternatives, ...]
     constraints: tuple[Constraint, ...] = ()
     config: tuple[Config, ...] = ()
@@ -127,6 +129,7 @@ def read_claim(raw: Object) -> ResourceClaim:
     return ResourceClaim(
         namespace=metadata.at("namespace").text(),
         name=metadata.at("name").text(),
+        uid=metadata.at("uid").text(),
         requests=tuple(map(_alternatives, devices.at("requests").items())),
         constraints=tuple(map(_constraint, devices.at("constraints").items())),
         config=tuple(map(_config, devices.at("config").items())),

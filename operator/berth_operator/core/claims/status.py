@@ -26,7 +26,7 @@ class ClaimState:
     version: str = field(default="", compare=False)
     """The resourceVersion that was read."""
     claim: ResourceClaim = field(compare=False)
-    """Its spec, which cannot change."""
+    """Its spec."""
     reserved_for: frozenset[str] = frozenset()
     """UIDs of the pods that may use it."""
     allocation: Mapping[str, Any] = field(default_factory=lambda: NO_ALLOCATION)
@@ -52,21 +52,24 @@ class ClaimState:
     extended: bool = False
     """Whether it was made for the extended resources of the pod that owns it."""
     deleting: bool = False
+    raw: Mapping[str, Any] | None = field(default=None, compare=False)
+    """The object, if nothing is allocated: it is written from this."""
 
 
-def read(raw: Mapping[str, Any]) -> ClaimState:
-    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`.
+def read(raw: Mapping[str, Any], known: ResourceClaim | None = None) -> ClaimState:
+    """Read a ResourceClaim of `resource.k8s.io/v1`, after `with_writers`; `known` is what was read under its name.
 
     Raises:
         FieldError: a field cannot be read.
     """
-    claim, root = read_claim(raw), Field(raw, "")
-    conditions = tuple(_conditions(root.at("status")))
-    metadata, status = root.at("metadata"), root.at("status")
+    metadata, status = Field(raw, "").at("metadata"), Field(raw, "").at("status")
+    uid = metadata.at("uid").text()
+    claim = known if known is not None and known.uid == uid != "" else read_claim(raw)
+    conditions = tuple(_conditions(status))
     allocation, owners = status.at("allocation"), metadata.at("ownerReferences").items()
     return ClaimState(
         key=f"{claim.namespace}/{claim.name}",
-        uid=metadata.at("uid").text(),
+        uid=uid,
         version=metadata.at("resourceVersion").text(),
         claim=claim,
         reserved_for=frozenset(each.at("uid").text() for each in status.at("reservedFor").items()),
@@ -82,6 +85,7 @@ def read(raw: Mapping[str, Any]) -> ClaimState:
         allocated_at=allocation.at("allocationTimestamp").text(),
         extended=metadata.at("annotations").at(EXTENDED).value == "true",
         deleting=metadata.at("deletionTimestamp").value is not None,
+        raw=None if allocation.value else raw,
     )
 
 

@@ -221,6 +221,8 @@ def feasible(fleet: Fleet, request: PodRequest, order: Sequence[Filter] | None =
     fits = fleet.present
     for filter_ in Policy().filters_of(request) if order is None else order:
         if (passed := filter_.passes(fleet, request)) is not fleet.present:
+            if filter_.TRAITS.of_pod:
+                return passed  # it rejects all rows
             fits = fits & passed
     return fits
 

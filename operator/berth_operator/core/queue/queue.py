@@ -2,7 +2,8 @@
 
 * active: ordered by priority, then weight, then creation time, then order of arrival in the watch, because creation
   times have a resolution of one second.
-* backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s.
+* backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s. Or ResourceClaims that are made
+  for the unit do not exist yet; it becomes active with them.
 * parked: the unit fits nowhere. Units of one class are parked and woken together, by the changes that may let one of
   them fit. The failure of the first one parks the rest, so that a thousand equal pods cost one decision per change.
   Each gang is a class of its own.
@@ -10,7 +11,7 @@
 
 import heapq
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from operator import or_
@@ -67,6 +68,7 @@ class Unit(Protocol):
 
 
 U = TypeVar("U", bound=Unit)
+K = TypeVar("K")
 
 
 @dataclass(slots=True)
@@ -129,6 +131,10 @@ class Queue(Generic[U]):
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
+        self._claiming: defaultdict[str, set[Hashable]] = defaultdict(set)
+        """ResourceClaim -> keys of the parked classes that use it."""
+        self._early: defaultdict[str, set[str]] = defaultdict(set)
+        """ResourceClaim -> UIDs of the units of `put_early` that use it; some may be active by now."""
         self.incoming: defaultdict[tuple[str, ...], int] = defaultdict(int)
         """(queue, event) -> number of pods that the event moved into the queue, in kube-scheduler's words."""
         self.version = 0
@@ -154,6 +160,18 @@ class Queue(Generic[U]):
         self._units[unit.uid] = unit
         self._activate(unit, event_labels.POD_ADD)
 
+    def put_early(self, unit: U, until: float) -> None:
+        """Add or replace a unit whose ResourceClaims do not all exist; it is decided when one does, or at a time.
+
+        kube-scheduler does not decide such a pod either (PreEnqueue).
+        """
+        self.remove(unit.uid)
+        self._units[unit.uid] = unit
+        self._due[unit.uid] = until
+        heapq.heappush(self._waiting, (until, unit.uid))
+        for claim in _claims(unit):
+            self._early[claim].add(unit.uid)
+
     def remove(self, uid: str) -> None:
         """Remove a unit that was bound or deleted."""
         unit = self._units.pop(uid, None)
@@ -163,6 +181,8 @@ class Queue(Generic[U]):
         self._activated_at.pop(uid, None)
         self._due.pop(uid, None)
         self._tries.pop(uid, None)
+        for claim in _claims(unit):
+            _discard(self._early, claim, uid)
         self._unpark(unit)
 
     def pop(self, now: float) -> U | None:
@@ -192,6 +212,8 @@ class Queue(Generic[U]):
         if (parked := self._parked.get(unit.class_key)) is None:
             requests = tuple(dict.fromkeys(unit.requests))
             parked = self._parked[unit.class_key] = Parked[U](failure, requests, self.version)
+            for claim in _claims(unit):
+                self._claiming[claim].add(unit.class_key)
         parked.units[unit.uid] = unit
         self._awaited |= parked.bits
         self.incoming[event_labels.UNSCHEDULABLE, event_labels.ATTEMPT_FAILURE] += unit.size
@@ -223,13 +245,22 @@ class Queue(Generic[U]):
         self._awaited = reduce(or_, (each.bits for each in self._parked.values()), 0)
         return bool(class_keys)
 
+    def wake_claiming(self, claim: str) -> None:
+        """Activate the units that use a ResourceClaim (namespace/name) and wait for its change."""
+        for uid in self._early.pop(claim, ()):
+            if self._due.pop(uid, None) is not None:
+                self._activate(self._units[uid], event_labels.POD_ADD)
+        for key in [*self._claiming.get(claim, ())]:
+            if self._parked[key].bits & int(Change.RESOURCE_CLAIM):
+                self.wake_class(key, event_labels.of(Change.RESOURCE_CLAIM))
+
     def parked_before(self, version: int) -> list[Hashable]:
         """Return the keys of the classes that were parked before a version, the longest parked first."""
         return [key for key, parked in self._parked.items() if parked.version < version]
 
     def wake_class(self, class_key: Hashable, event: str = event_labels.TIMEOUT) -> None:
         """Activate all units of a class, whatever they wait for."""
-        if (parked := self._parked.pop(class_key, None)) is not None:
+        if (parked := self._remove_class(class_key)) is not None:
             for unit in parked.units.values():
                 self._activate(unit, event)
 
@@ -279,7 +310,26 @@ class Queue(Generic[U]):
         if parked is not None:
             parked.units.pop(unit.uid, None)
             if not parked.units:
-                del self._parked[unit.class_key]
+                self._remove_class(unit.class_key)
+
+    def _remove_class(self, class_key: Hashable) -> Parked[U] | None:
+        parked = self._parked.pop(class_key, None)
+        for request in parked.requests if parked is not None else ():
+            for use in request.claims:
+                _discard(self._claiming, use.claim, class_key)
+        return parked
+
+
+def _claims(unit: Unit) -> Iterator[str]:
+    """Yield the ResourceClaims that a unit names (namespace/name)."""
+    return (use.claim for request in unit.requests for use in request.claims if use.claim)
+
+
+def _discard(index: dict[str, set[K]], name: str, key: K) -> None:
+    if name in index:
+        index[name].discard(key)
+        if not index[name]:
+            del index[name]
 
 
 def _helps(parked: Parked[U], hint: Hint[U]) -> bool:

@@ -34,17 +34,18 @@ class Monitor:
         cluster: Cluster,
         ages: Callable[[], Mapping[str, float]],
         wall: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._cluster, self._ages, self._wall = cluster, ages, wall
+        self._cluster, self._ages, self._wall, self._clock = cluster, ages, wall, clock
 
     async def run(self) -> None:
         """Refresh the gauges until cancelled, which removes them: only a leader has a state."""
         try:
             while True:
-                began = time.perf_counter()
+                began = self._clock()
                 await self.refresh()
                 shortest, longest = PAUSES
-                await asyncio.sleep(min(longest, max(shortest, SHARE * (time.perf_counter() - began))))
+                await asyncio.sleep(min(longest, max(shortest, SHARE * (self._clock() - began))))
         finally:
             GAUGES.shown = {}
 
@@ -55,13 +56,21 @@ class Monitor:
         fleet = _of_fleet(fleet_figures(self._cluster.fleet))
         await asyncio.sleep(0)
         claim_devices = ClaimDeviceCount()
-        await _in_slices(claim_devices.count(self._cluster.fleet.claims), 1)
+        await self._in_slices(claim_devices.count(self._cluster.fleet.claims), 1)
         GAUGES.shown = {**pending, **fleet, **claim_devices.values(), **self._of_process()}
 
     async def _pending(self) -> Mapping[Family, Values]:
         counted = PendingCount()
-        await _in_slices(counted.count(self._cluster.queue, self._cluster.pending), STRIDE)
+        await self._in_slices(counted.count(self._cluster.queue, self._cluster.pending), STRIDE)
         return counted.values(gated=len(self._cluster.gated))
+
+    async def _in_slices(self, steps: Iterator[None], stride: int) -> None:
+        """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""
+        until = self._clock() + SLICE
+        while list(islice(steps, stride)):
+            if self._clock() > until:
+                await asyncio.sleep(0)
+                until = self._clock() + SLICE
 
     def _of_process(self) -> Mapping[Family, Values]:
         cluster, now = self._cluster, self._wall()
@@ -77,15 +86,6 @@ class Monitor:
             gauges.HEARD: {(watch,): now - age for watch, age in self._ages().items()},
             gauges.REFRESHED: {(): now},
         }
-
-
-async def _in_slices(steps: Iterator[None], stride: int) -> None:
-    """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""
-    until = time.perf_counter() + SLICE
-    while list(islice(steps, stride)):
-        if time.perf_counter() > until:
-            await asyncio.sleep(0)
-            until = time.perf_counter() + SLICE
 
 
 def _of_fleet(figures: FleetFigures) -> Mapping[Family, Values]:

@@ -299,15 +299,6 @@ class Cluster:
         if changed:
             self.waker.changed_for(Change.DEVICE_CLASS, hint)
 
-    def claim_changed(self, key: str) -> None:
-        """Wake the pods that use a ResourceClaim (namespace/name) which changed."""
-
-        def hint(parked: Parked[PendingPod | Gang]) -> Sequence[Filter] | None:
-            used = (use.claim for request in parked.requests for use in request.claims)
-            return None if key in used else NOT_CONCERNED
-
-        self.waker.changed_for(Change.RESOURCE_CLAIM, hint)
-
     def claim_devices_changed(self, change: Change = Change.CLAIM_DEVICES, node: str = "") -> None:
         """Wake the pods with claims that a change of devices may help, on one node or, without a name, on any."""
         if not self.fleet.claims.own:

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from berth_api.request import Kinds
 from berth_operator.core.decision.gang import Gang
@@ -19,6 +19,9 @@ from berth_operator.state.objects import pods
 from berth_operator.state.objects.genius_priority import PriorityLimits
 
 Object = Mapping[str, Any]
+
+CLAIMS_SECONDS: Final = 30.0
+"""For which the resource claim controller is given time before a pod says that its claims do not exist."""
 
 
 class PendingPods:
@@ -85,6 +88,17 @@ class PendingPods:
         if pod.gang is not None:
             self._gangs.wait(pod, pod.gang)
         elif uid not in self._fleet.charges:
+            self._enqueue(pod)
+
+    def _enqueue(self, pod: PendingPod) -> None:
+        """Put a pod into the queue; for a while not before the claims that are made for it exist."""
+        until = pod.queued_at + CLAIMS_SECONDS
+        claims = self._fleet.claims
+        is_early = claims.own and any(each.owner and each.claim not in claims.claims for each in pod.request.claims)
+        if is_early and self._clock() < until:
+            self._queue.put_early(pod, until)
+            self._listener.work_ready()
+        else:
             self._waker.put(pod)
 
     def _read(self, raw: Object) -> PendingPod:

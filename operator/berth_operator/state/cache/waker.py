@@ -68,6 +68,12 @@ class Waker:
         for queue in self._queues:
             queue.wake(change, hint)
 
+    def claim_changed(self, claim: str) -> None:
+        """Wake the pods that use a ResourceClaim (namespace/name) and wait for its change."""
+        self.record_change()
+        for queue in self._queues:
+            queue.wake_claiming(claim)
+
     def happened(self, event: ClusterEvent) -> None:
         """Wake the pods that an event may help."""
         self.record_change()

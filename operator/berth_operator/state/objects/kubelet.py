@@ -18,7 +18,7 @@ from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Kubel
 
 Object = Mapping[str, Any]
 
-FIELDS: Final = ("held", "bootID", "withheld", "foreign", "claimed")
+FIELDS: Final = ("held", "bootID", "withheld", "foreign", "claimed", "exceeding")
 """Fields of a Device's status that its agent writes, in addition to conditions."""
 
 

@@ -68,7 +68,9 @@ class ResourceClaims:
 
     def put_claim(self, raw: Object) -> None:
         """Add or update a ResourceClaim."""
-        if (claim := _read(status.read, raw)) is not None:
+        state = self._claims.claims.get(_key(raw))
+        known = state.claim if state is not None else None
+        if (claim := _read(lambda each: status.read(each, known), raw)) is not None:
             with self._noting_served(claim.key, claim):
                 before = self._claims.put_claim(claim)
                 self._cluster.claims.claim_changed(before, claim)
@@ -128,7 +130,7 @@ class ResourceClaims:
     def _claim_changed(self, before: ClaimState | None, after: ClaimState | None) -> None:
         """Wake the pods that a change of a claim may help: its own, and others if it had devices that are free now."""
         if after is not None and before != after:
-            self._cluster.claim_changed(after.key)
+            self._cluster.waker.claim_changed(after.key)
         if before is not None and before.allocation and (after is None or after.allocation != before.allocation):
             for node in sorted(before.nodes) or ("",):
                 self._cluster.claim_devices_changed(node=node)

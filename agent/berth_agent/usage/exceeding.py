@@ -1,0 +1,73 @@
+"""Pods that use more memory of a card than their share; pure but for procfs."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.readings import Process
+from berth_agent.usage import processes
+from berth_api.allocation import Grant, short
+from berth_api.device import MAX_DEVICES, DeviceInfo, DeviceSpec, ExceedingUse
+from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
+from berth_api.request import CARD
+from berth_api.resources import quantity
+
+ALLOWANCE: Final = 2**30
+"""Bytes above a share that do not count: the CUDA context of a process takes half of it on a large card."""
+
+
+def exceeding(
+    by_minor: Mapping[int, Iterable[Process]], pods: Iterable[Pod], spec: DeviceSpec, proc: Path
+) -> tuple[ExceedingUse, ...]:
+    """Return the pods whose processes use more memory of a card than their share of it, and the allowance."""
+    cards = {card.id: card for card in spec.devices if card.type == GPU}
+    used: dict[int, Counter[str]] = {}
+    found = []
+    for pod in pods:
+        for minor, limit in sorted(_shares(pod, cards).items()):
+            if minor not in used:
+                used[minor] = _memory_by_pod(by_minor.get(minor, ()), proc)
+            if (memory := used[minor][pod.uid]) > limit + ALLOWANCE:
+                found.append(_use(pod, minor, memory, limit))
+    return tuple(found[:MAX_DEVICES])
+
+
+def _shares(pod: Pod, cards: Mapping[str, DeviceInfo]) -> Counter[int]:
+    """Return the bytes of each card, by its minor, of which the pod has a part."""
+    shares: Counter[int] = Counter()
+    for grant in pod.grants:
+        card = cards.get(grant.visible)
+        limit = _limit(grant, card) if card is not None and not grant.is_subdevice else None
+        if card is not None and limit is not None:
+            shares[card.minor] += limit
+    return shares
+
+
+def _limit(grant: Grant, card: DeviceInfo) -> int | None:
+    """Return the bytes of a card that a grant is; None for all of it, and if the card does not say what it has."""
+    amounts = dict(grant.amounts)
+    whole = quantity.parse({short(name): amount for name, amount in card.resources.items()}.get(GPU_MEMORY, 0))
+    ratio = amounts.get(GPU_MEMORY_RATIO, CARD)
+    limit = amounts.get(GPU_MEMORY, whole * ratio // CARD)
+    return limit if ratio < CARD and 0 < limit < whole else None
+
+
+def _memory_by_pod(listed: Iterable[Process], proc: Path) -> Counter[str]:
+    memory: Counter[str] = Counter()
+    for (pod, _), used in processes.memory_by_owner(listed, proc).items():
+        memory[pod] += used
+    return memory
+
+
+def _use(pod: Pod, minor: int, memory: int, limit: int) -> ExceedingUse:
+    return ExceedingUse(
+        type=GPU,
+        minor=minor,
+        namespace=pod.namespace,
+        pod=pod.name,
+        pod_uid=pod.uid,
+        memory=processes.rounded(memory),
+        limit=quantity.format_bytes(limit),
+    )

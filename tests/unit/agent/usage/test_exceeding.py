@@ -1,0 +1,80 @@
+"""Pods that use more memory of a card than their share."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_agent.kubelet.admission import pods
+from berth_agent.readings import Process
+from berth_agent.usage.exceeding import ALLOWANCE, exceeding
+from berth_api.device import DeviceSpec
+
+GI = 2**30
+UIDS = [f"{number}f2e3d4c-5b6a-4788-9900-aabbccddeeff" for number in range(3)]
+SPEC = DeviceSpec.model_validate(
+    {
+        "devices": [
+            {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "resources": {"koordinator.sh/gpu-memory": "80Gi"}}
+            for minor in range(2)
+        ]
+    }
+)
+
+
+def grant(minor: int, **amounts: str) -> dict[str, Any]:
+    resources = {f"kubernetes.io/gpu-{name.replace('_', '-')}": amount for name, amount in amounts.items()}
+    return {"minor": minor, "id": f"GPU-{minor}", "resources": resources}
+
+
+HALF = grant(0, core="50", memory="40Gi", memory_ratio="50")
+
+
+def pod(number: int, *grants: dict[str, Any]) -> pods.Pod:
+    annotation = {"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": grants})}
+    metadata = {"uid": UIDS[number], "namespace": "ns", "name": f"p{number}", "annotations": annotation}
+    return pods.of_object({"metadata": metadata, "spec": {"containers": []}})
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    for number, uid in enumerate(UIDS):
+        for thread in range(2):
+            folder = tmp_path / str(10 * number + thread)
+            folder.mkdir()
+            (folder / "cgroup").write_text(f"0::/kubepods/pod{uid}/c{thread}\n")
+    return tmp_path
+
+
+def found(proc: Path, used: dict[int, int], *listed: pods.Pod, minor: int = 0) -> list[tuple[str, int, str, str]]:
+    processes = {minor: [Process(pid=pid, memory=memory) for pid, memory in used.items()]}
+    return [(use.pod, use.minor, str(use.memory), str(use.limit)) for use in exceeding(processes, listed, SPEC, proc)]
+
+
+def test_the_processes_of_a_pod_are_counted_together(proc: Path) -> None:
+    used = {0: 30 * GI, 1: 22 * GI - 5, 10: 40 * GI}
+    assert found(proc, used, pod(0, HALF), pod(1, HALF)) == [("p0", 0, "52Gi", "40Gi")]
+
+
+@pytest.mark.parametrize(("over", "count"), [(ALLOWANCE, 0), (ALLOWANCE + 1, 1)])
+def test_the_context_of_a_process_is_allowed(proc: Path, over: int, count: int) -> None:
+    assert len(found(proc, {0: 40 * GI + over}, pod(0, HALF))) == count
+
+
+@pytest.mark.parametrize(
+    ("grants", "limit"),
+    [
+        ([grant(0, core="25", memory_ratio="25")], "20Gi"),
+        ([grant(0, memory="10Gi", memory_ratio="13")], "10Gi"),
+        ([HALF, grant(1, core="100", memory="80Gi", memory_ratio="100")], "40Gi"),
+        ([grant(0, core="100", memory="80Gi", memory_ratio="100")], None),
+        ([grant(1, core="50", memory="40Gi", memory_ratio="50")], None),
+        ([{**HALF, "id": "GPU-of-before"}], None),
+        ([{"minor": 0, "id": "GPU-0::1", "resources": {"nvidia.com/gpu.shared": "1"}}], None),
+        ([], None),
+    ],
+)
+def test_only_a_part_of_a_card_has_a_limit(proc: Path, grants: list[dict[str, Any]], limit: str | None) -> None:
+    shown = [each for _, _, _, each in found(proc, {0: 79 * GI}, pod(0, *grants))]
+    assert shown == ([limit] if limit else [])
