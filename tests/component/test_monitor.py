@@ -37,7 +37,7 @@ def filled() -> Cluster:
 @pytest.mark.looptime
 async def test_gauges_follow_the_state_until_the_term_ends() -> None:
     cluster = filled()
-    monitor = Monitor(cluster=cluster, ages=lambda: {"nodes": 3.0}, wall=lambda: 1000.0)
+    monitor = Monitor(cluster=cluster, ages=lambda: {"nodes": 3.0}, wall=lambda: 1000.0, clock=lambda: 0.0)
     task = asyncio.create_task(monitor.run())
     await asyncio.sleep(0.5)
     assert GAUGES.shown[gauges.QUEUED]["active",] == 0

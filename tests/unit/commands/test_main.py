@@ -173,7 +173,7 @@ def test_advice_names_what_claims_find_and_moves_no_pods_with_claims(with_driver
     held = allocated("held", "gpu-0", node="a", pods=["uid-t"])
     used = [{"name": "gpu", "resourceClaimName": "held"}]
     desk.put("resource claims", held, allocated("other", "gpu-1", node="b"))
-    desk.put("pods", pod("t", on="a", metadata=OWNED, resourceClaims=used, **SCHEDULER))
+    desk.put("pods", pod("t", on="a", metadata=OWNED, resourceClaims=used, schedulerName=names.SCHEDULER))
     desk.with_workload(template(count=2), by_claim("p"))
     status, report = desk.json("advise", "--config", str(desk.config))
     assert status == 1
