@@ -258,6 +258,28 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
         {'berth_gpu_healthy{node="n",UUID="GPU-1",minor="0",model="L4"}': "1x20"},
     ),
     (
+        "BerthShareExceeded",
+        {
+            'berth_gpu_memory_total_bytes{node="n",UUID="GPU-1",minor="0"}': "80000000000x20",
+            'berth_gpu_pod_info{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",share="core 50"}': "0.5x20",
+            'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",container="c"}': (
+                "30000000000x20"
+            ),
+            'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",container="d"}': (
+                "12000000000x20"
+            ),
+        },
+        {
+            'berth_gpu_memory_total_bytes{node="n",UUID="GPU-1",minor="0"}': "80000000000x20",
+            'berth_gpu_pod_info{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",share="core 50"}': "0.5x20",
+            'berth_gpu_pod_info{node="n",UUID="GPU-1",minor="0",namespace="a",pod="q",share="replica 1 of 4"}': (
+                "0.25x20"
+            ),
+            'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p"}': "41000000000x20",
+            'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="q"}': "39000000000x20",
+        },
+    ),
+    (
         "BerthGpuSamplesStale",
         {'berth_gpu_sample_timestamp_seconds{node="n"}': "0+60x5", 'berth_gpu_info{node="n",minor="0"}': "1x20"},
         {'berth_gpu_sample_timestamp_seconds{node="n"}': "0+60x5", 'berth_gpu_info{node="n",minor="0"}': "1x9"},
