@@ -1,5 +1,6 @@
 """Simulation and advice: adds a workload to a snapshot, and asks the core whether it fits, or which pods to move."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
@@ -175,7 +176,8 @@ class Planner:
 
     def _units(self) -> list[PendingPod | Gang]:
         units = []
-        while (unit := self._cluster.queue.pop(0.0)) is not None:
+        # Also those that the operator would give some time, for ResourceClaims that are not made yet.
+        while (unit := self._cluster.queue.pop(math.inf)) is not None:
             units.append(unit)
         return units
 

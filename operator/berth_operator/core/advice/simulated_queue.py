@@ -1,16 +1,14 @@
 """The queue of a simulation, and the capacity that it keeps for pods, as `state.cache` does it for an operator."""
 
 from collections.abc import Hashable, Iterable, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from berth_operator.core.claims import status
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
-from berth_operator.core.filters import Filter
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.queue import waking
-from berth_operator.core.queue.queue import NOT_CONCERNED, Parked, Queue
+from berth_operator.core.queue.queue import Queue
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
@@ -158,14 +156,8 @@ class SimulatedQueue:
         written = {str(each.claim): each.written() for each in claims.of_claims}
         for key in (*written, *claims.reserved):
             known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
-        if written:
-            self._queue.wake(Change.RESOURCE_CLAIM, lambda parked: _using(parked, written.keys()))
-
-
-def _using(parked: Parked[Unit], claims: AbstractSet[str]) -> Sequence[Filter] | None:
-    """Return the hint of an event for units that use some claims (namespace/name)."""
-    used = (use.claim for request in parked.requests for use in request.claims)
-    return NOT_CONCERNED if claims.isdisjoint(used) else None
+        for key in written:
+            self._queue.wake_claiming(key)
 
 
 def _rest(gang: Gang, placements: Sequence[Placement]) -> Gang:
