@@ -62,7 +62,7 @@ def test_a_cluster_changes_pod_by_pod_and_back(claims: Claims, tmp_path: Path) -
     [refused] = simulated(claims, _renamed(file, "next"))
     assert "cannot allocate all claims" in refused["reason"]
     world.pod("last", BY_NAME)
-    world.waits("last", "nvidia.com/gpu")
+    world.waits("last", "too few free GPUs")
     world.remove("by-claim")
     world.bound("last")
     assert not claims.held()
