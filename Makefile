@@ -189,6 +189,10 @@ bench-quality: setup ## measure how much of all cards gets allocated, against ot
 bench-living: setup ## the same while pods arrive and end, and who waits: QUICK=1 JOBS=4 ARGS="--seeds 1-5 --load 0.9"
 	@$(BIN)/python -m tests.bench.living --jobs $(or $(JOBS),4) $(if $(QUICK),--quick) $(ARGS)
 
+.PHONY: bench-claim-choice
+bench-claim-choice: setup ## compare which devices ResourceClaims get, with the first fit: ARGS="--load 0.8 --seeds 3"
+	@$(BIN)/python -m tests.bench.claim_choice $(ARGS)
+
 .PHONY: bench-throughput
 bench-throughput: binaries ## race kube-scheduler on one cluster: NODES=1000 PODS=4000 REPEAT=1
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),4000) REPEAT=$(or $(REPEAT),1) $(BIN)/python -m tests.bench.throughput

@@ -2,19 +2,22 @@
 
 The last line of the output is JSON. Rows and scenarios that upstream ends by a bound on its work are left out, and
 so is a row that JSON cannot carry. Differences from 0.36.3 that its defects explain are counted by name.
+
+What Berth's preference chooses in the scenarios is compared too: it finds devices wherever the first fit does, and
+upstream gives the same ones if it has no other choice (`tests.claims.pinned`).
 """
 
 import argparse
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 from berth_operator.core.claims.selectors import compile_selector
-from tests.claims import defects, generate, scenario, upstream
+from tests.claims import defects, generate, pinned, scenario, upstream
 
 OLD: Final = "0.36.3"
 """The version with defects."""
@@ -48,35 +51,43 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="of the first scenario")
     parser.add_argument("--jobs", type=int, default=1)
     arguments = parser.parse_args()
-    rows, drawn = Tally(), Tally()
+    rows, drawn, preferred = Tally(), Tally(), Tally()
     for version in upstream.VERSIONS:
         upstream.program(version)
         for variant in ("stable", "incubating"):
             rows.add(of_rows(version, variant))
-        for tally in _drawn(version, arguments):
+        for tally in _drawn(of_seeds, version, arguments):
             drawn.add(tally)
-    for difference in (rows.differences + drawn.differences)[:SHOWN]:
+        for tally in _drawn(of_preference, version, arguments):
+            preferred.add(tally)
+    differences = rows.differences + drawn.differences + preferred.differences
+    for difference in differences[:SHOWN]:
         print(difference)
-    print(json.dumps(_summary(rows, drawn)))
-    return bool(rows.differences or drawn.differences)
+    print(json.dumps(_summary(rows, drawn, preferred)))
+    return bool(differences)
 
 
-def _drawn(version: str, arguments: argparse.Namespace) -> Iterator[Tally]:
+def _drawn(
+    compare: Callable[[str, Sequence[int]], Tally], version: str, arguments: argparse.Namespace
+) -> Iterator[Tally]:
     seeds = range(arguments.seed, arguments.seed + arguments.random)
     chunks = [seeds[start : start + CHUNK] for start in range(0, len(seeds), CHUNK)]
     with ProcessPoolExecutor(max_workers=arguments.jobs) as workers:
-        yield from workers.map(of_seeds, [version] * len(chunks), chunks)
+        yield from workers.map(compare, [version] * len(chunks), chunks)
 
 
-def _summary(rows: Tally, drawn: Tally) -> Object:
+def _summary(rows: Tally, drawn: Tally, preferred: Tally) -> Object:
     return {
         "rows": rows.compared,
         "different": len(rows.differences),
         "random": drawn.compared,
         "random_different": len(drawn.differences),
-        "upstream_defects": dict(rows.defects + drawn.defects),
+        "preferred": preferred.compared,
+        "preferred_different": len(preferred.differences),
+        "preferred_kinds": dict(preferred.kinds),
+        "upstream_defects": dict(rows.defects + drawn.defects + preferred.defects),
         "random_kinds": dict(drawn.kinds),
-        "left_out": dict(rows.left_out + drawn.left_out),
+        "left_out": dict(rows.left_out + drawn.left_out + preferred.left_out),
     }
 
 
@@ -116,6 +127,32 @@ def of_seeds(version: str, seeds: Sequence[int]) -> Tally:
         if not scenario.same(ours, theirs):
             name = defects.name_of(drawn, ours, theirs) if version == OLD else ""
             _note(tally, f"{version} seed {seed}", name, ours, theirs)
+    return tally
+
+
+def of_preference(version: str, seeds: Sequence[int]) -> Tally:
+    """Compare what our preference chooses in random scenarios."""
+    tally = Tally()
+    placed = {seed: _known(pinned.with_places(generate.scenario(seed), seed), version) for seed in seeds}
+    ours = {seed: scenario.outcome(each, compile_selector, preferred=True) for seed, each in placed.items()}
+    found = [seed for seed, outcome in ours.items() if outcome["results"]]
+    for seed in set(seeds) - set(found):
+        tally.compared += 1
+        first_fit = scenario.outcome(placed[seed], compile_selector)
+        if first_fit["results"]:
+            _note(tally, f"{version} seed {seed}: nothing was preferred", "", ours[seed], first_fit)
+    asked = [pinned.pinned(placed[seed], ours[seed]) for seed in found]
+    for seed, one, theirs in zip(found, asked, upstream.outcomes(version, asked), strict=True):
+        if theirs.get("late"):
+            tally.left_out["pinned: ended by the bound on upstream's work"] += 1
+            continue
+        tally.compared += 1
+        first_fit = scenario.outcome(placed[seed], compile_selector)
+        tally.kinds["same as first fit" if first_fit == ours[seed] else "another choice"] += 1
+        placements = pinned.placement(ours[seed]), pinned.placement(theirs)
+        if not scenario.same(*placements):
+            name = defects.name_of(one, *placements) if version == OLD else ""
+            _note(tally, f"{version} seed {seed}: not accepted", name, *placements)
     return tally
 
 

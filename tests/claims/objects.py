@@ -18,6 +18,9 @@ DRIVER: Final = "gpu.io"
 NODE: Final = "node-0"
 NOTHING: Final = Allocated()
 
+MIG: Final = {"1g": (1, (0, 1, 2, 3, 4, 5, 6)), "2g": (2, (0, 2, 4)), "3g": (4, (0, 4)), "7g": (8, (0,))}
+"""MIG profile -> its memory slices, and where its instances may begin."""
+
 
 def device(name: str, *, model: str = "", memory: str = "", **fields: Any) -> Object:
     """Return a device; the fields are those of the API."""
@@ -27,6 +30,24 @@ def device(name: str, *, model: str = "", memory: str = "", **fields: Any) -> Ob
     if memory:
         made["capacity"] = {"memory": {"value": memory}}
     return made
+
+
+def mig_gpu(name: str) -> tuple[list[Object], Object]:
+    """Return the devices of a GPU that is divided on demand, as NVIDIA's driver lists them, and its counters.
+
+    The model is the profile, or `whole`.
+    """
+    counters = {f"memory-slice-{number}": {"value": "1"} for number in range(8)} | {"sms": {"value": "7"}}
+
+    def instance(profile: str, size: int, start: int) -> Object:
+        used = {f"memory-slice-{number}": {"value": "1"} for number in range(start, start + size)}
+        used["sms"] = {"value": profile.removesuffix("g")}
+        consumes = [{"counterSet": name, "counters": used}]
+        return device(f"{name}-{profile}-{start}", model=profile, consumesCounters=consumes)
+
+    instances = [instance(profile, size, start) for profile, (size, starts) in MIG.items() for start in starts]
+    whole = device(name, model="whole", consumesCounters=[{"counterSet": name, "counters": counters}])
+    return [whole, *instances], {"name": name, "counters": counters}
 
 
 def slice_of(*devices: Object, name: str = "slice-0", pool: str = NODE, count: int = 1, **spec: Any) -> Object:

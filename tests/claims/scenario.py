@@ -12,6 +12,7 @@ from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.matching import Compile
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.pools import SliceIndex, gather
+from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.slices import DeviceID
 
 Object = Mapping[str, Any]
@@ -30,23 +31,28 @@ SHARE_ID: Final = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 MAX_STEPS: Final = 300_000
 
 
-def outcome(scenario: Object, compile_selector: Compile) -> dict[str, Any]:
-    """Return what our allocator does, in the form of upstream's program: results, or an error."""
+def outcome(scenario: Object, compile_selector: Compile, *, preferred: bool = False) -> dict[str, Any]:
+    """Return what our allocator does, in the form of upstream's program: results, or an error.
+
+    It takes the first devices that fit, or those that it prefers.
+    """
     features = Features(**{ours: theirs in scenario["features"] for theirs, ours in GATES.items()})
     metadata = scenario["node"]["metadata"]
     node = TargetNode(name=metadata["name"], labels=metadata.get("labels") or {})
     classes = [requests.read_class(each) for each in scenario["classes"] or ()]
     claims = [requests.read_claim(each) for each in scenario["claims"] or ()]
-    index = SliceIndex.of(map(slices.read, scenario["slices"] or ()))
+    pools = gather(SliceIndex.of(map(slices.read, scenario["slices"] or ())), node, features)
+    allocated = held(scenario["held"])
     try:
         allocations = allocate(
             claims,
-            pools=gather(index, node, features),
+            pools=pools,
             classes={each.name: each for each in classes},
-            allocated=held(scenario["held"]),
+            allocated=allocated,
             compile_selector=compile_selector,
             new_share_id=lambda: SHARE_ID,
             features=features,
+            prefer=Preference(pools, allocated).order if preferred else None,
             max_steps=MAX_STEPS,
         )
         if allocations is None:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from berth_api import names
 from berth_operator.core import filters, scores
-from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, CLAIM_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.scores.genius import DynamicWeights, GeniusWeights, StaticWeights
 from berth_operator.core.values.quota_workload import CheckSettings
 from berth_operator.settings import configuration, rendering
@@ -82,7 +82,7 @@ def test_every_field_reaches_the_policy() -> None:
         kind: BerthSchedulerConfiguration
         profiles:
           - schedulerName: a
-            strategy: {nodes: None, cards: LeastAllocated}
+            strategy: {nodes: None, cards: LeastAllocated, claims: FirstFit}
             plugins:
               filters: {disabled: [cordon, taints]}
               scores: {disabled: ["*"], weights: {card-packing: 2.5, taints: 0}}
@@ -100,6 +100,7 @@ def test_every_field_reaches_the_policy() -> None:
         weights=(("card-packing", 2.5),),
         switched_off=frozenset({"cordon", "taints"}),
         card_strategy="LeastAllocated",
+        claim_strategy="FirstFit",
         preemption=False,
         reserve_after=60.0,
         subdevices="never",
@@ -130,14 +131,14 @@ def test_the_star_switches_off_all_filters_but_the_needed() -> None:
 @pytest.mark.parametrize(
     ("strategy", "expected"),
     [
-        pytest.param({}, {"fragmentation": 10}, id="the default"),
+        pytest.param({}, {"fragmentation": 10, "claim-fragmentation": 10}, id="the default"),
         pytest.param(
             {"nodes": "MostAllocated"},
-            {"most-allocated": 1, "balanced-allocation": 1, "fragmentation": 10},
+            {"most-allocated": 1, "balanced-allocation": 1, "fragmentation": 10, "claim-fragmentation": 10},
             id="packed nodes",
         ),
-        pytest.param({"cards": "LeastAllocated"}, {"card-spreading": 10}, id="spread cards"),
-        pytest.param({"nodes": "None", "cards": "None"}, {}, id="neither"),
+        pytest.param({"cards": "LeastAllocated", "claims": "FirstFit"}, {"card-spreading": 10}, id="spread cards"),
+        pytest.param({"nodes": "None", "cards": "None", "claims": "FirstFit"}, {}, id="none"),
     ],
 )
 def test_strategies_are_weights(strategy: dict[str, str], expected: dict[str, float]) -> None:
@@ -162,7 +163,7 @@ def test_strategies_are_weights(strategy: dict[str, str], expected: dict[str, fl
     ],
 )
 def test_explicit_weights_win(plugins: dict[str, Any], expected: dict[str, float]) -> None:
-    assert weights(plugins={"scores": plugins}) == {**ALWAYS, **expected}
+    assert weights(strategy={"claims": "FirstFit"}, plugins={"scores": plugins}) == {**ALWAYS, **expected}
 
 
 def test_the_hash_is_that_of_the_content() -> None:
@@ -467,7 +468,7 @@ def test_the_example_packs_and_spreads() -> None:
 def test_the_documentation_names_everything() -> None:
     text = (ROOT / "docs/configuration.md").read_text()
     plugins = [*(each.NAME for each in filters.ORDER), *(each.NAME for each in scores.ALL)]
-    strategies = [*NODE_STRATEGIES, *CARD_STRATEGIES]
+    strategies = [*NODE_STRATEGIES, *CARD_STRATEGIES, *CLAIM_STRATEGIES]
     assert [name for name in (*plugins, *strategies) if f"`{name}`" not in text] == []
 
 

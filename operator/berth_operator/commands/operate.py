@@ -151,6 +151,7 @@ def _log_start(settings: Settings, configuration: Configuration, plugins: Plugin
             "weights": dict(policy.weights),
             "disabled_filters": sorted(policy.switched_off),
             "card_strategy": policy.card_strategy,
+            "claim_strategy": policy.claim_strategy,
             "preemption": policy.preemption,
             "reserve_after": policy.reserve_after,
             "gang_topology_keys": policy.gang_topology_keys,

@@ -25,7 +25,7 @@ from berth_base import documents
 from berth_base.documents import DocumentError
 from berth_operator.core import filters, scores
 from berth_operator.core.claims.slices import PoolID
-from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_STRATEGIES, Policy
+from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, CLAIM_STRATEGIES, NODE_STRATEGIES, Policy
 from berth_operator.core.fleet.claims.store import NO_POOLS, OwnPools
 from berth_operator.core.fleet.namespaces import LIMITED, NO_LIMITS, NamespaceLimits
 from berth_operator.core.plugins import DevicePlugin
@@ -143,6 +143,11 @@ CardStrategy = Annotated[
     AfterValidator(lambda name: _among("strategy for cards", name, CARD_STRATEGIES)),
     Field(json_schema_extra={"enum": list(CARD_STRATEGIES)}),
 ]
+ClaimStrategy = Annotated[
+    str,
+    AfterValidator(lambda name: _among("strategy for claims", name, CLAIM_STRATEGIES)),
+    Field(json_schema_extra={"enum": list(CLAIM_STRATEGIES)}),
+]
 SubdeviceRule = Annotated[
     Literal["last", "equal", "never"],
     BeforeValidator(lambda name: _among("rule for subdevices", name, (LAST, EQUAL, NEVER))),
@@ -199,10 +204,14 @@ class Strategy(_Part):
     cards: CardStrategy = next(iter(CARD_STRATEGIES))
     """How devices are used: Fragmentation keeps the rest usable for the typical workload, MostAllocated keeps whole
     cards and whole nodes free, LeastAllocated spreads pods."""
+    claims: ClaimStrategy = next(iter(CLAIM_STRATEGIES))
+    """How devices of ResourceClaims are used: Fragmentation keeps the rest usable, and takes devices that are close to
+    each other; FirstFit takes the first ones that fit, as kube-scheduler."""
 
     def weights(self) -> dict[str, float]:
-        """Return the weights of every profile, with those of the two strategies."""
-        return {**ALWAYS, **NODE_STRATEGIES[self.nodes], **CARD_STRATEGIES[self.cards]}
+        """Return the weights of every profile, with those of the strategies."""
+        chosen = NODE_STRATEGIES[self.nodes], CARD_STRATEGIES[self.cards], CLAIM_STRATEGIES[self.claims]
+        return {**ALWAYS, **{name: weight for weights in chosen for name, weight in weights.items()}}
 
 
 class Filters(_Part):
@@ -322,6 +331,7 @@ class Profile(_Part):
             weights=self.plugins.scores.weighed(self.strategy.weights()),
             switched_off=self.plugins.filters.switched_off(),
             card_strategy=self.strategy.cards,
+            claim_strategy=self.strategy.claims,
             preemption=self.preemption,
             reserve_after=float(self.reserve_after_seconds),
             subdevices=self.subdevices,

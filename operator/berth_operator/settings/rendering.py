@@ -34,7 +34,7 @@ def _profile(name: str, policy: Policy) -> Object:
     return {
         "schedulerName": name,
         # The strategy for nodes is only a set of weights, and all weights are listed.
-        "strategy": {"cards": policy.card_strategy},
+        "strategy": {"cards": policy.card_strategy, "claims": policy.claim_strategy},
         "plugins": {
             "filters": {"disabled": sorted(policy.switched_off)},
             "scores": {"disabled": [ALL], "weights": dict(policy.weights)},

@@ -16,6 +16,7 @@ from berth_operator.state.cache.pending_pods import CLAIMS_SECONDS
 from berth_operator.state.watches import claims
 from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, device, entry, every_pod, lease, node, pod, popped
+from tests.claims import objects
 from tests.claims.objects import exactly, first_available, request
 from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint, taint_rule
 
@@ -459,6 +460,107 @@ def test_a_node_whose_claims_get_less_than_expected_is_compared_again(count: int
     world.put_claim(first_available("gpu", *(exactly(where=each) for each in wheres)))
     # The bound: eight nodes are searched.
     assert world.placed().node == (names[-1] if count < MAX_COMPARED else names[0])
+
+
+# --- which node and which device: what is left for others ---------------------------------------------------------
+
+
+OTHERS = OwnPools(drivers=frozenset({objects.DRIVER}))
+
+
+def divided(**nodes: list[Raw]) -> World:
+    """Return nodes with these slices of another driver."""
+    world = World(*nodes, own=OTHERS)
+    for name, slices in nodes.items():
+        for raw in slices:
+            raw["metadata"]["name"] += f"-{name}"
+            raw["spec"] |= {"nodeName": name, "pool": {**raw["spec"]["pool"], "name": name}}
+            world.to.put_slice(raw)
+    return world
+
+
+def mig_slices(gpus: int = 1) -> list[Raw]:
+    made = [objects.mig_gpu(f"gpu-{number}") for number in range(gpus)]
+    devices = [device_ for instances, _ in made for device_ in instances]
+    counters = objects.slice_of(name="counters", count=2, sharedCounters=[of_gpu for _, of_gpu in made])
+    return [objects.slice_of(*devices, count=2), counters]
+
+
+def shared_slices() -> list[Raw]:
+    return [objects.slice_of(*(objects.device(each, memory="8Gi", allowMultipleAllocations=True) for each in "ab"))]
+
+
+def model(name: str) -> Raw:
+    return request(where=f'device.attributes["gpu.io"].model == "{name}"')
+
+
+def part(memory: str) -> Raw:
+    return request(capacity={"requests": {"memory": memory}})
+
+
+def places(world: World, *requests: Raw, policy: Policy | None = None) -> list[str]:
+    """Return the node and the device that one pod after the other gets with a claim; empty if it gets none."""
+    got_ = []
+    for number, each in enumerate(requests, start=len(world.cluster.fleet.claims.claims)):
+        world.put_claim(each, name=f"c-{number}")
+        outcome = decide(world.cluster.fleet, world.pending(f"p-{number}", f"c-{number}"), policy or Policy())
+        if isinstance(outcome, Placement):
+            world.cluster.placements.assume(outcome)
+        got_.append(f"{outcome.node}/{got(outcome)[0][0]}" if isinstance(outcome, Placement) else "")
+    return got_
+
+
+FIRST_FIT = Policy(weights=(), claim_strategy="FirstFit")
+
+
+def test_pods_gather_where_few_devices_are_free() -> None:
+    world = World("a", "b")
+    world.cluster.put_node(node("a", unschedulable=True))
+    world.put_claim(name="first")
+    assert world.placed("first", "first").node == "b"
+    world.cluster.put_node(node("a"))
+    assert places(world, request(), request()) == ["b/gpu-1", "a/gpu-0"]
+
+
+def test_divided_gpus_are_filled_before_whole_ones_are_broken() -> None:
+    requests = [model("3g"), model("whole"), model("2g"), model("1g"), model("1g"), model("whole")]
+    world = divided(a=mig_slices(), b=mig_slices(), c=mig_slices())
+    chosen = places(world, *requests)
+    assert [each.partition("/")[0] for each in chosen] == ["a", "b", "a", "a", "a", "c"]
+
+
+def test_the_first_devices_that_fit_are_kube_schedulers_choice() -> None:
+    world = divided(a=mig_slices(2))
+    assert places(world, model("1g"), model("1g"), policy=FIRST_FIT) == ["a/gpu-0-1g-0", "a/gpu-0-1g-1"]
+    world = divided(a=mig_slices(2))
+    assert places(world, model("1g"), model("1g")) == ["a/gpu-0-1g-6", "a/gpu-0-1g-4"]
+
+
+def test_shares_go_to_the_node_with_the_fullest_device_on_which_they_fit() -> None:
+    world = divided(a=shared_slices(), b=shared_slices())
+    requests = [part("7Gi"), part("5Gi"), part("3Gi"), part("1Gi"), part("8Gi"), part("8Gi"), part("1Gi")]
+    assert places(world, *requests) == ["a/a", "a/b", "a/b", "a/a", "b/a", "b/b", ""]
+
+
+def test_devices_that_others_exclude_are_not_counted() -> None:
+    world = divided(a=mig_slices())
+    assert places(world, model("whole"), model("1g")) == ["a/gpu-0", ""]
+    # No search has refused the node: its count is 0.
+    assert not any(each.by_node for each in world.supply._answers._refusals.values())
+    world.cluster.placements.forget("uid-p-0")
+    assert places(world, model("1g")) == ["a/gpu-0-1g-6"]
+
+
+def test_the_pods_own_preference_comes_before_what_is_left_for_others() -> None:
+    world = divided(a=mig_slices(), b=mig_slices())
+    assert places(world, model("1g")) == ["a/gpu-0-1g-6"]
+    world.put_claim(first_available("one", exactly(where=WHOLE), exactly(where=ONE)), name="list")
+    placement = world.placed("list", "list")
+    assert (placement.node, got(placement)) == ("b", [["gpu-0"]])
+
+
+WHOLE = 'device.attributes["gpu.io"].model == "whole"'
+ONE = 'device.attributes["gpu.io"].model == "1g"'
 
 
 def test_nodes_with_an_invalid_pool_have_kubernetes_reason() -> None:

@@ -17,11 +17,11 @@ from berth_operator.core.claims.slices import Device
 MAX_DEVICES: Final = 32
 """Results of a claim that the API allows."""
 
-Order = Callable[[Request, Sequence[Device]], Sequence[Device]]
-"""Returns the devices of a node in the order in which they are tried for a request."""
+Order = Callable[["RequestPlan", Sequence[Device]], Sequence[Device]]
+"""Returns the devices of a node in the order in which they are tried for a plan's request."""
 
 
-def first_fit(_: Request, devices: Sequence[Device]) -> Sequence[Device]:
+def first_fit(_: "RequestPlan", devices: Sequence[Device]) -> Sequence[Device]:
     """Return the devices as Kubernetes tries them: by pool and slice."""
     return devices
 
@@ -166,8 +166,8 @@ def _plan(
         plan.devices = tuple(_wanted(plan))
         plan.count = len(plan.devices)
     else:
-        plan.devices = context.order(request, context.pools.devices)
         plan.count = request.count
+        plan.devices = context.order(plan, context.pools.devices)
     return plan
 
 

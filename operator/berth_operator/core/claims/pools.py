@@ -3,10 +3,13 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
 from typing import Final, Self, TypeVar
 
+from berth_operator.core.claims import counter_sets
 from berth_operator.core.claims import features as gates
+from berth_operator.core.claims.counter_sets import CounterSet
 from berth_operator.core.claims.features import Features
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.slices import CounterID, Device, PoolID, Slice
@@ -35,6 +38,10 @@ class Selected:
             del self._by_selectors[next(iter(self._by_selectors))]
         # The least recently used ones come first.
         return self._by_selectors.setdefault(selectors, {} if known is None else known)
+
+    def matching(self, device: Device) -> int:
+        """Return how many selections that were requested of late match a device, as far as it is known."""
+        return len([None for known in self._by_selectors.values() if known.get(device)])
 
     def forget(self, devices: Iterable[Device]) -> None:
         """Forget devices that are no longer listed."""
@@ -82,7 +89,8 @@ def _remove(index: dict[K, list[Slice]], key: K, slice_: Slice) -> None:
         del index[key]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+# Without slots, for the cached property.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Pool:
     """A pool as a node sees it."""
 
@@ -102,6 +110,16 @@ class Pool:
     def usable(self) -> bool:
         """Return whether its devices may be allocated."""
         return not self.incomplete and not self.invalid
+
+    @cached_property
+    def counter_sets(self) -> Mapping[str, CounterSet]:
+        """Return the sets that its devices for the node take from, by name."""
+        return counter_sets.of_pool(self.devices, self.counters)
+
+    @cached_property
+    def is_of_one_node(self) -> bool:
+        """Return whether what is taken on other nodes changes nothing here."""
+        return not self.elsewhere and all(device.nodes.name for device in self.devices)
 
     @property
     def has_binding_conditions(self) -> bool:

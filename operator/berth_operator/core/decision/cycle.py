@@ -196,7 +196,7 @@ def _on_row(fleet: Fleet, pod: PendingPod, policy: Policy, ranking: Ranking) -> 
     """Return the placement on the first row of a ranking; None if the pod's claims get nothing there."""
     row = ranking.rows[0]
     grants = policy.choose(fleet, row, pod.request)
-    claims = claim_choice.choose(fleet, row, pod, grants)
+    claims = claim_choice.choose(fleet, row, pod, grants, first_fit=policy.takes_first_devices)
     if claims is None:
         return None
     volumes = volume_choice.choose(fleet, row, pod.request.mounts)

@@ -50,13 +50,24 @@ CARD_STRATEGIES: Final[Mapping[str, Weights]] = {
 }
 """Strategies for cards; the first is the default and also considers the cpu that jobs use with their cards."""
 
+CLAIM_STRATEGIES: Final[Mapping[str, Weights]] = {
+    "Fragmentation": {"claim-fragmentation": 10.0},
+    "FirstFit": {},
+}
+"""Strategies for devices of ResourceClaims; the first is the default, the other one kube-scheduler's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Policy:
     """Filters, scores and allocators for the pods of one scheduler name."""
 
     weights: tuple[tuple[str, float], ...] = tuple(
-        {**ALWAYS, **NODE_STRATEGIES["None"], **CARD_STRATEGIES["Fragmentation"]}.items()
+        {
+            **ALWAYS,
+            **NODE_STRATEGIES["None"],
+            **CARD_STRATEGIES["Fragmentation"],
+            **CLAIM_STRATEGIES["Fragmentation"],
+        }.items()
     )
     """(name of a score, weight); a score that is not listed is not computed."""
     genius: GeniusWeights = genius.DEFAULT_WEIGHTS
@@ -71,6 +82,8 @@ class Policy:
     """Names of disabled filters."""
     card_strategy: str = "Fragmentation"
     """The card strategy by which the cards of a node are chosen."""
+    claim_strategy: str = "Fragmentation"
+    """The strategy by which the devices of a node are chosen for ResourceClaims."""
     preemption: bool = True
     """Whether pods of lower priority may be evicted for one that fits nowhere."""
     reserve_after: float = 300.0
@@ -119,6 +132,11 @@ class Policy:
     def spreads_cards(self) -> bool:
         """Return whether the emptiest cards are taken first."""
         return self.card_strategy == "LeastAllocated"
+
+    @property
+    def takes_first_devices(self) -> bool:
+        """Return whether ResourceClaims get the first devices of a node that fit, as kube-scheduler gives them."""
+        return self.claim_strategy == "FirstFit"
 
     def loads(self, fleet: Fleet, row: int, part: Part) -> tuple[int, ...]:
         """Return how loaded the card in each slot of a row is for a part; empty if that does not matter."""

@@ -18,7 +18,9 @@ from berth_operator.core.claims import allocator
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import prevented
 from berth_operator.core.claims.errors import ClaimError, NodeError
+from berth_operator.core.claims.plans import RequestPlan
 from berth_operator.core.claims.pools import MAX_SELECTORS
+from berth_operator.core.claims.preference import Preference
 from berth_operator.core.claims.requests import ALL, Request
 from berth_operator.core.claims.results import Allocation
 from berth_operator.core.claims.selectors import compile_selector
@@ -55,9 +57,18 @@ class _Target:
     node: str
     devices: NodeDevices
     held: Held
+    first_fit: bool
+    """Whether devices are tried in Kubernetes' order alone."""
 
-    def order(self, request: Request, devices: Sequence[Device]) -> list[Device]:
+    @property
+    def allocated(self) -> Allocated:
+        """Return what is not free."""
+        of_all = self.fleet.claims.supply.holdings.allocated
+        return Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
+
+    def order(self, plan: RequestPlan, devices: Sequence[Device]) -> list[Device]:
         """Return the devices that may be given for a request, in Kubernetes' order."""
+        request = plan.request
         kind = kind_of(self.fleet, request)
         matched = self.devices.pools.selected.of(kind.selectors)
         left = [each for each in devices if self._may_get(kind, request, matched, each)]
@@ -72,10 +83,12 @@ class _Target:
         return suits is None or (suits and not (device.taints and prevented(device, request)))
 
 
-def choose(fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant]) -> PodClaims | None:
+def choose(
+    fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant], *, first_fit: bool = False
+) -> PodClaims | None:
     """Return what the pod's claims get on a row that passed the filters; None if the search found nothing.
 
-    `grants` are the cards that the pod gets by name.
+    `grants` are the cards that the pod gets by name; `first_fit`: take the first devices that fit, as kube-scheduler.
     """
     extended, mappings = extended_resources.claim_on(fleet, row, pod)
     if not (pod.request.claims or extended):
@@ -83,7 +96,7 @@ def choose(fleet: Fleet, row: int, pod: PendingPod, grants: Collection[Grant]) -
     claims = states(fleet, pod.request)
     waiting = [*(each for each in claims if not each.allocation), *([extended] if extended else [])]
     reserved = tuple(each.key for each in claims if each.allocation)
-    allocations = _search(fleet, row, pod.request, waiting, grants) if waiting else ()
+    allocations = _search(fleet, row, pod.request, waiting, grants, first_fit=first_fit) if waiting else ()
     if allocations is None:
         return None
     if extended:
@@ -97,13 +110,20 @@ def may_continue(fleet: Fleet, request: PodRequest) -> bool:
 
 
 def _search(
-    fleet: Fleet, row: int, request: PodRequest, claims: Sequence[ClaimState], grants: Collection[Grant]
+    fleet: Fleet,
+    row: int,
+    request: PodRequest,
+    claims: Sequence[ClaimState],
+    grants: Collection[Grant],
+    *,
+    first_fit: bool,
 ) -> tuple[Allocation, ...] | None:
     """Return what claims get on a row; if nothing, keep the reason."""
     supply, node = fleet.claims.supply, fleet.names[row]
     known = supply.refusals(key_of(fleet, request))
     devices = supply.on(node, fleet.labels[row])
-    target = _Target(fleet=fleet, node=node, devices=devices, held=held_devices(fleet, node, devices, grants))
+    held = held_devices(fleet, node, devices, grants)
+    target = _Target(fleet=fleet, node=node, devices=devices, held=held, first_fit=first_fit)
     try:
         _check_size(target, claims)
         allocations = _allocate(target, claims)
@@ -129,7 +149,7 @@ def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
         AllocationError: it would.
     """
     choices = [each for state in claims for alternatives in state.claim.requests for each in alternatives.choices]
-    if (kinds := len({kind_of(target.fleet, each) for each in choices})) > MAX_SELECTORS:
+    if (kinds := len({kind_of(target.fleet, each).selectors for each in choices})) > MAX_SELECTORS:
         raise ClaimError(f"the pod's claims have {kinds} different selections of devices; allowed are {MAX_SELECTORS}")
     if sum(_looks(target, each) for each in choices) > MAX_LOOKS:
         number = len(target.devices.pools.devices)
@@ -151,18 +171,20 @@ def _looks(target: _Target, request: Request) -> int:
 
 def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
     supply = target.fleet.claims.supply
-    of_all = supply.holdings.allocated
+    preference = Preference(target.devices.pools, target.allocated, target.devices.links)
     allocations = allocator.allocate(
         [each.claim for each in claims],
         pools=target.devices.pools,
         classes=target.fleet.claims.classes,
-        allocated=Allocated(devices=target.held, shared=of_all.shared, capacity=of_all.capacity),
+        allocated=target.allocated,
         compile_selector=compile_selector,
         new_share_id=_share_ids(claims),
         order=target.order,
+        prefer=None if target.first_fit else lambda plan, devices: preference.order(plan, target.order(plan, devices)),
         max_steps=MAX_STEPS // max(1, target.devices.capacities),
         spend=supply.work.spend,
     )
+    supply.work.spend(preference.looks)
     for allocation in allocations or ():
         _check(target, allocation)
     return allocations

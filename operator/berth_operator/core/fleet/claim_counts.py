@@ -1,24 +1,33 @@
 """The claims of a pod, and the rows that may have enough devices for them: array expressions over counts by node."""
 
+import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.request import CARD
 from berth_api.values.selectors import Requirement
-from berth_operator.core.claims import matching
+from berth_operator.core.claims import capacity, matching
+from berth_operator.core.claims.allocated import Allocated
+from berth_operator.core.claims.capacity import CapacityError
 from berth_operator.core.claims.errors import AllocationError, NodeError
 from berth_operator.core.claims.nodes import NAME
 from berth_operator.core.claims.plans import MAX_DEVICES
+from berth_operator.core.claims.preference import MAX_RANKED
 from berth_operator.core.claims.requests import ALL, Alternatives, Request
 from berth_operator.core.claims.results import MAX_SUBREQUESTS
 from berth_operator.core.claims.selectors import compile_selector
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.claims.stock import Stock
 from berth_operator.core.fleet import extended_resources, node_terms
 from berth_operator.core.fleet.claims.answers import DeviceCounts, DeviceKind
-from berth_operator.core.fleet.claims.withheld import NOTHING_HELD
+from berth_operator.core.fleet.claims.node_devices import NodeDevices
+from berth_operator.core.fleet.claims.withheld import NOTHING_HELD, Held
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.held_devices import held_devices
 from berth_operator.core.fleet.nodes.cards import Mask
@@ -30,6 +39,8 @@ EVALUATION: Final = 4
 """Work for evaluating the selectors of a device: about as many microseconds."""
 LOOK: Final = 0.25
 """Work for a device of which it is known whether it matches."""
+KEPT: Final = 5
+"""Hundredths of a device that a free device on a row is worth: pods gather where few are free."""
 MAX_COUNTED: Final = 8
 """Kinds of devices of a pod that are counted; what it wants of others is left to the search."""
 
@@ -138,6 +149,21 @@ def _first_met(fleet: Fleet, choices: Sequence[Request]) -> Points:
     return np.select(met, range(MAX_SUBREQUESTS, MAX_SUBREQUESTS - len(choices), -1), 0)
 
 
+def waste(fleet: Fleet, request: PodRequest) -> list[Points]:
+    """Return, for each request, what it costs each row, in hundredths of a device; 0 where nothing is given for it.
+
+    It is the cost of the device that costs least there, and KEPT for each free device that the row has.
+    """
+    return [np.where(rows, _cost(fleet, each.choices), 0) for each, rows in _counted_requests(fleet, request)]
+
+
+def _cost(fleet: Fleet, choices: Sequence[Request]) -> Points:
+    """Return what the first subrequest that each row meets costs there."""
+    counted = [_counted(fleet, kind_of(fleet, each)) for each in choices]
+    met = [_enough(fleet, kind_of(fleet, each), each.count) for each in choices]
+    return np.select(met, [each.cost + KEPT * np.minimum(each.devices, MAX_DEVICES) for each in counted], 0)
+
+
 def refusals(fleet: Fleet, request: PodRequest) -> dict[str, str]:
     """Return why a search found nothing, by node."""
     return fleet.claims.supply.refusals(key_of(fleet, request)).by_node
@@ -159,7 +185,12 @@ def kind_of(fleet: Fleet, request: Request) -> DeviceKind:
     """Return what a request wants of each device."""
     device_class = fleet.claims.classes.get(request.device_class)
     selectors = (() if device_class is None else device_class.selectors, request.selectors)
-    return DeviceKind(selectors=selectors, wants_all=request.mode == ALL, admin=bool(request.admin))
+    return DeviceKind(
+        selectors=selectors,
+        wants_all=request.mode == ALL,
+        admin=bool(request.admin),
+        capacity=tuple(sorted(request.capacity.items(), key=itemgetter(0))),
+    )
 
 
 def _enough(fleet: Fleet, kind: DeviceKind, amount: int) -> Mask:
@@ -189,7 +220,7 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: DeviceCounts) -> N
     candidates = devices.pools.devices if kind.wants_all else devices.own
     held = held_devices(fleet, node, devices) if candidates and not kind.admin else NOTHING_HELD
     matched = devices.pools.selected.of(kind.selectors)
-    number, shared = 0, False
+    number, shared, local = 0, False, []
     for device in candidates:
         if not device.nodes.name:
             # Of a pool for many nodes: counting it for each of them would take too long.
@@ -197,8 +228,41 @@ def _count(fleet: Fleet, node: str, kind: DeviceKind, counts: DeviceCounts) -> N
         # The search reports selectors that fail.
         elif device.nodes.name == node and device.id not in held and matches(fleet, kind, matched, device) is not False:
             number, shared = number + 1, shared or device.shareable
+            local.append(device)
     fleet.claims.supply.work.spend(1 + len(candidates) * LOOK)
-    counts.devices[row], counts.shared[row], counts.invalid[row] = number, shared, devices.pools.invalid
+    excluded, least = (0, 0.0) if kind.admin or kind.wants_all else _costs(fleet, kind, devices, held, local)
+    counts.devices[row], counts.shared[row], counts.invalid[row] = number - excluded, shared, devices.pools.invalid
+    counts.cost[row] = round(CARD * least)
+
+
+def _costs(
+    fleet: Fleet, kind: DeviceKind, devices: NodeDevices, held: Held, candidates: Sequence[Device]
+) -> tuple[int, float]:
+    """Return how many of the devices have too little left for the kind, and the least cost of the others.
+
+    Only devices that take from counters or are shared are compared.
+    """
+    pools = devices.pools.by_id
+    divided = (device for device in candidates if device.consumes or device.shareable)
+    compared = [device for device in divided if pools[device.pool].is_of_one_node][:MAX_RANKED]
+    if not compared:
+        return 0, 0.0
+    fleet.claims.supply.work.spend(len(compared))
+    allocated = replace(fleet.claims.supply.holdings.allocated, devices=held)
+    stock = Stock(devices.pools, allocated)
+    costs = [stock.cost(device, {}) for device in compared if not device.shareable or _fits(kind, device, allocated)]
+    left = [cost for cost in costs if cost < math.inf]
+    return len(compared) - len(left), min(left, default=0.0)
+
+
+def _fits(kind: DeviceKind, device: Device, allocated: Allocated) -> bool:
+    """Return whether what a kind takes of a shared device is left; the search reports what cannot be computed."""
+    held = allocated.capacity.get(device.id)
+    try:
+        amounts = capacity.consumed(device.capacity, dict(kind.capacity))
+    except CapacityError:
+        return True
+    return amounts is not None and capacity.fits(device.capacity, amounts, () if held is None else (held,))
 
 
 def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device: Device) -> bool | None:

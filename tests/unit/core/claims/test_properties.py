@@ -10,17 +10,18 @@ from hypothesis import strategies as st
 from berth_operator.core.claims import slices
 from berth_operator.core.claims.amounts import ExactQuantity
 from berth_operator.core.claims.selectors import compile_selector
-from tests.claims import generate, scenario
+from tests.claims import generate, pinned, scenario
 
 Object = Mapping[str, Any]
 Key = tuple[str, str, str]
 
 
-@given(st.integers(0, 2**40))
-def test_no_device_counter_or_capacity_is_given_twice_and_what_is_requested_holds(seed: int) -> None:
-    drawn = generate.scenario(seed)
-    outcome = scenario.outcome(drawn, compile_selector)
+@given(st.integers(0, 2**40), st.booleans())
+def test_no_device_counter_or_capacity_is_given_twice_and_what_is_requested_holds(seed: int, preferred: bool) -> None:
+    drawn = pinned.with_places(generate.scenario(seed), seed)
+    outcome = scenario.outcome(drawn, compile_selector, preferred=preferred)
     if not outcome["results"]:
+        assert not (preferred and scenario.outcome(drawn, compile_selector)["results"])
         return
     devices = dict(_devices(drawn))
     given_to = [

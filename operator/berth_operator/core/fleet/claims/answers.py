@@ -11,6 +11,7 @@ from typing import Final, NamedTuple, Self, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from berth_operator.core.claims.amounts import ExactQuantity
 from berth_operator.core.claims.pools import Selectors
 from berth_operator.core.fleet.arrays.copies import with_own
 
@@ -19,6 +20,7 @@ MAX_REQUESTS: Final = 32
 """Requests whose refusals are kept; they may have one for each node."""
 
 Mask = npt.NDArray[np.bool_]
+Hundredths = npt.NDArray[np.int32]
 K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
@@ -29,10 +31,12 @@ class DeviceKind(NamedTuple):
     selectors: Selectors
     wants_all: bool
     admin: bool
+    capacity: tuple[tuple[str, ExactQuantity], ...] = ()
+    """What it requests of the capacities of a shared device, by name."""
 
 
 class DeviceCounts:
-    """How many devices of a kind each row may give: at least as many as it can."""
+    """How many devices of a kind each row may give: at least as many as it can; and what it costs to give one."""
 
     def __init__(self, rows: int) -> None:
         self.devices = np.zeros(rows, np.int32)
@@ -40,6 +44,8 @@ class DeviceCounts:
         """Rows with a device that may serve several requests of one pod."""
         self.invalid: Mask = np.zeros(rows, np.bool_)
         """Rows with an invalid pool, whichever devices it has."""
+        self.cost: Hundredths = np.zeros(rows, np.int32)
+        """The least that taking a device of the kind costs on each row, in hundredths of a device: `claims.stock`."""
         self.stale: set[str] | None = None
         """Nodes that are not counted, or changed since; None for all."""
 
@@ -47,12 +53,12 @@ class DeviceCounts:
         """Enlarge to a number of rows."""
         if (more := rows - len(self.devices)) > 0:
             self.devices, self.shared = np.pad(self.devices, (0, more)), np.pad(self.shared, (0, more))
-            self.invalid = np.pad(self.invalid, (0, more))
+            self.invalid, self.cost = np.pad(self.invalid, (0, more)), np.pad(self.cost, (0, more))
 
     def copy(self) -> Self:
         """Return an independent copy."""
         stale = None if self.stale is None else self.stale.copy()
-        columns = {name: getattr(self, name).copy() for name in ("devices", "shared", "invalid")}
+        columns = {name: getattr(self, name).copy() for name in ("devices", "shared", "invalid", "cost")}
         return with_own(self, **columns, stale=stale)
 
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Self
 
 from berth_operator.core.claims.slices import Device
 from berth_operator.core.fleet.claims.drivers import DRIVERS, OTHER, Driver
+from berth_operator.core.fleet.nodes.cards import NVLINK
 from berth_operator.core.values.inventory import CardInfo
 
 _ADDRESS: Final = re.compile(r"(?:([0-9a-f]{1,8}):)?([0-9a-f]{1,2}):([0-9a-f]{1,2})\.([0-7])", re.IGNORECASE)
@@ -48,6 +49,8 @@ class CardIndex:
     """The types of which a card has no known PCI address."""
     broken: frozenset[CardKey]
     """Cards that are not healthy."""
+    linked: Mapping[CardKey, frozenset[int]]
+    """For cards with NVLinks: the minors at their ends, and the card's own. Equal sets are linked all with all."""
 
     @classmethod
     def of(cls, cards: Collection[CardInfo]) -> Self:
@@ -64,6 +67,11 @@ class CardIndex:
             unaddressed=frozenset(card.type for card in cards if not normal_address(card.address)),
             # A card in MIG mode cannot be given as a whole either, but it has instances.
             broken=frozenset(CardKey(card.type, card.minor) for card in cards if not (card.healthy or card.parts)),
+            linked={
+                CardKey(card.type, card.minor): ends | {card.minor}
+                for card in cards
+                if (ends := frozenset(minor for minor, strength in card.links if strength >= NVLINK))
+            },
         )
 
 

@@ -1,6 +1,6 @@
 """The devices that claims may get on one node, and which of its cards they are."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 
 from berth_operator.core.claims.nodes import TargetNode
@@ -20,6 +20,8 @@ class NodeDevices:
     """The devices of all other pools."""
     cards: Mapping[DeviceID, Match]
     """The cards that devices of all pools are, for those that are cards or may be."""
+    links: Mapping[DeviceID, Hashable]
+    """Of whole cards with NVLinks: equal for those that are linked all with all."""
     capacities: int
     """The largest number of capacities that a device has."""
 
@@ -40,5 +42,14 @@ def of_node(
         own=tuple(each for each in pools.devices if is_own(each.pool)),
         foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
         cards={name: each for name, each in matches.items() if each.cards or each.unknown},
+        links={} if cards is None else dict(_links(matches, cards)),
         capacities=max((len(each.capacity) for each in pools.devices), default=0),
     )
+
+
+def _links(matches: Mapping[DeviceID, Match], index: CardIndex) -> Iterator[tuple[DeviceID, Hashable]]:
+    for name, each in matches.items():
+        if len(each.cards) == 1 and not each.instance:
+            (card,) = each.cards
+            if card in index.linked:
+                yield name, index.linked[card]
