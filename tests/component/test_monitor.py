@@ -14,7 +14,9 @@ from berth_operator.metrics.monitoring.bounds import MOST
 from berth_operator.metrics.monitoring.monitor import PAUSES, SLICE, STRIDE, Monitor
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.listener import NoListener
+from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import GPU, NVIDIA, asks, device, entry, node, pod, waiting
+from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 
 PODS = 20_000
 
@@ -35,7 +37,7 @@ def filled() -> Cluster:
 @pytest.mark.looptime
 async def test_gauges_follow_the_state_until_the_term_ends() -> None:
     cluster = filled()
-    monitor = Monitor(cluster=cluster, ages=lambda: {"nodes": 3.0}, wall=lambda: 1000.0)
+    monitor = Monitor(cluster=cluster, ages=lambda: {"nodes": 3.0}, wall=lambda: 1000.0, clock=lambda: 0.0)
     task = asyncio.create_task(monitor.run())
     await asyncio.sleep(0.5)
     assert GAUGES.shown[gauges.QUEUED]["active",] == 0
@@ -95,3 +97,21 @@ async def test_models_are_bounded() -> None:
     shown = GAUGES.shown[gauges.GPUS]
     assert len({model for model, _ in shown}) == MOST + 1
     assert sum(shown.values()) == 4 + MOST + 10
+
+
+async def test_devices_of_slices_are_counted_by_driver_and_drivers_are_bounded() -> None:
+    cluster = filled()
+    to = ResourceClaims(cluster)
+    to.put_slice(resource_slice(gpu(0), gpu(1), gpu(2), node="a"))
+    to.put_slice(resource_slice(gpu(0), node="b", generation=1, name="old"))
+    to.put_slice(resource_slice(gpu(0), gpu(1), node="b", generation=2, name="new"))
+    to.put_claim(allocated("c", "gpu-0", "gpu-1", node="a"))
+    for number in range(MOST + 10):
+        to.put_slice(resource_slice(gpu(0), node="a", driver=f"driver-{number:03}"))
+
+    await Monitor(cluster=cluster, ages=dict).refresh()
+
+    shown = GAUGES.shown[gauges.CLAIM_DEVICES]
+    assert (shown[NVIDIA_DRIVER, "allocated"], shown[NVIDIA_DRIVER, "free"]) == (2, 3)
+    assert len({driver for driver, _ in shown}) == MOST + 1
+    assert sum(shown.values()) == 5 + MOST + 10

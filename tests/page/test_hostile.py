@@ -78,6 +78,26 @@ def explained(namespace: str, name: str) -> Any:
         "remedies": [{"kind": t, "answer": t, "message": t, "node": t, "newNode": True} for t in TEXTS],
         "outlook": [{"title": t, "message": t, "helps": True} for t in TEXTS],
         "changes": {"title": SCRIPT, "answers": [{"message": t, "helps": False} for t in TEXTS]},
+        "claims": {
+            "nodes": 1,
+            "complete": False,
+            "together": SCRIPT,
+            "requests": [
+                {
+                    "claim": t,
+                    "request": t,
+                    "needed": 0,
+                    "devices": 1,
+                    "found": 0,
+                    "most": 0,
+                    "nodes": [t],
+                    "enough": 0,
+                    "matching": 0,
+                    "leftOut": [{"devices": 1, "why": each, "selector": True} for each in TEXTS],
+                }
+                for t in TEXTS
+            ],
+        },
         "inVain": True,
         "preemption": {"possible": False, "message": SCRIPT},
         "gang": {"name": IMAGE, "members": 1, "required": 2, "firstWithoutPlace": SHADE},

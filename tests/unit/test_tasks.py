@@ -9,7 +9,7 @@ import pytest
 ROOT: Final = Path(__file__).parents[2]
 TASKS: Final = sorted((ROOT / "docs" / "tasks").glob("*.md"))
 SHOWN: Final = re.compile(
-    r"^`(?P<path>manifests/examples/[\w-]+\.yaml)`:\n\n```yaml\n(?P<text>.*?)```$", re.MULTILINE | re.DOTALL
+    r"^`(?P<path>manifests/examples/[\w/-]+\.yaml)`:\n\n```yaml\n(?P<text>.*?)```$", re.MULTILINE | re.DOTALL
 )
 
 

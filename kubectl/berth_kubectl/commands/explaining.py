@@ -6,11 +6,22 @@ from typing import Any, Final
 from berth_kubectl.printing import amounts, tables
 from berth_kubectl.printing.report import Column
 from berth_kubectl.printing.tables import clean
-from berth_kubectl.reading.contract import Bind, Changes, ExplainedGang, Explanation, NearNode, ReasonGroup
+from berth_kubectl.reading.contract import (
+    Bind,
+    Changes,
+    ClaimDevices,
+    ExplainedGang,
+    Explanation,
+    NearNode,
+    ReasonGroup,
+    RequestedDevices,
+)
 
 LABEL: Final = 13
 SHOWN_NODES: Final = 5
 """Names of nodes that a row lists without `-o wide`."""
+SHOWN_CAUSES: Final = 3
+"""Reasons why devices are left out that a row lists without `-o wide`."""
 
 
 def text(
@@ -27,6 +38,7 @@ def text(
     ]
     lines = [f"{f'{clean(label)}:':<{LABEL}}{clean(value)}" for label, value in head if value]
     lines += _changes(explanation.get("changes"))
+    lines += _claims(explanation.get("claims"), wide=wide)
     lines += _section("Nodes that lack amounts alone, the nearest first:", _nearest(explanation.get("nearest", [])))
     lines += _section("All nodes, by what they lack:", _groups(explanation.get("groups", []), wide=wide))
     lines += _section("Scores of the chosen node and of the runners-up:", _scores(explanation.get("bind")))
@@ -68,6 +80,38 @@ def _changes(changes: Changes | None) -> list[str]:
     if changes is None:
         return []
     return _section(f"{clean(changes['title'])}:", [clean(each["message"]) for each in changes["answers"]])
+
+
+def _claims(claims: ClaimDevices | None, *, wide: bool) -> list[str]:
+    if claims is None:
+        return []
+    stopped = "" if claims["complete"] else "first "
+    title = f"Devices for its ResourceClaims on the {stopped}{claims['nodes']} node(s) that they keep it from:"
+    together = ["", clean(claims["together"])] if claims["together"] else []
+    return [*_section(title, _requests(claims["requests"], wide=wide)), *together]
+
+
+def _requests(requests: Sequence[RequestedDevices], *, wide: bool) -> list[str]:
+    titles = ("CLAIM", "REQUEST", "NEEDED", "FOUND", "ON", "OTHERS")
+    rows = [
+        (
+            each["claim"],
+            each["request"],
+            str(each["needed"] or "all"),
+            str(each["most"]),
+            ",".join(each["nodes"] if wide else each["nodes"][:1]) or "-",
+            "; ".join(_left_out(each, wide=wide)) or "-",
+        )
+        for each in requests
+    ]
+    return tables.lines(tuple(Column(title=title) for title in titles), rows)
+
+
+def _left_out(request: RequestedDevices, *, wide: bool) -> Iterator[str]:
+    shown = request["leftOut"] if wide else request["leftOut"][:SHOWN_CAUSES]
+    yield from (f"{each['devices']} {each['why']}" for each in shown)
+    if (left := len(request["leftOut"]) - len(shown)) > 0:
+        yield f"{left} more reason(s)"
 
 
 def _nearest(nodes: Sequence[NearNode]) -> list[str]:

@@ -252,6 +252,39 @@ class Changes(TypedDict):
     answers: list[WaitAnswer]
 
 
+class LeftOut(TypedDict):
+    """Devices that a request does not find for one reason."""
+
+    devices: int
+    why: str
+    selector: bool
+
+
+class RequestedDevices(TypedDict):
+    """What a request of a ResourceClaim finds."""
+
+    claim: str
+    request: str
+    needed: int
+    """0 for all that match."""
+    devices: int
+    found: int
+    most: int
+    nodes: list[str]
+    enough: int
+    matching: int
+    leftOut: list[LeftOut]
+
+
+class ClaimDevices(TypedDict):
+    """What the requests of a pod's ResourceClaims find."""
+
+    nodes: int
+    complete: bool
+    together: str
+    requests: list[RequestedDevices]
+
+
 class Explanation(TypedDict):
     """Why a pod waits, or why it is where it is; only `metadata`, `state` and `message` are always there."""
 
@@ -269,6 +302,7 @@ class Explanation(TypedDict):
     changes: NotRequired[Changes]
     """An older operator has no remedies, outlook and changes."""
     inVain: NotRequired[bool]
+    claims: NotRequired[ClaimDevices]
     preemption: NotRequired[Preemption]
     gang: NotRequired[ExplainedGang]
     reservation: NotRequired[Reservation]

@@ -70,7 +70,9 @@ def _simulate(options: argparse.Namespace) -> int:
 
 
 def _advise(options: argparse.Namespace) -> int:
-    report = reports.of_advice(*_planner(options).advise(options.pod))
+    plan = _planner(options)
+    pod, advice = plan.advise(options.pod)
+    report = reports.of_advice(pod, advice, plan.claims(pod))
     _print_json(report) if options.output == "json" else tables.show_advice(report, tables.console())
     return ALL_FIT if report["fits"] else SOME_DO_NOT
 

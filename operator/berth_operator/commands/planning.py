@@ -1,12 +1,16 @@
 """Simulation and advice: adds a workload to a snapshot, and asks the core whether it fits, or which pods to move."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
 from berth_api.admission import routing
+from berth_operator.commands.claims import WorkloadClaims
 from berth_operator.commands.errors import InputError
 from berth_operator.commands.workload import CREATED, Admission, Document, WorkloadFile
+from berth_operator.core.advice import claim_devices
+from berth_operator.core.advice.claim_devices import ClaimDevices
 from berth_operator.core.advice.defragmentation import Advice, Move, Tenant, advise, first_moves
 from berth_operator.core.advice.simulate import Outcome, Simulation, simulate
 from berth_operator.core.decision.cycle import Failure
@@ -67,8 +71,12 @@ class Planner:
         self._notes += workload.notes
         for document, group in workload.groups:
             self._add_group(document, group)
+        claims = WorkloadClaims(self._snapshot, workload.claim_objects, self._namespace)
         for document, pod in workload.pods:
-            self._add_pod(document, pods.transform(admission.admit(document, pod)), is_ours=admission.is_ours(pod))
+            admitted, is_ours = pods.transform(admission.admit(document, pod)), admission.is_ours(pod)
+            self._add_pod(document, claims.of_pod(document, admitted) if is_ours else admitted, is_ours=is_ours)
+            for template in claims.missing(admitted) if is_ours else ():
+                self._note(f"{document.where} ({document.title}): there is no ResourceClaimTemplate {template}")
         if repeated := sorted(self._existing.intersection(map(_key, self._pods.values()))):
             self._notes.append(f"there already, and simulated once more: {', '.join(repeated)}")
 
@@ -144,6 +152,18 @@ class Planner:
                 fleet.nominate(nominee)
         return pod, advise(fleet, pod, tenants, self._policies, self._cluster.budgets)
 
+    def claims(self, pod: PendingPod) -> list[str]:
+        """Return what each request of a pod's ResourceClaims finds; empty if they do not keep it from a node."""
+        steps = claim_devices.of_pod(self._cluster.fleet.copy(), pod, self._policies[pod.scheduler])
+        try:
+            while True:
+                next(steps)
+        except StopIteration as stop:
+            answer: ClaimDevices | None = stop.value
+        return (
+            [] if answer is None else [*(each.sentence for each in answer.requests), *filter(None, [answer.together])]
+        )
+
     def defragment(self, key: str, most: int) -> tuple[PendingPod, Advice, tuple[Move, ...]]:
         """Return a pending pod (namespace/name), which pods that allow it to move for it, and which of them first.
 
@@ -156,7 +176,8 @@ class Planner:
 
     def _units(self) -> list[PendingPod | Gang]:
         units = []
-        while (unit := self._cluster.queue.pop(0.0)) is not None:
+        # Also those that the operator would give some time, for ResourceClaims that are not made yet.
+        while (unit := self._cluster.queue.pop(math.inf)) is not None:
             units.append(unit)
         return units
 

@@ -37,14 +37,15 @@ def of_simulation(answer: Answer) -> Report:
     }
 
 
-def of_advice(pod: PendingPod, advice: Advice) -> Report:
-    """Return the report of which pods to move for a pod."""
+def of_advice(pod: PendingPod, advice: Advice, claims: Sequence[str] = ()) -> Report:
+    """Return the report of which pods to move for a pod; `claims` is what its ResourceClaims find."""
     return {
         **_outcome(Outcome(pod=pod, result=advice.result)),
         "moves": [_move(each) for each in advice.moves],
         "fixed": [{"pod": each.pod, "node": each.node, "why": why} for each, why in advice.fixed],
         "tried": advice.tried,
         "limits": list(advice.limits),
+        "requests": list(claims),
     }
 
 
@@ -55,7 +56,7 @@ def of_defragmentation(pod: PendingPod, advice: Advice, first: Sequence[Move]) -
 
 def _outcome(outcome: Outcome) -> Report:
     result = outcome.result
-    place = _place(result.node, result.grants) if isinstance(result, Placement) else {}
+    place = {**_place(result.node, result.charge.grants), **_claims(result)} if isinstance(result, Placement) else {}
     reason = {"reason": result.message} if isinstance(result, Failure) else {}
     return {"pod": outcome.pod.key, "fits": outcome.fits, **place, **reason}
 
@@ -67,6 +68,16 @@ def _place(node: str, grants: Sequence[Grant]) -> Report:
         # Several instances of one card count as one card.
         devices.setdefault(grant.type, {})[shown[grant.type, grant.minor]] = None
     return {"node": node, "devices": {device_type: list(minors) for device_type, minors in devices.items()}}
+
+
+def _claims(placement: Placement) -> Report:
+    """Return what each claim gets; the last one may be for extended resources, and has no name yet."""
+    chosen, mappings = placement.claims, placement.claims.mappings
+    names_ = [str(each.claim) for each in chosen.of_claims] + [", ".join(sorted(chosen.by_class))] * bool(mappings)
+    claims = dict(
+        zip(names_, ([str(one.device.id) for one in each.results] for each in chosen.allocations), strict=True)
+    )
+    return {"claims": claims} if claims else {}
 
 
 def _move(move: Move) -> Report:

@@ -54,6 +54,7 @@ def show_advice(report: Report, to: Console) -> None:
     if not report["fits"]:
         to.print(escape(f"{report['pod']} fits nowhere: {report['reason']}"))
         to.print("\nNo pods were found that could be moved for it.")
+        _lines("\nIts ResourceClaims: ", report["requests"], to)
     else:
         to.print(escape(f"{report['pod']} would get {_place(report)}."))
         if report["moves"]:
@@ -109,7 +110,9 @@ def _place(report: Report) -> str:
 
 def _minors(report: Report) -> str:
     devices: Mapping[str, Sequence[int]] = report.get("devices", {})
-    return ", ".join(f"{device_type} {','.join(map(str, minors))}" for device_type, minors in devices.items())
+    by_claim: Mapping[str, Sequence[str]] = report.get("claims", {})
+    held = [f"{device_type} {','.join(map(str, minors))}" for device_type, minors in devices.items()]
+    return ", ".join([*held, *(f"{claim}: {','.join(given)}" for claim, given in by_claim.items())])
 
 
 def _nodes(title: str, nodes: Sequence[str], to: Console) -> None:

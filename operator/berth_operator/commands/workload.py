@@ -58,6 +58,8 @@ class WorkloadFile:
     """(the document that creates the pod, pod), in the order of the file."""
     groups: list[tuple[Document, Object]] = field(default_factory=list)
     priority_classes: list[Object] = field(default_factory=list)
+    claim_objects: list[Document] = field(default_factory=list)
+    """ResourceClaims, their templates and DeviceClasses."""
     notes: list[str] = field(default_factory=list)
     """The parts of the file that are not simulated."""
 
@@ -101,6 +103,12 @@ class _Container(_Form):
     resources: _Resources | None = None
 
 
+class _PodClaim(_Form):
+    name: str
+    resource_claim_name: str | None = None
+    resource_claim_template_name: str | None = None
+
+
 class _PodSpec(_Form):
     containers: Annotated[list[_Container], Field(min_length=1)]
     init_containers: list[_Container] | None = None
@@ -112,6 +120,7 @@ class _PodSpec(_Form):
     node_selector: Strings | None = None
     affinity: dict[str, Any] | None = None
     tolerations: list[dict[str, Any]] | None = None
+    resource_claims: list[_PodClaim] | None = None
     topology_spread_constraints: list[dict[str, Any]] | None = None
     volumes: list[dict[str, Any]] | None = None
 
@@ -160,6 +169,20 @@ class _Group(_Form):
 class _AnyGroup(_Form):
     metadata: _Metadata | None = None
     spec: _GroupSpec
+
+
+class _ClaimObject(_Form):
+    metadata: _Named
+    spec: dict[str, Any]
+
+
+class _ClaimTemplateSpec(_Form):
+    spec: dict[str, Any]
+
+
+class _ClaimTemplate(_Form):
+    metadata: _Named
+    spec: _ClaimTemplateSpec
 
 
 class _PriorityClass(_Form):
@@ -226,6 +249,14 @@ _MAKERS: Final[Mapping[str, tuple[type[_Form], Callable[[Object], Iterator[Objec
 """Kind -> its form, and a function that creates its pods."""
 
 
+_CLAIM_FORMS: Final[Mapping[str, type[_Form]]] = {
+    "ResourceClaim": _ClaimObject,
+    "ResourceClaimTemplate": _ClaimTemplate,
+    "DeviceClass": _ClaimObject,
+}
+"""Kind -> its form, of objects that say what devices pods request."""
+
+
 def read(text: str, name: str) -> WorkloadFile:
     """Read a workload file; `name` is for errors.
 
@@ -273,6 +304,9 @@ def _take(document: Document, to: WorkloadFile) -> None:
     elif kind == "PriorityClass":
         _check(document, _PriorityClass)
         to.priority_classes.append(document.body)
+    elif kind in _CLAIM_FORMS:
+        _check(document, _CLAIM_FORMS[kind])
+        to.claim_objects.append(document)
     else:
         to.notes.append(f"{document.where}: {document.title} is left out: it makes no pods here")
     spec = document.body.get("spec")

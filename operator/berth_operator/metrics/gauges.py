@@ -72,6 +72,11 @@ STRANDED: Final = Family(
     name="berth_fleet_stranded_ratio",
     text="Share of the free GPUs whose nodes have too little free cpu for the typical pod with GPUs",
 )
+CLAIM_DEVICES: Final = Family(
+    name="berth_claim_devices",
+    text="Devices in ResourceSlices, by driver and state: allocated to ResourceClaims, by any scheduler, or free",
+    labels=("driver", "state"),
+)
 HEARD: Final = Family(
     name="berth_watch_last_event_timestamp_seconds",
     text="When the API server was last heard on a watch: an event, a bookmark or a list",
@@ -91,6 +96,7 @@ FAMILIES: Final = (
     GPUS,
     FRAGMENTATION,
     STRANDED,
+    CLAIM_DEVICES,
     HEARD,
     SILENT,
     REFRESHED,

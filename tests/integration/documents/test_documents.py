@@ -84,6 +84,16 @@ ELSEWHERE: Final[Mapping[str, str]] = {
     ),
     **dict.fromkeys(
         (
+            "kubectl berth simulate -f manifests/examples/claims/one.yaml",
+            "kubectl apply -f manifests/examples/claims/one.yaml",
+            "kubectl wait --for=condition=PodScheduled pod/by-claim --timeout=120s",
+            "kubectl get resourceclaims",
+            "kubectl delete -f manifests/examples/claims/one.yaml --now",
+        ),
+        "needs a driver; tests/integration/operator/test_from_plugins_to_claims.py",
+    ),
+    **dict.fromkeys(
+        (
             "berth-operator simulate -f workload.yaml -n ml",
             "echo $?",
             "berth-operator advise -f finetune.yaml -n ml",

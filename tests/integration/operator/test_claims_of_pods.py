@@ -21,12 +21,13 @@ TERMS = {"lease_duration": 8, "renew_deadline": 7.0, "retry_period": 0.5}
 
 
 class Claims:
-    """A node whose pool is Berth's, and the driver's objects."""
+    """Nodes whose pools are Berth's, one of which is `node`, and the driver's objects."""
 
-    def __init__(self, world: World, folder: Path) -> None:
+    def __init__(self, world: World, folder: Path, *, nodes: int = 1) -> None:
         self.world = world
         self.file = folder / "berth.yaml"
-        [self.node] = [f"{world.arena.id}-0"]
+        self.nodes = [f"{world.arena.id}-{number}" for number in range(nodes)]
+        self.node = self.nodes[0]
         profile = {
             "schedulerName": world.arena.scheduler_name,
             "plugins": {"filters": {"disabled": ["injected"]}},
@@ -35,7 +36,7 @@ class Claims:
             "apiVersion": "config.berth.dev/v1alpha1",
             "kind": "BerthSchedulerConfiguration",
             "profiles": [profile],
-            "claims": {"pools": [f"{NVIDIA_DRIVER}/{self.node}"]},
+            "claims": {"pools": [f"{NVIDIA_DRIVER}/{each}" for each in self.nodes]},
         }
         self.file.write_text(yaml.safe_dump(configuration))
         self.driver = Driver(world)

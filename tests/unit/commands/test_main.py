@@ -12,10 +12,13 @@ import yaml
 from berth_api import names
 from berth_operator.commands import snapshots
 from berth_operator.commands.main import main
+from berth_operator.core.advice.defragmentation import CLAIMING, OF_CLAIM
 from berth_operator.core.decision.policy import Policy
 from berth_operator.settings import rendering
 from berth_operator.settings.configuration import Configuration
 from tests.builders import A100_BYTES, device, entry, half, lease, node, pod, pod_group, whole
+from tests.claims.objects import request
+from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, resource_slice
 
 Raw = dict[str, Any]
 CARD = {"nvidia.com/gpu": "1"}
@@ -89,6 +92,111 @@ def placed(report: Raw, of: str = "pods") -> dict[str, str]:
     return {
         each["pod"]: each.get("reason") or f"{each['node']} {each['devices'].get('gpu', [])}" for each in report[of]
     }
+
+
+# --- claims -----------------------------------------------------------------------------------------------------
+
+GPU_CLASS = {"apiVersion": "resource.k8s.io/v1", "kind": "DeviceClass", "metadata": {"name": "gpu"}, "spec": {}}
+OWN_POOLS = {
+    "apiVersion": "config.berth.dev/v1alpha1",
+    "kind": "BerthSchedulerConfiguration",
+    "profiles": [{"schedulerName": names.SCHEDULER}],
+    "claims": {"drivers": [NVIDIA_DRIVER]},
+}
+
+
+def template(name: str = "one", count: int = 1, **metadata: Any) -> Raw:
+    spec = {"spec": {"devices": {"requests": [request(count=count)]}}}
+    return {"kind": "ResourceClaimTemplate", "metadata": {"name": name, **metadata}, "spec": spec}
+
+
+def by_claim(name: str, of: str = "resourceClaimTemplateName", claim: str = "one") -> Raw:
+    return requesting(name, {}, spec={"resourceClaims": [{"name": "gpu", of: claim}]})
+
+
+@pytest.fixture
+def with_driver(desk: Desk) -> Desk:
+    """Return a desk with two nodes whose two cards a driver lists, in a pool of Berth."""
+    desk.config.write_text(yaml.safe_dump(OWN_POOLS))
+    for name in ("a", "b"):
+        desk.nodes(**{name: 2}).put("resource slices", resource_slice(gpu(0), gpu(1), node=name))
+    return desk.put("device classes", GPU_CLASS)
+
+
+def test_pods_with_templates_are_placed_and_the_rest_has_the_reason(with_driver: Desk) -> None:
+    desk = with_driver
+    desk.with_workload(template(count=2), *(by_claim(f"p{each}") for each in range(3)))
+    status, report = desk.json("simulate", "--config", str(desk.config))
+    assert status == 1
+    given = [each.get("claims") or each["reason"] for each in report["pods"]]
+    devices = [[f"{NVIDIA_DRIVER}/{name}/gpu-{minor}" for minor in range(2)] for name in "ab"]
+    assert given[:2] == [{f"default/p{each}-gpu": devices[each]} for each in range(2)]
+    assert given[2].startswith("0/2 nodes are available: 2 cannot allocate all claims.")
+    assert [each["devices"] for each in report["pods"][:2]] == [{"gpu": [0, 1]}] * 2
+    assert report["notes"] == []
+    _, table, _ = desk.run("simulate", "--config", str(desk.config))
+    assert f"default/p0-gpu: {devices[0][0]},{devices[0][1]}" in table
+
+
+def test_a_template_of_the_cluster_is_used_and_a_missing_one_is_noted(with_driver: Desk) -> None:
+    desk = with_driver
+    desk.put("resource claim templates", template("there", namespace="default"))
+    desk.with_workload(by_claim("p", claim="there"), by_claim("q", claim="missing"))
+    _, report = desk.json("simulate", "--config", str(desk.config))
+    by_pod = {each["pod"]: each for each in report["pods"]}
+    assert by_pod["default/p"]["fits"]
+    assert 'pod "default/q": ResourceClaim not created yet' in by_pod["default/q"]["reason"]
+    [note] = report["notes"]
+    assert note.endswith("document 2 (Pod q): there is no ResourceClaimTemplate default/missing")
+
+
+def test_pods_that_share_a_claim_go_where_it_can_be_used(with_driver: Desk) -> None:
+    desk = with_driver
+    shared = {"kind": "ResourceClaim", "metadata": {"name": "c"}, "spec": {"devices": {"requests": [request()]}}}
+    desk.with_workload(shared, *(by_claim(f"p{each}", "resourceClaimName", "c") for each in range(3)))
+    status, report = desk.json("simulate", "--config", str(desk.config))
+    assert status == 0
+    assert len({each["node"] for each in report["pods"]}) == 1
+
+
+def test_an_extended_resource_by_a_class_of_the_file(with_driver: Desk) -> None:
+    desk = with_driver
+    by_name = {**GPU_CLASS, "spec": {"extendedResourceName": "example.com/gpu"}}
+    desk.with_workload(by_name, requesting("p", {"example.com/gpu": 2}))
+    status, report = desk.json("simulate", "--config", str(desk.config))
+    assert status == 0
+    assert len(report["pods"][0]["claims"]["example.com/gpu"]) == 2
+
+
+def test_advice_names_what_claims_find_and_moves_no_pods_with_claims(with_driver: Desk) -> None:
+    desk = with_driver
+    held = allocated("held", "gpu-0", node="a", pods=["uid-t"])
+    used = [{"name": "gpu", "resourceClaimName": "held"}]
+    desk.put("resource claims", held, allocated("other", "gpu-1", node="b"))
+    desk.put("pods", pod("t", on="a", metadata=OWNED, resourceClaims=used, schedulerName=names.SCHEDULER))
+    desk.with_workload(template(count=2), by_claim("p"))
+    status, report = desk.json("advise", "--config", str(desk.config))
+    assert status == 1
+    [sentence] = report["requests"]
+    assert sentence == (
+        "request gpu of default/p-gpu needs 2 device(s) of one node and finds 1 on a; of 4 it does not find "
+        "2 allocated to other claims"
+    )
+    desk.with_workload(requesting("q", {"kubernetes.io/gpu": 200}))
+    _, report = desk.json("advise", "--config", str(desk.config))
+    why = {each["pod"]: each["why"] for each in report["fixed"]}
+    assert why["ns/resourceclaim/held"] == OF_CLAIM
+    assert why.get("ns/t", CLAIMING) == CLAIMING
+
+
+def test_a_claim_that_cannot_be_read_is_invalid_input(with_driver: Desk) -> None:
+    desk = with_driver
+    broken = template()
+    broken["spec"]["spec"]["devices"]["requests"] = [{"name": "gpu", "exactly": {"count": "two"}}]
+    desk.with_workload(broken, by_claim("p"))
+    status, _, err = desk.run("simulate", "--config", str(desk.config))
+    assert status == 2
+    assert "count" in err
 
 
 ALLOCATOR = """

@@ -166,6 +166,32 @@ def test_the_text_of_a_pod_that_waits() -> None:
     assert "9       n0,n1,n2,n3,n4,n5,n6,+2   Insufficient cpu" in explaining.text(WAITING, wide=True)
 
 
+CLAIMS: Any = {
+    "nodes": 12, "complete": False, "together": "n1 has enough devices for each request alone, but not for all",
+    "requests": [
+        {"claim": "team/a-gpu", "request": "gpu", "needed": 2, "devices": 96, "found": 1, "most": 1,
+         "nodes": ["n1", "n2"], "enough": 0, "matching": 2,
+         "leftOut": [{"devices": number, "why": f"of kind {number}", "selector": False} for number in (60, 20, 10, 5)]},
+        {"claim": "team/a-nic", "request": "nic/sub-0", "needed": 0, "devices": 0, "found": 0, "most": 0,
+         "nodes": [], "enough": 0, "matching": 0, "leftOut": []},
+    ],
+}  # fmt: skip
+
+
+def test_the_text_of_what_claims_find() -> None:
+    waiting = cast("Explanation", {**WAITING, "claims": CLAIMS})
+    added = [line for line in explaining.text(waiting) if line not in explaining.text(WAITING)]
+    assert added == [
+        "Devices for its ResourceClaims on the first 12 node(s) that they keep it from:",
+        "CLAIM        REQUEST     NEEDED   FOUND   ON   OTHERS",
+        "team/a-gpu   gpu         2        1       n1   60 of kind 60; 20 of kind 20; 10 of kind 10; 1 more reason(s)",
+        "team/a-nic   nic/sub-0   all      0       -    -",
+        "n1 has enough devices for each request alone, but not for all",
+    ]
+    assert any(line.endswith("n1,n2   60 of kind 60; 20 of kind 20; 10 of kind 10; 5 of kind 5")
+               for line in explaining.text(waiting, wide=True))  # fmt: skip
+
+
 def test_an_operator_without_answers_is_explained_by_the_nodes() -> None:
     older = {key: value for key, value in WAITING.items() if key not in ("outlook", "changes", "remedies")}
     lines = explaining.text(cast("Explanation", older))

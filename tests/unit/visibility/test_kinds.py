@@ -14,7 +14,11 @@ from berth_operator.apis.aggregated.openapi import V2, V3
 from berth_operator.apis.aggregated.statuses import StatusError
 from berth_operator.apis.visibility.documents import DOCUMENTS
 from berth_operator.apis.visibility.kinds import API_VERSION, FLEET, GROUP, HOLDERS, KINDS, QUEUE, VERSION, RowKind
+from berth_operator.core.fleet.claims.store import OwnPools
+from berth_operator.state.watches.claims import ResourceClaims
 from tests.builders import A100, pod, whole
+from tests.claims.objects import claim, request
+from tests.resource_claims import NVIDIA_DRIVER, gpu, resource_slice
 from tests.unit.visibility.test_explainer import SCHEDULER, Scene, in_a_gang, reserved
 from tests.unit.visibility.test_row_cache import State
 
@@ -137,13 +141,22 @@ async def test_the_published_schemas_have_every_field_of_a_row_and_no_other() ->
 @pytest.mark.looptime
 async def test_the_published_schema_has_every_field_of_an_explanation() -> None:
     seen = set[str]()
-    for setup in (reserved, in_a_gang, bound):
+    for setup in (reserved, in_a_gang, with_a_claim, bound):
         scene = Scene()
         setup(scene)
         explained = await scene.explain("p")
         assert unknown(explained, schema("PodExplanation")) == []
         seen |= explained.keys()
     assert seen == schema("PodExplanation").keys() | METADATA
+
+
+def with_a_claim(scene: Scene) -> None:
+    scene.cluster.set_own_pools(OwnPools(drivers=frozenset({NVIDIA_DRIVER})))
+    to = ResourceClaims(scene.cluster)
+    to.put_slice(resource_slice(gpu(0), gpu(1), node="n1"))
+    to.put_class({"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": "false"}}]}})
+    to.put_claim({**claim(request(count=2)), "metadata": {"name": "c", "namespace": "ns", "uid": "uid-c"}})
+    scene.add(pod("p", schedulerName=SCHEDULER, resourceClaims=[{"name": "c", "resourceClaimName": "c"}]))
 
 
 def bound(scene: Scene) -> None:

@@ -144,6 +144,36 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 ),
             ),
         ),
+        claims=of_object(
+            "What the requests of its ResourceClaims find; absent unless claims keep it from a node.",
+            nodes=of_number("Nodes that were compared: if there are any, those that only the claims keep it from."),
+            complete=of_flag("Whether these are all; comparing devices ends after a number of them."),
+            together=of_text("Why a node that has enough for each request alone does not take it; empty for none."),
+            requests=of_list(
+                "The requests that have to be met on one node, each subrequest of its own.",
+                of_object(
+                    "A request.",
+                    claim=of_text("namespace/name of the claim, or the extended resource that a DeviceClass provides."),
+                    request=of_text("Its name, or request/subrequest."),
+                    needed=of_number("Devices; 0 for all that match."),
+                    devices=of_number("Devices that were compared with it."),
+                    found=of_number("Of these, the devices that match and are free."),
+                    most=of_number("The most that match and are free on one node."),
+                    nodes=of_texts("The first of the nodes with the most."),
+                    enough=of_number("Nodes that have enough for this request alone."),
+                    matching=of_number("The most on one node that match, free or not."),
+                    leftOut=of_list(
+                        "Why it does not find the others, the largest number first.",
+                        of_object(
+                            "Devices that are left out for one reason.",
+                            devices=of_number("How many."),
+                            why=of_text("What these devices are, as the end of a sentence."),
+                            selector=of_flag("Whether a selector leaves them out, the first that does not match."),
+                        ),
+                    ),
+                ),
+            ),
+        ),
         fitsNow=of_flag(
             "Whether it would be placed now; of a gang with more than 16 waiting members false, as that is not tried."
         ),

@@ -6,6 +6,7 @@ multiple of it follows.
 
 import time
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol, cast
 
@@ -212,8 +213,8 @@ class Explainer:
             steps = [step async for step in slices.of(_steps(cluster, pod, self._policy(pod.scheduler)))]
         finally:
             self._budget.spend(slices.spent)
-        wait, why, *found = steps
-        return cast("Wait", wait), cast("Why", why), [each for each in found if isinstance(each, Remedy)]
+        wait, why, *found = filter(None, steps)
+        return cast("Wait", wait), cast("Why", why), cast("list[Remedy]", found)
 
     def _of_scheduler(self, pod: PodId, scheduler: str, state: str, message: str) -> Object:
         if scheduler in (managed := self._managed()):
@@ -271,5 +272,6 @@ def _steps(cluster: Cluster, pod: PendingPod, policy: Policy) -> Iterator[Wait |
     wait = _wait(cluster, pod)
     yield wait
     why = waits.why(wait)
+    why = replace(why, claims=(yield from waits.claims(wait, why)))
     yield why
     yield from waits.remedies(wait, why)

@@ -9,6 +9,7 @@ from berth_operator.apis.visibility.kinds import API_VERSION, EXPLANATION
 from berth_operator.apis.visibility.sources import backoff_seconds
 from berth_operator.binding.reports.recent_binds import MAX_BINDS
 from berth_operator.core.advice import outlook, remedies
+from berth_operator.core.advice.claim_devices import ClaimDevices, RequestedDevices
 from berth_operator.core.advice.explanation import Explanation, NearNode, NodeGroup, PreemptionAnswer
 from berth_operator.core.advice.gang_explanation import GangExplanation
 from berth_operator.core.advice.lacking import CardLack
@@ -35,6 +36,10 @@ _OF_PLACES: Final = {
 }
 MAX_NODES: Final = 100
 """Names of nodes of a group."""
+MAX_REQUESTS: Final = 64
+"""Requests of claims."""
+MAX_CAUSES: Final = 8
+"""Reasons for which a request does not find devices, the largest numbers first."""
 RESERVED: Final = "reserved on "
 """Begins the sentence about a node reservation in a condition."""
 _ANSWERS: Final = {True: "Ends", None: "Needed", False: "DoesNotHelp"}
@@ -107,6 +112,8 @@ def explanation_object(
     if explanation.fits_when_empty is not None:
         body["fitsWhenEmpty"] = explanation.fits_when_empty
         body["newNodeHelps"] = any(each.is_another and each.ends for each in found)
+    if why.claims is not None:
+        body["claims"] = _claims(why.claims)
     if explanation.preemption is not None:
         body["preemption"] = _preemption(explanation.preemption)
     if gang is not None:
@@ -209,6 +216,33 @@ def _near(near: NearNode) -> Object:
         "node": near.node,
         "resources": dict(near.lack.resources),
         "cards": [_card(card) for card in near.lack.cards],
+    }
+
+
+def _claims(of: ClaimDevices) -> Object:
+    return {
+        "nodes": of.nodes,
+        "complete": of.complete,
+        "together": of.together,
+        "requests": [_requested(each) for each in of.requests[:MAX_REQUESTS]],
+    }
+
+
+def _requested(of: RequestedDevices) -> Object:
+    return {
+        "claim": of.claim,
+        "request": of.request,
+        "needed": of.needed,
+        "devices": of.devices,
+        "found": of.found,
+        "most": of.most,
+        "nodes": list(of.nodes),
+        "enough": of.enough,
+        "matching": of.matching,
+        "leftOut": [
+            {"devices": each.devices, "why": each.why, "selector": each.is_selector}
+            for each in of.left_out[:MAX_CAUSES]
+        ],
     }
 
 

@@ -27,6 +27,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.preemption import candidate_rows
 from berth_operator.core.decision.victims import is_local, released
 from berth_operator.core.decision.what_if import WhatIf, sets
+from berth_operator.core.fleet import claim_charges
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
@@ -51,6 +52,8 @@ PROTECTED: Final = "its PodDisruptionBudget lets none go"
 ORPHAN: Final = "no controller would create it again"
 FOREIGN: Final = "another scheduler would place it"
 MEMBER: Final = "it is a member of a pod group"
+OF_CLAIM: Final = "a ResourceClaim holds it until the pods that use it end"
+CLAIMING: Final = "it uses ResourceClaims, and which devices those of a new pod would get is not known"
 SENSELESS: Final = "it could not be placed again"
 
 
@@ -190,7 +193,7 @@ class _MoveSearch:
         """Return why a pod must not be moved; empty if it may be."""
         tenant = self._tenants.get(charge.uid)
         if tenant is None:
-            return ORPHAN
+            return OF_CLAIM if claim_charges.is_of_claim(charge) else ORPHAN
         if tenant.refuses:
             return tenant.refuses
         replacement = tenant.pod
@@ -198,6 +201,7 @@ class _MoveSearch:
             FOREIGN: replacement.scheduler not in self._policies,
             ABOVE: (replacement.priority, replacement.weight) > (self._pod.priority, self._pod.weight),
             MEMBER: replacement.gang is not None,
+            CLAIMING: bool(replacement.request.claims),
             PROTECTED: any(each.allowed <= self._spent[each] for each in self._budgets.counting(charge)),
             SENSELESS: bool(replacement.error),
         }

@@ -17,8 +17,9 @@ import numpy as np
 
 from berth_api.request import Kinds, is_device
 from berth_api.resources import PODS
-from berth_operator.core.advice import lacking, new_nodes
+from berth_operator.core.advice import claim_devices, lacking, new_nodes
 from berth_operator.core.advice.assumptions import Assumption, ChangedNode, FreeCards, Gone, NewNode, Reporting, WhatIfs
+from berth_operator.core.advice.claim_devices import ClaimDevices, RequestedDevices
 from berth_operator.core.advice.lacking import Lack
 from berth_operator.core.decision import cycle
 from berth_operator.core.decision.gang import Gang
@@ -30,6 +31,7 @@ from berth_operator.core.filters import (
     node_affinity,
     node_ready,
     node_selector,
+    resource_claims,
     taints,
     volume_claims,
     volume_in_use,
@@ -107,11 +109,16 @@ def is_in_vain(remedies: Sequence[Remedy]) -> bool:
 
 
 def of_pod(
-    what_ifs: WhatIfs, pod: PendingPod, policy: Policy, placed: Sequence[Charge] = ()
+    what_ifs: WhatIfs,
+    pod: PendingPod,
+    policy: Policy,
+    placed: Sequence[Charge] = (),
+    found: ClaimDevices | None = None,
 ) -> Iterator[Remedy | None]:
     """Yield what ends the wait of a pod that fits nowhere, or of its gang.
 
-    `pod` is the pod without a node, `placed` what the other members of its gang would be charged.
+    `pod` is the pod without a node, `placed` what the other members of its gang would be charged, `found` what its
+    ResourceClaims find.
 
     Raises:
         PluginFailedError: a plug-in failed.
@@ -126,7 +133,7 @@ def of_pod(
         return
     search = _Search(what_ifs, pod, policy, placed)
     yield None
-    yield from tuple(search.claims()) or search.all()
+    yield from (*search.claims(), *search.resource_claims(found)) or search.all()
 
 
 def of_members(what_ifs: WhatIfs, gang: Gang, pod: PendingPod) -> tuple[Remedy, ...]:
@@ -210,6 +217,16 @@ class _Search:
         yield Remedy(kind=RemedyKind.CLAIM, ends=ends or None, what=what)
         yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
 
+    def resource_claims(self, found: ClaimDevices | None) -> Iterator[Remedy]:
+        """Yield the ResourceClaims that cannot be used, or the devices that none of the nodes has for them."""
+        rejected = self._rejected.get(resource_claims.NAME)
+        if rejected is not None and rejected.any():
+            reason = resource_claims.problem(self._fleet, self._request)
+            yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=f"ResourceClaims that can be used ({reason})")
+            yield Remedy(kind=RemedyKind.NEW_NODE, ends=False, what="a new node, whatever it has,", is_new=True)
+        for each in () if found is None else claim_devices.impossible(found):
+            yield Remedy(kind=RemedyKind.CLAIM, ends=None, what=_impossible_text(each))
+
     # --- masks --------------------------------------------------------------------------------------------------
 
     def _rejections(self) -> dict[str, Mask]:
@@ -250,6 +267,9 @@ class _Search:
 
     def _new_nodes(self) -> Iterator[Remedy | None]:
         """Yield whether another node like the one that suits best would help, and else what it would have to have."""
+        if claim_devices.is_searched(self._fleet, self._request):
+            # Which devices a driver would list on a new node is not known.
+            return
         model = new_nodes.best_model(self._fleet, self._request, self._order)
         if model:
             same = NewNode(node=new_nodes.like(self._fleet, model), like=model)
@@ -399,6 +419,18 @@ class _Search:
             claims = ", ".join(f'"{use.claim.partition("/")[2]}"' for use in self._request.mounts.claims)
             what = f"a volume for PersistentVolumeClaim {claims} that every node reaches"
             yield Remedy(kind=RemedyKind.CLAIM, ends=True, what=what)
+
+
+def _impossible_text(request: RequestedDevices) -> str:
+    """Return the devices that no node has for a request, and what leaves out the most."""
+    number = f"{request.needed} device{'s' if request.needed > 1 else ''}" if request.needed else "devices"
+    most = (
+        f"at most {request.matching} match{'' if request.matching > 1 else 'es'}" if request.matching else "none match"
+    )
+    selectors = [each for each in request.left_out if each.is_selector] or request.left_out
+    left_out = f", and {selectors[0].devices} of {request.devices} are those {selectors[0].why}" if selectors else ""
+    where = f"request {request.request} of {request.claim}"
+    return f"{number} on one node for {where} ({most} there, free or not{left_out})"
 
 
 def _lack_text(lack: Lack, kinds: Kinds) -> str:

@@ -3,6 +3,7 @@
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
+from berth_operator.core.claims import status
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, pods_of
 from berth_operator.core.fleet.fleet import Fleet
@@ -142,11 +143,21 @@ class SimulatedQueue:
         charge = placement.charge
         nominee = self._fleet.withdraw(charge.uid)
         self._fleet.charge(charge)
+        self._show_claims(placement)
         self.in_flight.add(charge.uid)
         if nominee is not None and (nominee.node, nominee.grants) != (charge.node, charge.grants):
             # Even on the nominated node it may take other cards than were kept for it.
             waking.pod_left(self._fleet, self._queue, nominee)
         waking.pod_assigned(self._fleet, self._queue, charge)
+
+    def _show_claims(self, placement: Placement) -> None:
+        """Show what a placed pod's ResourceClaims get, so that other pods use them as soon as in the cluster."""
+        known, claims = self._fleet.claims.claims, placement.claims
+        written = {str(each.claim): each.written() for each in claims.of_claims}
+        for key in (*written, *claims.reserved):
+            known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
+        for key in written:
+            self._queue.wake_claiming(key)
 
 
 def _rest(gang: Gang, placements: Sequence[Placement]) -> Gang:

@@ -4,20 +4,24 @@ A member is explained with its gang: if too few members exist, no node matters y
 without a node, while the others have theirs.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Final
 
-from berth_operator.core.advice import remedies
+from berth_operator.core.advice import claim_devices, remedies
 from berth_operator.core.advice.assumptions import WhatIfs
+from berth_operator.core.advice.claim_devices import ClaimDevices
 from berth_operator.core.advice.explanation import Explanation, explain
 from berth_operator.core.advice.gang_explanation import GangExplanation, explain_gang
 from berth_operator.core.advice.remedies import Remedy
+from berth_operator.core.decision import cycle
 from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang, not_ready, too_few
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 
 MAX_MEMBERS: Final = 16
@@ -53,6 +57,14 @@ class Why:
 
     explanation: Explanation
     of_gang: GangExplanation | None = None
+    claims: ClaimDevices | None = None
+    """What the claims of the pod that is explained find, from `Waits.claims`."""
+
+    def explained(self, pod: PendingPod) -> tuple[PendingPod, tuple[Charge, ...]]:
+        """Return the pod that is explained for a pod, and what others of its gang are charged meanwhile."""
+        if self.of_gang is None or self.of_gang.first is None:
+            return pod, ()
+        return self.of_gang.first, tuple(each.charge for each in self.of_gang.others)
 
 
 class Waits:
@@ -88,6 +100,20 @@ class Waits:
             explanation = replace(explanation, result=of_gang.result)
         return Why(explanation=explanation, of_gang=of_gang)
 
+    def claims(self, wait: Wait, why: Why) -> Generator[None, None, ClaimDevices | None]:
+        """Return what the claims of a pod find, and yield where the caller may do other work.
+
+        Return None if claims keep it from no node, or no node matters yet.
+
+        Raises:
+            PluginFailedError: a plug-in failed.
+        """
+        if wait.problem or wait.lacks_members:
+            return None
+        pod, others = why.explained(wait.pod)
+        with _charged(self._fleet, others), cycle.above_nominees(self._fleet, pod):
+            return (yield from claim_devices.of_pod(self._fleet, pod, self._policy))
+
     def remedies(self, wait: Wait, why: Why) -> Iterator[Remedy | None]:
         """Yield what ends the wait, each after a few decisions, and None where the caller may do other work.
 
@@ -108,8 +134,18 @@ class Waits:
     def _what_ifs(self, wait: Wait, why: Why, what_ifs: WhatIfs) -> Iterator[Remedy | None]:
         if wait.gang is not None and wait.lacks_members:
             yield from remedies.of_members(what_ifs, wait.gang, wait.pod)
-        elif why.of_gang is None or why.of_gang.first is None:
-            yield from remedies.of_pod(what_ifs, wait.pod, self._policy)
         else:
-            placed = tuple(each.charge for each in why.of_gang.others)
-            yield from remedies.of_pod(what_ifs, why.of_gang.first, self._policy, placed)
+            pod, others = why.explained(wait.pod)
+            yield from remedies.of_pod(what_ifs, pod, self._policy, others, why.claims)
+
+
+@contextmanager
+def _charged(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
+    """Return a context in which pods are charged to their nodes."""
+    try:
+        for charge in charges:
+            fleet.charge(charge)
+        yield
+    finally:
+        for charge in charges:
+            fleet.release(charge.uid)

@@ -27,7 +27,7 @@ from berth_operator.core.decision.messages import (
 )
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats, Ranking, Term, rank
-from berth_operator.core.filters import Filter, node_affinity, unresolvable
+from berth_operator.core.filters import Filter, dynamic_resources, node_affinity, unresolvable
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_choice, volume_choice
 from berth_operator.core.fleet.fleet import Fleet
@@ -146,12 +146,36 @@ def above_nominees(fleet: Fleet, pod: PendingPod) -> Iterator[None]:
         yield
 
 
-def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | None:
-    filters = policy.filters_of(pod.request)
-    fits = feasible(fleet, pod.request, filters)
-    if fleet.nominees and _depends_on_nominees(pod.request):
+def place_on(fleet: Fleet, pod: PendingPod, policy: Policy, row: int, claims: PodClaims) -> Placement | None:
+    """Return the placement on a row with what was chosen for the pod's claims; None if the pod does not fit there."""
+    filters = [each for each in policy.filters_of(pod.request) if each.NAME != dynamic_resources.NAME]
+    with above_nominees(fleet, pod):
+        fits = _fits(fleet, pod.request, filters) & dynamic_resources.usable(fleet, pod.request)
+        fits = fits & fleet.named(fleet.names[row])
+        if not fits.any():
+            return None
+        terms = list(_terms(fleet, pod.request, policy, fits))
+        return Placement(
+            pod=pod,
+            node=fleet.names[row],
+            grants=policy.choose(fleet, row, pod.request),
+            volumes=volume_choice.choose(fleet, row, pod.request.mounts),
+            claims=claims,
+            ranking=rank(fleet.names, _sum(fits, terms), terms),
+        )
+
+
+def _fits(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> Mask:
+    """Return the rows that pass all filters, with the nominees and without them if that matters."""
+    fits = feasible(fleet, request, filters)
+    if fleet.nominees and _depends_on_nominees(request):
         with fleet.without(tuple(fleet.nominees.values())):
-            fits = fits & feasible(fleet, pod.request, filters)
+            fits = fits & feasible(fleet, request, filters)
+    return fits
+
+
+def _place(fleet: Fleet, pod: PendingPod, policy: Policy, bias: Floats | None) -> Placement | None:
+    fits = _fits(fleet, pod.request, policy.filters_of(pod.request))
     if bias is not None:
         fits = fits & (bias > -np.inf)
     if not fits.any():

@@ -3,7 +3,8 @@
     decide_gang(fleet, gang, policy)  ->  [Placement, ...] | Failure
 
 Members are decided one after the other by the same `decide` as any pod, each charged to the Fleet before the next.
-All these charges are released before it returns: the caller assumes the placements, as with a single pod.
+All these charges are released before it returns: the caller assumes the placements, as with a single pod. If members
+with ResourceClaims do not fit so, `gang_search` looks for other nodes and devices.
 
 Topology domains are tried from the narrowest to the widest: one that seems to have capacity for all members is tried
 alone. Within it, and if no domain can hold all of them, a score draws members to domains that already hold members of
@@ -21,21 +22,23 @@ from typing import Final
 import numpy as np
 
 from berth_api.resources import CPU, MEMORY
-from berth_operator.core.claims import status
-from berth_operator.core.claims.status import ClaimState
-from berth_operator.core.decision import alike, capacity, topology
+from berth_operator.core.decision import alike, capacity, gang_search, topology
 from berth_operator.core.decision.alike import ANY as ANY_CHOICE
 from berth_operator.core.decision.cycle import Failure, Placement, decide, failure, feasible, refusing
+from berth_operator.core.decision.gang_charges import ChargedMembers
+from berth_operator.core.decision.gang_search import GangSearch
 from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, SCHEDULER_ERROR, cut
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.topology import Domain, DomainError
+from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet.claim_counts import NoWorkError
+from berth_operator.core.fleet.claims.answers import MAX_REQUESTS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
 from berth_operator.core.values.affinity import NO_AFFINITY
 from berth_operator.core.values.charge import Charge
-from berth_operator.core.values.mounts import PodVolumes
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.core.values.verdict import ANY, NODE_CHANGES, Change
 
@@ -47,11 +50,15 @@ STEPS: Final = 256
 """Levels of the score of a domain."""
 BIAS: Final = 2.0**14
 """More than all other scores together."""
+WORK: Final = 4_000
+"""Work about claims for placing a gang's members one after the other, in units of `Work`: some 10 ms."""
+MEMBER_WORK: Final = 400
+"""Work in addition for each member: a search takes some 60, and a member is tried up to six times, in several
+domains."""
+NOT_FINISHED: Final = "The search for other nodes and devices ended at its bound."
 OTHERS: Final = "node(s) were taken by other members of the pod group"
 _FREES: Final = Change.NODE_ADDED | Change.NODE_ALLOCATABLE | Change.DEVICE | Change.CAPACITY_FREED
 """Changes that may let a node take more members if it already can take some."""
-
-_OF_MANY: Final = frozenset({"ReadWriteMany", "ReadOnlyMany"})
 
 _ALONE: Final = Membership(group="")
 """The group of pods that belong to none."""
@@ -161,12 +168,17 @@ class Class:
 _Members = Sequence[tuple[PendingPod, Class]]
 
 
-def decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
-    """Place at least the needed members, and the others if they fit; the Fleet is left as it was."""
+def decide_gang(fleet: Fleet, gang: Gang, policy: Policy, *, search: bool = True) -> list[Placement] | Failure:
+    """Place at least the needed members, and the others if they fit; the Fleet is left as it was.
+
+    `search`: whether other nodes and devices are searched for if members with ResourceClaims do not fit.
+    """
     if len(gang.members) < gang.needed:
         return not_ready(too_few(gang.key, gang.placed + len(gang.members), gang.minimum))
     try:
         with fleet.without(lower_priority_nominees(fleet, gang)):
+            if claiming := _with_devices(fleet, gang):
+                return _decide_with_claims(fleet, gang, policy, claiming, search=search)
             return _decide_gang(fleet, gang, policy)
     except DomainError as error:
         return Failure(message=f"{gang.key}: {error}", condition=SCHEDULER_ERROR, wakes_on=ANY)
@@ -219,6 +231,64 @@ def place_as_decided(fleet: Fleet, gang: Gang, policy: Policy) -> tuple[list[Pla
         pairs = [(each, classes[each.request]) for each in chosen]
         outcome = replace(outcome, placed=_Attempt(fleet, gang, policy, fleet.present).place(pairs)[0])
     return outcome.of(pods), chosen if outcome.number() else pods
+
+
+def _with_devices(fleet: Fleet, gang: Gang) -> list[PodRequest]:
+    """Return the requests that need devices by claims; none if not all of them can be counted in this turn."""
+    claiming = [each for each in dict.fromkeys(gang.requests) if claim_counts.needs_devices(fleet, each)]
+    for request in claiming:
+        claim_counts.rows_with_devices(fleet, request)
+    return [] if fleet.claims.supply.work.is_over() else claiming
+
+
+def _decide_with_claims(
+    fleet: Fleet, gang: Gang, policy: Policy, claiming: Sequence[PodRequest], *, search: bool
+) -> list[Placement] | Failure:
+    """Place a gang within bounds of its own: what a turn has left may never suffice for a large one."""
+    work, refusals = fleet.claims.supply.work, _refusals(fleet, claiming)
+    with work.limited(WORK + MEMBER_WORK * gang.size) as goes_on:
+        outcome = _decide_gang(fleet, gang, policy)
+        work.learn(max(0, _refusals(fleet, claiming) - refusals))
+        is_final = not goes_on()
+    # A single member has tried all nodes, and all devices there.
+    if not isinstance(outcome, Failure) or gang.needed < 2 or not (search and is_final):  # noqa: PLR2004
+        return outcome
+    with work.limited(gang_search.work_for(gang.size)):
+        try:
+            return _by_search(fleet, gang, policy) or outcome
+        except NoWorkError:
+            return replace(outcome, message=cut(f"{outcome.message} {NOT_FINISHED}"))
+
+
+def _refusals(fleet: Fleet, claiming: Sequence[PodRequest]) -> int:
+    """Return on how many nodes searches for members are known to find nothing; 0 if not all of that is kept."""
+    return sum(len(claim_counts.refusals(fleet, each)) for each in claiming) if len(claiming) <= MAX_REQUESTS else 0
+
+
+def _by_search(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement]:
+    """Return what the search finds for a gang; nothing if there is no placement.
+
+    Raises:
+        NoWorkError: the search ended at its bound.
+    """
+    pods = sorted(gang.members, key=order)
+    for choice in alike.choices(fleet, gang.held, pods, policy):
+        chosen = choice.applied(pods)
+        for rows in _rows_to_search(fleet, gang, chosen, policy):
+            search = GangSearch(fleet, chosen, policy, needed=gang.needed, rows=rows)
+            if placed := search.place():
+                return _Outcome(choice=choice, placed=placed, why=NO_CAPACITY).of(pods)
+    return []
+
+
+def _rows_to_search(fleet: Fleet, gang: Gang, pods: Sequence[PendingPod], policy: Policy) -> Iterator[Mask]:
+    """Yield the rows of each domain that may hold the needed members, or all rows if they may be anywhere."""
+    if not gang.topology_key:
+        yield fleet.present
+        return
+    domains = topology.domains(fleet, gang.topology_key, gang.nodes)
+    classes = _classes(fleet, pods, policy).values()
+    yield from (each.rows for each in promising(fleet, domains, classes, gang.needed))
 
 
 def _decide_gang(fleet: Fleet, gang: Gang, policy: Policy) -> list[Placement] | Failure:
@@ -396,27 +466,6 @@ def _too_few_fit(gang: Gang, placed: int, why: Failure, member: str, where: str 
     return replace(why, message=cut(f"{fit}; next member{f' {member}' if member else ''}: {why.message}"))
 
 
-# --- claims that members share --------------------------------------------------------------------------------
-
-
-def _shared_claims(fleet: Fleet, gang: Gang) -> frozenset[str]:
-    """Return the unbound claims that several members use and that pods on many nodes may use at once.
-
-    One member has the volume provisioned. The decision assumes that the others can reach it wherever its StorageClass
-    allows; if they cannot, no member is bound, and the next decision uses the volume that exists then.
-    """
-    uses = Counter(use.claim for each in gang.members for use in each.request.mounts.claims)
-    claims = (fleet.volumes.claims.get(key) for key, count in uses.items() if count > 1)
-    return frozenset(each.key for each in claims if each and not each.bound and not each.modes.isdisjoint(_OF_MANY))
-
-
-def _without(chosen: PodVolumes, made: Collection[str]) -> PodVolumes:
-    """Return the chosen volumes without those to be provisioned for the claims `made`."""
-    if not made or not chosen.provisions:
-        return chosen
-    return replace(chosen, provisions=tuple(each for each in chosen.provisions if each not in made))
-
-
 # --- where ----------------------------------------------------------------------------------------------------
 
 
@@ -449,11 +498,7 @@ class _Attempt:
         self._columns = [fleet.labels.column(key).numbers for key in keys]
         self._taken = [np.zeros(int(each.max()) + 1, np.bool_) for each in self._columns]
         """Per topology key: the domains in which the gang has members."""
-        self._shared_claims = _shared_claims(fleet, gang)
-        self._made: set[str] = set()
-        """The shared claims for which a placed member has a volume provisioned."""
-        self._claims: dict[str, ClaimState] = {}
-        """The ResourceClaims that placed members use, as they were before."""
+        self._charged = ChargedMembers(fleet, gang.requests)
         for name in gang.nodes:
             self._take(name)
 
@@ -462,23 +507,21 @@ class _Attempt:
 
         Stop once `enough` cannot be reached.
         """
-        placed: list[Placement] = []
         failures: dict[Class, tuple[Failure, str]] = {}
         waiting, max_placed = members, len(members)
         try:
             while waiting and max_placed >= enough:
-                remaining = self._round(waiting, placed, failures, max_placed - enough)
-                max_placed = len(placed) + len(remaining)
+                remaining = self._round(waiting, failures, max_placed - enough)
+                max_placed = len(self._charged.placed) + len(remaining)
                 # A member with pod affinity may fit once the others are placed.
                 waiting = remaining if len(remaining) < len(waiting) else ()
+            placed = list(self._charged.placed)
         finally:
-            for placement in placed:
-                self._fleet.release(placement.pod.uid)
-            self._fleet.claims.claims.update(self._claims)
+            self._charged.undo()
         return placed, *next(iter(failures.values()), (NO_CAPACITY, ""))
 
     def _round(
-        self, members: _Members, placed: list[Placement], failures: dict[Class, tuple[Failure, str]], spare: int
+        self, members: _Members, failures: dict[Class, tuple[Failure, str]], spare: int
     ) -> list[tuple[PendingPod, Class]]:
         """Try each member once, until more than `spare` cannot fit; return the members that may fit later."""
         remaining: list[tuple[PendingPod, Class]] = []
@@ -487,7 +530,8 @@ class _Attempt:
             if class_ not in failed:
                 outcome = decide(self._fleet, pod, self._policy, self._bias(class_.capacity, len(members) - number))
                 if isinstance(outcome, Placement):
-                    self._charge_member(outcome, placed)
+                    self._charged.charge(outcome)
+                    self._take(outcome.node)
                     failures.pop(class_, None)
                     continue
                 failed.add(class_)
@@ -497,22 +541,6 @@ class _Attempt:
             elif (spare := spare - 1) < 0:
                 break
         return remaining
-
-    def _charge_member(self, placement: Placement, placed: list[Placement]) -> None:
-        # A shared claim is not charged: where its volume will be must not restrict the other members.
-        self._fleet.charge(replace(placement.charge, volumes=_without(placement.volumes, self._shared_claims)))
-        self._use(placement)
-        self._take(placement.node)
-        placed.append(replace(placement, volumes=_without(placement.volumes, self._made)))
-        self._made |= self._shared_claims.intersection(placement.volumes.provisions)
-
-    def _use(self, placement: Placement) -> None:
-        """Show the members that share a claim what a placed one gets: they must be where it can be used."""
-        known, chosen = self._fleet.claims.claims, placement.claims
-        written = {str(each.claim): each.written() for each in chosen.of_claims}
-        for key in (*written, *chosen.reserved):
-            self._claims.setdefault(key, known[key])
-            known[key] = status.used_by(known[key], placement.pod.uid, written.get(key))
 
     def _take(self, name: str) -> None:
         """Record that a node holds a member."""

@@ -174,7 +174,7 @@ class _Eviction:
         if len(self._nodes) < self._gang.needed:
             return None
         self._release_leaving()
-        placed = self._decide_again()
+        placed = self._decide_again(search=True)
         return None if placed is None else self._without_unnecessary(placed)
 
     # --- one member after the other -------------------------------------------------------------------------------
@@ -238,10 +238,10 @@ class _Eviction:
             self._stage.withdraw(uid)
         self._departures.leave(leaving(self._stage, self._stage.charges.values(), self._lowest))
 
-    def _decide_again(self) -> list[Placement] | None:
+    def _decide_again(self, *, search: bool) -> list[Placement] | None:
         """Decide the gang as it will be decided once the victims are gone."""
         members = tuple(replace(each, nominated_node=self._nodes.get(each.uid, "")) for each in self._gang.members)
-        outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy)
+        outcome = decide_gang(self._stage, replace(self._gang, members=members), self._policy, search=search)
         return None if isinstance(outcome, Failure) else outcome
 
     def _without_unnecessary(self, placed: Sequence[Placement]) -> GangPreemption:
@@ -249,7 +249,7 @@ class _Eviction:
         trials = MAX_REPRIEVE_DECISIONS // self._gang.needed
         for victim in sorted(self._victims.values(), key=lambda each: (-each.priority, each.started))[:trials]:
             self._departures.come_back([victim])
-            if (placements := self._decide_again()) is None:
+            if (placements := self._decide_again(search=False)) is None:
                 self._departures.leave([victim])
             else:
                 del self._victims[victim.uid]

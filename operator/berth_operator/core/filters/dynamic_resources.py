@@ -44,9 +44,15 @@ NOT_COUNTED: Final = "node(s) have devices that are not compared with the Resour
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod's claims can be used, and where it needs no other ones."""
-    mask = fleet.present
+    mask = usable(fleet, request)
     if claim_counts.needs_devices(fleet, request):
-        mask = _available(fleet, request) & claim_counts.rows_with_devices(fleet, request)
+        mask = mask & claim_counts.rows_with_devices(fleet, request)
+    return mask
+
+
+def usable(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows that pass if they have devices for the claims that are not allocated yet."""
+    mask = _available(fleet, request)
     for _, needs_claim in _needing_claims(fleet, request):
         mask = mask & ~needs_claim
     return mask

@@ -29,22 +29,23 @@ IN_USE: Final = "resourceclaim in use"
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return all rows, or none if a claim cannot be used."""
-    if request.claims and _problem(fleet, request):
+    if request.claims and problem(fleet, request):
         return np.zeros_like(fleet.present)
     return fleet.present
 
 
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield the problem of the first claim that cannot be used for all rows."""
-    yield _problem(fleet, request), rejected
+    yield problem(fleet, request), rejected
 
 
-def _problem(fleet: Fleet, request: PodRequest) -> str:
+def problem(fleet: Fleet, request: PodRequest) -> str:
+    """Return the problem of the first claim that cannot be used; empty if all can."""
     missing = (_invalid(fleet, each) for each in request.claims)
-    problem = next(filter(None, missing), "")
-    if problem:
-        return problem
-    unusable = (problem for each in request.claims for problem in _unusable(fleet, each))
+    invalid = next(filter(None, missing), "")
+    if invalid:
+        return invalid
+    unusable = (text for each in request.claims for text in _unusable(fleet, each))
     return next(unusable, "") or claim_counts.refusal(fleet, request)
 
 

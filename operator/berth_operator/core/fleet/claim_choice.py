@@ -2,6 +2,7 @@
 
     claim_counts.rows_with_devices(fleet, request)    ->  the rows that may have enough, by counts
     claim_choice.choose(fleet, row, pod, grants)      ->  PodClaims, or None if the search on the row found nothing
+    claim_choice.choose_together(fleet, row, pods)    ->  the PodClaims of several pods, or None
 
 The search is the allocator of `core.claims`. It runs on the row with the highest score alone, and on the next one if it
 finds nothing; why is kept for the row until something changes there.
@@ -10,14 +11,15 @@ finds nothing; why is kept for the row until something changes there.
 import uuid
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from itertools import count
+from itertools import count, islice
 from typing import Final
 
 from berth_api.allocation import Grant
 from berth_operator.core.claims import allocator
 from berth_operator.core.claims.allocated import Allocated
 from berth_operator.core.claims.choices import prevented
-from berth_operator.core.claims.errors import ClaimError, NodeError
+from berth_operator.core.claims.errors import AllocationError, ClaimError, NodeError
+from berth_operator.core.claims.extended import RequestMapping
 from berth_operator.core.claims.plans import RequestPlan
 from berth_operator.core.claims.pools import MAX_SELECTORS
 from berth_operator.core.claims.preference import Preference
@@ -90,18 +92,66 @@ def choose(
 
     `grants` are the cards that the pod gets by name; `first_fit`: take the first devices that fit, as kube-scheduler.
     """
-    extended, mappings = extended_resources.claim_on(fleet, row, pod)
-    if not (pod.request.claims or extended):
-        return NO_POD_CLAIMS
-    claims = states(fleet, pod.request)
-    waiting = [*(each for each in claims if not each.allocation), *([extended] if extended else [])]
-    reserved = tuple(each.key for each in claims if each.allocation)
-    allocations = _search(fleet, row, pod.request, waiting, grants, first_fit=first_fit) if waiting else ()
+    needs = _needs(fleet, row, pod)
+    allocations = _search(fleet, row, pod.request, needs.claims, grants, first_fit=first_fit) if needs.claims else ()
+    return None if allocations is None else _chosen(fleet, row, needs, allocations)
+
+
+def choose_together(
+    fleet: Fleet, row: int, pods: Sequence[PendingPod], elsewhere: Collection[str], *, first_fit: bool
+) -> tuple[PodClaims, ...] | None:
+    """Return what the claims of several pods get on a row, by one search; None if it found nothing.
+
+    `elsewhere` are the claims (namespace/name) that pods on other rows share with them, and that are allocated there.
+
+    Raises:
+        NoWorkError: the search could not be finished.
+    """
+    known, needs = set(elsewhere), []
+    for pod in pods:
+        needs.append(_needs(fleet, row, pod, known))
+        known |= {each.key for each in needs[-1].claims}
+    try:
+        allocations = _allocate(
+            _target(fleet, row, first_fit=first_fit), [claim for each in needs for claim in each.claims]
+        )
+    except NoWorkError:
+        raise
+    except AllocationError:
+        return None
     if allocations is None:
         return None
-    if extended:
-        allocations = (*allocations[:-1], extended_resources.of_pod(allocations[-1], pod))
-    return replace(_with_cards(fleet, fleet.names[row], allocations, reserved), mappings=mappings)
+    left = iter(allocations)
+    return tuple(_chosen(fleet, row, each, tuple(islice(left, len(each.claims)))) for each in needs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Needs:
+    """What a pod needs of claims on a row."""
+
+    pod: PendingPod
+    claims: tuple[ClaimState, ...]
+    """The claims for which devices have to be chosen; the one for extended resources comes last."""
+    reserved: tuple[str, ...]
+    """namespace/name of the claims that are allocated already."""
+    mappings: tuple[RequestMapping, ...]
+
+
+def _needs(fleet: Fleet, row: int, pod: PendingPod, allocated: Collection[str] = ()) -> _Needs:
+    """Return what a pod needs on a row; `allocated` are further claims that count as allocated."""
+    extended, mappings = extended_resources.claim_on(fleet, row, pod)
+    claims = states(fleet, pod.request)
+    reserved = tuple(each.key for each in claims if each.allocation or each.key in allocated)
+    waiting = (each for each in claims if each.key not in reserved)
+    return _Needs(pod=pod, claims=(*waiting, *([extended] if extended else [])), reserved=reserved, mappings=mappings)
+
+
+def _chosen(fleet: Fleet, row: int, needs: _Needs, allocations: tuple[Allocation, ...]) -> PodClaims:
+    if not (needs.claims or needs.reserved):
+        return NO_POD_CLAIMS
+    if needs.mappings:
+        allocations = (*allocations[:-1], extended_resources.of_pod(allocations[-1], needs.pod))
+    return replace(_with_cards(fleet, fleet.names[row], allocations, needs.reserved), mappings=needs.mappings)
 
 
 def may_continue(fleet: Fleet, request: PodRequest) -> bool:
@@ -119,14 +169,10 @@ def _search(
     first_fit: bool,
 ) -> tuple[Allocation, ...] | None:
     """Return what claims get on a row; if nothing, keep the reason."""
-    supply, node = fleet.claims.supply, fleet.names[row]
-    known = supply.refusals(key_of(fleet, request))
-    devices = supply.on(node, fleet.labels[row])
-    held = held_devices(fleet, node, devices, grants)
-    target = _Target(fleet=fleet, node=node, devices=devices, held=held, first_fit=first_fit)
+    node = fleet.names[row]
+    known = fleet.claims.supply.refusals(key_of(fleet, request))
     try:
-        _check_size(target, claims)
-        allocations = _allocate(target, claims)
+        allocations = _allocate(_target(fleet, row, grants, first_fit=first_fit), claims)
     except NoWorkError:
         return None
     except ClaimError as error:
@@ -135,11 +181,16 @@ def _search(
     except NodeError as error:
         known.by_node[node] = str(error)
         return None
-    finally:
-        supply.work.spend(SEARCH + len(devices.pools.devices) * LOOK)
     if allocations is None:
         known.by_node[node] = ""
     return allocations
+
+
+def _target(fleet: Fleet, row: int, grants: Collection[Grant] = (), *, first_fit: bool) -> _Target:
+    node = fleet.names[row]
+    devices = fleet.claims.supply.on(node, fleet.labels[row])
+    held = held_devices(fleet, node, devices, grants)
+    return _Target(fleet=fleet, node=node, devices=devices, held=held, first_fit=first_fit)
 
 
 def _check_size(target: _Target, claims: Sequence[ClaimState]) -> None:
@@ -170,6 +221,14 @@ def _looks(target: _Target, request: Request) -> int:
 
 
 def _allocate(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
+    try:
+        _check_size(target, claims)
+        return _by_search(target, claims)
+    finally:
+        target.fleet.claims.supply.work.spend(SEARCH + len(target.devices.pools.devices) * LOOK)
+
+
+def _by_search(target: _Target, claims: Sequence[ClaimState]) -> tuple[Allocation, ...] | None:
     supply = target.fleet.claims.supply
     preference = Preference(target.devices.pools, target.allocated, target.devices.links)
     allocations = allocator.allocate(

@@ -2,7 +2,7 @@
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import itemgetter
 from typing import Final
@@ -40,6 +40,8 @@ EVALUATION: Final = 4
 """Work for evaluating the selectors of a device: about as many microseconds."""
 LOOK: Final = 0.25
 """Work for a device of which it is known whether it matches."""
+UNLIMITED: Final = 1_000_000
+"""Pods for which a row has devices if nothing limits them."""
 KEPT: Final = 5
 """Hundredths of a device that a free device on a row is worth: pods gather where few are free."""
 MAX_COUNTED: Final = 8
@@ -136,25 +138,71 @@ def _missing(fleet: Fleet, kind: DeviceKind, amount: int) -> Points:
 def _counted_enough(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> Mask:
     """Return the rows that have enough devices for each request alone, and for all that want one kind together."""
     mask = np.ones(len(fleet.names), np.bool_)
-    wanted: dict[DeviceKind, Points] = {}
     for alternatives, rows in requests:
         choices = [(kind_of(fleet, each), each.count) for each in alternatives.choices]
         mask &= np.logical_or.reduce([_enough(fleet, *each) for each in choices]) | ~rows
-        for kind, amount in choices if not alternatives.prioritized else ():
-            wanted[kind] = wanted.get(kind, 0) + amount * rows.astype(np.int64)
-    for kind, amounts in wanted.items():
-        if not (kind.wants_all or kind.admin):
+    for kind, amounts in _wanted(fleet, requests).items():
+        if not kind.wants_all:
             counts = _counted(fleet, kind)
             mask &= counts.shared | (counts.devices >= amounts)
     return mask
 
 
-def _counted_requests(fleet: Fleet, request: PodRequest) -> Iterator[tuple[Alternatives, Mask]]:
+def _wanted(fleet: Fleet, requests: Sequence[tuple[Alternatives, Mask]]) -> dict[DeviceKind, Points]:
+    """Return how many devices of each kind are taken on each row, whatever alternatives there are."""
+    wanted: dict[DeviceKind, Points] = {}
+    for alternatives, rows in requests:
+        for each in alternatives.choices if not alternatives.prioritized else ():
+            if not (kind := kind_of(fleet, each)).admin:
+                wanted[kind] = wanted.get(kind, 0) + each.count * rows.astype(np.int64)
+    return wanted
+
+
+def pods_per_row(fleet: Fleet, request: PodRequest, shared: Collection[str]) -> Points:
+    """Return how many such pods each row has devices for, or more; `shared` claims count once for all of them."""
+    pods = np.full(len(fleet.names), UNLIMITED, np.int64)
+    for kind, amounts in _wanted(fleet, list(_counted_requests(fleet, request, shared))).items():
+        counts = _counted(fleet, kind)
+        # Who wants all devices leaves none.
+        of_kind = np.minimum(counts.devices, 1) if kind.wants_all else counts.devices // np.maximum(amounts, 1)
+        pods = np.where(counts.shared | (amounts == 0), pods, np.minimum(pods, of_kind))
+    return pods
+
+
+def certainly_wanted(fleet: Fleet, request: PodRequest, but: Collection[str]) -> Counter[DeviceKind]:
+    """Return how many devices of each kind a pod's claims take, whichever they get, without the claims `but`."""
+    wanted: Counter[DeviceKind] = Counter()
+    for state in unallocated(fleet, request):
+        for alternatives in state.claim.requests if state.key not in but else ():
+            kind = kind_of(fleet, alternatives.choices[0])
+            if not (alternatives.prioritized or kind.admin or kind.wants_all):
+                wanted[kind] += alternatives.choices[0].count
+    return wanted
+
+
+def may_have(fleet: Fleet, row: int, wanted: Mapping[DeviceKind, int]) -> bool:
+    """Return whether a row may have so many devices of each kind, and of all kinds together."""
+    node = fleet.names[row]
+    for kind, amount in wanted.items():
+        counts = _counted(fleet, kind)
+        if counts.devices[row] < amount and not counts.shared[row]:
+            return False
+    devices = fleet.claims.supply.on(node, fleet.labels[row])
+    held = held_devices(fleet, node, devices)
+    fleet.claims.supply.work.spend(len(devices.own) * LOOK)
+    free = [each for each in devices.own if each.id not in held]
+    return sum(wanted.values()) <= len(free) or any(each.shareable for each in free)
+
+
+def _counted_requests(
+    fleet: Fleet, request: PodRequest, but: Collection[str] = ()
+) -> Iterator[tuple[Alternatives, Mask]]:
     """Yield the first requests of the claims that are not allocated, as far as their kinds of devices are counted.
 
-    Each comes with the rows where it is requested.
+    Each comes with the rows where it is requested. Those of the claims `but` (namespace/name) are left out.
     """
-    of_claims = [(each, fleet.present) for state in unallocated(fleet, request) for each in state.claim.requests]
+    claims = (each for each in unallocated(fleet, request) if each.key not in but)
+    of_claims = [(each, fleet.present) for state in claims for each in state.claim.requests]
     left = MAX_COUNTED
     for alternatives, rows in (*of_claims, *extended_resources.requests_by_class(fleet, request)):
         if (left := left - len(alternatives.choices)) < 0:
@@ -314,7 +362,7 @@ def matches(fleet: Fleet, kind: DeviceKind, matched: dict[Device, bool], device:
     if known is None:
         if fleet.claims.supply.work.is_over():
             raise NoWorkError("the search is not finished yet")
-        fleet.claims.supply.work.spend(EVALUATION)
+        fleet.claims.supply.work.learn(EVALUATION)
         try:
             of_class, of_request = kind.selectors
             known = matched[device] = matching.matches(

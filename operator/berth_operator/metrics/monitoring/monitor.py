@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from itertools import islice
 from typing import Final
 
@@ -11,6 +11,7 @@ from berth_operator.core.advice.fleet_figures import FleetFigures, fleet_figures
 from berth_operator.metrics import gauges
 from berth_operator.metrics.gauges import GAUGES, Family, Values
 from berth_operator.metrics.monitoring.bounds import OTHER, frequent
+from berth_operator.metrics.monitoring.claim_devices import ClaimDeviceCount
 from berth_operator.metrics.monitoring.pending import PendingCount
 from berth_operator.state.cache.cluster import Cluster
 
@@ -54,17 +55,22 @@ class Monitor:
         await asyncio.sleep(0)
         fleet = _of_fleet(fleet_figures(self._cluster.fleet))
         await asyncio.sleep(0)
-        GAUGES.shown = {**pending, **fleet, **self._of_process()}
+        claim_devices = ClaimDeviceCount()
+        await self._in_slices(claim_devices.count(self._cluster.fleet.claims), 1)
+        GAUGES.shown = {**pending, **fleet, **claim_devices.values(), **self._of_process()}
 
     async def _pending(self) -> Mapping[Family, Values]:
         counted = PendingCount()
-        steps = counted.count(self._cluster.queue, self._cluster.pending)
+        await self._in_slices(counted.count(self._cluster.queue, self._cluster.pending), STRIDE)
+        return counted.values(gated=len(self._cluster.gated))
+
+    async def _in_slices(self, steps: Iterator[None], stride: int) -> None:
+        """Take all steps, and let the loop do other work; the clock is read after every `stride` of them."""
         until = self._clock() + SLICE
-        while list(islice(steps, STRIDE)):
+        while list(islice(steps, stride)):
             if self._clock() > until:
                 await asyncio.sleep(0)
                 until = self._clock() + SLICE
-        return counted.values(gated=len(self._cluster.gated))
 
     def _of_process(self) -> Mapping[Family, Values]:
         cluster, now = self._cluster, self._wall()

@@ -39,6 +39,9 @@ TURN: Final = 50
 PODS: Final = "pods"
 ENDED_PODS: Final = "ended pods"
 PRIORITY_CLASSES: Final = "priority classes"
+RESOURCE_CLAIMS: Final = "resource claims"
+CLAIM_TEMPLATES: Final = "resource claim templates"
+"""What the pods of a workload may name; the operator reads only the claims that are made of them."""
 OPERATOR: Final = "operator"
 """What is known of the operator: its settings, which nodes the snapshot has, and when it was taken."""
 
@@ -143,7 +146,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     },
     "resource slices": {"spec": ...},
     "device classes": {"spec": dict.fromkeys(("extendedResourceName", "selectors"), ...)},
-    "resource claims": {
+    RESOURCE_CLAIMS: {
         "spec": {"devices": dict.fromkeys(("requests", "constraints"), ...)},
         "status": {
             "allocation": {"devices": {"results": ...}, "nodeSelector": ...},
@@ -173,6 +176,7 @@ KEPT: Final[Mapping[str, Tree]] = {
         },
     },
     ENDED_PODS: {"spec": dict.fromkeys(("schedulerName", "schedulingGroup"), ...), "status": {"phase": ...}},
+    CLAIM_TEMPLATES: {"spec": {"spec": {"devices": dict.fromkeys(("requests", "constraints"), ...)}}},
     PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
     OPERATOR: dict.fromkeys(("takenAt", "nodeSelector", "settings"), ...),
 }
@@ -216,6 +220,7 @@ async def taken(get_page: GetPage, *, node_selector: str, agent_namespace: str) 
     by_kind = {
         **{name: source for name, (source, _) in others.items()},
         PRIORITY_CLASSES: Source(path="/apis/scheduling.k8s.io/v1/priorityclasses"),
+        CLAIM_TEMPLATES: Source(path="/apis/resource.k8s.io/v1/resourceclaimtemplates", optional=True),
         PODS: pods_where(ALIVE),
         ENDED_PODS: replace(pods_where(ENDED), transform=groups.transform_ended),
     }
@@ -286,12 +291,15 @@ class Snapshot:
         """The same for pods that have none, of any scheduler."""
         self.priority_classes: dict[str, Object] = {}
         """Name -> PriorityClass."""
+        self.claim_templates: dict[str, Object] = {}
+        """namespace/name -> ResourceClaimTemplate."""
         others = sources.except_pods(Storage(self.cluster), node_selector="", agent_namespace="")
         self._put: dict[str, Callable[[Object], object]] = {
             **{name: table.put for name, (_, table) in others.items()},
             PODS: self._put_pod,
             ENDED_PODS: sinks.ended_pods(self.cluster).put,
             PRIORITY_CLASSES: self.put_priority_class,
+            CLAIM_TEMPLATES: self._put_claim_template,
             OPERATOR: self._put_operator,
         }
 
@@ -311,6 +319,9 @@ class Snapshot:
     def put_priority_class(self, obj: Object) -> None:
         """Add a PriorityClass."""
         self.priority_classes[obj["metadata"]["name"]] = obj
+
+    def _put_claim_template(self, obj: Object) -> None:
+        self.claim_templates[f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"] = obj
 
     def _put_operator(self, obj: Object) -> None:
         now = float(obj["takenAt"])

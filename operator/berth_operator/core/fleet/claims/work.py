@@ -1,6 +1,8 @@
 """How much may still be computed about claims before the loop of the operator must do something else."""
 
 import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 
 class Work:
@@ -13,6 +15,8 @@ class Work:
         self.left = left
         self.unfinished = False
         """Whether something was not computed because nothing was left."""
+        self._learned = 0.0
+        """Work whose results are kept, so that it is never done again."""
 
     def refill(self, amount: float) -> bool:
         """Allow this much work, and return whether something was left unfinished before."""
@@ -23,8 +27,32 @@ class Work:
         """Take work that was done."""
         self.left -= amount
 
+    def learn(self, amount: float) -> None:
+        """Take work that was done, and whose results are kept."""
+        self.spend(amount)
+        self._learned += amount
+
     def is_over(self) -> bool:
         """Return whether nothing is left; what asks is then unfinished."""
         over = self.left <= 0
         self.unfinished |= over
         return over
+
+    @contextmanager
+    def limited(self, amount: float) -> Iterator[Callable[[], bool]]:
+        """Return a context that may do this much work, whatever is left outside of it.
+
+        It yields a function that returns whether something is unfinished so far that the next attempt gets further
+        with. That is so only if this one learned something: otherwise the next one would end at the same place, and
+        the one after it.
+        """
+        left, unfinished, learned = self.left, self.unfinished, self._learned
+        self.left, self.unfinished = amount, False
+
+        def goes_on() -> bool:
+            return self.unfinished and self._learned > learned
+
+        try:
+            yield goes_on
+        finally:
+            self.left, self.unfinished = left, unfinished or goes_on()

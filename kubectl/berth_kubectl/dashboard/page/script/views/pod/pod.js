@@ -8,6 +8,7 @@ import { Link, NodeLink } from "../../parts/links.js";
 import { Loading, Refusal } from "../../parts/notices.js";
 import { count } from "../../text/amounts.js";
 import { GangProgress } from "../queue.js";
+import { Claims } from "./claims.js";
 import { Facts } from "./facts.js";
 import { Groups } from "./groups.js";
 import { Nearest } from "./nearest.js";
@@ -38,7 +39,7 @@ export function PodView({ namespace, name }) {
 }
 
 function Explanation({ value, namespace, name }) {
-  const { queue, gang, reservation, bind, changes, outlook = [], groups = [], nearest = [] } = value;
+  const { queue, gang, reservation, bind, changes, claims, outlook = [], groups = [], nearest = [] } = value;
   const [glyph, text] = STATES[value.state] ?? ["info", ""];
   return html`
     <section class="panel pod-head" aria-label="State">
@@ -69,6 +70,7 @@ function Explanation({ value, namespace, name }) {
       </section>`}
     </div>
     ${bind && html`<${Scores} bind=${bind} />`}
+    ${claims && html`<${Claims} claims=${claims} />`}
     ${nearest.length > 0 && html`<${Nearest} nearest=${nearest} />`}
     ${groups.length > 0 && html`<${Groups} groups=${groups} nodes=${value.nodes} />`}
   `;

@@ -1,0 +1,84 @@
+"""The ResourceClaims of a workload: those of its file, and those that are made of templates for its pods."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Final
+
+from berth_operator.commands.errors import InputError
+from berth_operator.commands.workload import Document
+from berth_operator.core.claims import requests, status
+from berth_operator.core.claims.fields import FieldError
+from berth_operator.state.watches.snapshot import RESOURCE_CLAIMS, Snapshot
+
+Object = dict[str, Any]
+
+DEVICE_CLASSES: Final = "device classes"
+
+
+class WorkloadClaims:
+    """Adds classes, claims and templates of a file to a snapshot, and claims to pods."""
+
+    def __init__(self, snapshot: Snapshot, objects: Iterable[Document], namespace: str) -> None:
+        """Add the objects of a file; a claim that the cluster has already stays as it is.
+
+        Raises:
+            InputError: an object cannot be read.
+        """
+        self._snapshot, self._namespace = snapshot, namespace
+        self._templates = dict(snapshot.claim_templates)
+        """namespace/name -> template; those of the file come first."""
+        for document in objects:
+            self._add(document)
+
+    def _add(self, document: Document) -> None:
+        metadata = {"namespace": self._namespace, **document.body["metadata"]}
+        key = f"{metadata['namespace']}/{metadata['name']}"
+        if document.kind == "ResourceClaimTemplate":
+            self._templates[key] = {**document.body, "metadata": metadata}
+        elif document.kind == "DeviceClass":
+            _check(document, lambda: requests.read_class(document.body))
+            self._snapshot.put(DEVICE_CLASSES, document.body)
+        elif key not in self._snapshot.cluster.fleet.claims.claims:
+            self._put(document, metadata, document.body["spec"])
+
+    def _put(self, document: Document, metadata: Mapping[str, Any], spec: Any) -> None:
+        uid = f"simulated/{metadata['namespace']}/claims/{metadata['name']}"
+        claim = {"metadata": {**metadata, "uid": uid}, "spec": spec}
+        _check(document, lambda: status.read(claim))
+        self._snapshot.put(RESOURCE_CLAIMS, claim)
+
+    def of_pod(self, document: Document, pod: Object) -> Object:
+        """Return a pod with the claims that are made for it of templates; those without a template are left out.
+
+        Raises:
+            InputError: a template cannot be read.
+        """
+        made = [{"name": name, "resourceClaimName": claim} for name, claim in self._made(document, pod)]
+        return {**pod, "status": {**pod["status"], "resourceClaimStatuses": made}} if made else pod
+
+    def missing(self, pod: Object) -> list[str]:
+        """Return the templates (namespace/name) that a pod names and that do not exist."""
+        return [key for _, key in _templates(pod) if key not in self._templates]
+
+    def _made(self, document: Document, pod: Object) -> Iterator[tuple[str, str]]:
+        metadata = pod["metadata"]
+        owner = {"kind": "Pod", "name": metadata["name"], "uid": metadata["uid"], "controller": True}
+        for name, key in _templates(pod):
+            if (template := self._templates.get(key)) is not None:
+                claim = f"{metadata['name']}-{name}"
+                of_claim = {"name": claim, "namespace": metadata["namespace"], "ownerReferences": [owner]}
+                self._put(document, of_claim, template["spec"]["spec"])
+                yield name, claim
+
+
+def _templates(pod: Object) -> Iterator[tuple[str, str]]:
+    """Yield the name of each of the pod's claims that is made of a template, and the template (namespace/name)."""
+    for each in pod["spec"].get("resourceClaims") or ():
+        if template := each.get("resourceClaimTemplateName"):
+            yield each["name"], f"{pod['metadata']['namespace']}/{template}"
+
+
+def _check(document: Document, read: Callable[[], object]) -> None:
+    try:
+        read()
+    except (FieldError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{document.where} ({document.title}): {error}") from error

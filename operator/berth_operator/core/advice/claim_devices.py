@@ -1,0 +1,365 @@
+"""Which devices the requests of a pod's ResourceClaims find, and what keeps the other devices from them.
+
+    answer = yield from of_pod(fleet, pod, policy)  ->  ClaimDevices
+
+A device is found if the allocator takes it for the request alone, by the code of its search, so what is found agrees
+with the decision. Why others are not is looked up afterwards: the first of the selectors that does not match, then
+pools, taints, holders and amounts. None is yielded where the caller may do other work.
+"""
+
+from collections import Counter
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from berth_operator.core.claims import extended, features, matching
+from berth_operator.core.claims.allocated import Allocated
+from berth_operator.core.claims.choices import Choices, prevented
+from berth_operator.core.claims.errors import AllocationError
+from berth_operator.core.claims.plans import Context, RequestPlan
+from berth_operator.core.claims.requests import ALL, EXACT, DeviceClass, Request, ResourceClaim
+from berth_operator.core.claims.selectors import compile_selector
+from berth_operator.core.claims.slices import Device, DeviceID
+from berth_operator.core.claims.status import ClaimState
+from berth_operator.core.decision import cycle
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import dynamic_resources, resource_claims
+from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.held_devices import held_devices
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+MAX_LOOKS: Final = 20_000
+"""Devices that are compared with requests for one answer, each with each; about 0.1 s if selectors are evaluated."""
+STRIDE: Final = 64
+"""Devices after which other work may be done; well below a millisecond."""
+MAX_NAMED: Final = 5
+"""Nodes that are named for a request."""
+MAX_EXPRESSION: Final = 120
+"""Characters of an expression."""
+
+
+class Cause(NamedTuple):
+    """Why a request does not find a device; FOUND if it does."""
+
+    text: str
+    is_selector: bool = False
+
+
+FOUND: Final = Cause("found")
+OTHER_NODES: Final = Cause("for other nodes")
+WRONG: Final = Cause("that a selector or a capacity cannot be evaluated for")
+FOREIGN: Final = Cause("in pools that are not Berth's (claims.drivers and claims.pools of its configuration)")
+TAINTED: Final = Cause("with a device taint that the request does not tolerate")
+ALLOCATED: Final = Cause("allocated to other claims")
+WITHHELD: Final = Cause("of cards that are unhealthy, or that pods hold by name")
+USED_UP: Final = Cause("without enough capacity or counters left")
+_NOT_MATCHING: Final = frozenset({OTHER_NODES, WRONG})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Devices that a request does not find for one reason."""
+
+    devices: int
+    why: str
+    is_selector: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestedDevices:
+    """What one request, or one subrequest of `firstAvailable`, finds."""
+
+    claim: str
+    """namespace/name of the claim, or the extended resource that a DeviceClass provides."""
+    request: str
+    """`request` or `request/subrequest`."""
+    needed: int
+    """Devices on one node; 0 for all that match."""
+    devices: int
+    """Devices that were compared with it."""
+    found: int
+    """Those that match and are free, on all nodes together."""
+    most: int
+    """Those that match and are free on the nodes that have the most."""
+    nodes: tuple[str, ...]
+    """The first of these nodes by name; none if nothing was found."""
+    enough: int
+    """Nodes that have enough for this request alone."""
+    matching: int
+    """The most on one node that match, free or not; pools of other schedulers aside."""
+    left_out: tuple[LeftOut, ...]
+    """What keeps the others from the request, the largest number first."""
+
+    @property
+    def is_possible(self) -> bool:
+        """Return whether a node has enough devices that match, free or not."""
+        return self.matching >= max(self.needed, 1)
+
+    @property
+    def sentence(self) -> str:
+        """Return what the request needs and finds, and why it does not find other devices."""
+        where = f" on {self.nodes[0]}" if self.nodes else ""
+        others = "; ".join(f"{each.devices} {each.why}" for each in self.left_out)
+        return (
+            f"request {self.request} of {self.claim} needs {self.needed or 'all'} device(s) of one node and finds "
+            f"{self.most}{where}; of {self.devices} it does not find {others or 'none'}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimDevices:
+    """What the requests of a pod's claims that are not allocated yet find."""
+
+    nodes: int
+    """Nodes whose devices were compared: if there are any, those that only the claims keep the pod from."""
+    complete: bool
+    """Whether these are all, or MAX_LOOKS was reached."""
+    requests: tuple[RequestedDevices, ...]
+    together: str = ""
+    """What a node with enough devices for each request lacks; empty if there is no such node."""
+
+
+def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, None, ClaimDevices | None]:
+    """Return what the claims of a pod find; None if it fits, or if claims keep it from no node.
+
+    The Fleet is changed for a moment, so it must be a copy.
+    """
+    if pod.error or not is_searched(fleet, pod.request):
+        return None
+    # Decided again, because a change since then may have dropped on which nodes the search found nothing.
+    if cycle.place(fleet, pod, policy) or resource_claims.passes(fleet, pod.request) is not fleet.present:
+        return None
+    rows = np.flatnonzero(_kept_off(fleet, pod.request, policy)).tolist()
+    is_decided = fleet.claims.supply.work.left > 0
+    if not rows:
+        return None
+    tallies, nodes, budget = [_Tally(each) for each in _wanted(fleet, pod.request)], 0, _Budget()
+    for row in rows:
+        node = _Node(fleet, fleet.names[row])
+        for tally in tallies:
+            if tally.wanted.rows[row]:
+                yield from tally.look(node, budget)
+        if budget.left < 0:
+            break
+        nodes += 1
+    return ClaimDevices(
+        nodes=nodes,
+        complete=nodes == len(rows),
+        requests=tuple(each.result() for each in tallies),
+        together=_together(fleet, pod, tallies) if is_decided else "",
+    )
+
+
+def is_searched(fleet: Fleet, request: PodRequest) -> bool:
+    """Return whether devices have to be chosen for a pod on some node."""
+    return any(_wanted(fleet, request))
+
+
+def impossible(answer: ClaimDevices) -> Iterator[RequestedDevices]:
+    """Yield the requests that no node can meet, free or not; of `firstAvailable` the first subrequest."""
+    by_request: dict[tuple[str, str], list[RequestedDevices]] = {}
+    for each in answer.requests if answer.complete else ():
+        by_request.setdefault((each.claim, each.request.partition("/")[0]), []).append(each)
+    for choices in by_request.values():
+        if not any(each.is_possible for each in choices):
+            yield choices[0]
+
+
+class _Wanted(NamedTuple):
+    """A request of a claim."""
+
+    claim: str
+    request: Request
+    rows: Mask
+    """The rows where it is requested."""
+
+
+def _wanted(fleet: Fleet, request: PodRequest) -> Iterator[_Wanted]:
+    for state in claim_counts.unallocated(fleet, request):
+        for alternatives in state.claim.requests:
+            for choice in alternatives.choices:
+                yield _Wanted(state.key, choice, fleet.present)
+    for name, rows in extended_resources.rows_by_class(fleet, request).items():
+        for alternatives in extended.requests(request.extended, {name: fleet.device_classes[name]})[0]:
+            yield _Wanted(name, alternatives.choices[0], rows)
+
+
+def _kept_off(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
+    """Return the rows that only the claims keep the pod from; if there are none, all that they do."""
+    rejected = fleet.present & ~dynamic_resources.passes(fleet, request)
+    alone = rejected
+    for each in policy.filters_of(request):
+        if each.NAME != dynamic_resources.NAME:
+            alone = alone & each.passes(fleet, request)
+    return alone if alone.any() else rejected
+
+
+@dataclass(slots=True)
+class _Budget:
+    """Devices that may still be compared."""
+
+    left: int = MAX_LOOKS
+
+
+class _Node:
+    """The devices of a node, and what is taken of them."""
+
+    def __init__(self, fleet: Fleet, name: str) -> None:
+        supply = fleet.claims.supply
+        self.name, self.classes, self.holdings = name, fleet.claims.classes, supply.holdings
+        self.devices = supply.on(name, fleet.labels[fleet.rows[name]])
+        self.pools = self.devices.pools
+        self.held = held_devices(fleet, name, self.devices)
+        of_all = supply.holdings.allocated
+        allocated = Allocated(devices=self.held, shared=of_all.shared, capacity=of_all.capacity)
+        self._choices = Choices(1, self.pools, allocated, features.ALL)
+        self._context = Context(
+            pools=self.pools, classes=self.classes, compile_selector=compile_selector, features=features.ALL
+        )
+
+    def plan(self, request: Request) -> RequestPlan:
+        """Return the plan of a request for single devices, without constraints."""
+        device_class = self.classes.get(request.device_class) or DeviceClass(name=request.device_class)
+        return RequestPlan(
+            context=self._context,
+            claim=ResourceClaim(namespace="", name="", requests=()),
+            number=0,
+            request=replace(request, mode=EXACT),
+            device_class=device_class,
+            constraints=(),
+            matched=self.pools.selected.of((device_class.selectors, request.selectors)),
+        )
+
+    def cause(self, plan: RequestPlan, device: Device) -> Cause:
+        """Return why a request does not find a device, or FOUND."""
+        try:
+            if device.id not in self.devices.foreign and self._choices.take(plan, device):
+                self._choices.undo(plan)
+                return FOUND
+            return self._kept_back(plan, device) if plan.selects(device) else _mismatch(plan, device)
+        except AllocationError:
+            return WRONG
+
+    def _kept_back(self, plan: RequestPlan, device: Device) -> Cause:
+        """Return why a request does not find a device that matches."""
+        if device.id in self.devices.foreign:
+            return FOREIGN
+        if prevented(device, plan.request):
+            return TAINTED
+        if device.id in self.held and not plan.request.admin:
+            return ALLOCATED if self.holdings.hold(device.id) else WITHHELD
+        return USED_UP
+
+
+def _mismatch(plan: RequestPlan, device: Device) -> Cause:
+    """Return the first selector that does not match a device; raise AllocationError if one cannot be evaluated."""
+    owners = (
+        (f"DeviceClass {plan.device_class.name}", plan.device_class.selectors),
+        ("the request", plan.request.selectors),
+    )
+    for owner, selectors in owners:
+        for number, expression in enumerate(selectors):
+            if not matching.matches(device, (expression,), compile_selector, owner):
+                return Cause(f"that do not match selector #{number} of {owner}: {_short(expression)}", is_selector=True)
+    return OTHER_NODES
+
+
+def _short(expression: str | None) -> str:
+    text = " ".join((expression or "").split())
+    return text if len(text) <= MAX_EXPRESSION else f"{text[: MAX_EXPRESSION - 1]}…"
+
+
+class _Tally:
+    """Counts what one request finds."""
+
+    def __init__(self, wanted: _Wanted) -> None:
+        self.wanted = wanted
+        self._causes: dict[DeviceID, Cause] = {}
+        """What keeps each device from the request; of several nodes that it is for, the one that finds it counts."""
+        self._found: dict[str, int] = {}
+        """Node -> devices that it finds there."""
+        self._matching = 0
+        self.enough: list[str] = []
+        """Nodes with enough for this request alone."""
+
+    def look(self, node: _Node, budget: _Budget) -> Iterator[None]:
+        """Count the devices of a node, as far as the budget goes."""
+        plan, on_node = node.plan(self.wanted.request), Counter[Cause]()
+        for device in node.pools.devices[: max(0, budget.left)]:
+            cause = node.cause(plan, device)
+            on_node[cause] += 1
+            if self._causes.get(device.id) != FOUND:
+                self._causes[device.id] = cause
+            if on_node.total() % STRIDE == 0:
+                yield
+        yield
+        budget.left -= max(1, len(node.pools.devices))
+        found = self._found[node.name] = on_node[FOUND]
+        matching_ = sum(number for each, number in on_node.items() if not (each.is_selector or each in _NOT_MATCHING))
+        self._matching = max(self._matching, matching_ - on_node[FOREIGN])
+        if self._is_enough(node, found, matching_):
+            self.enough.append(node.name)
+
+    def _is_enough(self, node: _Node, found: int, matching_: int) -> bool:
+        if self.wanted.request.mode != ALL:
+            return found >= self.wanted.request.count
+        return 0 < found == matching_ and all(each.usable for each in node.pools.pools)
+
+    def result(self) -> RequestedDevices:
+        """Return what was counted."""
+        request, counts, most = (
+            self.wanted.request,
+            Counter(self._causes.values()),
+            max(self._found.values(), default=0),
+        )
+        found = counts.pop(FOUND, 0)
+        return RequestedDevices(
+            claim=self.wanted.claim,
+            request=request.full_name,
+            needed=0 if request.mode == ALL else request.count,
+            devices=len(self._causes),
+            found=found,
+            most=most,
+            nodes=tuple(sorted(name for name, number in self._found.items() if 0 < number == most)[:MAX_NAMED]),
+            enough=len(self.enough),
+            matching=self._matching,
+            left_out=tuple(
+                LeftOut(devices=number, why=cause.text, is_selector=cause.is_selector)
+                for cause, number in sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+            ),
+        )
+
+
+def _together(fleet: Fleet, pod: PendingPod, tallies: Sequence[_Tally]) -> str:
+    """Return why a node that has enough for each request alone, by name the first, has not for all; empty if none."""
+    by_request: dict[tuple[str, str], set[str]] = {}
+    for each in tallies:
+        request = each.wanted.request
+        by_request.setdefault((each.wanted.claim, request.parent or request.name), set()).update(each.enough)
+    if not (nodes := set.intersection(*by_request.values())):
+        return ""
+    node = min(nodes)
+    constrained = [each for each in claim_counts.unallocated(fleet, pod.request) if each.claim.constraints]
+    with _without_constraints(fleet, constrained):
+        if constrained and claim_choice.choose(fleet, fleet.rows[node], pod, ()) is not None:
+            listed = ", ".join(each.key for each in constrained)
+            return f"{node} has enough devices for each request alone, but not under the constraints of {listed}"
+    return f"{node} has enough devices for each request alone, but not for all of them together"
+
+
+@contextmanager
+def _without_constraints(fleet: Fleet, claims: Sequence[ClaimState]) -> Iterator[None]:
+    """Return a context in which claims have no constraints; their UIDs differ, by which refusals are remembered."""
+    known = fleet.claims.claims
+    for each in claims:
+        known[each.key] = replace(each, uid=f"{each.uid}/free", claim=replace(each.claim, constraints=()))
+    try:
+        yield
+    finally:
+        for each in claims:
+            known[each.key] = each

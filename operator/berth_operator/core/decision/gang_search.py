@@ -1,0 +1,364 @@
+"""Nodes and devices for the members of a gang with ResourceClaims, by a search that goes back.
+
+    GangSearch(fleet, pods, policy, needed=..., rows=...).place()  ->  [Placement, ...]
+
+`gang` places one member after the other. A member may then take the node, or the device, that another one needed. This
+search is for the gangs that do not fit so. It chooses the members' nodes, depth first, those with the fewest places
+first, and leaves the devices open: the claims of all members on a node are allocated by one search of the allocator,
+which goes back through their devices. Only a choice of nodes for all members is placed, by the filters; the first
+member that they reject is where the search goes on.
+
+Members that need the same are in the order of their nodes, because they could be exchanged.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from berth_operator.core.claims.requests import Alternatives, Constraint
+from berth_operator.core.claims.status import used_by
+from berth_operator.core.decision import capacity
+from berth_operator.core.decision.cycle import Placement, feasible, place_on
+from berth_operator.core.decision.gang_charges import ChargedMembers
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.filters import Filter, dynamic_resources
+from berth_operator.core.fleet import claim_choice, claim_counts, extended_resources
+from berth_operator.core.fleet.claim_counts import NoWorkError
+from berth_operator.core.fleet.claims.answers import DeviceKind
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Column, Mask
+from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY
+from berth_operator.core.values.pod_claims import NO_POD_CLAIMS, PodClaims
+from berth_operator.core.values.request import PendingPod, PodRequest
+
+WORK: Final = 6_000
+"""Work of a search for a gang for going back, in units of `Work`: some 15 ms. Decision 33 has how far that goes."""
+MEMBER: Final = 400
+"""Work in addition for each member: to look at its row, to search there twice, and to place it once."""
+PLACE: Final = 250
+"""Work for placing a member by all filters and scores: about half a millisecond."""
+LOOK: Final = 4
+"""Work for looking at a node for a member."""
+USE: Final = 25
+"""Work for comparing a node with where a claim can be used that a member on another node shares."""
+
+
+def work_for(members: int) -> float:
+    """Return the bound on the work of a search."""
+    return WORK + MEMBER * members
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Shape:
+    """Members that need the same."""
+
+    number: int
+    request: PodRequest
+    claims: Sequence[tuple[Sequence[Alternatives], Sequence[Constraint]] | str]
+    """What each claim requests, or the name of one that other members share or that is allocated."""
+    shared: frozenset[str]
+    """The claims that other members share."""
+    pods: Column
+    """How many of them each row can take at most."""
+    wanted: Counter[DeviceKind]
+    """The devices that each of them takes certainly, without those of claims that other members share."""
+    by_class: dict[str, Mask]
+    """The rows where DeviceClasses provide extended resources."""
+
+    def is_for(self, other: "_Shape") -> bool:
+        """Return whether members of another shape need the same."""
+        return (
+            self.request == other.request
+            and self.claims == other.claims
+            and bool(np.array_equal(self.pods, other.pods))
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Places:
+    """Where members of a shape may be, in the order of trial."""
+
+    shape: _Shape
+    rows: Sequence[int]
+    left: Sequence[int]
+    """For each of the rows, how many members it and the later ones can take at most."""
+
+
+class GangSearch:
+    """The search for one gang on some of the rows."""
+
+    def __init__(self, fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, *, needed: int, rows: Mask) -> None:
+        """Prepare a search for places of at least `needed` pods; the work that it may do is what the Fleet has left."""
+        self._fleet, self._policy = fleet, policy
+        self._work = fleet.claims.supply.work
+        places = _places(fleet, pods, policy, rows)
+        ordered = sorted(range(len(pods)), key=lambda number: _rank(places[number]))
+        self._pods = [pods[number] for number in ordered]
+        self._places = [places[number] for number in ordered]
+        self._spare = len(pods) - needed
+        self._alike = [_alike_after(self._places, number) for number in range(len(pods))]
+        """For each member how many follow it that need the same, with itself."""
+        names = {name for each in places for name, _ in each.shape.request.resources}
+        self._free = {name: fleet.left(name).copy() for name in names}
+        self._charged = ChargedMembers(fleet, [each.request for each in pods])
+        self._at: list[int] = []
+        """The places of the members so far; one that is left out is after the last place."""
+        self._on: dict[int, list[int]] = {}
+        """Row -> the numbers of its members."""
+        self._owner: dict[str, int] = {}
+        """Claim that members share -> the number of the first that uses it, with whose others it is allocated."""
+        self._possible: dict[tuple[int, tuple[int, ...], frozenset[str]], bool] = {}
+        """Row, shapes of the members there, claims allocated elsewhere -> whether all can be allocated."""
+        self._chosen: dict[tuple[int, tuple[int, ...], frozenset[str]], tuple[PodClaims, ...]] = {}
+        """The same with the numbers of the members -> what their claims get."""
+        self._tried: list[tuple[int, int, PodClaims, Placement | None]] = []
+        """Each member that was placed the last time, its row, claims and placement."""
+
+    def place(self) -> list[Placement]:
+        """Return the placements of enough members; none if there are none. The Fleet is left as it was.
+
+        Raises:
+            NoWorkError: the bound on the work ended the search.
+        """
+        try:
+            return list(self._charged.placed) if self._find() else []
+        finally:
+            self._charged.undo()
+
+    def _find(self) -> bool:
+        """Return whether places are found for enough members, which are charged then."""
+        start = 0
+        while True:
+            if len(self._at) == len(self._pods):
+                if (rejected := self._charge_all()) is None:
+                    return True
+                while len(self._at) > rejected + 1:
+                    self._pop()
+                start = self._pop() + 1
+            elif (place := self._next(len(self._at), start)) is not None:
+                self._push(place)
+                start = self._first_place(len(self._at))
+            elif self._at:
+                start = self._pop() + 1
+            else:
+                return False
+
+    # --- the members' rows ------------------------------------------------------------------------------------------
+
+    def _first_place(self, member: int) -> int:
+        """Return where the trial of a member begins: where the one before is, if it needs the same."""
+        if member < len(self._pods) and self._places[member] is self._places[member - 1]:
+            return self._at[-1]
+        return 0
+
+    def _next(self, member: int, start: int) -> int | None:
+        """Return the next place where a member may be together with those before it; None if there is none."""
+        places = self._places[member]
+        skipped = sum(at == len(each.rows) for at, each in zip(self._at, self._places, strict=False))
+        least = self._alike[member] - (self._spare - skipped)
+        for place in range(start, len(places.rows)):
+            self._spend(LOOK)
+            if places.left[place] < least:
+                break
+            if self._may_be(member, places.rows[place]):
+                return place
+        may_skip = skipped < self._spare and start <= len(places.rows)
+        return len(places.rows) if may_skip else None
+
+    def _push(self, place: int) -> None:
+        member = len(self._at)
+        self._at.append(place)
+        if (row := self._row(member)) is not None:
+            self._on.setdefault(row, []).append(member)
+            for claim in self._places[member].shape.shared:
+                self._owner.setdefault(claim, member)
+
+    def _pop(self) -> int:
+        """Take the last member away, and return its place."""
+        member = len(self._at) - 1
+        if (row := self._row(member)) is not None:
+            self._on[row].pop()
+            self._owner = {claim: owner for claim, owner in self._owner.items() if owner != member}
+        return self._at.pop()
+
+    def _row(self, member: int) -> int | None:
+        places = self._places[member]
+        return places.rows[self._at[member]] if self._at[member] < len(places.rows) else None
+
+    def _may_be(self, member: int, row: int) -> bool:
+        """Return whether a row has enough for a member and those that are there."""
+        members = (*self._on.get(row, ()), member)
+        shape = self._places[member].shape
+        alike = sum(self._places[each].shape is shape for each in members)
+        return alike <= shape.pods[row] and self._has_resources(members, row) and self._has_devices(members, row)
+
+    def _has_resources(self, members: Sequence[int], row: int) -> bool:
+        if len(members) == 1:
+            # The filters have compared them.
+            return True
+        wanted: Counter[str] = Counter()
+        for shape in (self._places[each].shape for each in members):
+            for name, amount in shape.request.resources:
+                if not (name in shape.by_class and shape.by_class[name][row]):
+                    wanted[name] += amount
+        return all(amount <= self._free[name][row] for name, amount in wanted.items() if amount)
+
+    # --- their claims -----------------------------------------------------------------------------------------------
+
+    def _has_devices(self, members: Sequence[int], row: int) -> bool:
+        """Return whether the claims of members can be allocated on a row, or used if they are allocated elsewhere."""
+        shapes = [self._places[each].shape for each in members]
+        if not any(each.claims or each.by_class for each in shapes):
+            return True
+        elsewhere = self._elsewhere(members, row)
+        if not all(self._is_usable(claim, row) for claim in elsewhere):
+            return False
+        key = row, tuple(sorted(each.number for each in shapes)), elsewhere
+        if key not in self._possible:
+            # A search that finds nothing takes long, and the counts often show it.
+            wanted = sum((each.wanted for each in shapes), Counter[DeviceKind]())
+            self._possible[key] = (
+                claim_counts.may_have(self._fleet, row, wanted)
+                and self._choose(tuple(members), row, elsewhere) is not None
+            )
+        return self._possible[key]
+
+    def _elsewhere(self, members: Sequence[int], row: int) -> frozenset[str]:
+        """Return the claims of members on a row that a member on another row allocates."""
+        shared = {claim for each in members for claim in self._places[each].shape.shared if claim in self._owner}
+        return frozenset(claim for claim in shared if self._row(self._owner[claim]) != row)
+
+    def _is_usable(self, claim: str, row: int) -> bool:
+        """Return whether a claim that is allocated on another row can be used on this one."""
+        self._spend(USE)
+        state, owner = self._fleet.claims.claims[claim], self._owner[claim]
+        for allocation in self._claims_of(owner, self._row(owner)).of_claims:
+            if str(allocation.claim) == claim:
+                state = used_by(state, "", allocation.written())
+        return bool(claim_counts.usable_rows(self._fleet, state)[row])
+
+    def _claims_of(self, member: int, row: int | None) -> PodClaims:
+        """Return what the claims of a member get on its row, next to those of the others there."""
+        members = () if row is None else tuple(self._on[row])
+        chosen = None if row is None else self._choose(members, row, self._elsewhere(members, row))
+        return NO_POD_CLAIMS if chosen is None else chosen[members.index(member)]
+
+    def _choose(self, members: tuple[int, ...], row: int, elsewhere: frozenset[str]) -> tuple[PodClaims, ...] | None:
+        key = row, members, elsewhere
+        if key not in self._chosen:
+            self._spend(LOOK)
+            pods = [self._pods[each] for each in members]
+            first_fit = self._policy.takes_first_devices
+            chosen = claim_choice.choose_together(self._fleet, row, pods, elsewhere, first_fit=first_fit)
+            if chosen is None:
+                return None
+            self._chosen[key] = chosen
+        return self._chosen[key]
+
+    # --- all of them ------------------------------------------------------------------------------------------------
+
+    def _charge_all(self) -> int | None:
+        """Charge all members as they are placed; return the first that does not fit, and charge none then."""
+        rows = [(each, row) for each in range(len(self._pods)) if (row := self._row(each)) is not None]
+        wanted = [(member, row, self._claims_of(member, row)) for member, row in rows]
+        known, self._tried = iter(self._tried), []
+        for member, row, claims in wanted:
+            tried = next(known, None)
+            if tried is None or tried[:2] != (member, row) or tried[2] is not claims:
+                # The members after it meet another Fleet than they did.
+                known = iter(())
+                tried = member, row, claims, self._place_on(member, row, claims)
+            if tried[3] is None:
+                self._charged.undo()
+                return member
+            self._tried.append(tried)
+            self._charged.charge(tried[3])
+        return None
+
+    def _place_on(self, member: int, row: int, claims: PodClaims) -> Placement | None:
+        self._spend(PLACE)
+        return place_on(self._fleet, self._pods[member], self._policy, row, claims)
+
+    def _spend(self, amount: float) -> None:
+        if self._work.is_over():
+            raise NoWorkError("the search for other nodes and devices is not finished")
+        self._work.spend(amount)
+
+
+# --- where members may be -------------------------------------------------------------------------------------------
+
+
+def _places(fleet: Fleet, pods: Sequence[PendingPod], policy: Policy, rows: Mask) -> list[_Places]:
+    """Return where each pod may be; the same for those that need the same."""
+    uses = Counter(use.claim for each in pods for use in each.request.claims)
+    shared = {claim for claim, count in uses.items() if count > 1}
+    exchangeable = all(each.request.affinity == NO_AFFINITY for each in pods)
+    shapes: list[_Shape] = []
+    numbers = []
+    for pod in pods:
+        shape = _shape(fleet, pod.request, policy, rows, shared, exchangeable=exchangeable, number=len(shapes))
+        numbers.append(next((each.number for each in shapes if each.is_for(shape)), len(shapes)))
+        if numbers[-1] == len(shapes):
+            shapes.append(shape)
+    counts = Counter(numbers)
+    others: Column = np.sum([np.minimum(each.pods, counts[each.number]) for each in shapes], axis=0)
+    places = [_ordered(each, others) for each in shapes]
+    return [places[number] for number in numbers]
+
+
+def _shape(
+    fleet: Fleet,
+    request: PodRequest,
+    policy: Policy,
+    rows: Mask,
+    shared: Collection[str],
+    *,
+    exchangeable: bool,
+    number: int,
+) -> _Shape:
+    """Return a shape; `exchangeable`: pods with other labels may take the place of one."""
+    fits = rows & feasible(fleet, request, list(_of_row(request, policy)))
+    pods = np.minimum(capacity.of_class(fleet, request, fits), claim_counts.pods_per_row(fleet, request, shared))
+    return _Shape(
+        number=number,
+        request=replace(request, claims=(), identity=NO_IDENTITY if exchangeable else request.identity),
+        claims=[
+            each.key if each.key in shared or each.allocation else (each.claim.requests, each.claim.constraints)
+            for each in claim_counts.states(fleet, request)
+        ],
+        shared=frozenset(each.key for each in claim_counts.unallocated(fleet, request) if each.key in shared),
+        pods=pods,
+        wanted=claim_counts.certainly_wanted(fleet, request, shared),
+        by_class=extended_resources.rows_by_class(fleet, request),
+    )
+
+
+def _of_row(request: PodRequest, policy: Policy) -> Iterator[Filter]:
+    """Yield the filters that a row must pass whatever rows the other members take."""
+    alone = request.affinity == NO_AFFINITY and not request.mounts
+    for each in policy.filters_of(request):
+        if alone or each.TRAITS.one_node or each.TRAITS.of_pod or each.NAME == dynamic_resources.NAME:
+            yield each
+
+
+def _ordered(shape: _Shape, members: Column) -> _Places:
+    """Return the places of a shape: the rows that can take the fewest of all `members` first."""
+    rows = np.flatnonzero(shape.pods)
+    # The last key is the primary one.
+    rows = rows[np.lexsort((rows, shape.pods[rows], members[rows]))]
+    left = np.cumsum(shape.pods[rows][::-1])[::-1]
+    return _Places(shape=shape, rows=rows.tolist(), left=left.tolist())
+
+
+def _rank(places: _Places) -> tuple[bool, int, int]:
+    """Return the sort key of members: those with affinity last, and those with the fewest places first."""
+    request = places.shape.request
+    has_affinity = request.affinity != NO_AFFINITY
+    return has_affinity, places.left[0] if places.left else 0, places.shape.number
+
+
+def _alike_after(places: Sequence[_Places], number: int) -> int:
+    return sum(each is places[number] for each in places[number:])

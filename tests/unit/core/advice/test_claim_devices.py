@@ -1,0 +1,342 @@
+"""What requests of ResourceClaims find agrees with the decision, and what keeps devices from them is named."""
+
+import random
+from collections.abc import Generator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+import numpy as np
+import pytest
+
+from berth_operator.core.advice import claim_devices
+from berth_operator.core.advice.claim_devices import ClaimDevices, LeftOut, RequestedDevices
+from berth_operator.core.advice.explanation import explain
+from berth_operator.core.advice.waits import Wait, Waits
+from berth_operator.core.decision.budgets import Budgets
+from berth_operator.core.decision.cycle import Failure, Placement, decide
+from berth_operator.core.decision.policy import Policy
+from berth_operator.core.values.request import PendingPod
+from tests.builders import NVIDIA, node
+from tests.claims.objects import exactly, first_available, request
+from tests.resource_claims import NVIDIA_DRIVER, allocated, gpu, listed, resource_slice, taint
+from tests.unit.core.advice.test_explanation import assert_agrees
+from tests.unit.state.test_pods_with_claims import World
+
+Raw = dict[str, Any]
+T = TypeVar("T")
+POLICY = Policy()
+FOREIGN_DRIVER = "other.example.com"
+
+
+def returned(steps: Generator[None, None, T]) -> T:
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            return stop.value  # type: ignore[no-any-return]
+
+
+def answer_of(world: World, pod: PendingPod) -> ClaimDevices | None:
+    return returned(claim_devices.of_pod(world.cluster.fleet.copy(), pod, POLICY))
+
+
+def asked(world: World, pod: PendingPod) -> ClaimDevices:
+    answer = answer_of(world, pod)
+    assert answer is not None
+    return answer
+
+
+def left_out(of: RequestedDevices) -> dict[str, int]:
+    return {each.why: each.devices for each in of.left_out}
+
+
+def where(name: str, value: str) -> str:
+    return f'device.attributes["{NVIDIA_DRIVER}"].{name} == "{value}"'
+
+
+def model(name: str, value: str, **fields: Any) -> Raw:
+    return listed(name, {f"{NVIDIA_DRIVER}/model": value, f"{NVIDIA_DRIVER}/rack": name[-1]}, **fields)
+
+
+# --- one answer -------------------------------------------------------------------------------------------------
+
+
+def test_each_device_is_left_out_for_one_reason_and_the_selector_with_the_most_is_named() -> None:
+    world = World("a")
+    world.to.put_class(
+        {"metadata": {"name": "gpu"}, "spec": {"selectors": [{"cel": {"expression": where("model", "x")}}]}}
+    )
+    devices = [model(f"w{each}", "y") for each in range(4)] + [model(f"x{each}", "x") for each in range(4)]
+    world.to.put_slice(resource_slice(*devices, model("x4", "x", taints=[taint()]), node="a"))
+    world.to.put_claim(allocated("held", "x3", node="a"))
+    world.put_claim(request(count=2, where=where("rack", "0")))
+    [only] = asked(world, world.pending("p")).requests
+    assert (only.claim, only.request, only.needed) == ("ns/c", "gpu", 2)
+    assert (only.devices, only.found, only.most, only.nodes, only.matching) == (9, 1, 1, ("a",), 1)
+    assert only.left_out[:2] == (
+        LeftOut(
+            devices=4,
+            why=f"that do not match selector #0 of DeviceClass gpu: {where('model', 'x')}",
+            is_selector=True,
+        ),
+        LeftOut(
+            devices=4,
+            why=f"that do not match selector #0 of the request: {where('rack', '0')}",
+            is_selector=True,
+        ),
+    )
+
+
+@pytest.mark.parametrize(
+    ("devices", "held", "expected"),
+    [
+        pytest.param([gpu(0, taints=[taint()])], [], claim_devices.TAINTED, id="taint"),
+        pytest.param([gpu(0)], ["gpu-0"], claim_devices.ALLOCATED, id="allocated"),
+        pytest.param([gpu(0, allowMultipleAllocations=True, capacity={"m": {"value": "1"}})], [], None, id="shared"),
+    ],
+)
+def test_why_a_device_that_matches_is_not_found(devices: list[Raw], held: list[str], expected: Any) -> None:
+    world = World("a")
+    world.to.put_slice(resource_slice(*devices, node="a"))
+    if held:
+        world.to.put_claim(allocated("held", *held, node="a"))
+    world.put_claim(request(count=2))
+    [only] = asked(world, world.pending("p")).requests
+    assert left_out(only) == ({} if expected is None else {expected.text: 1})
+    assert only.matching == 1
+
+
+def test_a_card_that_a_pod_holds_by_name_is_withheld() -> None:
+    world = World("a", gpus=1)
+    placed = decide(world.cluster.fleet, world.pending("n", requests={NVIDIA: "1"}, resourceClaims=[]), POLICY)
+    assert isinstance(placed, Placement)
+    world.cluster.placements.assume(placed)
+    world.put_claim()
+    [only] = asked(world, world.pending("p")).requests
+    assert left_out(only) == {claim_devices.WITHHELD.text: 1}
+
+
+def test_capacity_that_shares_have_used_up() -> None:
+    world = World("a")
+    shared = {"allowMultipleAllocations": True, "capacity": {"m": {"value": "10"}}}
+    world.to.put_slice(resource_slice(listed("s", {}, **shared), node="a"))
+    world.put_claim(request(capacity={"requests": {"m": "11"}}))
+    [only] = asked(world, world.pending("p")).requests
+    assert left_out(only) == {claim_devices.USED_UP.text: 1}
+
+
+def test_pools_of_other_schedulers_and_selectors_that_fail() -> None:
+    world = World("a")
+    world.to.put_slice(resource_slice(listed("o"), driver=FOREIGN_DRIVER, node="a"))
+    world.put_claim(request(count=3))
+    [only] = asked(world, world.pending("p")).requests
+    assert left_out(only) == {claim_devices.FOREIGN.text: 1}
+    world.put_claim(request(where=where("missing", "x")), name="d")
+    [only] = asked(world, world.pending("q", "d")).requests
+    assert left_out(only) == {claim_devices.WRONG.text: 3}
+
+
+def test_a_device_for_many_nodes_is_counted_once() -> None:
+    world = World("a", "b")
+    everywhere = resource_slice(listed("net"), node="x", name="net")
+    everywhere["spec"] = {**everywhere["spec"], "allNodes": True}
+    del everywhere["spec"]["nodeName"]
+    world.to.put_slice(everywhere)
+    world.put_claim(request(count=4))
+    [only] = asked(world, world.pending("p")).requests
+    assert (only.devices, only.found, only.most, only.nodes) == (5, 5, 3, ("a", "b"))
+
+
+def test_only_nodes_that_lack_nothing_else_are_compared() -> None:
+    world = World("a", "b", "c")
+    world.cluster.put_node(node("c", unschedulable=True))
+    world.put_claim(request(count=3))
+    answer = asked(world, world.pending("p"))
+    assert (answer.nodes, answer.complete, answer.requests[0].devices) == (2, True, 4)
+    for name in "ab":
+        world.cluster.put_node(node(name, unschedulable=True))
+    assert asked(world, world.pending("p")).nodes == 3
+
+
+def test_an_extended_resource_by_a_class_is_named() -> None:
+    world = World("a", gpus=1)
+    world.to.put_class({"metadata": {"name": "gpu"}, "spec": {"extendedResourceName": "example.com/gpu"}})
+    pod = world.pending("p", requests={"example.com/gpu": "2"}, resourceClaims=[])
+    [only] = asked(world, pod).requests
+    assert (only.claim, only.request, only.needed, only.most) == ("example.com/gpu", "container-0-request-0", 2, 1)
+
+
+def test_what_devices_lack_together_is_told_from_constraints() -> None:
+    world = World("a")
+    world.to.put_slice(resource_slice(model("x0", "x"), model("y1", "y"), node="a"))
+    same = [{"matchAttribute": f"{NVIDIA_DRIVER}/model"}]
+    world.put_claim(request(count=2), devices={"constraints": same})
+    assert asked(world, world.pending("p")).together == (
+        "a has enough devices for each request alone, but not under the constraints of ns/c"
+    )
+    world.put_claim(request("one"), request("two", count=2), name="d")
+    assert asked(world, world.pending("q", "d")).together == (
+        "a has enough devices for each request alone, but not for all of them together"
+    )
+
+
+def test_there_is_no_answer_where_claims_keep_the_pod_from_no_node() -> None:
+    world = World("a")
+    world.put_claim()
+    assert answer_of(world, world.pending("p")) is None
+    world.cluster.put_node(node("a", unschedulable=True))
+    assert answer_of(world, world.pending("p")) is None
+    assert answer_of(world, world.pending("q", "missing")) is None
+
+
+def test_an_answer_ends_after_a_number_of_devices_and_says_so() -> None:
+    world = World(*(f"n{each:03}" for each in range(30)))
+    many = [gpu(each) for each in range(128)]
+    for each in range(30):
+        world.to.put_slice(resource_slice(*many, node=f"n{each:03}"))
+    requests = [request(f"r{each}", count=5, where=where("uuid", "none")) for each in range(8)]
+    world.put_claim(*requests)
+    answer = asked(world, world.pending("p"))
+    assert not answer.complete
+    assert 0 < answer.nodes < 30
+    assert sum(each.devices for each in answer.requests) <= claim_devices.MAX_LOOKS
+    assert not list(claim_devices.impossible(answer))
+
+
+# --- what ends the wait -----------------------------------------------------------------------------------------
+
+
+def needed(world: World, pod: PendingPod) -> list[str]:
+    """Return what is said to end the wait of a pod."""
+    waits, wait = Waits(world.cluster.fleet.copy(), POLICY, Budgets()), Wait(pod=pod)
+    why = waits.why(wait)
+    why = replace(why, claims=returned(waits.claims(wait, why)))
+    return [each.sentence for each in waits.remedies(wait, why) if each is not None]
+
+
+def test_devices_that_no_slice_lists_are_needed_first() -> None:
+    world = World("a", "b")
+    world.put_claim(request(count=2, where=where("uuid", "GPU-1")))
+    selector = f"selector #0 of the request: {where('uuid', 'GPU-1')}"
+    counts = f"at most 1 matches there, free or not, and 2 of 4 are those that do not match {selector}"
+    [sentence] = needed(world, world.pending("p"))
+    assert sentence == f"needed first: 2 devices on one node for request gpu of ns/c ({counts})"
+
+
+def test_of_alternatives_one_that_is_possible_suffices() -> None:
+    world = World("a")
+    world.to.put_claim(allocated("held", "gpu-0", node="a"))
+    world.put_claim(first_available("gpu", exactly(3), exactly(2)))
+    assert not [each for each in needed(world, world.pending("p")) if each.startswith("needed first")]
+
+
+@pytest.mark.parametrize("name", ["missing", ""])
+def test_a_claim_that_is_missing_is_needed_first(name: str) -> None:
+    world = World("a")
+    template = [{"name": "gpu", "resourceClaimTemplateName": "t"}]
+    pod = world.pending("p", name) if name else world.pending("p", resourceClaims=template)
+    reason = 'could not find ResourceClaim "ns/missing"' if name else 'pod "ns/p": ResourceClaim not created yet'
+    assert needed(world, pod) == [
+        f"needed first: ResourceClaims that can be used ({reason})",
+        "a new node, whatever it has, would not help",
+    ]
+
+
+# --- random fleets ----------------------------------------------------------------------------------------------
+
+
+def random_world(rng: random.Random) -> World:
+    """Return a world of four nodes with devices of two models, some tainted, held, shared or of another scheduler."""
+    names = [f"n{number}" for number in range(4)]
+    world = World(*names)
+    for name in names:
+        devices = [_random_device(rng, number) for number in range(rng.randint(1, 4))]
+        world.to.put_slice(resource_slice(*devices, node=name))
+        if rng.random() < 0.3:
+            world.to.put_slice(
+                resource_slice(_random_device(rng, 0), node=name, driver=FOREIGN_DRIVER, name=f"{name}-o")
+            )
+        if rng.random() < 0.4:
+            world.to.put_claim(allocated(f"held-{name}", "d0", node=name))
+    if rng.random() < 0.3:
+        selectors = [{"cel": {"expression": where("model", rng.choice("xy"))}}]
+        world.to.put_class({"metadata": {"name": "gpu"}, "spec": {"selectors": selectors}})
+    return world
+
+
+def _random_device(rng: random.Random, number: int) -> Raw:
+    fields: Raw = {"taints": [taint()]} if rng.random() < 0.2 else {}
+    if rng.random() < 0.2:
+        fields |= {"allowMultipleAllocations": True, "capacity": {"memory": {"value": rng.choice(("4", "8"))}}}
+    return model(f"d{number}", rng.choice("xy"), **fields)
+
+
+def _random_fields(rng: random.Random) -> Raw:
+    fields: Raw = {"count": rng.choice((0, 1, 2, 3, 4))}
+    if rng.random() < 0.5:
+        fields["where"] = where(*rng.choice((("model", "x"), ("model", "y"), ("rack", "1"), ("missing", "z"))))
+    if rng.random() < 0.3:
+        fields["tolerations"] = [{"operator": "Exists"}]
+    if rng.random() < 0.1:
+        fields["adminAccess"] = True
+    if rng.random() < 0.2:
+        fields["capacity"] = {"requests": {"memory": rng.choice(("2", "6"))}}
+    return fields
+
+
+def random_requests(rng: random.Random) -> list[Raw]:
+    if rng.random() < 0.2:
+        return [first_available("gpu", *(exactly(**_random_fields(rng)) for _ in range(2)))]
+    return [request(f"r{number}", **_random_fields(rng)) for number in range(rng.choice((1, 1, 1, 2)))]
+
+
+def on_node(world: World, pod: PendingPod, name: str) -> Placement | Failure:
+    """Return the decision if no other node may be taken."""
+    fleet = world.cluster.fleet
+    bias = np.full(len(fleet.names), -np.inf)
+    bias[fleet.rows[name]] = 0.0
+    return decide(fleet, pod, POLICY, bias)
+
+
+def alone(world: World, fields: Raw, count: int) -> PendingPod:
+    """Return a pod with one claim for some devices of a request."""
+    name = f"alone-{count}"
+    world.put_claim(request(**{**fields, "count": count}), name=name)
+    return world.pending(f"p-{name}", name)
+
+
+@pytest.mark.parametrize("seed", range(80))
+def test_what_requests_find_in_random_fleets_agrees_with_decisions(seed: int) -> None:
+    rng = random.Random(seed)
+    world = random_world(rng)
+    requests = random_requests(rng)
+    constraints = [{"matchAttribute": f"{NVIDIA_DRIVER}/model"}] if rng.random() < 0.2 else []
+    world.put_claim(*requests, devices={"constraints": constraints})
+    pod = world.pending("p")
+    explanation = explain(world.cluster.fleet, pod, POLICY)
+    before = decide(world.cluster.fleet, pod, POLICY)
+    assert explanation.result == before
+    answer = answer_of(world, pod)
+    if isinstance(before, Placement):
+        assert answer is None
+        return
+    assert_agrees(world.cluster.fleet, explanation)
+    if answer is None:
+        filters = {name for group in explanation.groups for name in group.filters}
+        assert "resource-claims" in filters or "dynamic-resources" not in filters
+        return
+    for each in answer.requests:
+        assert each.devices == each.found + sum(cause.devices for cause in each.left_out)
+        assert each.enough <= answer.nodes
+    if len(requests) == 1 and len(answer.requests) == 1 and not constraints:
+        [only] = answer.requests
+        assert only.enough == 0
+        _assert_found(world, requests[0]["exactly"], only)
+
+
+def _assert_found(world: World, exact: Raw, only: RequestedDevices) -> None:
+    """Check that a claim for what was found on a node is met there, and that one for one device more is not."""
+    fields = {key: value for key, value in exact.items() if key not in ("deviceClassName", "allocationMode", "count")}
+    for name in only.nodes:
+        assert not isinstance(on_node(world, alone(world, fields, only.most + 1), name), Placement)
+        assert isinstance(on_node(world, alone(world, fields, only.most), name), Placement)
