@@ -129,7 +129,7 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
 
     The Fleet is changed for a moment, so it must be a copy.
     """
-    if pod.error or not is_searched(fleet, pod.request):
+    if pod.error or not claim_counts.is_searched(fleet, pod.request):
         return None
     # Decided again, because a change since then may have dropped on which nodes the search found nothing.
     if cycle.place(fleet, pod, policy) or resource_claims.passes(fleet, pod.request) is not fleet.present:
@@ -153,11 +153,6 @@ def of_pod(fleet: Fleet, pod: PendingPod, policy: Policy) -> Generator[None, Non
         requests=tuple(each.result() for each in tallies),
         together=_together(fleet, pod, tallies) if is_decided else "",
     )
-
-
-def is_searched(fleet: Fleet, request: PodRequest) -> bool:
-    """Return whether devices have to be chosen for a pod on some node."""
-    return any(_wanted(fleet, request))
 
 
 def impossible(answer: ClaimDevices) -> Iterator[RequestedDevices]:

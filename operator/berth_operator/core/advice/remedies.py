@@ -37,6 +37,7 @@ from berth_operator.core.filters import (
     volume_in_use,
 )
 from berth_operator.core.filters.devices import DeviceFilter
+from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.mounts import Mounts, Use
@@ -267,7 +268,7 @@ class _Search:
 
     def _new_nodes(self) -> Iterator[Remedy | None]:
         """Yield whether another node like the one that suits best would help, and else what it would have to have."""
-        if claim_devices.is_searched(self._fleet, self._request):
+        if claim_counts.is_searched(self._fleet, self._request):
             # Which devices a driver would list on a new node is not known.
             return
         model = new_nodes.best_model(self._fleet, self._request, self._order)
