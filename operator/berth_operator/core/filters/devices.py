@@ -70,7 +70,7 @@ class DeviceFilter:
 
 def _or_by_class(fleet: Fleet, request: PodRequest, mask: Mask) -> Mask:
     """Return a mask with the rows where DeviceClasses provide the devices."""
-    by_class = extended_resources.rows_without_devices(fleet, request)
+    by_class = extended_resources.rows_without_devices(fleet, request) if fleet.device_classes else None
     return mask if by_class is None else mask | by_class
 
 

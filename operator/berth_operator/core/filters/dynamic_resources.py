@@ -44,6 +44,8 @@ NOT_COUNTED: Final = "node(s) have devices that are not compared with the Resour
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows where the pod's claims can be used, and where it needs no other ones."""
+    if not (request.claims or fleet.device_classes):
+        return fleet.present  # most pods of most clusters
     mask = usable(fleet, request)
     if claim_counts.needs_devices(fleet, request):
         mask = mask & claim_counts.rows_with_devices(fleet, request)

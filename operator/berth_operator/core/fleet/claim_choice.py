@@ -92,6 +92,8 @@ def choose(
 
     `grants` are the cards that the pod gets by name; `first_fit`: take the first devices that fit, as kube-scheduler.
     """
+    if not (pod.request.claims or fleet.device_classes):
+        return NO_POD_CLAIMS
     needs = _needs(fleet, row, pod)
     allocations = _search(fleet, row, pod.request, needs.claims, grants, first_fit=first_fit) if needs.claims else ()
     return None if allocations is None else _chosen(fleet, row, needs, allocations)
