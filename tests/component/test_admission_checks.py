@@ -355,6 +355,14 @@ async def test_an_admission_check_with_parameters_is_not_active(world: World) ->
     assert (shown["status"], shown["reason"]) == ("False", "BadParametersRef")
 
 
+async def test_a_check_may_be_deleted_while_another_is_written(world: World) -> None:
+    world.server.put(f"{API}/admissionchecks/z-other", admission_check("z-other"))
+    world.server.put(CHECK_PATH, admission_check(parameters={"apiGroup": "a", "kind": "B", "name": "c"}))
+    asyncio.get_running_loop().call_later(LAG + 0.02, world.objects.remove_check, "z-other")
+    await asyncio.sleep(LAG + 0.5)
+    assert world.active()["reason"] == "BadParametersRef"
+
+
 async def test_nothing_is_written_of_checks_of_other_controllers() -> None:
     world = World()
     await world.put_check(controller="kueue.x-k8s.io/multikueue")

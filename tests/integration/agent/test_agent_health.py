@@ -24,6 +24,8 @@ from tests.proxy import FaultProxy
 Wait = Callable[[str], dict[str, Any]]
 Start = Callable[..., Any]
 
+QUIET = 8
+"""Seconds after which a fault of an application is over."""
 WITHIN = 5.0
 """Longest time in seconds from an Xid to the Device."""
 SLOW = ("--poll-interval", "60")
@@ -84,13 +86,14 @@ def test_a_fault_of_an_application_is_over_when_it_is_quiet(
 ) -> None:
     (node,) = arena.nodes(1)
     fixture = NvmlFixture(tmp_path, gpus=[a100(0), a100(1)])
-    start_nvml(node, fixture, "--quiet-period", "2")
+    # So long that a busy machine sees the fault before it is over.
+    start_nvml(node, fixture, "--quiet-period", str(QUIET))
     device(node)
     began = time.monotonic()
     fixture.xid(1, 94)
     wait_for(arena, node, ["", "Xid94"])
     wait_for(arena, node, ["", ""])
-    assert time.monotonic() - began >= 2
+    assert time.monotonic() - began >= QUIET
 
 
 def test_a_lost_card_is_healthy_again_only_after_a_reset(

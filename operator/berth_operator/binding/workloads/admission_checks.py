@@ -191,7 +191,8 @@ class CheckWriter:
             self._changed.clear()
             try:
                 for name in sorted(self._objects.checks):
-                    await self._activate(name, check_objects.check_path(name))
+                    if (check := self._objects.checks.get(name)) is not None:  # deleted while another was written
+                        await self._activate(check, check_objects.check_path(name))
                 wait = ACTIVE_SECONDS
             except CallError as error:
                 if error.status != HTTPStatus.CONFLICT:
@@ -199,8 +200,8 @@ class CheckWriter:
                 wait = PAUSE
             await _set_within(self._changed, wait)
 
-    async def _activate(self, name: str, path: str) -> None:
-        check, now = self._objects.checks[name], times.time(times.now())
+    async def _activate(self, check: Mapping[str, Any], path: str) -> None:
+        now = times.time(times.now())
         problem, reason = _problem(check), "BadParametersRef"
         try:
             await self._test_fence(path, check, now)
