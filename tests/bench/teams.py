@@ -184,10 +184,12 @@ async def _drive(
             await asyncio.sleep(began + at - time.monotonic())
             tasks.create_task(_create(cluster, bulk, unit))
         figures.say(f"all units were created after {time.monotonic() - began:.0f} s")
-        if striking:
-            striking.cancel()
+        if faults:
+            faults.is_calm = True
         await _drain(record)
         removing.cancel()
+        if striking:
+            striking.cancel()
     figures.say(f"{len(_left(record))} workloads were left after {time.monotonic() - began:.0f} s")
 
 

@@ -16,8 +16,8 @@ from tests.bench import figures
 from tests.chaos.control_plane import API_SERVER, ControlPlane
 
 KILLED: Final = ("kueue", installation.OPERATOR, API_SERVER)
-PAUSE_SECONDS: Final = 20.0
-"""On average, between two faults."""
+PAUSE_SECONDS: Final = 45.0
+"""On average, between two faults: more than a term of the operator or of Kueue takes to expire."""
 AWAY_SECONDS: Final = 2.0
 """From the end of a program to its start, as kubelet starts a container again."""
 
@@ -27,12 +27,14 @@ class Faults:
 
     Attributes:
         struck: how often each was killed.
+        is_calm: whether nothing more is killed; what ends still starts again.
     """
 
     def __init__(self, cluster: Cluster, *, seed: int) -> None:
         self._cluster = cluster
         self._chance = random.Random(f"faults {seed}")
         self.struck: collections.Counter[str] = collections.Counter()
+        self.is_calm = False
 
     async def strike(self) -> None:
         """Kill programs at random times, until this is cancelled; those that ended start again."""
@@ -42,6 +44,8 @@ class Faults:
             try:
                 while True:
                     await self._keep(programs, self._chance.uniform(0.5, 1.5) * PAUSE_SECONDS)
+                    if self.is_calm:
+                        continue
                     name = self._chance.choice(KILLED)
                     figures.say(f"{name} is killed")
                     programs.end(name, signal.SIGKILL)
