@@ -127,7 +127,8 @@ class UsageReporter:
     async def _current(self) -> NodeUse:
         mirror = self.admission.mirror
         by_minor = self._processes if self._settings.foreign else {}
-        foreign, exceeding = await asyncio.to_thread(self._by_processes, by_minor, mirror.pods)
+        shown = await asyncio.to_thread(self._by_processes, by_minor, mirror.pods) if by_minor else ((), ())
+        foreign, exceeding = shown
         return NodeUse(
             held=use.held(mirror.holdings(), mirror.units),
             boot_id=self._boot_id,
@@ -141,8 +142,6 @@ class UsageReporter:
         self, by_minor: Mapping[int, tuple[Process, ...]], pods: Iterable[Pod]
     ) -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...]]:
         """Return what the processes of cards show: which are of no pod, and which pods exceed their shares."""
-        if not by_minor:
-            return (), ()
         proc = self._settings.proc_root
         return processes.foreign(by_minor, proc), exceeding_module.exceeding(by_minor, pods, self._spec, proc)
 

@@ -248,7 +248,8 @@ async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again()
         return [what for what in api.order() if what.startswith("event")]
 
     async with running(world) as api:
-        assert await reported(api, exceeding("p"), exceeding("not-here")) == ["event ns/p"]
+        forged = {**exceeding("p"), "namespace": "of-others"}
+        assert await reported(api, exceeding("p"), exceeding("not-here"), forged) == ["event ns/p"]
         [event] = api.events
         assert (event["type"], event["reason"]) == ("Warning", "ShareExceeded")
         assert event["note"].startswith("its processes use 52Gi of GPU 0, its share is 40Gi")

@@ -6,6 +6,7 @@ from typing import Final
 from berth_api.device import ExceedingUse
 from berth_api.objects import device_text
 from berth_api.resources import quantity
+from berth_api.values import keys
 from berth_operator.binding.reports.events import Event, Subject, event_name
 from berth_operator.state.cache.views import NodeView
 
@@ -14,10 +15,13 @@ CONTROLLER: Final = "berth.dev/operator"
 
 
 def events(view: NodeView) -> Iterator[Event]:
-    """Yield an Event for each pod and card, of pods that have something on this node: an agent reports no others."""
-    charged = {charge.uid for charge in view.charges}
-    for use in view.device.status.exceeding if view.device is not None else ():
-        if use.pod_uid in charged:
+    """Yield an Event for each pod and card, of pods that have something on this node.
+
+    A stolen token of an agent can name pods of other nodes, and other names.
+    """
+    charged = {charge.uid: charge.pod for charge in view.charges}
+    for use in view.device.status.exceeding if view.device is not None and view.ours else ():
+        if charged.get(use.pod_uid) == keys.join(use.namespace, use.pod):
             yield _event(use)
 
 

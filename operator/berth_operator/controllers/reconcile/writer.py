@@ -263,6 +263,8 @@ class Writer:
                 await self._write_gpu_pod(view)
             case None if kind is StatusKind.POD_GROUP:
                 self._shown.pop(name, None)
+            case None if kind is StatusKind.DEVICE:
+                self._exceeding.pop(name, None)
 
     async def _write_device(self, view: NodeView) -> None:
         if view.device is None or not view.ours:

@@ -250,8 +250,8 @@ def _decide_with_claims(
         outcome = _decide_gang(fleet, gang, policy)
         work.learn(max(0, _refusals(fleet, claiming) - refusals))
         is_final = not goes_on()
-    # A single member has tried all nodes, and all devices there.
-    if not isinstance(outcome, Failure) or gang.needed < 2 or not (search and is_final):  # noqa: PLR2004
+    is_one = gang.needed <= 1  # it has tried all nodes, and all devices there
+    if not isinstance(outcome, Failure) or is_one or not (search and is_final):
         return outcome
     with work.limited(gang_search.work_for(gang.size)):
         try:

@@ -33,7 +33,8 @@ def returned(steps: Generator[None, None, T]) -> T:
         try:
             next(steps)
         except StopIteration as stop:
-            return stop.value  # type: ignore[no-any-return]
+            result: T = stop.value
+            return result
 
 
 def answer_of(world: World, pod: PendingPod) -> ClaimDevices | None:
