@@ -22,6 +22,7 @@ class Server:
 
     def __init__(self, show: Callable[[Raw], None], forget: Callable[[str], None]) -> None:
         self.claims: dict[str, Raw] = {}
+        self.reads: list[str] = []
         self.writes: list[str] = []
         """`claim` or `claim/status`, as they were carried out."""
         self.faults: dict[str, list[Exception | Callable[[], None]]] = {}
@@ -42,6 +43,7 @@ class Server:
         assert not params
         await asyncio.sleep(0.01)
         name = path.rpartition("/")[2]
+        self.reads.append(name)
         if "/pods/" in path:
             return {"metadata": {"name": name, "uid": f"uid-{name}", "resourceVersion": "1"}}
         return copy.deepcopy(self._known(name))

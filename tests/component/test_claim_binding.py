@@ -135,6 +135,7 @@ async def test_the_finalizer_is_written_before_the_status_and_both_are_seen_befo
     assert allocated["allocationTimestamp"].endswith("Z")
     assert allocated["nodeSelector"]["nodeSelectorTerms"][0]["matchFields"][0]["values"] == ["node"]
     assert world.consumers() == ["p"]
+    assert world.server.reads == []  # it is written from what the watch showed
 
 
 async def test_a_claim_that_is_allocated_gets_the_pod_as_one_more_consumer(world: World) -> None:

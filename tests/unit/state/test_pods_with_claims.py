@@ -211,6 +211,14 @@ def test_a_change_of_a_claim_wakes_the_pods_that_use_it_and_no_others() -> None:
     assert woken(world) == []
 
 
+def test_a_claim_that_another_one_of_its_name_replaces_is_read_anew() -> None:
+    world = World()
+    world.put_claim()
+    assert isinstance(world.decision(), Placement)
+    world.put_claim(request(count=3), metadata={"uid": "uid-of-another"})
+    assert isinstance(world.decision(), Failure)
+
+
 def test_a_template_may_need_no_claim() -> None:
     world = World()
     world.cluster.put_pending({**pod("p", resourceClaims=TEMPLATE), "status": status_of(None)})
