@@ -20,6 +20,7 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import (
     ContainerPreferredAllocationRequest,
     Empty,
     PreferredAllocationRequest,
+    PreStartContainerRequest,
     RegisterRequest,
 )
 from berth_agent.kubelet.api.deviceplugin_pb2_grpc import (
@@ -144,3 +145,8 @@ class Kubelet(RegistrationServicer):
             answer = await plugin.Allocate(request)
         response: ContainerAllocateResponse = answer.container_responses[0]
         return response
+
+    async def before_start(self, *ids: str, endpoint: str) -> None:
+        """Call PreStartContainer for a container that has these units."""
+        async with self._plugin(endpoint) as plugin:
+            await plugin.PreStartContainer(PreStartContainerRequest(devices_ids=ids))

@@ -18,6 +18,8 @@ from berth_agent.configuration.options import Options
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.device_plugin import resources
 from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError
+from berth_agent.kubelet.device_plugin.gpus import GpuHandler
+from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.manager import CHECK_INTERVAL, InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError, ServingError
 from berth_agent.kubelet.device_plugin.response import AllocationContext
@@ -297,9 +299,8 @@ async def served(kubelet: Kubelet, folder: Path, choices: Choices) -> AsyncItera
     options = Options()
     [offer] = resources.offers(spec(1), options).offers
     machine = AllocationContext(spec=spec(1), options=options)
-    server = PluginServer(
-        offer, machine, chooser=choices, folder=folder / "plugins", with_numa=False, changed=lambda: None
-    )
+    service = Service(offer=offer, handler=GpuHandler(machine=machine, chooser=choices))
+    server = PluginServer(service, folder=folder / "plugins", with_numa=False, changed=lambda: None)
     await server.start()
     await server.register(kubelet.socket)
     await kubelet.sees(lambda units: GPU in units)

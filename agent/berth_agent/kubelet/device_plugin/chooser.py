@@ -3,8 +3,10 @@
 from collections.abc import Sequence
 from typing import Protocol
 
+from berth_agent.kubelet.device_plugin.handler import RefusedError
 
-class AllocationRefusedError(Exception):
+
+class AllocationRefusedError(RefusedError):
     """A container must not have these units; kubelet shows the text on the pod that it refuses."""
 
 

@@ -6,8 +6,6 @@ and unlike inotify misses nothing if kubelet's folder itself is created again.
 """
 
 import asyncio
-import contextlib
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,8 @@ from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.device_plugin import cdi, device_nodes, preferred, resources, response
 from berth_agent.kubelet.device_plugin.chooser import Chooser
 from berth_agent.kubelet.device_plugin.device_nodes import MissingDeviceNodeError
+from berth_agent.kubelet.device_plugin.gpus import GpuHandler
+from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.registration import ServingError
 from berth_agent.kubelet.device_plugin.resources import LayoutError, Offers
 from berth_agent.kubelet.device_plugin.response import AllocationContext
@@ -33,8 +33,6 @@ from berth_api.device import DeviceSpec
 
 CHECK_INTERVAL: Final = 1.0
 """Seconds between two looks for a new kubelet."""
-FAST_CHECK_INTERVAL: Final = 0.005
-"""The same while no kubelet listens."""
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 
@@ -145,21 +143,10 @@ class PluginManager:
             while True:
                 await self._round()
                 self._check_kubelet()
-                await self._pause()
+                await self._servers.pause(self._wake, self._check_interval)
         finally:
             # The CDI specification stays: containers may be restarted while no agent runs.
             await self._servers.stop()
-
-    async def _pause(self) -> None:
-        """Wait until something changes, or for the time between two looks."""
-        end = time.monotonic() + self._check_interval
-        while not self._wake.is_set() and (seconds := end - time.monotonic()) > 0:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(seconds if self._servers.watched else FAST_CHECK_INTERVAL):
-                    await self._wake.wait()
-            if self._servers.see_new_kubelet():
-                break
-        self._wake.clear()
 
     def _check_kubelet(self) -> None:
         can_give = self._servers.watched and self._servers.settled
@@ -194,13 +181,14 @@ class PluginManager:
             offers = resources.offers(spec, self._options, withheld=self._chooser.withheld())
         except (LayoutError, MissingDeviceNodeError):
             self._offers = Offers()
-            await self._servers.keep({}, machine)
+            await self._servers.keep(())
             raise
         for warning in set(offers.warnings).difference(self._offers.warnings):
             _log.warning("not offered", why=warning)
         self._offers = offers
         self._cdi.write(cdi.specifications(machine))
-        await self._servers.keep({offer.resource: offer for offer in offers.offers}, machine)
+        handler = GpuHandler(machine=machine, chooser=self._chooser)
+        await self._servers.keep(Service(offer=offer, handler=handler) for offer in offers.offers)
 
     def _allocation_context(self, spec: DeviceSpec) -> AllocationContext:
         writes_cdi = self._settings.cdi_specification == "own"
@@ -221,11 +209,9 @@ class PluginManager:
         self._context = None
         await self._servers.stop()
 
-    def _server(self, offer: resources.Offer, machine: AllocationContext) -> PluginServer:
+    def _server(self, service: Service) -> PluginServer:
         return PluginServer(
-            offer,
-            machine,
-            chooser=self._chooser,
+            service,
             folder=Path(self._settings.kubelet_socket or KUBELET_SOCKET).parent,
             with_numa=self._settings.numa_to_kubelet,
             changed=self._watch_changed,

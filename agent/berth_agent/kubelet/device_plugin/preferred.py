@@ -11,6 +11,7 @@ from itertools import combinations
 from math import comb
 from typing import Final, Literal
 
+from berth_agent.kubelet.device_plugin.handler import RefusedError
 from berth_agent.kubelet.device_plugin.resources import Offer, device_of
 from berth_api.device import DeviceInfo, DeviceSpec, Link
 
@@ -30,7 +31,7 @@ MAX_SETS: Final = 20_000
 Policy = Literal["distributed", "packed"]
 
 
-class PreferenceError(Exception):
+class PreferenceError(RefusedError):
     """There is no such set; the text is NVIDIA's."""
 
 

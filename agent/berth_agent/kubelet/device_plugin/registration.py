@@ -14,7 +14,6 @@ from berth_agent.kubelet.channel import open_channel, reason
 API: Final = "v1beta1"
 PATIENCE: Final = 5.0
 """Seconds within which a call must be answered."""
-OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
 
 MAX_CRASHES: Final = 5
 CRASH_WINDOW: Final = 3600.0
@@ -47,7 +46,7 @@ async def check(socket: Path) -> None:
         raise ServingError(f"{socket} does not answer: {reason(error)}") from error
 
 
-async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
+async def register(kubelet: Path, *, resource: str, endpoint: str, options: DevicePluginOptions) -> None:
     """Register a resource and its socket with kubelet.
 
     It does not wait for a kubelet that is not there: the caller tries again, and checks for a new one meanwhile.
@@ -55,7 +54,7 @@ async def register(kubelet: Path, *, resource: str, endpoint: str) -> None:
     Raises:
         ServingError: kubelet does not answer, or refuses.
     """
-    request = RegisterRequest(version=API, endpoint=endpoint, resource_name=resource, options=OPTIONS)
+    request = RegisterRequest(version=API, endpoint=endpoint, resource_name=resource, options=options)
     try:
         async with open_channel(kubelet) as channel:
             await RegistrationStub(channel).Register(request, timeout=PATIENCE)

@@ -9,6 +9,7 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import CDIDevice, ContainerAllocat
 from berth_agent.kubelet.api.deviceplugin_pb2 import DeviceSpec as DeviceNode
 from berth_agent.kubelet.device_plugin import device_nodes, resources
 from berth_agent.kubelet.device_plugin.device_nodes import DeviceNodes
+from berth_agent.kubelet.device_plugin.handler import RefusedError
 from berth_agent.kubelet.device_plugin.resources import Offer
 from berth_api.allocation import REPLICA_MARK
 from berth_api.device import DeviceSpec
@@ -22,7 +23,7 @@ OWN_VENDOR: Final = "k8s.device-plugin.nvidia.com"
 """Vendor of the CDI devices that the agent specifies."""
 
 
-class InvalidRequestError(Exception):
+class InvalidRequestError(RefusedError):
     """Kubelet requests what is not offered; the text is NVIDIA's."""
 
 

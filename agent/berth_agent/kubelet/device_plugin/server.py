@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -30,12 +29,11 @@ from berth_agent.kubelet.api.deviceplugin_pb2 import (
     TopologyInfo,
 )
 from berth_agent.kubelet.api.deviceplugin_pb2_grpc import DevicePluginServicer, add_DevicePluginServicer_to_server
-from berth_agent.kubelet.device_plugin import preferred, registration, response
-from berth_agent.kubelet.device_plugin.chooser import AllocationRefusedError, Chooser
-from berth_agent.kubelet.device_plugin.preferred import PreferenceError
+from berth_agent.kubelet.device_plugin import registration
+from berth_agent.kubelet.device_plugin.handler import RefusedError, Service
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
 from berth_agent.kubelet.device_plugin.resources import Offer, Unit
-from berth_agent.kubelet.device_plugin.response import AllocationContext, InvalidRequestError, OfferedIds
+from berth_agent.kubelet.device_plugin.response import InvalidRequestError, OfferedIds
 
 OWN_FOLDER: Final = "berth"
 """Where the sockets are, below kubelet's folder: a kubelet that starts removes all sockets next to its own, but none in
@@ -55,8 +53,9 @@ _Context = aio.ServicerContext[Any, Any]
 
 
 def socket_name(resource: str) -> str:
-    """Return the name of a resource's socket, as NVIDIA's plugin has it."""
-    return f"nvidia-{resource.rpartition('/')[2]}.sock"
+    """Return the name of a resource's socket, as NVIDIA's plugin has it: `nvidia-gpu.sock` of `nvidia.com/gpu`."""
+    vendor, _, name = resource.partition("/")
+    return f"{vendor.partition('.')[0]}-{name}.sock"
 
 
 class PluginServer(DevicePluginServicer):
@@ -64,24 +63,21 @@ class PluginServer(DevicePluginServicer):
 
     def __init__(
         self,
-        offer: Offer,
-        machine: AllocationContext,
+        service: Service,
         *,
-        chooser: Chooser,
         folder: Path,
         with_numa: bool,
         changed: Callable[[], object],
     ) -> None:
-        self._offer = offer
-        self._offered = OfferedIds(offer)
-        self._machine = machine
-        self._chooser = chooser
+        self._offer = service.offer
+        self._offered = OfferedIds(service.offer)
+        self._handler = service.handler
         self._with_numa = with_numa
         self._change = asyncio.Event()
         self._ending = False
         self._server: aio.Server | None = None
         self._socket: SocketIdentity | None = None
-        self.path: Final = folder / OWN_FOLDER / socket_name(offer.resource)
+        self.path: Final = folder / OWN_FOLDER / socket_name(service.offer.resource)
         self.registered = False
         self._watch = registration.WatchTracker()
         self._changed = changed
@@ -120,7 +116,9 @@ class PluginServer(DevicePluginServicer):
             self.registered = False
         if not self.registered:
             endpoint = f"{OWN_FOLDER}/{self.path.name}"
-            await registration.register(kubelet, resource=self._offer.resource, endpoint=endpoint)
+            await registration.register(
+                kubelet, resource=self._offer.resource, endpoint=endpoint, options=self._handler.options
+            )
             self._watch.registered(_now())
             self.registered = True
 
@@ -134,9 +132,12 @@ class PluginServer(DevicePluginServicer):
         """Whether its socket is gone, or another's."""
         return self._socket is not None and registration.identity(self.path) != self._socket
 
-    def update(self, offer: Offer, machine: AllocationContext) -> None:
+    def update(self, service: Service) -> None:
         """Offer other units from now on; they are sent to kubelet at once."""
-        self._machine = machine
+        self._handler = service.handler
+        self._update(service.offer)
+
+    def _update(self, offer: Offer) -> None:
         if offer != self._offer:
             self._offer, self._offered = offer, OfferedIds(offer)
             self._announce()
@@ -155,7 +156,7 @@ class PluginServer(DevicePluginServicer):
 
     async def withdraw(self) -> None:
         """Report to kubelet that there are no units any more, and stop."""
-        self.update(Offer(resource=self._offer.resource, units=()), self._machine)
+        self._update(Offer(resource=self._offer.resource, units=()))
         await self.stop()
 
     def _announce(self) -> None:
@@ -165,8 +166,8 @@ class PluginServer(DevicePluginServicer):
     # --- what kubelet asks --------------------------------------------------------------------------------------
 
     async def GetDevicePluginOptions(self, request: Empty, context: _Context) -> DevicePluginOptions:  # noqa: ARG002, N802
-        """Return that the plugin supports preferences, and does nothing before a container's start."""
-        return registration.OPTIONS
+        """Return which calls kubelet is to make."""
+        return self._handler.options
 
     async def ListAndWatch(self, request: Empty, context: _Context) -> AsyncIterator[ListAndWatchResponse]:  # noqa: ARG002, N802
         """Send all units, again at each change."""
@@ -198,7 +199,7 @@ class PluginServer(DevicePluginServicer):
         try:
             _check_containers(request)
             answers = [await self._preferred(container) for container in request.container_requests]
-        except (PreferenceError, InvalidRequestError) as error:
+        except RefusedError as error:
             await _refuse(context, f"error getting list of preferred allocation devices: {error}")
         return PreferredAllocationResponse(container_responses=answers)
 
@@ -207,32 +208,32 @@ class PluginServer(DevicePluginServicer):
         try:
             _check_containers(request)
             answers = [await self._allocated(container.devices_ids) for container in request.container_requests]
-        except (InvalidRequestError, AllocationRefusedError) as error:
+        except RefusedError as error:
             await _refuse(context, str(error))
         return AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(  # noqa: N802
-        self,
-        request: PreStartContainerRequest,  # noqa: ARG002
-        context: _Context,  # noqa: ARG002
+        self, request: PreStartContainerRequest, context: _Context
     ) -> PreStartContainerResponse:
-        """Do nothing: the options make kubelet skip this call."""
+        """Prepare a container's start; only called where the options say so."""
+        try:
+            await self._handler.before_start(request.devices_ids)
+        except RefusedError as error:
+            await _refuse(context, str(error))
         return PreStartContainerResponse()
 
     async def _preferred(self, container: ContainerPreferredAllocationRequest) -> ContainerPreferredAllocationResponse:
         self._offered.check(container.must_include_deviceIDs, one_at_most=False)
-        available = self._offered.only(container.available_deviceIDs)
-        request = (available, container.must_include_deviceIDs, container.allocation_size)
-        chosen = await self._chooser.prefer(self._offer.resource, *request)
-        if not chosen:
-            policy = self._machine.options.flags.shared_devices_allocation_policy
-            chosen = preferred.prefer(self._machine.spec, self._offer, *request, policy=policy)
-        return ContainerPreferredAllocationResponse(deviceIDs=chosen)
+        request = ContainerPreferredAllocationRequest(
+            available_deviceIDs=self._offered.only(container.available_deviceIDs),
+            must_include_deviceIDs=container.must_include_deviceIDs,
+            allocation_size=container.allocation_size,
+        )
+        return ContainerPreferredAllocationResponse(deviceIDs=await self._handler.prefer(self._offer, request))
 
     async def _allocated(self, ids: Sequence[str]) -> ContainerAllocateResponse:
-        self._offered.check(ids, one_at_most=self._machine.options.sharing.one_at_most)
-        await self._chooser.admit(self._offer.resource, ids)
-        return response.compose(self._machine, ids, key=str(uuid.uuid4()))
+        self._offered.check(ids, one_at_most=self._handler.one_at_most)
+        return await self._handler.allocate(self._offer.resource, ids)
 
     def _device(self, unit: Unit) -> Device:
         nodes = [NUMANode(ID=unit.numa)] if self._with_numa and unit.numa >= 0 else []

@@ -1,21 +1,25 @@
 """One server for each resource, in step with what is offered and with the kubelet that is there."""
 
 import asyncio
-from collections.abc import Callable, Mapping
+import contextlib
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
 
 from berth_agent.kubelet.device_plugin import registration
+from berth_agent.kubelet.device_plugin.handler import Service
 from berth_agent.kubelet.device_plugin.registration import ServingError, SocketIdentity
-from berth_agent.kubelet.device_plugin.resources import Offer
-from berth_agent.kubelet.device_plugin.response import AllocationContext
 from berth_agent.kubelet.device_plugin.server import PluginServer
 
 SETTLING: Final = 5.0
 """Seconds until a kubelet that starts has seen its pods. Up to then it counts the devices of pods that are gone as in
 use, and refuses for good what it cannot give."""
 
-Make = Callable[[Offer, AllocationContext], PluginServer]
+FAST_CHECK_INTERVAL: Final = 0.005
+"""Seconds between two looks for a new kubelet while none listens."""
+
+Make = Callable[[Service], PluginServer]
 
 
 class PluginServers:
@@ -43,8 +47,19 @@ class PluginServers:
         identity = registration.identity(self._kubelet) if self._kubelet else None
         return identity is not None and identity != self._seen
 
-    async def keep(self, offers: Mapping[str, Offer], machine: AllocationContext) -> None:
-        """Update the servers to these offers, and register them with the kubelet that runs now.
+    async def pause(self, wake: asyncio.Event, seconds: float) -> None:
+        """Wait until something changes, or there is a new kubelet, or for so many seconds."""
+        end = time.monotonic() + seconds
+        while not wake.is_set() and (left := end - time.monotonic()) > 0:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(left if self.watched else FAST_CHECK_INTERVAL):
+                    await wake.wait()
+            if self.see_new_kubelet():
+                break
+        wake.clear()
+
+    async def keep(self, services: Iterable[Service]) -> None:
+        """Update the servers to these services, and register them with the kubelet that runs now.
 
         Raises:
             ServingError: one cannot be served or registered yet; to be tried again.
@@ -52,10 +67,11 @@ class PluginServers:
         """
         if self._kubelet:
             self._follow(self._kubelet)
-        for resource in self._running.keys() - offers.keys():
+        by_resource = {service.offer.resource: service for service in services}
+        for resource in self._running.keys() - by_resource.keys():
             await self._running.pop(resource).withdraw()
-        for offer in offers.values():
-            await self._serve(offer, machine)
+        for resource, service in by_resource.items():
+            await self._serve(resource, service)
 
     async def stop(self) -> None:
         """Stop all of them."""
@@ -72,16 +88,16 @@ class PluginServers:
             for server in self._running.values():
                 server.registered = False
 
-    async def _serve(self, offer: Offer, machine: AllocationContext) -> None:
-        running = self._running.get(offer.resource)
+    async def _serve(self, resource: str, service: Service) -> None:
+        running = self._running.get(resource)
         if running is not None and running.broken:
-            await self._running.pop(offer.resource).stop()
+            await self._running.pop(resource).stop()
             self._crashes.count(asyncio.get_running_loop().time(), what=str(running.path))
             running = None
         if running is None:
-            running = await self._started(self._make(offer, machine))
-            self._running[offer.resource] = running
-        running.update(offer, machine)
+            running = await self._started(self._make(service))
+            self._running[resource] = running
+        running.update(service)
         if self._kubelet:
             await running.register(self._kubelet)
 

@@ -19,6 +19,7 @@ from berth_agent.kubelet.device_plugin.server import socket_name
         ("nvidia.com/gpu", "nvidia-gpu.sock"),
         ("nvidia.com/gpu.shared", "nvidia-gpu.shared.sock"),
         ("nvidia.com/mig-1g.5gb", "nvidia-mig-1g.5gb.sock"),
+        ("berth.dev/mps", "berth-mps.sock"),
     ],
 )
 def test_sockets_are_called_as_nvidias(resource: str, name: str) -> None:

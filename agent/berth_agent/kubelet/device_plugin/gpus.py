@@ -1,0 +1,59 @@
+"""How kubelet's calls for `nvidia.com/*` are answered."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from berth_agent.kubelet.api.deviceplugin_pb2 import (
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    DevicePluginOptions,
+)
+from berth_agent.kubelet.device_plugin import preferred, response
+from berth_agent.kubelet.device_plugin.chooser import Chooser
+from berth_agent.kubelet.device_plugin.resources import Offer
+from berth_agent.kubelet.device_plugin.response import AllocationContext
+
+OPTIONS: Final = DevicePluginOptions(get_preferred_allocation_available=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuHandler:
+    """Allocates cards and instances, as the chooser decides."""
+
+    machine: AllocationContext
+    chooser: Chooser
+
+    @property
+    def options(self) -> DevicePluginOptions:
+        """Return that the plugin supports preferences, and does nothing before a container's start."""
+        return OPTIONS
+
+    @property
+    def one_at_most(self) -> bool:
+        """Return whether a container may have one replica only."""
+        return self.machine.options.sharing.one_at_most
+
+    async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
+        """Return the chooser's preference, else what fits best together.
+
+        Raises:
+            PreferenceError: there are too few.
+        """
+        asked = (request.available_deviceIDs, request.must_include_deviceIDs, request.allocation_size)
+        chosen = await self.chooser.prefer(offer.resource, *asked)
+        policy = self.machine.options.flags.shared_devices_allocation_policy
+        return chosen or preferred.prefer(self.machine.spec, offer, *asked, policy=policy)
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
+        """Return how a container gets the devices.
+
+        Raises:
+            AllocationRefusedError: no pod is to have them.
+        """
+        await self.chooser.admit(resource, ids)
+        return response.compose(self.machine, ids, key=str(uuid.uuid4()))
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """Do nothing: the options make kubelet skip this call."""

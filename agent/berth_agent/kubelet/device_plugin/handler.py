@@ -1,0 +1,62 @@
+"""The interface by which the server of a resource asks what its containers get."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from berth_agent.kubelet.api.deviceplugin_pb2 import (
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    DevicePluginOptions,
+)
+from berth_agent.kubelet.device_plugin.resources import Offer
+
+
+class RefusedError(Exception):
+    """Kubelet must not do what it asks for; it shows the text on the pod."""
+
+
+class ResourceHandler(Protocol):
+    """Decides for the server of one resource."""
+
+    @property
+    def options(self) -> DevicePluginOptions:
+        """Return which calls kubelet is to make."""
+        ...
+
+    @property
+    def one_at_most(self) -> bool:
+        """Return whether a container may have one replica only."""
+        ...
+
+    async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
+        """Return the units that a container should get, of those that are offered.
+
+        Raises:
+            RefusedError: there are too few.
+        """
+        ...
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
+        """Return how a container is given these units, which are offered.
+
+        Raises:
+            RefusedError: it must not have them, and its pod fails.
+        """
+        ...
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """Prepare the start of a container that has these units.
+
+        Raises:
+            RefusedError: it must not start now; kubelet tries again.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Service:
+    """A resource as it is served: what is offered, and who decides."""
+
+    offer: Offer
+    handler: ResourceHandler
