@@ -31,6 +31,9 @@ REQUESTS: Final[Rows] = {
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
     "MOVABLE": "annotation of pods and namespaces: whether the pod may be evicted to make room for another "
     "([defragmentation](../defragmentation.md))",
+    "ISOLATION_KEY": "annotation: what limits the containers to their shares (`mps`, `hami-core`, `required`, `none`); "
+    "label of namespaces: the same for their pods without it; label of Nodes: `mps` if they share GPUs by MPS alone "
+    "([limits by MPS](../mps.md))",
     "ALLOCATE_HINT": "annotation: selector, strategy, scope and exclusivity by device type",
     "JOINT_ALLOCATE": "annotation: device types that are placed together",
     "PARTITION_SPEC": "annotation: which partitions of the node's NVSwitch are allowed",
@@ -58,6 +61,8 @@ WRITTEN: Final[Rows] = {
     "BY_CLASS_SUFFIX": "annotation: the extended resources that the container gets by "
     "[DeviceClasses](../claims.md#extended-resources), joined by commas",
     "LIMIT_PREFIX": "annotation: bytes or hundredths of the cores that the container may use of a card",
+    "MPS_MEMORY_SUFFIX": "annotation: MiB that the container may use of each card, as MPS reads them",
+    "MPS_THREADS_SUFFIX": "annotation: hundredths of each card's multiprocessors, as MPS reads them",
 }
 OBJECTS: Final[Rows] = {
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
@@ -90,6 +95,8 @@ CONDITIONS: Final[Rows] = {
     "DRIVER_LOADED": "of Devices: the driver answers",
     "INVENTORY_READ": "of Devices: all devices were read; with a type behind a dot, those of the type",
     "DEVICES_OFFERED": "of Devices: the agent offers the cards to kubelet, if it is the device plugin",
+    "MPS_SERVING": "of Devices: the MPS daemon answers and has the limits of the node's shares ([MPS](../mps.md))",
+    "HAMI_CORE_INSTALLED": "of Devices: HAMi-core's library is on the node ([MPS and HAMi-core](../mps.md#hami-core))",
     "ANNOTATIONS_READ": "of Devices: the annotations about cordoned and recovered devices name devices of the node",
     "CONSISTENT": "of GpuPods: the pod holds the devices of its allocation",
 }
@@ -107,6 +114,8 @@ OF_PLUGINS: Final[Rows] = {
     amounts.NVIDIA_GPU: "whole cards; slices or instances where no whole cards are free",
     f"{names.NVIDIA_PREFIX}gpu.shared": "slices of time-sliced cards",
     f"{names.NVIDIA_PREFIX}mig-<profile>": "MIG instances",
+    names.MPS_RESOURCE: "1 for each container that MPS limits; admission adds it",
+    names.HAMI_CORE_RESOURCE: "1 for each container that HAMi-core limits; admission adds it",
     amounts.AMD_GPU: "whole cards",
     amounts.DCU_GPU: "whole cards",
     amounts.NPU_CORE: "NPUs; parts of them are not supported yet",
@@ -125,7 +134,7 @@ ELSEWHERE: Final = frozenset(
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
         *("AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
-        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX"),
+        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
     }
 )

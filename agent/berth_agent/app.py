@@ -23,6 +23,9 @@ from berth_agent.health.faults import FaultEvent
 from berth_agent.health.monitor import ANNOTATIONS, HealthMonitor
 from berth_agent.inventory.interface import Inventory
 from berth_agent.inventory.numbering import Numbering
+from berth_agent.isolation import manager as isolation_manager
+from berth_agent.isolation.manager import IsolationManager
+from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.device_plugin.chooser import NoPreference
 from berth_agent.kubelet.device_plugin.manager import InitError, PluginManager
 from berth_agent.kubelet.device_plugin.registration import CrashLoopError
@@ -94,7 +97,10 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
         usage = reporter.of(settings, client=client)
         exporter.usage = usage
         plugin = _plugin(settings, usage)
+        isolation = _isolation(settings, usage, client)
         async with asyncio.TaskGroup() as tasks:
+            if isolation:
+                tasks.create_task(_serve(isolation, usage))
             if plugin:
                 asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, plugin.reload)
                 tasks.create_task(_serve(plugin, usage))
@@ -103,6 +109,7 @@ async def _work(settings: Settings, *, inventory: Inventory) -> None:
                 client=client,
                 inventory=inventory,
                 plugin=plugin,
+                isolation=isolation,
                 usage=usage,
                 exporter=exporter,
                 tasks=tasks,
@@ -126,8 +133,16 @@ def _plugin(settings: Settings, usage: UsageReporter | None) -> PluginManager | 
     return plugin
 
 
-async def _serve(plugin: PluginManager, usage: UsageReporter | None) -> None:
-    """Offer devices as soon as it is known which must be withheld."""
+def _isolation(settings: Settings, usage: UsageReporter | None, client: ApiClient) -> IsolationManager | None:
+    """Return the manager of what limits containers to their shares; None if the settings ask for nothing."""
+    list_pods = NodePods(client=client, node=settings.node_name).pods
+    return isolation_manager.of(
+        settings, pods=lambda: usage.admission.mirror.pods if usage else (), list_pods=list_pods
+    )
+
+
+async def _serve(plugin: PluginManager | IsolationManager, usage: UsageReporter | None) -> None:
+    """Offer devices as soon as the node's pods are known, and so which must be withheld."""
     if usage:
         await usage.admission.known.wait()
     await plugin.run()
@@ -147,6 +162,7 @@ class Agent:
         client: ApiClient,
         inventory: Inventory,
         plugin: PluginManager | None,
+        isolation: IsolationManager | None,
         usage: UsageReporter | None,
         exporter: Exporter,
         tasks: asyncio.TaskGroup,
@@ -154,6 +170,7 @@ class Agent:
         self._settings = settings
         self._inventory = inventory
         self._plugin = plugin
+        self._isolation = isolation
         self._client = client
         self._nodes = NodeCache(client=client)
         self._publisher = Publisher(client=client, nodes=self._nodes, concurrency=settings.concurrency)
@@ -173,6 +190,8 @@ class Agent:
         self._exporter = exporter
         if plugin:
             plugin.on_kubelet = self._publish_soon.set
+        if isolation:
+            isolation.on_change = self._publish_soon.set
         if usage:
             usage.begin(self._use_changed, tasks)
 
@@ -276,10 +295,12 @@ class Agent:
             self._observed = readings
 
     def _update(self, current: Mapping[str, Reading]) -> None:
-        """Hand the devices and their health to the device plugin and the keeper."""
-        for reading in current.values():
+        """Hand the devices and their health to the device plugin, the isolation and the keeper."""
+        for name, reading in current.items():
             if self._plugin:
                 self._plugin.update(reading)
+            if self._isolation:
+                self._isolation.update(reading, self._nodes.labels(name))
             if self._usage:
                 self._usage.observe(reading)
 
@@ -290,6 +311,8 @@ class Agent:
     def _viewed(self, reading: Reading) -> Reading:
         if self._plugin:
             reading = self._plugin.view(reading)
+        if self._isolation:
+            reading = self._isolation.view(reading)
         if self._usage:
             reading = self._usage.with_use(reading)
         return self._plugin.with_withheld(reading) if self._plugin else reading

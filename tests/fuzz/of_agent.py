@@ -17,6 +17,7 @@ from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.simulated import fleet
 from berth_agent.inventory.simulated.fleet import FleetError
+from berth_agent.isolation import limits
 from berth_agent.kubelet import podresources
 from berth_agent.kubelet.admission import checkpoint, pods
 from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
@@ -222,6 +223,10 @@ def _marks(text: str) -> None:
     assert len(numbering.recalled(DeviceSpec(devices=devices), text)) >= 1
 
 
+def _mps_limits(text: str) -> None:
+    assert all(mebibytes > 0 for mebibytes in limits.memory_limits(text).values())
+
+
 def _cgroup(text: str) -> None:
     uid = processes.pod_of(text)
     assert uid is None or len(uid) in (32, 36)
@@ -276,6 +281,11 @@ TARGETS: Final = (
         name="device annotations",
         inputs=st.one_of(inputs.texts, st.from_regex(r"((gpu|rdma)/[0-9]{1,6}=[a-z0-9:]{1,9},?){0,4}", fullmatch=True)),
         parse=_marks,
+    ),
+    Target(
+        name="mps limits",
+        inputs=st.one_of(inputs.texts, st.from_regex(r"([0-9]{1,3}=[0-9]{1,9}M,?){0,4}", fullmatch=True)),
+        parse=_mps_limits,
     ),
     Target(
         name="cgroup",

@@ -184,6 +184,20 @@ class Settings(Flags, BaseSettings):
     cdi_folder: Path = Path("/var/run/cdi")
     """Where the agent writes its CDI specification."""
 
+    mps: bool = False
+    """Whether containers can share cards by NVIDIA's Multi-Process Service, on nodes with the label
+    `berth.dev/isolation: mps`. Requires `--truth`, and a daemon (docs/mps.md)."""
+
+    mps_folder: Path = Path("/run/berth/mps")
+    """Folder of the MPS daemon's sockets, on the node and for the agent."""
+
+    mps_control: str = "nvidia-cuda-mps-control"
+    """The driver's program that controls the MPS daemon."""
+
+    hami_core: Path | None = None
+    """Folder with the versions of HAMi-core's library, on the node and for the agent: `current` is a link to one of
+    them. Default: containers are not given the library."""
+
     proc_root: Path = Path("/proc")
     """Where procfs is mounted, with the processes of the host: source of the device nodes of MIG instances, the
     boot id, and the pods that have processes."""
@@ -239,6 +253,12 @@ class Settings(Flags, BaseSettings):
             raise ValueError(
                 "--device-plugin is not supported with --inventory simulated: there are no devices to allocate"
             )
+        if self.inventory == "simulated" and (self.mps or self.hami_core):
+            raise ValueError(
+                "--mps and --hami-core are not supported with --inventory simulated: no container runs there"
+            )
+        if self.mps and not self.truth:
+            raise ValueError("--mps needs --truth: the agent sets limits by the pods of its node")
         if self.lease_duration <= self.renew_interval * (1 + self.jitter):
             raise ValueError("--lease-duration must exceed --renew-interval with its jitter")
         return self

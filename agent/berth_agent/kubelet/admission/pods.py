@@ -28,6 +28,12 @@ class ContainerSpec:
     """Whether it ends before the next begins, so that kubelet gives its devices to later ones too."""
     visible: tuple[str, ...] = ()
     """Ids of the cards and instances that were annotated for it."""
+    by_mps: bool = False
+    """Whether it is limited to its shares by MPS."""
+    mps_memory: str = ""
+    """Its limits of memory, as annotated: `0=4096M,1=…`, for the cards in `visible`."""
+    mps_threads: str = ""
+    """Its percentage of multiprocessors, as annotated."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +55,9 @@ class Pod:
     ended: bool = False
     container_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Id of the runtime -> name of the container. Nothing is allocated by it, so a change of it is none of the pod."""
+
+    started_at: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """Name of a container that runs -> since when, in RFC 3339."""
 
     @property
     def granted(self) -> tuple[str, ...]:
@@ -85,25 +94,38 @@ def of_object(raw: Object) -> Pod:
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
         container_ids=_container_ids(status),
+        started_at=_started_at(status),
     )
+
+
+def _statuses(status: Object) -> tuple[Object, ...]:
+    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
 def _container_ids(status: Object) -> dict[str, str]:
     """Return the names of the containers that run, by their ids without the runtime: `containerd://1f2e…`."""
-    listed = (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-    ids = ((container.get("containerID") or "", container["name"]) for container in listed)
+    ids = ((container.get("containerID") or "", container["name"]) for container in _statuses(status))
     return {identifier.rpartition("/")[2]: name for identifier, name in ids if identifier}
+
+
+def _started_at(status: Object) -> dict[str, str]:
+    running = ((each["name"], (each.get("state") or {}).get("running") or {}) for each in _statuses(status))
+    return {name: state["startedAt"] for name, state in running if state.get("startedAt")}
 
 
 def _container(raw: Object, annotations: Mapping[str, str], *, init: bool) -> ContainerSpec:
     limits = (raw.get("resources") or {}).get("limits") or {}
     wants = {name: quantity.parse(amount) for name, amount in limits.items() if is_of_plugin(name)}
     visible = annotations.get(raw["name"] + names.VISIBLE_SUFFIX) or ""
+    by_mps = names.MPS_RESOURCE in limits
     return ContainerSpec(
         name=raw["name"],
         wants={name: amount for name, amount in wants.items() if amount},
         ends=init and raw.get("restartPolicy") != "Always",
         visible=tuple(filter(None, visible.split(","))),
+        by_mps=by_mps,
+        mps_memory=annotations.get(raw["name"] + names.MPS_MEMORY_SUFFIX, "") if by_mps else "",
+        mps_threads=annotations.get(raw["name"] + names.MPS_THREADS_SUFFIX, "") if by_mps else "",
     )
 
 

@@ -52,6 +52,12 @@ def test_the_health_checks_come_as_nvidias_plugin_has_them(monkeypatch: pytest.M
         pytest.param(["--node-name", "a", "--poll-interval", "0"], "--poll-interval 0: Input should be", id="zero"),
         pytest.param(["--node-name", "a", "--lease-duration", "10"], "--lease-duration must exceed", id="lease"),
         pytest.param(["--inventory", "simulated", "--fleet", "/none.yaml"], "/none.yaml: No such file", id="no file"),
+        pytest.param(["--node-name", "a", "--mps", "--truth", "false"], "--mps needs --truth", id="mps without pods"),
+        pytest.param(
+            ["--inventory", "simulated", "--fleet", "/none.yaml", "--hami-core", "/lib"],
+            "--mps and --hami-core are not supported with --inventory simulated",
+            id="limits without containers",
+        ),
         pytest.param(["--node-name", "a", "--kubeconfig", "/none"], "/none: no such kubeconfig", id="no kubeconfig"),
         pytest.param(
             ["--node-name", "a", "--device-plugin", "--config-file", "/none.yaml"],

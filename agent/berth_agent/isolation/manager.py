@@ -1,0 +1,125 @@
+"""Keeps the resources of the providers in step with the node, and kubelet informed of them."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from berth_agent.conditions import Finding
+from berth_agent.configuration.options import KUBELET_SOCKET
+from berth_agent.configuration.settings import Settings
+from berth_agent.isolation.hami_core import HamiCoreProvider
+from berth_agent.isolation.mps import ListPods, MpsProvider
+from berth_agent.isolation.provider import NodeView, Provider, ProviderStatus, offer
+from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.device_plugin.handler import Service
+from berth_agent.kubelet.device_plugin.registration import ServingError
+from berth_agent.kubelet.device_plugin.server import PluginServer
+from berth_agent.kubelet.device_plugin.servers import PluginServers
+from berth_agent.readings import Reading
+
+CHECK_INTERVAL: Final = 2.0
+"""Seconds between two checks of the providers; one of MPS runs the driver's program twice."""
+
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
+
+
+class IsolationManager:
+    """The providers of this node and the servers of their resources."""
+
+    def __init__(
+        self,
+        providers: Sequence[Provider],
+        *,
+        kubelet: str,
+        pods: Callable[[], Iterable[Pod]],
+        check_interval: float = CHECK_INTERVAL,
+    ) -> None:
+        self._providers = providers
+        self._pods = pods
+        self._check_interval = check_interval
+        self._reading: Reading | None = None
+        self._labels: Mapping[str, str] = {}
+        self._findings: tuple[Finding, ...] = ()
+        self._offered: set[str] = set()
+        """Resources that were offered: kubelet refuses to start containers again whose resource is gone."""
+        self._wake = asyncio.Event()
+        self._folder = Path(kubelet or KUBELET_SOCKET).parent
+        self._servers = PluginServers(kubelet=Path(kubelet) if kubelet else None, make=self._server)
+        self.on_change: Callable[[], object] = lambda: None
+        """Called when a condition changed."""
+
+    def update(self, reading: Reading, labels: Mapping[str, str]) -> None:
+        """Follow a reading of the node, and the labels of its Node."""
+        self._reading, self._labels = reading, labels
+
+    def view(self, reading: Reading) -> Reading:
+        """Return the reading with the conditions of the providers."""
+        return replace(reading, findings=(*reading.findings, *self._findings))
+
+    async def run(self) -> None:
+        """Serve kubelet until cancelled, and remove the sockets at the end.
+
+        Raises:
+            CrashLoopError: the sockets break again and again.
+        """
+        try:
+            while True:
+                await self._round()
+                await self._servers.pause(self._wake, self._check_interval)
+        finally:
+            await self._servers.stop()
+
+    async def _round(self) -> None:
+        if self._reading is None:
+            return
+        node = NodeView(spec=self._reading.spec, labels=self._labels, pods=tuple(self._pods()))
+        checked = [(provider, await provider.check(node)) for provider in self._providers]
+        findings = [finding for _, status in checked for finding in status.findings]
+        try:
+            await self._servers.keep(
+                [self._service(provider, status, node) for provider, status in self._served(checked)]
+            )
+        except (ServingError, OSError) as error:
+            findings = [_not_registered(finding, str(error)) for finding in findings]
+        self._set_findings(tuple(findings))
+
+    def _served(self, checked: Iterable[tuple[Provider, ProviderStatus]]) -> Iterable[tuple[Provider, ProviderStatus]]:
+        """Return the providers that are served: from when they can give something, as long as they are wanted."""
+        for provider, status in checked:
+            if not status.wanted:
+                self._offered.discard(provider.resource)
+            elif status.healthy or provider.resource in self._offered:
+                self._offered.add(provider.resource)
+                yield provider, status
+
+    def _service(self, provider: Provider, status: ProviderStatus, node: NodeView) -> Service:
+        return Service(offer=offer(provider.resource, node.spec, healthy=status.healthy), handler=provider)
+
+    def _server(self, service: Service) -> PluginServer:
+        return PluginServer(service, folder=self._folder, with_numa=False, changed=self._wake.set)
+
+    def _set_findings(self, findings: tuple[Finding, ...]) -> None:
+        if findings == self._findings:
+            return
+        self._findings = findings
+        for finding in findings:
+            _log.info(finding.type, ok=finding.ok, reason=finding.reason, message=finding.message)
+        self.on_change()
+
+
+def _not_registered(finding: Finding, why: str) -> Finding:
+    return replace(finding, ok=False, reason="NotRegistered", message=why) if finding.ok else finding
+
+
+def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: ListPods) -> IsolationManager | None:
+    """Return the manager of what the settings ask for; None if they ask for nothing."""
+    providers: list[Provider] = []
+    if settings.mps:
+        providers.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))
+    if settings.hami_core:
+        providers.append(HamiCoreProvider(settings.hami_core))
+    return IsolationManager(providers, kubelet=settings.kubelet_socket, pods=pods) if providers else None

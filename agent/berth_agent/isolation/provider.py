@@ -1,0 +1,107 @@
+"""The interface of providers, each of which has a resource by which containers get what limits them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+from berth_agent.conditions import Finding
+from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.kubelet.api.deviceplugin_pb2 import (
+    ContainerAllocateResponse,
+    ContainerPreferredAllocationRequest,
+    DevicePluginOptions,
+)
+from berth_agent.kubelet.device_plugin.resources import Offer, Unit
+from berth_api.device import DeviceSpec
+from berth_api.names import GPU
+
+UNITS: Final = 100
+"""Containers of each card: none has less than a hundredth of it."""
+OPTIONS: Final = DevicePluginOptions(pre_start_required=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeView:
+    """What is known of the node."""
+
+    spec: DeviceSpec
+    labels: Mapping[str, str] = field(default_factory=dict)
+    """Of the Node."""
+    pods: tuple[Pod, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProviderStatus:
+    """What a provider can do now."""
+
+    wanted: bool
+    """Whether this node is to have its resource."""
+    healthy: bool
+    """Whether new containers can get it."""
+    findings: tuple[Finding, ...] = ()
+
+
+class Provider(Protocol):
+    """Provides containers with what limits them; also the handler of its resource."""
+
+    resource: str
+
+    async def check(self, node: NodeView) -> ProviderStatus:
+        """Check what the provider needs, and repair what it can."""
+        ...
+
+    @property
+    def options(self) -> DevicePluginOptions:
+        """Return which calls kubelet is to make."""
+        ...
+
+    @property
+    def one_at_most(self) -> bool:
+        """Return whether a container may have one replica only."""
+        ...
+
+    async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
+        """Return the units that a container should get."""
+        ...
+
+    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
+        """Return what a container gets.
+
+        Raises:
+            RefusedError: there is nothing to give, and its pod fails.
+        """
+        ...
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """Check that a container is limited if it starts now.
+
+        Raises:
+            RefusedError: it would not be; kubelet tries again.
+        """
+        ...
+
+
+class AnyUnit:
+    """What all providers answer alike: units are equal, and each start of a container is checked."""
+
+    @property
+    def options(self) -> DevicePluginOptions:
+        """Return that kubelet must call before each start."""
+        return OPTIONS
+
+    @property
+    def one_at_most(self) -> bool:
+        """Return that there is no such rule."""
+        return False
+
+    async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:  # noqa: ARG002
+        """Return the first units; the options make kubelet skip this call."""
+        return list(request.available_deviceIDs[: request.allocation_size])
+
+
+def offer(resource: str, spec: DeviceSpec, *, healthy: bool) -> Offer:
+    """Return the units of a provider's resource, the same ones as long as the node has as many cards."""
+    cards = sum(card.type == GPU for card in spec.devices)
+    name = resource.partition("/")[2]
+    units = (Unit(id=f"{name}-{number}", minor=0, healthy=healthy) for number in range(cards * UNITS))
+    return Offer(resource=resource, units=tuple(units))
