@@ -16,7 +16,7 @@ from tests.attacks.accounts import MANIFESTS
 from tests.policies import built
 
 LABEL = "pod-security.kubernetes.io/enforce"
-COMPONENTS = ("device-plugin", "webhook", "list-watch-api", "debug-api", "extender")
+COMPONENTS = ("device-plugin", "mps", "hami-core-library", "webhook", "list-watch-api", "debug-api", "extender")
 DOCUMENTS = [
     document
     for file in ("base", "cleanup")

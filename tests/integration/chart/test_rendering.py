@@ -46,6 +46,14 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
         ("hami-core", "runtime-class", "extender", "extender-cert-manager"),
         {"injection": INJECTION, "extender": {"enabled": True, "certManager": True}},
     ),
+    "mps": (("mps",), {"isolation": {"mps": ON}}),
+    "isolation": (
+        ("device-plugin", "mps", "hami-core-library"),
+        {
+            "agent": {"devicePlugin": True},
+            "isolation": {"mps": ON, "hamiCore": {**ON, "image": "berth.dev/hami-core:1", "version": "1"}},
+        },
+    ),
     "evictions": (
         ("evictions", "defragmentation", "claims", "kueue"),
         {
@@ -106,6 +114,8 @@ def comparable(document: Manifest) -> Manifest:
 def comparable_template(template: Mapping[str, Any]) -> dict[str, Any]:
     spec = template["spec"]
     [container] = spec["containers"]
+    if "initContainers" in spec:
+        spec = {**spec, "initContainers": [{**each, "imagePullPolicy": None} for each in spec["initContainers"]]}
     container = {
         **container,
         "imagePullPolicy": None,
