@@ -79,6 +79,10 @@ e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Pr
 node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root on Linux; a part of e2e): REPEAT=2
 	@BERTH_REPEAT=$(or $(REPEAT),2) $(BIN)/pytest tests/node -n 2 --dist loadfile
 
+.PHONY: limits-e2e
+limits-e2e: node-binaries ## limit shares by MPS and HAMi-core on a real node, and kill what limits them (root on Linux; stand-ins, no card)
+	@BERTH_LIMITS=1 $(BIN)/pytest -v tests/node/test_limits.py tests/node/test_limits_faults.py
+
 .PHONY: defragment-e2e
 defragment-e2e: binaries ## move pods on a fragmented cluster so that one of eight cards fits: NODES=200
 	@BERTH_NODES=$(or $(NODES),200) $(BIN)/pytest -q -s tests/integration/operator/test_defragmentation.py

@@ -1,10 +1,11 @@
-"""The one image of a real node: an OCI archive around the static program `box`, made here and never pulled."""
+"""Images of a real node: OCI archives around one program, such as the static `box`, made here and never pulled."""
 
 import hashlib
 import io
 import json
 import platform
 import tarfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,9 +15,12 @@ ARCHITECTURES: Final = {"x86_64": "amd64", "aarch64": "arm64"}
 OCI: Final = "application/vnd.oci.image"
 
 
-def write(archive: Path, *, program: Path) -> None:
-    """Write the image's archive, of which `ctr images import` takes the name and all."""
-    layer = _tar({PROGRAM: program.read_bytes()})
+def write(archive: Path, *, program: Path, name: str = NAME, libraries: Mapping[str, bytes] | None = None) -> None:
+    """Write an image's archive, of which `ctr images import` takes the name and all.
+
+    `libraries` are further files by their paths, without the slash at the beginning.
+    """
+    layer = _tar({PROGRAM: program.read_bytes(), **(libraries or {})})
     system = {"architecture": ARCHITECTURES[platform.machine()], "os": "linux"}
     config = _json(
         {
@@ -34,14 +38,14 @@ def write(archive: Path, *, program: Path) -> None:
         }
     )
     described = _described(f"{OCI}.manifest.v1+json", manifest)
-    index = {"schemaVersion": 2, "manifests": [{**described, "platform": system, "annotations": _named()}]}
+    index = {"schemaVersion": 2, "manifests": [{**described, "platform": system, "annotations": _named(name)}]}
     blobs = {f"blobs/sha256/{hashlib.sha256(blob).hexdigest()}": blob for blob in (layer, config, manifest)}
     layout = {"oci-layout": _json({"imageLayoutVersion": "1.0.0"}), "index.json": _json(index)}
     archive.write_bytes(_tar({**layout, **blobs}))
 
 
-def _named() -> dict[str, str]:
-    return {"io.containerd.image.name": NAME, "org.opencontainers.image.ref.name": NAME}
+def _named(name: str) -> dict[str, str]:
+    return {"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name}
 
 
 def _described(media_type: str, blob: bytes) -> dict[str, Any]:
@@ -56,7 +60,7 @@ def _json(value: object) -> bytes:
     return json.dumps(value).encode()
 
 
-def _tar(files: dict[str, bytes]) -> bytes:
+def _tar(files: Mapping[str, bytes]) -> bytes:
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as tar:
         for name, content in files.items():
