@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
@@ -10,6 +11,9 @@ from typing import Final
 
 import pytest
 
+from berth_agent.isolation.control import ControlError, MpsControl
+from berth_agent.isolation.daemon import MpsDaemon
+from berth_agent.isolation.limits import DefaultLimits
 from devcluster import waiting
 from tests.gpu import machine
 from tests.gpu.clients import Client, Seen, client
@@ -58,9 +62,15 @@ class Daemon:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path) -> Iterator[Daemon]:
+def prefix() -> list[str]:
+    """Return what the daemon is started by."""
+    return []
+
+
+@pytest.fixture
+def daemon(tmp_path: Path, prefix: list[str]) -> Iterator[Daemon]:
     made = Daemon(tmp_path)
-    command = [CONTROL, "-f", "-multiuser-server"]
+    command = [*prefix, CONTROL, "-f", "-multiuser-server"]
     with subprocess.Popen(command, env=os.environ | made.variables, stdout=subprocess.DEVNULL) as process:
         waiting.until((tmp_path / "control").exists, what="the daemon")
         made.control(f"set_default_device_pinned_mem_limit 0 {DEFAULT}M")
@@ -116,3 +126,39 @@ def test_a_neighbour_does_not_notice_who_wants_too_much(daemon: Daemon) -> None:
             # The server, and the two that hold memory.
             [processes, *_] = look().processes.values()
             assert len(processes) == 3
+
+
+@pytest.mark.parametrize("prefix", [["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"]], ids=[""])
+def test_the_daemon_needs_no_capability(daemon: Daemon) -> None:
+    """The DaemonSet berth-mps drops them all; if this fails, it has to keep one."""
+    assert is_limited(daemon.seen(MORE), DEFAULT)
+
+
+async def test_the_agent_sets_limits_and_finds_what_others_change(daemon: Daemon, tmp_path: Path) -> None:
+    agent = MpsDaemon(MpsControl(program=CONTROL, folder=tmp_path))
+    await agent.ensure(DefaultLimits(memory={0: 2048}, threads=25))
+    assert is_limited(daemon.seen(MORE), 2048)
+    # A server runs now, and its later clients have the new limits.
+    await agent.ensure(DefaultLimits(memory={0: 4096}, threads=75))
+    assert is_limited(daemon.seen(MORE), 4096)
+    said = daemon.control("get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0")
+    daemon.control("set_default_device_pinned_mem_limit 0 1G")
+    assert daemon.control("get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0") != said
+    await agent.ensure(DefaultLimits(memory={0: 4096}, threads=75))
+    assert daemon.control("get_default_active_thread_percentage\nget_default_device_pinned_mem_limit 0") == said
+    with daemon.client(512):
+        await agent.look_for_lost_servers()
+        since = agent.since
+        daemon.control(f"shutdown_server {daemon.control('get_server_list')} -f")
+        await agent.look_for_lost_servers()
+        assert agent.since > since
+
+
+@pytest.mark.usefixtures("daemon")
+async def test_the_agent_notices_that_the_daemon_was_killed(tmp_path: Path) -> None:
+    agent = MpsDaemon(MpsControl(program=CONTROL, folder=tmp_path))
+    await agent.ensure(DefaultLimits())
+    # Its socket stays.
+    os.kill(int((tmp_path / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
+    with pytest.raises(ControlError):
+        await agent.ensure(DefaultLimits())
