@@ -22,7 +22,7 @@ def test_every_value_has_a_comment() -> None:
         line for line, above in zip(lines[1:], lines, strict=False) if is_value(line) and not explained(line, above)
     ]
     parts_of_kubernetes = re.compile(
-        r" {4}(requests|limits|rollingUpdate|\w*[pP]rivilege\w*|\w*[rR]oot\w*|runAs\w+|cap.*|seccomp.*):"
+        r" {4,6}(requests|limits|rollingUpdate|\w*[pP]rivilege\w*|\w*[rR]oot\w*|runAs\w+|cap.*|seccomp.*):"
     )
     assert [line for line in bare if not parts_of_kubernetes.match(line)] == []
 
