@@ -31,6 +31,9 @@ REQUESTS: Final[Rows] = {
     "MIXED_GPUS": "annotation: `true` if the GPUs may be of several models and kinds",
     "MOVABLE": "annotation of pods and namespaces: whether the pod may be evicted to make room for another "
     "([defragmentation](../defragmentation.md))",
+    "ISOLATION_KEY": "annotation: what limits the containers to their shares (`mps`, `hami-core`, `required`, `none`); "
+    "label of namespaces: the same for their pods without it; label of Nodes: `mps` if they share GPUs by MPS alone "
+    "([limits](../containers.md#limits))",
     "ALLOCATE_HINT": "annotation: selector, strategy, scope and exclusivity by device type",
     "JOINT_ALLOCATE": "annotation: device types that are placed together",
     "PARTITION_SPEC": "annotation: which partitions of the node's NVSwitch are allowed",
@@ -42,8 +45,7 @@ REQUESTS: Final[Rows] = {
     "GENIUS_NUMBER": "label: number of cards, for pods that request no device resource",
     "GENIUS_MEMORY_EACH": "label: MiB of each card",
     "GENIUS_MEMORY_TOTAL": "label: MiB of all cards together",
-    "ISOLATION": "label: `HAMi-core` for limits of shares, where nodes have the library "
-    "([containers](../containers.md#what-a-container-sees))",
+    "ISOLATION": "label: `HAMi-core` for limits of shares by HAMi-core ([limits](../containers.md#limits))",
 }
 WRITTEN: Final[Rows] = {
     "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
@@ -58,8 +60,11 @@ WRITTEN: Final[Rows] = {
     "BY_CLASS_SUFFIX": "annotation: the extended resources that the container gets by "
     "[DeviceClasses](../claims.md#extended-resources), joined by commas",
     "LIMIT_PREFIX": "annotation: bytes or hundredths of the cores that the container may use of a card",
+    "MPS_MEMORY_SUFFIX": "annotation: MiB that the container may use of each card, as MPS reads them",
+    "MPS_THREADS_SUFFIX": "annotation: hundredths of each card's multiprocessors, as MPS reads them",
 }
 OBJECTS: Final[Rows] = {
+    "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "VISIBILITY_ADDRESS": "annotation of the LeaderLease: host:port of the leader's [visibility API](../visibility.md)",
@@ -107,6 +112,8 @@ OF_PLUGINS: Final[Rows] = {
     amounts.NVIDIA_GPU: "whole cards; slices or instances where no whole cards are free",
     f"{names.NVIDIA_PREFIX}gpu.shared": "slices of time-sliced cards",
     f"{names.NVIDIA_PREFIX}mig-<profile>": "MIG instances",
+    names.MPS_RESOURCE: "1 for each container that MPS limits; admission adds it",
+    names.HAMI_CORE_RESOURCE: "1 for each container that HAMi-core limits; admission adds it",
     amounts.AMD_GPU: "whole cards",
     amounts.DCU_GPU: "whole cards",
     amounts.NPU_CORE: "NPUs; parts of them are not supported yet",
@@ -125,7 +132,7 @@ ELSEWHERE: Final = frozenset(
         *("GROUP", "VERSION", "API_VERSION", "DEVICES", "GPUPODS", "LEADER_LEASE", "LEADER_LEASES"),
         *("POD_GROUP_GROUP", "POD_GROUPS", "POD_GROUP_API", "AGENT", "AGENT_LABELS", "OPERATOR", "SCHEDULER"),
         *("AGENT_SYSTEM", "LEASE_NAMESPACE", "FENCE", "KOORDINATOR_PREFIX", "GANG_PREFIX", "GENIUS_PREFIX"),
-        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX"),
+        *("PREFIX", "OTHER_PREFIX", "NVIDIA_PREFIX", "MPS_RESOURCE", "HAMI_CORE_RESOURCE"),
         *("GPU", "GPU_SHARED", "GPU_CORE", "GPU_MEMORY", "GPU_MEMORY_RATIO", "RDMA", "FPGA"),
     }
 )

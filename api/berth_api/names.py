@@ -47,6 +47,9 @@ GPU_SUBDEVICES: Final = "berth.dev/gpu-subdevices"
 MIXED_GPUS: Final = "berth.dev/mixed-gpus"
 MOVABLE: Final = "berth.dev/movable"
 """Whether defragmentation may move the pod; also on namespaces, for their pods without it."""
+ISOLATION_KEY: Final = "berth.dev/isolation"
+"""How containers are limited to their shares of cards: an annotation of pods, a label of namespaces, and on Nodes the
+label with the only mode that the node has."""
 EPOCH: Final = "berth.dev/epoch"
 ORIGINAL_RESOURCES: Final = "berth.dev/original-resources"
 """What containers requested by resources that admission has renamed, as JSON."""
@@ -62,6 +65,10 @@ BY_CLASS_SUFFIX: Final = ".devices.berth.dev/by-class"
 commas."""
 LIMIT_PREFIX: Final = ".devices.berth.dev/{}-limit-"
 """`<container>.devices.berth.dev/memory-limit-0` (bytes), `…/sm-limit-0` (hundredths): of each card that it sees."""
+MPS_MEMORY_SUFFIX: Final = ".devices.berth.dev/mps-memory-limit"
+"""`<container>.devices.berth.dev/mps-memory-limit`: MiB of each card, as MPS reads them (`0=4096M,1=…`)."""
+MPS_THREADS_SUFFIX: Final = ".devices.berth.dev/mps-threads"
+"""`<container>.devices.berth.dev/mps-threads`: hundredths of each card's multiprocessors, 1 to 100."""
 NODE_LABEL: Final = "berth.dev/node"
 """On GpuPods, so that an agent can list those of its node; truncated to the length of a label."""
 
@@ -116,6 +123,7 @@ POD_ANNOTATIONS: Final = (
     GPU_TOPOLOGY_POLICY,
     GPU_SUBDEVICES,
     MIXED_GPUS,
+    ISOLATION_KEY,
     MOVABLE,
     POD_GROUP,
     POD_GROUP_MIN_MEMBER,
@@ -126,8 +134,11 @@ POD_ANNOTATIONS: Final = (
 )
 POD_LABELS: Final = (FENCED_BY,)
 
-# The label by which a pod asks for limits in its containers; on Nodes, that the library for them is there.
+# Koordinator's label by which a pod asks for limits in its containers.
 ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
+
+UNLIMITED_SHARES: Final = "berth.dev/unlimited-shares"
+"""Label of namespaces: whether pods there may share cards without isolation (`allow`, `warn`, `deny`)."""
 
 # Taints that node pools put on new nodes and that the operator removes once the devices of the node are known.
 AGENT_NOT_READY: Final = (
@@ -171,6 +182,9 @@ PREFIX: Final = "kubernetes.io/"
 OTHER_PREFIX: Final = "koordinator.sh/"
 NVIDIA_PREFIX: Final = "nvidia.com/"
 """Prefix of the resources of NVIDIA's device plugin, which kubelet allocates."""
+MPS_RESOURCE: Final = "berth.dev/mps"
+HAMI_CORE_RESOURCE: Final = "berth.dev/hami-core"
+"""The resources of the agent's device plugin by which a container gets what limits it to its share."""
 GPU: Final = "gpu"
 GPU_SHARED: Final = "gpu.shared"
 GPU_CORE: Final = "gpu-core"

@@ -29,7 +29,7 @@ MANIFESTS = Path(__file__).parents[3] / "manifests"
 FILES = (
     "base/injection.yaml",
     "base/routing.yaml",
-    "components/hami-core/policy.yaml",
+    "components/isolation/policy.yaml",
     "components/runtime-class/policy.yaml",
     "base/words.yaml",
     "components/runtime-class/words.yaml",
@@ -62,7 +62,7 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def of_extender(folder: Path) -> Iterator[Manifest]:
     """Yield the mutating policies of the component `extender` for the pods of another scheduler."""
-    for document in policies.built(folder, "hami-core", "runtime-class", "extender"):
+    for document in policies.built(folder, "isolation", "runtime-class", "extender"):
         if document["kind"].startswith("MutatingAdmissionPolicy"):
             document["metadata"]["name"] += EXTENDED
             if "policyName" in document["spec"]:
