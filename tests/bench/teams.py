@@ -13,7 +13,7 @@ random. An auditor reads each revision in etcd and counts what violates a rule (
 With --check the queues have the AdmissionCheck of Berth, and the same load runs without it first. `cpu_ms` is the
 operator's CPU time for the check of a workload; `admissions_ratio` compares how fast a burst of small Jobs that all fit
 is admitted with the check and without it. With --faults, Kueue, the operator and the API server are killed at random,
-and nothing is compared.
+and nothing is compared; the workloads name their queue then, as Kueue gives no default in its first moments.
 """
 
 import argparse
@@ -103,7 +103,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def _run(options: argparse.Namespace, *, check: bool) -> Outcome:
-    units = teams_load.units(options.workloads, seed=options.seed, seconds=options.seconds)
+    units = teams_load.units(options.workloads, seed=options.seed, seconds=options.seconds, named=options.faults)
     capacity = options.nodes * CARDS * WHOLE
     times = teams_load.arrivals(units, seed=options.seed, load=options.load, hundredths=capacity)
     figures.say(f"{'with' if check else 'without'} the check: {len(units)} units in {times[-1]:.0f} s")
@@ -190,7 +190,14 @@ async def _drive(
         removing.cancel()
         if striking:
             striking.cancel()
-    figures.say(f"{len(_left(record))} workloads were left after {time.monotonic() - began:.0f} s")
+    left = _left(record)
+    figures.say(f"{len(left)} workloads were left after {time.monotonic() - began:.0f} s")
+    # Those that hold quota first: the others may wait for it.
+    for workload in sorted(left, key=lambda each: not each.has_quota)[:SHOWN]:
+        pods = list(record.state.pods_of(workload))
+        bound = sum(bool(pod.node) for pod in pods)
+        quota = "admitted" if workload.is_admitted else "with quota" if workload.has_quota else "without quota"
+        figures.say(f"  {workload.team}/{workload.name} {quota}, {bound} of {len(pods)} pods have nodes")
 
 
 async def _remove(cluster: Cluster, record: Record, bulk: Bulk, units: Sequence[Unit]) -> None:

@@ -30,6 +30,7 @@ PARTS: Final[Sequence[Mapping[str, str]]] = (
 HIGH: Final = "high"
 """The WorkloadPriorityClass of the large Job."""
 
+QUEUE_LABEL: Final = "kueue.x-k8s.io/queue-name"
 PRIORITY_LABEL: Final = "kueue.x-k8s.io/priority-class"
 
 Raw = dict[str, Any]
@@ -67,12 +68,15 @@ class Unit:
         return {"metadata": {"name": self.name, "namespace": self.team, "labels": dict(self.labels)}, "spec": self.body}
 
 
-def units(count: int, *, seed: int, seconds: float) -> list[Unit]:
-    """Return random units that run for so many seconds on average, the large one in the middle."""
+def units(count: int, *, seed: int, seconds: float, named: bool = False) -> list[Unit]:
+    """Return random units that run for so many seconds on average, the large one in the middle.
+
+    `named`: whether each names its LocalQueue, which is the default one in any case.
+    """
     rng = random.Random(seed)
     made = [_unit(rng, f"unit-{number}", seconds) for number in range(count - 1)]
     made.insert(count // 2, _large(f"unit-{count - 1}", seconds))
-    return made
+    return [replace(each, labels={**each.labels, QUEUE_LABEL: "default"}) for each in made] if named else made
 
 
 def arrivals(made: Sequence[Unit], *, seed: int, load: float, hundredths: int) -> list[float]:

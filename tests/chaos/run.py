@@ -27,8 +27,10 @@ from tests.chaos.site import HISTORY, OURS, Build, Site
 DEFAULT: Final[Mapping[str, object]] = {}
 FAST: Final[Mapping[str, object]] = {"lease_duration": 7, "renew_deadline": 5, "retry_period": 1}
 FAILOVER: Final = {"default": 18.0, "fast": 10.0}
-LINE: Final = 2000
+LINE: Final = 1000
 """Characters of a line of a log that are shown."""
+LAST_LINES: Final = 8
+"""Of each log, if a fault does not end in time."""
 FOLDER: Final = Path(__file__).parents[2] / ".build" / "chaos"
 CALM_SECONDS: Final = 2.0
 """Between the last fault and the moment from which no Event may be missing."""
@@ -81,6 +83,7 @@ def run(plan: Plan, folder: Path) -> Outcome:
                 _strike(site, strike)
             except TimeoutError as error:
                 output.say(f"{strike.kind}: {error}")
+                _say_logs(site)
                 site.failures.append(f"{strike.kind}: {error}")
                 site.undo()
             site.check()
@@ -102,6 +105,14 @@ def _strike(site: Site, strike: Strike) -> None:
         f"{strike.kind}: {time.monotonic() - began:.1f} s, healed in {took:.2f} s; "
         f"{site.workload.created} pods, {site.live.binds} binds, load {os.getloadavg()[0]:.1f}"
     )
+
+
+def _say_logs(site: Site) -> None:
+    """Show the ends of all logs: what holds a run up is often gone before it can be looked at."""
+    for process in site.world.processes.started:
+        output.say(f"{process.name} (exit code {process.exit_code}):")
+        for line in process.text().splitlines()[-LAST_LINES:]:
+            output.say(f"  {line[:LINE]}")
 
 
 def _settle(site: Site) -> float:

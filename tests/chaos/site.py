@@ -86,9 +86,25 @@ class Site:
     def until_probed(self, *, node: str = "") -> LivePod:
         """Wait until a new probe is bound, and delete it; return it."""
         name = self.probe(node=node)
-        pod = self.live.until_bound(name)
+        try:
+            pod = self.live.until_bound(name)
+        except TimeoutError as error:
+            why = self._state_of(name)
+            if (known := self.live.pods.get(name)) is not None:
+                self.remove(known)
+            raise TimeoutError(f"{error}: {why}") from error
         self.remove(pod)
         return pod
+
+    def _state_of(self, name: str) -> str:
+        """Return what the API server shows of a pod, and who leads."""
+        try:
+            pod = self.arena.get("pods", name)
+        except Failed as error:
+            return str(error)
+        conditions = [each.get("message", each["type"]) for each in pod["status"].get("conditions", ())]
+        on = f"{pod['spec'].get('nodeName', '')} {pod['spec'].get('nodeSelector', '')}"
+        return f"on {on}: {conditions}, leader {self.live.holder!r}, recorded up to {self.recorder.number}"
 
     def remove(self, pod: LivePod) -> None:
         """Delete a pod."""

@@ -25,6 +25,9 @@ from berth_api import names
 from berth_api.device import DeviceInfo, DeviceSpec, Mig, MigInstance, MigStrategy
 from berth_api.resources import quantity
 
+MAX_READS: Final = 3
+"""Reads of all cards while their number changes; the reading after the last one is soon."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Failed:
@@ -64,7 +67,7 @@ class Reader:
         Raises:
             NvmlError: the driver does not answer at all.
         """
-        readings = [self._read_or_failure(index) for index in range(library.cards())]
+        readings = self._read_each()
         sound = {index: reading for index, reading in enumerate(readings) if not isinstance(reading, _Failed)}
         cards = self._with_links([reading.node for reading in sound.values()], sound)
         self.handles = {reading.card.id: reading.node.handle for reading in sound.values()}
@@ -78,6 +81,15 @@ class Reader:
         reading = self._reading(sorted(listed, key=lambda card: card.minor), unread=unread)
         processes = {reading.card.minor: reading.processes for reading in sound.values()}
         return replace(reading, processes=processes) if self._with_processes else reading
+
+    def _read_each(self) -> "list[_CardReading | _Failed]":
+        """Read each card; all again if their number has changed meanwhile: an index would pass for another card's."""
+        readings: list[_CardReading | _Failed] = []
+        for _ in range(MAX_READS):
+            readings = [self._read_or_failure(index) for index in range(library.cards())]
+            if library.cards() == len(readings):
+                break
+        return readings
 
     def _read_or_failure(self, index: int) -> _CardReading | _Failed:
         try:

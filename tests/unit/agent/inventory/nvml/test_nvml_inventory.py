@@ -1,5 +1,7 @@
 """What the agent reports for a machine, compared with `nvidia-smi -q`."""
 
+import asyncio
+import os
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -301,3 +303,21 @@ async def test_static_facts_are_published_where_they_are_known(
     published = card.model_dump(by_alias=True, exclude_unset=True)
     fields = "multiprocessors", "memoryBandwidth", "encoders", "decoders"
     assert {name: published[name] for name in fields if name in published} == expected
+
+
+async def test_a_card_that_is_removed_during_a_reading_is_not_taken_for_another(machine: Machine, agent: Start) -> None:
+    fixture = machine(a100(0), a100(1), t4(2))
+    probe = agent(fixture)
+    await probe.read()
+    path = fixture.sysfs / "bus/pci/devices" / fixture.gpus[1].address / "class"
+    text = path.read_text()
+    path.unlink()
+    os.mkfifo(path)
+
+    reading = asyncio.create_task(probe.read())
+    with await asyncio.to_thread(path.open, "w") as pipe:  # the reading is at the second card
+        fixture.remove(0)
+        pipe.write(text)
+
+    cards = (await reading).spec.devices
+    assert [(card.id, card.health) for card in cards] == [(a100(1).uuid, True), (t4(2).uuid, True)]
