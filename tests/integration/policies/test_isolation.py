@@ -315,6 +315,16 @@ def test_shares_without_limits_are_allowed_warned_about_or_refused_by_namespace(
     waiting.until(lambda: not refusal(arena, free), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
 
 
+def test_a_share_by_words_needs_a_limit_like_any_other(arena: Arena) -> None:
+    by_words = pod(arena, {"volcano.sh/vgpu-number": "1", "volcano.sh/vgpu-memory": "4096"})
+    try:
+        label(arena, **{names.UNLIMITED_SHARES: "deny"})
+        waiting.until(lambda: refusal(arena, by_words), deadline=ACTIVE_SECONDS, what="the refusal")
+    finally:
+        label(arena, **{names.UNLIMITED_SHARES: None})
+    waiting.until(lambda: not refusal(arena, by_words), deadline=ACTIVE_SECONDS, what="shares to be allowed again")
+
+
 def test_pods_of_others_are_left_alone(arena: Arena) -> None:
     for scheduler in ("volcano", "default-scheduler"):
         made = admitted(arena, pod(arena, {"cpu": "1"}, annotations=MPS, schedulerName=scheduler))

@@ -30,6 +30,7 @@ FILES = (
     "base/injection.yaml",
     "base/routing.yaml",
     "components/isolation/policy.yaml",
+    "components/isolation/words.yaml",
     "components/runtime-class/policy.yaml",
     "base/words.yaml",
     "components/runtime-class/words.yaml",
@@ -134,6 +135,7 @@ def test_all_pods_that_are_routed_or_rewritten_are_injected_after_any_restart(ow
                 assert "nvidia.com/gpu" not in worded["containers"][0]["resources"]["requests"]
                 assert worded["runtimeClassName"] == "nvidia"
                 assert injection.is_variable(worded["containers"][0]["env"][0])
+                assert [limits.is_limit(each) for each in worded["containers"][0]["env"]].count(True) == 2
                 for spec in (routed, rewritten):
                     assert injection.lacking(spec, {}) == ()
                     assert spec["runtimeClassName"] == "nvidia"
