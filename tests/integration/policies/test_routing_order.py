@@ -39,7 +39,7 @@ RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
 """How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""
 PODS = 20
 SERVER = "kube-apiserver"
-REWRITTEN = {"limits": {"koordinator.sh/gpu": "50"}, "requests": {"koordinator.sh/gpu": "50"}}
+REWRITTEN = dict.fromkeys(("limits", "requests"), {"koordinator.sh/gpu": "50", "berth.dev/hami-core": "1"})
 EXTENDED = "-extended"
 KUBE_SCHEDULER = "kube-scheduler"
 """Stands for the default scheduler, whose pods are routed on this cluster."""
