@@ -39,7 +39,8 @@ RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
 """How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""
 PODS = 20
 SERVER = "kube-apiserver"
-REWRITTEN = dict.fromkeys(("limits", "requests"), {"koordinator.sh/gpu": "50", "berth.dev/hami-core": "1"})
+OF_HALF = {"koordinator.sh/gpu": "50", "berth.dev/hami-core": "1"}
+REWRITTEN = {"limits": OF_HALF, "requests": OF_HALF}
 EXTENDED = "-extended"
 KUBE_SCHEDULER = "kube-scheduler"
 """Stands for the default scheduler, whose pods are routed on this cluster."""

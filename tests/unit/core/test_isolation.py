@@ -34,7 +34,7 @@ from tests.builders import (
     pod,
 )
 
-NODES: Final = ("a", "b", "c")
+NODES: Final = ("a", "b")
 LABELS: Final[tuple[dict[str, str], ...]] = ({names.ISOLATION_KEY: "mps"}, {names.ISOLATION_KEY: "hami-core"}, {})
 READ: Final = {"mps": "mps-memory-limit", "hami-core": "memory-limit-0"}
 
@@ -49,6 +49,7 @@ steps = st.lists(
         st.tuples(st.just("end"), st.integers(0, 30)),
         st.tuples(st.just("label"), st.tuples(st.sampled_from(NODES), st.sampled_from(LABELS))),
     ),
+    min_size=15,
     max_size=40,
 )
 
