@@ -31,7 +31,7 @@ _RBAC: Final = r"(ServiceAccount|(Cluster)?Role(Binding)?)"
 _VALIDATING: Final = r"ValidatingAdmissionPolicy(Binding)?"
 _POLICIES: Final = rf"(MutatingAdmissionPolicy(Binding)?/.*|{_VALIDATING}/berth-unscheduled)"
 _ISSUED: Final = r"(Issuer|Certificate)"
-_EXTENDER: Final = ("hami-core", "runtime-class", "extender", "extender-cert-manager")
+_EXTENDER: Final = ("isolation", "runtime-class", "extender", "extender-cert-manager")
 _SERVERS: Final = (
     "validation",
     "debug-api",
@@ -60,12 +60,15 @@ PARTS: Final = {
     "agent-policies": Part((), rf"{_VALIDATING}/berth-agents"),
     "operator-disruption": Part((), r"PodDisruptionBudget/berth-operator"),
     # Pods of default-scheduler are routed, refused, or placed by kube-scheduler with the extender.
-    "policies-routed": Part(("hami-core", "runtime-class"), _POLICIES),
-    "policies-refused": Part(("hami-core", "runtime-class", "no-routing"), _POLICIES),
+    "policies-routed": Part(("isolation", "runtime-class"), _POLICIES),
+    "policies-refused": Part(("isolation", "runtime-class", "no-routing"), _POLICIES),
     "policies-extended": Part(_EXTENDER, _POLICIES),
-    "webhooks-routed": Part(("webhook",), r"MutatingWebhookConfiguration/.*"),
-    "webhooks-refused": Part(("webhook", "no-routing"), r"MutatingWebhookConfiguration/.*"),
-    "webhooks-extended": Part(("webhook", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"),
+    "webhooks-routed": Part(("webhook", "webhook-isolation"), r"MutatingWebhookConfiguration/.*"),
+    "webhooks-refused": Part(("webhook", "webhook-isolation", "no-routing"), r"MutatingWebhookConfiguration/.*"),
+    "webhooks-extended": Part(
+        ("webhook", "webhook-isolation", "extender", "webhook-extender"), r"MutatingWebhookConfiguration/.*"
+    ),
+    "isolation-policies": Part(("isolation",), rf"{_VALIDATING}/berth-isolation.*"),
     "validation-policy": Part((), rf"{_VALIDATING}/berth-validation.*"),
     "warnings-policy": Part((), rf"{_VALIDATING}/berth-(warnings|words)"),
     "validation-webhook": Part(_SERVERS, r"ValidatingWebhookConfiguration/.*"),

@@ -33,7 +33,7 @@ REQUESTS: Final[Rows] = {
     "([defragmentation](../defragmentation.md))",
     "ISOLATION_KEY": "annotation: what limits the containers to their shares (`mps`, `hami-core`, `required`, `none`); "
     "label of namespaces: the same for their pods without it; label of Nodes: `mps` if they share GPUs by MPS alone "
-    "([limits by MPS](../mps.md))",
+    "([limits](../containers.md#limits))",
     "ALLOCATE_HINT": "annotation: selector, strategy, scope and exclusivity by device type",
     "JOINT_ALLOCATE": "annotation: device types that are placed together",
     "PARTITION_SPEC": "annotation: which partitions of the node's NVSwitch are allowed",
@@ -45,8 +45,7 @@ REQUESTS: Final[Rows] = {
     "GENIUS_NUMBER": "label: number of cards, for pods that request no device resource",
     "GENIUS_MEMORY_EACH": "label: MiB of each card",
     "GENIUS_MEMORY_TOTAL": "label: MiB of all cards together",
-    "ISOLATION": "label: `HAMi-core` for limits of shares, where nodes have the library "
-    "([containers](../containers.md#what-a-container-sees))",
+    "ISOLATION": "label: `HAMi-core` for limits of shares by HAMi-core ([limits](../containers.md#limits))",
 }
 WRITTEN: Final[Rows] = {
     "ALLOCATED": "annotation: the devices of the pod ([allocations](../allocations.md#what-berth-writes))",
@@ -65,6 +64,7 @@ WRITTEN: Final[Rows] = {
     "MPS_THREADS_SUFFIX": "annotation: hundredths of each card's multiprocessors, as MPS reads them",
 }
 OBJECTS: Final[Rows] = {
+    "UNLIMITED_SHARES": "label of namespaces: whether pods may share cards without isolation (`allow`, `warn`, `deny`)",
     "NODE_LABEL": "label of GpuPods: the node, cut to the length of a label",
     "DRAINED": "annotation of the LeaderLease: no request of this term can still be executed",
     "VISIBILITY_ADDRESS": "annotation of the LeaderLease: host:port of the leader's [visibility API](../visibility.md)",

@@ -24,6 +24,8 @@ TEMPLATE: Final = Path(__file__).parent / "words.yaml"
 OPERATOR: Final = MANIFESTS / "base/operator-rbac.yaml"
 INJECTION: Final = MANIFESTS / "base/injection.yaml"
 RUNTIME: Final = MANIFESTS / "components/runtime-class/policy.yaml"
+ISOLATION: Final = MANIFESTS / "components/isolation/policy.yaml"
+SHARES: Final = ISOLATION.with_name("validation.yaml")
 HEADER: Final = "# Generated from the table of other systems' words by `make generate`; do not edit.\n"
 Object = dict[str, Any]
 FEW: Final = 32
@@ -33,11 +35,12 @@ _MARKS: Final = re.compile(r"^( *)# Generated: (\w+)\n.*?^\1# End of generated\n
 
 def files() -> dict[Path, str]:
     """Return the text of each file."""
-    marked = {file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME)}
+    marked = {file: _with_marked(file.read_text()) for file in (OPERATOR, INJECTION, RUNTIME, ISOLATION, SHARES)}
     return {
         **marked,
         MANIFESTS / "base/words.yaml": _words(marked[INJECTION]),
         RUNTIME.with_name("words.yaml"): _runtime_class(marked[RUNTIME]),
+        ISOLATION.with_name("words.yaml"): HEADER + _copy(marked[ISOLATION], "berth-words-isolation", []),
     }
 
 
@@ -342,6 +345,32 @@ _ASKED: Final = """
           name != "").map(name, [name])[0]
 """
 
+_SHARING: Final = """
+- name: whole # names of the containers that request whole cards: all of their memory
+  expression: >-
+    (object.spec.?initContainers.orValue([]) + object.spec.containers).filter(each,
+      has(each.resources) && has(each.resources.requests) && ["kubernetes.io/", "koordinator.sh/"].exists(prefix,
+        [["gpu", "gpu-memory-ratio", "gpu.shared"].map(name,
+          string(each.resources.requests[?prefix + name].orValue("0")))].exists(amounts,
+          amounts[0] != "0" ? quantity(amounts[0]).isInteger() && quantity(amounts[0]).asInteger() % 100 == 0
+          : amounts[1] != "0" && quantity(amounts[1]).isInteger() && quantity(amounts[2]).isInteger()
+            && (amounts[2] == "0" ? quantity(amounts[1]).asInteger() % 100 == 0
+              : quantity(amounts[1]).asInteger() == 100 * quantity(amounts[2]).asInteger())))
+    ).map(each, each.name)
+- name: sharing # names of the containers that request shares of cards
+  expression: >-
+    (object.spec.?initContainers.orValue([]) + object.spec.containers).filter(each, each.name in variables.worded
+      || (["genius/gpu-number", "genius/gpu-memory-each", "genius/gpu-memory-total"].exists(label,
+          label in object.metadata.?labels.orValue({}))
+        ? ["genius/gpu-memory-each", "genius/gpu-memory-total"].exists(label,
+          label in object.metadata.?labels.orValue({}))
+        : has(each.resources) && has(each.resources.requests) && !(each.name in variables.whole)
+          && ["kubernetes.io/", "koordinator.sh/"].exists(prefix,
+            ["gpu", "gpu.shared", "gpu-core", "gpu-memory", "gpu-memory-ratio"].exists(name,
+              string(each.resources.requests[?prefix + name].orValue("0")) != "0")))
+    ).map(each, each.name)
+"""
+
 _ASKS: Final = """
 - name: asks-for-gpus
   expression: >-
@@ -361,7 +390,7 @@ _GROUPS: Final = """
   verbs: [list, watch]
 """
 
-_FRAGMENTS: Final = {"worded": _ASKED, "asks": _ASKS, "groups": _GROUPS}
+_FRAGMENTS: Final = {"worded": _ASKED, "sharing": _ASKED + _SHARING, "asks": _ASKS, "groups": _GROUPS}
 
 
 def main() -> int:

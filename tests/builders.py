@@ -172,6 +172,7 @@ def asks(
     unsupported: Sequence[str] = (),
     uninjected: Sequence[str] = (),
     unlimited: Sequence[str] = (),
+    isolation: str = "",
     annotations: Mapping[str, str] | None = None,
 ) -> PodRequest:
     """Return a pod's class: one container with these requests (cpu in thousandths), and device annotations."""
@@ -195,6 +196,7 @@ def asks(
         unsupported=tuple(unsupported),
         uninjected=tuple(uninjected),
         unlimited=tuple(unlimited),
+        isolation=isolation,
     )
 
 

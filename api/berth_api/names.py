@@ -123,6 +123,7 @@ POD_ANNOTATIONS: Final = (
     GPU_TOPOLOGY_POLICY,
     GPU_SUBDEVICES,
     MIXED_GPUS,
+    ISOLATION_KEY,
     MOVABLE,
     POD_GROUP,
     POD_GROUP_MIN_MEMBER,
@@ -133,8 +134,11 @@ POD_ANNOTATIONS: Final = (
 )
 POD_LABELS: Final = (FENCED_BY,)
 
-# The label by which a pod asks for limits in its containers; on Nodes, that the library for them is there.
+# Koordinator's label by which a pod asks for limits in its containers.
 ISOLATION: Final = "koordinator.sh/gpu-isolation-provider"
+
+UNLIMITED_SHARES: Final = "berth.dev/unlimited-shares"
+"""Label of namespaces: whether pods there may share cards without isolation (`allow`, `warn`, `deny`)."""
 
 # Taints that node pools put on new nodes and that the operator removes once the devices of the node are known.
 AGENT_NOT_READY: Final = (

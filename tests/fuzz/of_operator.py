@@ -26,7 +26,7 @@ from berth_operator.apis.debug_api.server import DebugApi
 from berth_operator.apis.extender import protocol
 from berth_operator.apis.list_watch import kinds
 from berth_operator.apis.visibility.sources import FleetRows, HolderRows, QueueRows
-from berth_operator.apis.webhook.mutations import Mutations, Routing
+from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing
 from berth_operator.apis.webhook.review import ReviewError, responders
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.commands import snapshots, workload
@@ -256,7 +256,7 @@ def _line(kind: str, raw: Any) -> dict[str, Any]:
 # --- what servers receive -------------------------------------------------------------------------------------------
 
 _RESPONDERS: Final = responders(
-    Mutations(hami_core=True, runtime_class="nvidia"), Routing(scheduler="berth-scheduler"), Validation()
+    Mutations(runtime_class="nvidia"), Routing(scheduler="berth-scheduler"), Validation(), Isolation(default="required")
 )
 _HAMI: Final = pod(
     "pod", {"koordinator.sh/gpu.shared": "2"}, labels={"koordinator.sh/gpu-isolation-provider": "HAMi-core"}

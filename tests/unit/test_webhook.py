@@ -15,7 +15,7 @@ from berth_api.admission import injection
 from berth_api.request import Kind, Kinds
 from berth_operator.apis.serving import certificates
 from berth_operator.apis.webhook import review
-from berth_operator.apis.webhook.mutations import Mutations, Routing, patch
+from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing, patch
 from berth_operator.apis.webhook.validation import Admitted, Validation
 from tests.builders import GPU, Raw, container, pod
 
@@ -44,7 +44,7 @@ def test_others_pass_as_they_are() -> None:
 def test_the_devices_of_pods_of_kube_scheduler_are_renamed() -> None:
     bare = pod("a", schedulerName="default-scheduler")
     bare["spec"]["containers"] = [{"name": "main", "resources": {"requests": {GPU: "50"}, "limits": {GPU: "100"}}}]
-    rewrite = review.responders(NONE, Routing(scheduler="berth-scheduler"), Validation())["/rewrite"]
+    rewrite = review.responders(NONE, Routing(scheduler="berth-scheduler"), Validation(), Isolation())["/rewrite"]
     resources = {"requests": {"koordinator.sh/gpu": "50"}, "limits": {"koordinator.sh/gpu": "50"}}
     assert orjson.loads(base64.b64decode(rewrite(admission_review(bare))["response"]["patch"])) == [
         {"op": "add", "path": "/spec/containers/0/resources", "value": resources}

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from berth_api import allocation, names
 from berth_api.names import FPGA, GPU, GPU_CORE, GPU_MEMORY, GPU_MEMORY_RATIO, GPU_SHARED, RDMA
+from berth_api.request import isolation
 from berth_api.request.values import CARD, RequestError
 from berth_api.resources import quantity
 from berth_api.values import spelling
@@ -142,6 +143,8 @@ def check_names(annotations: Strings, labels: Strings) -> None:
     _check_names("label", labels, names.POD_LABELS, "annotation", names.POD_ANNOTATIONS)
     if (movable := annotations.get(names.MOVABLE, "true")) not in ("true", "false"):
         raise RequestError(f'annotation {names.MOVABLE}: "{movable}"; allowed are true, false')
+    if (mode := annotations.get(names.ISOLATION_KEY, isolation.NONE)) not in isolation.ALLOWED:
+        raise RequestError(f'annotation {names.ISOLATION_KEY}: "{mode}"; allowed are {", ".join(isolation.ALLOWED)}')
 
 
 def _check_names(kind: str, written: Strings, known: tuple[str, ...], other: str, of_other: tuple[str, ...]) -> None:

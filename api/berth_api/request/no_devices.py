@@ -20,6 +20,7 @@ ABOUT_DEVICES: Final = (
     names.GPU_TOPOLOGY_POLICY,
     names.GPU_SUBDEVICES,
     names.MIXED_GPUS,
+    names.ISOLATION_KEY,
     names.MODEL_EXACT,
     names.MODEL_GLOBS,
 )

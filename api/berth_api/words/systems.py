@@ -34,7 +34,7 @@ _EACH_CARD: Final = (
     "amounts are those of each card; Berth's own are totals of all cards of the container, so `migrate` multiplies them"
 )
 _LIMITS: Final = (
-    "containers are limited to their parts of cards only with the component hami-core, in pods with its label"
+    "containers are limited to their parts of cards only with the component isolation, in pods that ask for it"
 )
 _NO_QUEUES: Final = "queues have no effect: for quotas use Kueue"
 _NO_SUBGROUPS: Final = "Berth counts all members of a group: no part of it has a minimum of its own"

@@ -96,6 +96,11 @@ labels:
 {{ toYaml $object }}
 {{- end }}
 
+{{/* Not empty if pods can ask for limits of their shares. Argument: the root. */}}
+{{- define "berth.isolation" -}}
+{{- if or .Values.isolation.mps.enabled .Values.isolation.hamiCore.enabled }}true{{ end }}
+{{- end }}
+
 {{/* All objects of a generated file. Arguments: the root and the file's name. */}}
 {{- define "berth.documents" -}}
 {{- $root := index . 0 -}}

@@ -44,6 +44,7 @@ COLUMNS: Final = (
     Column(title="ID", wide=True),
     Column(title="PCIE", wide=True),
     Column(title="LINKS", wide=True),
+    Column(title="MODE", wide=True),
     Column(title="MESSAGE", wide=True),
 )
 
@@ -117,6 +118,7 @@ def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
         card["id"],
         cell(card["pcie"]),
         cell(links),
+        cell(node.get("isolation", "")),
         card["message"] or card.get("barred") or node["blocked"],
     )
 

@@ -44,6 +44,7 @@ PODS: Final[Sequence[Column]] = (
     Column(title="ENDS", wide=True),
     Column(title="SCHEDULER", wide=True),
     Column(title="AMOUNTS", wide=True),
+    Column(title="LIMITED", wide=True),
     Column(title="DRIFTED", wide=True, style=_drift_colour),
 )
 GROUPS: Final = {
@@ -108,8 +109,18 @@ def _row(holder: Holder, now: datetime) -> Row:
         holder["endsBy"],
         holder["scheduler"],
         cell(";".join(amounts.requests(part["amounts"]) for part in holder["devices"])),
+        limited(holder),
         "yes" if holder["drifted"] else "no",
     )
+
+
+def limited(holder: Holder) -> str:
+    """Return what holds a pod to its part of a card: `mps,cooperative`, `MIG,enforced` or `none`."""
+    if mode := holder.get("isolation", ""):
+        return f"{mode},cooperative"
+    parts = [part["amounts"] for part in holder["devices"] if part["type"] == names.GPU]
+    is_mig = parts and all(any(mig.is_resource(name) for name in amounts_) for amounts_ in parts)
+    return "MIG,enforced" if is_mig else "none"
 
 
 def devices(parts: Iterable[HeldPart]) -> str:

@@ -47,6 +47,7 @@ CHECKS: Final = (
     Check(name="SharedPool", needs=("resourceclaims",), find=cluster.shared_pool),
     Check(name="OtherDevicePlugin", needs=("devices", "pods"), find=cluster.other_device_plugin),
     Check(name="MissingCapacity", needs=("devices", "nodes"), find=cluster.missing_capacity),
+    Check(name="NoMps", needs=("nodes",), find=cluster.no_mps),
     Check(name="VersionSkew", needs=("deployments", "daemonsets"), find=programs.version_skew),
     Check(name="ClockSkew", needs=("leaderleases", "leases"), find=programs.clock_skew),
     Check(name="MissingRights", needs=("clusterroles", "clusterrolebindings"), find=programs.missing_rights),

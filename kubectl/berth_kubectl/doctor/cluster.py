@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from berth_api import names
+from berth_api.request.isolation import MPS
 from berth_api.resources import quantity
 from berth_api.resources.quantity import QuantityError
-from berth_kubectl.doctor.facts import Facts, Finding
+from berth_kubectl.doctor.facts import Facts, Finding, pods_of_agent
 from berth_kubectl.reading.contract import Object
 from berth_kubectl.reading.objects import condition, key_of, name_of
 
@@ -264,6 +265,21 @@ def missing_capacity(facts: Facts) -> Iterator[Finding]:
                 object=f"node/{name_of(device)}",
                 message=f"{problem}: pods that request it are not placed there",
                 fix=f"kubectl describe node {name_of(device)}",
+            )
+
+
+def no_mps(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each Node that is labelled for MPS and offers none."""
+    for node in facts.all_of("nodes"):
+        allocatable = (node.get("status") or {}).get("allocatable") or {}
+        is_labelled = (node["metadata"].get("labels") or {}).get(names.ISOLATION_KEY) == MPS
+        if is_labelled and not _amount(allocatable, names.MPS_RESOURCE):
+            yield Finding(
+                check="NoMps",
+                object=f"node/{name_of(node)}",
+                message=f"has label {names.ISOLATION_KEY}: {MPS}, and its agent offers no {names.MPS_RESOURCE}: no pod "
+                "gets its GPUs",
+                fix=f"{pods_of_agent(facts, name_of(node))}   # or remove the label",
             )
 
 

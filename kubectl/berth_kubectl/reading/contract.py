@@ -78,6 +78,8 @@ class FleetNode(TypedDict):
     models: dict[str, int]
     zone: str
     rack: str
+    isolation: NotRequired[str]
+    """The label berth.dev/isolation of the Node; older operators do not show it."""
     devices: list[Card]
     resources: NotRequired[dict[str, Capacity]]
 
@@ -112,6 +114,8 @@ class Holder(TypedDict):
     drifted: bool
     promised: NotRequired[bool]
     """Whether the pod does not exist yet."""
+    isolation: NotRequired[str]
+    """What limits its containers to their shares; empty for nothing."""
 
 
 class Gang(TypedDict, total=False):

@@ -25,6 +25,7 @@ def rows(devices: Iterable[Object], nodes: Mapping[str, Object] | None) -> list[
 def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
     name, status = name_of(device), device.get("status") or {}
     node = {} if nodes is None else nodes.get(name, {})
+    labels = (node.get("metadata") or {}).get("labels") or {}
     cards = [*_cards(device)]
     ready = condition(device, names.READY)
     accounted = condition(device, names.ACCOUNTED)
@@ -36,8 +37,9 @@ def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
         "reporting": bool(status) and ready.get("reason") != "AgentNotHeard",
         "blocked": blocked or (str(accounted.get("message") or "") if accounted.get("status") == "False" else ""),
         "models": dict(Counter(card["model"] for card in cards if card["model"])),
-        "zone": ((node.get("metadata") or {}).get("labels") or {}).get(ZONE, ""),
+        "zone": labels.get(ZONE, ""),
         "rack": "",
+        "isolation": labels.get(names.ISOLATION_KEY, ""),
         "devices": cards,
     }
 

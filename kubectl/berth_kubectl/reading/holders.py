@@ -3,8 +3,9 @@
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
-from berth_api import allocation, names
+from berth_api import allocation, names, resources
 from berth_api.allocation import AllocationError, Grant
+from berth_api.request import isolation
 from berth_kubectl.reading.contract import HeldPart, Holder, Object
 from berth_kubectl.reading.objects import condition, key_of, owner_of, time_of
 
@@ -43,6 +44,7 @@ def _row(pod: Object, models: Models, drifted: set[Key]) -> Holder | None:
         "endsBy": _ends_by(pod),
         "devices": [_part(grant, models) for grant in grants],
         "drifted": key_of(pod) in drifted,
+        "isolation": isolation.given(resources.total(pod["spec"])),
     }
 
 

@@ -19,12 +19,13 @@ pytestmark = pytest.mark.usefixtures("helm")
 
 ON: Final = {"enabled": True}
 WEBHOOK: Final = {"by": "webhook"}
-INJECTION: Final = {"hamiCore": True, "runtimeClass": "nvidia"}
+INJECTION: Final = {"runtimeClass": "nvidia"}
+ISOLATION: Final = {"hamiCore": ON}
 SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "base": ((), {}),
     "policies": (
-        ("hami-core", "runtime-class", "device-plugin"),
-        {"injection": INJECTION, "agent": {"devicePlugin": True}},
+        ("isolation", "runtime-class", "device-plugin"),
+        {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}},
     ),
     "servers": (
         ("debug-api", "list-watch-api", "validation", "monitoring", "monitoring-prometheus-operator"),
@@ -37,14 +38,19 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     ),
     "without the visibility API": (("no-visibility",), {"visibility": {"enabled": False}}),
     "webhook": (
-        ("webhook", "webhook-hami-core", "webhook-runtime-class", "webhook-cert-manager"),
-        {"admission": WEBHOOK, "injection": INJECTION, "webhook": {"certManager": True}},
+        ("webhook", "webhook-isolation", "webhook-runtime-class", "webhook-cert-manager"),
+        {
+            "admission": WEBHOOK,
+            "injection": INJECTION,
+            "isolation": {"mps": ON},
+            "webhook": {"certManager": True},
+        },
     ),
-    "unrouted": (("hami-core", "no-routing"), {"injection": {"hamiCore": True}, "routing": {"enabled": False}}),
+    "unrouted": (("isolation", "no-routing"), {"isolation": ISOLATION, "routing": {"enabled": False}}),
     "webhook-unrouted": (("webhook", "no-routing"), {"admission": WEBHOOK, "routing": {"enabled": False}}),
     "extender": (
-        ("hami-core", "runtime-class", "extender", "extender-cert-manager"),
-        {"injection": INJECTION, "extender": {"enabled": True, "certManager": True}},
+        ("isolation", "runtime-class", "extender", "extender-cert-manager"),
+        {"injection": INJECTION, "isolation": ISOLATION, "extender": {"enabled": True, "certManager": True}},
     ),
     "mps": (("mps",), {"isolation": {"mps": ON}}),
     "isolation": (

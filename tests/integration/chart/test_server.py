@@ -22,7 +22,11 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "operator-alone": {"agent": {"enabled": False}, "nodeSelectorDaemonSet": {"nodeinfo": "gpu"}},
     "webhook": {"admission": {"by": "webhook"}, "webhook": {"certManager": True, "hostNetwork": True, "replicas": 3}},
     "validation": {"validation": {"by": "webhook"}, "networkPolicy": ON},
-    "unrouted": {"routing": {"enabled": False}, "injection": {"hamiCore": True, "runtimeClass": "nvidia"}},
+    "unrouted": {
+        "routing": {"enabled": False},
+        "isolation": {"hamiCore": {"enabled": True}},
+        "injection": {"runtimeClass": "nvidia"},
+    },
     "extender": {"extender": {"enabled": True, "certManager": True, "extraArgs": ["--extender-nodes=2"]}},
     "webhook-extender": {"admission": {"by": "webhook"}, "extender": ON, "injection": {"runtimeClass": "nvidia"}},
     "servers": {

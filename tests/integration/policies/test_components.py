@@ -1,4 +1,4 @@
-"""Optional components, by policies or by the webhook: limits by HAMi-core, and a RuntimeClass."""
+"""An optional component, by policies or by the webhook: a RuntimeClass, for pods that are routed, too."""
 
 import base64
 import functools
@@ -9,18 +9,15 @@ import jsonpatch
 import orjson
 import pytest
 
-from berth_api.admission import injection
+from berth_api import names
 from berth_operator.apis.webhook import review
 from berth_operator.apis.webhook.mutations import Mutations
-from berth_operator.core.values import limits
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import Manifest
-from tests.builders import GPU, MEMORY, NVIDIA, SHARED
+from tests.builders import GPU, NVIDIA
 
 HAMI = {"koordinator.sh/gpu-isolation-provider": "HAMi-core"}
-LIBRARY = "/usr/local/vgpu/libvgpu.so"
-LOCK = "/tmp/vgpulock"  # noqa: S108 - of the library
-PLAIN = {"name": "PLAIN", "value": "1"}
+HAMI_CORE = names.HAMI_CORE_RESOURCE
 Admit = Callable[[Manifest], Manifest]
 RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
 
@@ -30,7 +27,7 @@ def _in_force(arena: Arena, enforce: Callable[[str, Callable[[], bool]], None]) 
     arena.cluster.api.post(RUNTIMES, {"metadata": {"name": "nvidia"}, "handler": "nvidia"})
     half = arena.pod(requests={GPU: "50"}, limits={GPU: "50"}, labels=HAMI)
     enforce("injection.yaml", lambda: "env" in main(admitted(arena, half)))
-    enforce("../components/hami-core/policy.yaml", lambda: "volumes" in admitted(arena, half)["spec"])
+    enforce("../components/isolation/policy.yaml", lambda: HAMI_CORE in requested(admitted(arena, half)))
     enforce("../components/runtime-class/policy.yaml", lambda: "runtimeClassName" in admitted(arena, half)["spec"])
     yield
     arena.cluster.api.delete(f"{RUNTIMES}/nvidia")
@@ -46,7 +43,7 @@ def answered(arena: Arena, manifest: Manifest) -> Manifest:
     spec = manifest["spec"] | {"schedulerName": "volcano"}
     sent = admitted(arena, manifest | {"spec": spec})
     document = orjson.dumps({"request": {"uid": "u", "object": sent}})
-    response = review.answer(document, Mutations(hami_core=True, runtime_class="nvidia"))["response"]
+    response = review.answer(document, Mutations(runtime_class="nvidia"))["response"]
     pod: Manifest = jsonpatch.apply_patch(sent, base64.b64decode(response.get("patch", b"W10=")).decode())
     return pod
 
@@ -65,64 +62,14 @@ def asks(
     return admit(arena.pod(labels=labels, containers=[container, {"name": "side", "image": "none"}]))
 
 
+def requested(pod: Manifest) -> Manifest:
+    requests: Manifest = main(pod)["resources"]["requests"]
+    return requests
+
+
 def main(pod: Manifest) -> Manifest:
     container: Manifest = pod["spec"]["containers"][0]
     return container
-
-
-def read(name: str, key: str) -> Manifest:
-    path = f"metadata.annotations['main.devices.berth.dev/{key}']"
-    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}
-
-
-def test_a_container_that_asks_gets_library_and_limits(arena: Arena, admit: Admit) -> None:
-    pod = asks(arena, admit, {GPU: "50"}, HAMI, env=[PLAIN, {"name": "LD_PRELOAD", "value": "mine.so"}])
-    container, side = pod["spec"]["containers"]
-    assert container["env"] == [
-        read(injection.VARIABLE, "visible"),
-        PLAIN,
-        read("CUDA_DEVICE_MEMORY_LIMIT_0", "memory-limit-0"),
-        read("CUDA_DEVICE_SM_LIMIT", "sm-limit-0"),
-        {"name": "LD_PRELOAD", "value": LIBRARY},
-    ]
-    mounts = {each["mountPath"]: each.get("readOnly", False) for each in container["volumeMounts"]}
-    assert mounts.items() >= {LIBRARY: True, LOCK: False}.items()
-    assert [each["name"] for each in side["env"]] == [injection.VARIABLE]
-    assert pod["spec"]["nodeSelector"] == HAMI
-    assert {each["hostPath"]["path"] for each in pod["spec"]["volumes"] if "hostPath" in each} == {
-        LIBRARY,
-        LOCK,
-    }
-
-
-def test_one_limit_for_each_card_that_it_may_see(arena: Arena, admit: Admit) -> None:
-    env = main(asks(arena, admit, {SHARED: "3", MEMORY: "24Gi"}, HAMI))["env"]
-    assert [each["name"] for each in env if limits.is_limit(each)] == [
-        f"CUDA_DEVICE_MEMORY_LIMIT_{number}" for number in range(3)
-    ]
-
-
-def test_by_label_all_containers_are_limited(arena: Arena, admit: Admit) -> None:
-    pod = asks(arena, admit, {}, {**HAMI, "genius/gpu-number": "2", "genius/gpu-memory-each": "8192"})
-    for container in pod["spec"]["containers"]:
-        assert sum(map(limits.is_limit, container["env"])) == 2
-
-
-@pytest.mark.parametrize(
-    ("requests", "labels"),
-    [
-        pytest.param({GPU: "50"}, None, id="no label"),
-        pytest.param({GPU: "50"}, {"koordinator.sh/gpu-isolation-provider": "other"}, id="another provider"),
-        pytest.param({NVIDIA: "1"}, HAMI, id="kubelet's"),
-        pytest.param({}, HAMI, id="no GPUs"),
-    ],
-)
-def test_others_get_no_library(
-    arena: Arena, admit: Admit, requests: dict[str, str], labels: dict[str, str] | None
-) -> None:
-    pod = asks(arena, admit, requests, labels)
-    assert not any(limits.is_limit(each) for each in main(pod).get("env", ()))
-    assert "nodeSelector" not in pod["spec"]
 
 
 def test_pods_that_are_yet_to_be_routed_get_the_same(arena: Arena) -> None:
@@ -149,20 +96,10 @@ def test_pods_that_opted_out_of_routing_are_left_alone(arena: Arena) -> None:
         label["metadata"]["labels"] = {"berth.dev/routing": None}
         arena.merge("namespaces", arena.namespace, label)
         waiting.until(lambda: "env" in main(admitted(arena, unnamed)), what="the namespace to be routed again")
-    assert spec.keys().isdisjoint({"runtimeClassName", "nodeSelector"})
+    assert "runtimeClassName" not in spec
+    assert HAMI_CORE not in requested({"spec": spec})
     assert named["spec"]["runtimeClassName"] == "nvidia"
     assert "env" in main(named)
-
-
-def test_what_a_pod_says_of_nodes_and_volumes_stays(arena: Arena, admit: Admit) -> None:
-    own = {"name": "own", "emptyDir": {}}
-    mount = {"name": "own", "mountPath": "/own"}
-    container = {"name": "main", "image": "none", "resources": {"limits": {GPU: "50"}}, "volumeMounts": [mount]}
-    manifest = arena.pod(labels=HAMI, containers=[container], volumes=[own], nodeSelector={"zone": "a"})
-    pod = admit(manifest)
-    assert pod["spec"]["nodeSelector"] == {"zone": "a", **HAMI}
-    assert "own" in [each["name"] for each in pod["spec"]["volumes"]]
-    assert mount in main(pod)["volumeMounts"]
 
 
 @pytest.mark.parametrize(
@@ -187,26 +124,3 @@ def test_a_runtime_that_a_pod_names_stays(arena: Arena, admit: Admit) -> None:
     runtime_class = admit(pod)["spec"]["runtimeClassName"]
     arena.cluster.api.delete(f"{RUNTIMES}/other-{arena.id}")
     assert runtime_class == f"other-{arena.id}"
-
-
-@pytest.mark.parametrize("labels", [{}, HAMI, {**HAMI, "genius/gpu-number": "2"}], ids=["plain", "HAMi", "by label"])
-@pytest.mark.parametrize("requests", [{GPU: "50"}, {SHARED: "3", MEMORY: "24Gi"}, {NVIDIA: "1"}, {"cpu": "1"}], ids=str)
-def test_the_webhook_makes_of_a_pod_what_the_policies_make(
-    arena: Arena, requests: dict[str, str], labels: dict[str, str]
-) -> None:
-    mine = {"name": "berth-vgpu-of-mine"}
-    main = {
-        "name": "main",
-        "image": "none",
-        "resources": {"limits": requests},
-        "env": [PLAIN, {"name": "CUDA_DEVICE_MEMORY_LIMIT_1", "value": "0"}],
-        "volumeMounts": [{**mine, "mountPath": "/mine"}],
-    }
-    more: dict[str, Any] = {
-        "initContainers": [{"name": "side", "image": "none"}],
-        "volumes": [{**mine, "emptyDir": {}}],
-    }
-    # The volume of a token has another name in each pod.
-    pod = arena.pod(labels=labels, containers=[main], automountServiceAccountToken=False, **more)
-    by_policies, by_webhook = admitted(arena, pod)["spec"], answered(arena, pod)["spec"]
-    assert {**by_webhook, "schedulerName": arena.scheduler_name} == by_policies

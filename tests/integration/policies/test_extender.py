@@ -23,7 +23,7 @@ HALF = {GPU: "50"}
 NUMBER = "genius/gpu-number"
 MODEL = "nvidia-gpu-scheduler/gpu.model"
 OTHER_GPU = "koordinator.sh/gpu"
-COMPONENTS = ("hami-core", "extender")
+COMPONENTS = ("isolation", "extender")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api.request.isolation import ALLOWED
 from berth_base import start
 from berth_operator.apis.extender import endpoints
 from berth_operator.settings.flags import Settings
@@ -143,7 +144,7 @@ def test_routing_is_switched_off_and_such_pods_are_still_refused(build: Build, c
 
 
 def test_without_routing_no_policy_takes_pods_of_the_default_scheduler(build: Build) -> None:
-    built = build("hami-core", "runtime-class", "no-routing")
+    built = build("isolation", "runtime-class", "no-routing")
     mutating = [each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")]
     conditions = [policy["matchConditions"][-1]["expression"] for policy in mutating]
     assert conditions == ['object.spec.schedulerName != "default-scheduler"'] * 4
@@ -163,9 +164,16 @@ def test_cert_manager_gives_the_webhook_its_files(build: Build) -> None:
 
 
 def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
-    built = build("webhook", "webhook-hami-core", "webhook-runtime-class")
+    built = build("webhook", "webhook-isolation", "webhook-runtime-class")
+    hooks = {each["name"]: each for each in built[HOOKS]["webhooks"]}
+    assert {name: each["clientConfig"]["service"]["path"] for name, each in hooks.items() if "isolation" in name} == {
+        "isolation.berth.dev": "/isolate",
+        **{f"isolation-{mode}.berth.dev": f"/isolate/{mode}" for mode in ALLOWED},
+    }
+    assert not any(name.startswith("Mutating") and "isolation" in name for name in built)
+    assert "ValidatingAdmissionPolicy/berth-isolation" in built
     [container] = built["Deployment/berth-webhook"]["spec"]["template"]["spec"]["containers"]
-    assert container["args"] == ["webhook", "--hami-core", "--runtime-class=nvidia"]
+    assert container["args"] == ["webhook", "--runtime-class=nvidia"]
 
 
 @pytest.mark.parametrize(
@@ -173,9 +181,9 @@ def test_the_webhook_gets_the_options_of_the_policies(build: Build) -> None:
     [
         ("webhook",),
         ("validation",),
-        ("hami-core", "runtime-class", "debug-api", "monitoring"),
+        ("isolation", "runtime-class", "debug-api", "monitoring"),
         ("webhook", "no-routing"),
-        ("hami-core", "runtime-class", "extender"),
+        ("isolation", "runtime-class", "extender"),
         ("webhook", "extender", "webhook-extender"),
         ("list-watch-api",),
         ("no-visibility",),
@@ -231,7 +239,7 @@ def test_the_webhook_asks_for_the_pods_that_the_policy_takes(build: Build) -> No
 
 def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -> None:
     """They run in no fixed order, so each must take these pods before they are routed, too."""
-    built = build("hami-core", "runtime-class")
+    built = build("isolation", "runtime-class")
     mutating = {name: each["spec"] for name, each in built.items() if name.startswith("MutatingAdmissionPolicy/")}
     by_words = {name: mutating.pop(name) for name in list(mutating) if "-words-" in name}
     routed = built[ROUTING]["spec"]["matchConditions"][1]
@@ -239,7 +247,7 @@ def test_every_mutating_policy_takes_the_pods_that_routing_takes(build: Build) -
     for policy in mutating.values():
         assert routed in policy["matchConditions"]
         assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
-    assert len(by_words) == 4
+    assert len(by_words) == 5
     for policy in by_words.values():
         assert '"default-scheduler"' in policy["matchConditions"][0]["expression"]
 

@@ -29,7 +29,8 @@ MANIFESTS = Path(__file__).parents[3] / "manifests"
 FILES = (
     "base/injection.yaml",
     "base/routing.yaml",
-    "components/hami-core/policy.yaml",
+    "components/isolation/policy.yaml",
+    "components/isolation/words.yaml",
     "components/runtime-class/policy.yaml",
     "base/words.yaml",
     "components/runtime-class/words.yaml",
@@ -38,7 +39,8 @@ RESTARTS = int(os.environ.get("BERTH_RESTARTS", "3"))
 """How often the API server is restarted; `BERTH_RESTARTS=20` for a thorough run."""
 PODS = 20
 SERVER = "kube-apiserver"
-REWRITTEN = {"limits": {"koordinator.sh/gpu": "50"}, "requests": {"koordinator.sh/gpu": "50"}}
+OF_HALF = {"koordinator.sh/gpu": "50", "berth.dev/hami-core": "1"}
+REWRITTEN = {"limits": OF_HALF, "requests": OF_HALF}
 EXTENDED = "-extended"
 KUBE_SCHEDULER = "kube-scheduler"
 """Stands for the default scheduler, whose pods are routed on this cluster."""
@@ -62,7 +64,7 @@ def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 def of_extender(folder: Path) -> Iterator[Manifest]:
     """Yield the mutating policies of the component `extender` for the pods of another scheduler."""
-    for document in policies.built(folder, "hami-core", "runtime-class", "extender"):
+    for document in policies.built(folder, "isolation", "runtime-class", "extender"):
         if document["kind"].startswith("MutatingAdmissionPolicy"):
             document["metadata"]["name"] += EXTENDED
             if "policyName" in document["spec"]:
@@ -134,6 +136,7 @@ def test_all_pods_that_are_routed_or_rewritten_are_injected_after_any_restart(ow
                 assert "nvidia.com/gpu" not in worded["containers"][0]["resources"]["requests"]
                 assert worded["runtimeClassName"] == "nvidia"
                 assert injection.is_variable(worded["containers"][0]["env"][0])
+                assert [limits.is_limit(each) for each in worded["containers"][0]["env"]].count(True) == 2
                 for spec in (routed, rewritten):
                     assert injection.lacking(spec, {}) == ()
                     assert spec["runtimeClassName"] == "nvidia"

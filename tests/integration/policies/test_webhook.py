@@ -11,7 +11,6 @@ import yaml
 
 from berth_api.admission import injection
 from berth_operator.apis.serving import certificates
-from berth_operator.apis.webhook import hami
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from tests.builders import GPU
@@ -126,16 +125,14 @@ def test_it_injects_into_ephemeral_containers(hook: Hook) -> None:
     assert container["env"] == main["env"]
 
 
-def test_it_sets_limits_and_a_runtime_where_configured(hook: Hook) -> None:
+def test_it_sets_a_runtime_where_configured(hook: Hook) -> None:
     runtime = hook.arena.id
     hook.api.post(RUNTIMES, {"metadata": {"name": runtime}, "handler": "nvidia"})
-    hook.start(hami_core=True, runtime_class=runtime)
+    hook.start(runtime_class=runtime)
     hook.until_injecting()
-    spec = hook.admitted(limits=HALF, labels={hami.PROVIDER: hami.HAMI_CORE})["spec"]
+    spec = hook.admitted(limits=HALF)["spec"]
     hook.api.delete(f"{RUNTIMES}/{runtime}")
     assert spec["runtimeClassName"] == runtime
-    assert spec["nodeSelector"] == {hami.PROVIDER: hami.HAMI_CORE}
-    assert {"name": "LD_PRELOAD", "value": hami.LIBRARY} in spec["containers"][0]["env"]
 
 
 RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"

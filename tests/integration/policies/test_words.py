@@ -86,18 +86,18 @@ def another(manifest: Manifest) -> Manifest:
 # --- what pods get ----------------------------------------------------------------------------------------------
 
 WAITING = {
-    "hami/mode-hami-core": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
+    "hami/mode-hami-core": "container main is not limited to its share",
     "hami/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
     "kai/group": "PodGroup .*/train does not exist",
     "kai/group-object": "PodGroup .*/train does not exist",
-    "koordinator/isolation": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
+    "koordinator/isolation": "container main is not limited to its share",
     "nvidia/mig": "have no nvidia.com/mig-1g.10gb",
     "nvidia/time-slice": "have no nvidia.com/gpu.shared",
     "nvidia/two-profiles": "have no nvidia.com/mig-1g.10gb",
     "others/amd": "have no amd devices",
     "volcano/group": "PodGroup .*/train does not exist",
     "volcano/tasks": "PodGroup .*/train does not exist",
-    "volcano/mode-hami-core": "container main has no limits for label koordinator.sh/gpu-isolation-provider",
+    "volcano/mode-hami-core": "container main is not limited to its share",
     "volcano/use-uuid": "match the pod's device selector berth.dev/uuid=GPU-1afede84-4e70-2174-49af-f07ebb94d1ae",
 }
 """Manifests that ask for what these nodes do not have -> why they wait."""

@@ -36,6 +36,7 @@ NO_RULE: Final = {
     "dynamic-resources": "the devices of claims are compared by `make dra-rows`",
     "resource-claims": "its reasons are compared by `make dra-integration`",
     "injected": "of Berth alone",
+    "isolation": "of Berth alone",
     "devices": "of Berth alone",
     "measured-memory": "of Berth alone",
     "namespace-limits": "of Berth alone",

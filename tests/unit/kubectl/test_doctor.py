@@ -367,6 +367,12 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "nvidia.com/gpu: 7 of 8",
         ),
         (
+            edit("nodes", 0, "metadata", "labels", to={"berth.dev/isolation": "mps"}),
+            "NoMps",
+            "node/n",
+            "its agent offers no berth.dev/mps",
+        ),
+        (
             put("daemonsets", workload("berth-agent", "1.1.0")),
             "VersionSkew",
             "daemonset/berth-agent",

@@ -9,6 +9,7 @@ from berth_kubectl.commands import devices, free, who
 from berth_kubectl.errors import CommandError
 from berth_kubectl.printing import tables
 from berth_kubectl.printing.report import Report
+from berth_kubectl.reading.contract import HeldPart
 from tests.kubectl_objects import A100, card, fleet_node, holder, mig_card, part
 
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
@@ -172,6 +173,26 @@ def test_who_adds_up(by: str, rows: list[tuple[str, ...]]) -> None:
     ]
     report = who.report(holders, by=by, now=NOW)
     assert [row[: len(rows[0])] for row in report.rows] == rows
+
+
+@pytest.mark.parametrize(
+    ("parts", "isolation", "limited"),
+    [
+        ([part(0, 50)], "mps", "mps,cooperative"),
+        ([part(0, 50)], "hami-core", "hami-core,cooperative"),
+        ([part(0, 50)], "", "none"),
+        ([part(0, amounts={"nvidia.com/mig-3g.40gb": 1})], "", "MIG,enforced"),
+        ([part(0, type="rdma", amounts={"rdma": 100})], "", "none"),
+    ],
+)
+def test_who_shows_what_holds_a_pod_to_its_part(parts: list[HeldPart], isolation: str, limited: str) -> None:
+    report = who.report([holder("a", *parts, isolation=isolation)], now=NOW)
+    assert cells(report, "LIMITED") == [(limited,)]
+
+
+def test_a_node_with_mps_says_so() -> None:
+    fleet = [fleet_node("a", card(), isolation="mps"), fleet_node("b", card())]
+    assert cells(devices.report(fleet), "MODE") == [("mps",), ("-",)]
 
 
 def test_an_instance_counts_by_its_slices_and_a_nic_not_at_all() -> None:

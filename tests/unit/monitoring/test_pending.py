@@ -21,7 +21,7 @@ from berth_operator.metrics.monitoring.pending import PLUGINS, PendingCount, rea
 from tests.builders import GPU, asks, card, fleet, waiting
 
 OLD, NEW = "2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"
-OWN = {"devices", "injected", "measured-memory", "namespace-limits", "node-ready", "supported"}
+OWN = {"devices", "injected", "isolation", "measured-memory", "namespace-limits", "node-ready", "supported"}
 """Filters that kube-scheduler does not have."""
 
 

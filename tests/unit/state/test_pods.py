@@ -143,16 +143,45 @@ def test_of_another_schedulers_pod_the_cards_are_unknown() -> None:
     assert pods.charge(raw).unknown == ("gpu",)
 
 
-def test_a_pod_whose_label_asks_for_limits_needs_them() -> None:
-    limit = f"metadata.annotations['main{names.LIMIT_PREFIX.format('memory')}0']"
-    limited = {"name": "CUDA_DEVICE_MEMORY_LIMIT_0", "valueFrom": {"fieldRef": {"fieldPath": limit}}}
-    for labels, env, unlimited in (
-        ({}, [], ()),
-        ({names.ISOLATION: "HAMi-core"}, [], ("main",)),
-        ({names.ISOLATION: "HAMi-core"}, [limited], ()),
-    ):
-        raw = pod("a", containers=[container(requests={GPU: "50"}, env=env)], labels=labels)
-        assert pods.pending(raw).request.unlimited == unlimited
+MPS = {"annotations": {names.ISOLATION_KEY: "mps"}}
+OF_HAMI = {"labels": {names.ISOLATION: "HAMi-core"}}
+
+
+@pytest.mark.parametrize(
+    ("requests", "read", "fields", "unlimited"),
+    [
+        pytest.param({GPU: "50"}, "", {}, (), id="nothing is asked for"),
+        pytest.param({GPU: "50"}, "", OF_HAMI, ("main",), id="a label asks for it"),
+        pytest.param({GPU: "50"}, "memory-limit-0", OF_HAMI, (), id="a label asks for it, and gets it"),
+        pytest.param({GPU: "50"}, "", MPS, ("main",), id="an annotation asks for it"),
+        pytest.param({GPU: "50", names.MPS_RESOURCE: "1"}, "mps-memory-limit", MPS, (), id="and gets it"),
+        pytest.param({GPU: "50", names.MPS_RESOURCE: "1"}, "", {}, ("main",), id="the resource alone"),
+        pytest.param({GPU: "50"}, "", {"annotations": {names.ISOLATION_KEY: "none"}, **OF_HAMI}, (), id="none"),
+        pytest.param({GPU: "100"}, "", MPS, (), id="a whole card"),
+        pytest.param({NVIDIA: "1"}, "", MPS, (), id="kubelet's"),
+    ],
+)
+def test_a_share_that_asks_for_limits_needs_them(
+    requests: dict[str, str], read: str, fields: Raw, unlimited: tuple[str, ...]
+) -> None:
+    path = f"metadata.annotations['main.devices.berth.dev/{read}']"
+    env = [{"name": "X", "valueFrom": {"fieldRef": {"fieldPath": path}}}] if read else []
+    raw = pods.transform(pod("a", containers=[container(requests=requests, env=env)], **fields))
+    assert pods.pending(raw).request.unlimited == unlimited
+
+
+@pytest.mark.parametrize("mode", ["mps", "hami-core", ""])
+def test_the_isolation_of_a_bound_pod_is_that_of_its_spec(mode: str) -> None:
+    """Annotations and labels can be changed at any time."""
+    more = {f"berth.dev/{mode}": "1"} if mode else {}
+    raw = pod("a", {GPU: "50", **more}, **MPS)
+    assert pods.pending(raw).request.isolation == mode
+    assert pods.charge(bound(raw, half())).isolation == mode
+
+
+def test_isolation_and_mig_instances_in_one_pod_are_not_supported() -> None:
+    raw = pod("a", {"nvidia.com/mig-1g.10gb": "1", names.MPS_RESOURCE: "1"})
+    assert pods.pending(raw).request.unsupported == ("isolation of shares with slices or MIG instances in one pod",)
 
 
 def test_units_are_those_of_the_settings() -> None:
@@ -231,6 +260,7 @@ BAD = [
     pytest.param({"requests": {NVIDIA: "1", GPU: "50"}}, "only by itself", id="two protocols"),
     pytest.param({"requests": {RDMA: "150"}}, "rdma: 150", id="one and a half NICs"),
     pytest.param({"requests": {"nvidia.com/mig-small": "1"}}, "names no MIG profile", id="MIG, no profile"),
+    pytest.param({"annotations": {names.ISOLATION_KEY: "yes"}}, "mps, hami-core, required, none", id="isolation"),
     pytest.param({"annotations": {names.GPU_TOPOLOGY: "far"}}, "allowed are nvlink, pcie, numa", id="topology"),
     pytest.param({"annotations": {names.GPU_TOPOLOGY_POLICY: "required"}}, "gpu-topology-policy", id="policy alone"),
     pytest.param({"annotations": {names.MIN_GPU_MEMORY: "x"}}, '"x" is not a quantity', id="smallest memory"),

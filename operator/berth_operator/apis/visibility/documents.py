@@ -38,6 +38,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         models=of_map("Model -> number of devices.", of_number("Devices.")),
         zone=of_text("Label topology.kubernetes.io/zone."),
         rack=of_text("The label of the narrowest topology domain above the node that gangs are placed in."),
+        isolation=of_text("Label berth.dev/isolation: mps if pods share its GPUs by MPS alone."),
         devices=of_list(
             "What the Device lists.",
             of_object(
@@ -110,6 +111,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         ),
         drifted=of_flag("Whether it holds other devices than it was allocated."),
         promised=of_flag("Whether the pod does not exist yet: its owner is the Workload to which it was promised."),
+        isolation=of_text("What limits its containers to their shares, mps or hami-core; empty for nothing."),
     ),
     EXPLANATION: of_object(
         "Why a pod waits.",

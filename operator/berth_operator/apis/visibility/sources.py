@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from berth_api.names import GPU
+from berth_api.names import GPU, ISOLATION_KEY
 from berth_api.resources import PODS
 from berth_api.values import keys
 from berth_client import times
@@ -68,7 +68,11 @@ class FleetRows:
             return None
         node = cluster.node_cache.nodes.get(name)
         labels = {} if node is None else node.info.labels
-        place = {"zone": labels.get(ZONE, ""), "rack": labels.get(rack_key, "")}
+        place = {
+            "zone": labels.get(ZONE, ""),
+            "rack": labels.get(rack_key, ""),
+            "isolation": labels.get(ISOLATION_KEY, ""),
+        }
         return {"name": name}, {**fleet_rows.fleet_row(cluster.fleet, name, device.fault_texts), **place}
 
     def _find_changes(self) -> None:

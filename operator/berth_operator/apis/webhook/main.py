@@ -5,13 +5,15 @@ import os
 import signal
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Annotated, Final
+from typing import Annotated, Final, Literal
 
 from pydantic import AfterValidator, Field
 from pydantic_settings import SettingsConfigDict
 
 from berth_api import names, words
+from berth_api.admission import shares
 from berth_api.plugins import PluginError
+from berth_api.request.isolation import RESOURCES
 from berth_base import logs, start
 from berth_base.start import StartError
 from berth_client.credentials import CredentialsError
@@ -20,7 +22,7 @@ from berth_operator.apis.serving.certificates import Files, Shared, Source, Webh
 from berth_operator.apis.serving.settings import ServerSettings
 from berth_operator.apis.serving.tls import ServedCertificate
 from berth_operator.apis.webhook import review
-from berth_operator.apis.webhook.mutations import Mutations, Routing
+from berth_operator.apis.webhook.mutations import Isolation, Mutations, Routing
 from berth_operator.apis.webhook.server import WebhookServer
 from berth_operator.apis.webhook.validation import Validation
 from berth_operator.clients.kube import KubeClient
@@ -29,6 +31,17 @@ from berth_operator.settings import device_plugins
 from berth_operator.settings.configuration import SchedulerNames
 
 NAME: Final = "berth-operator webhook"
+
+
+def checked_order(text: str) -> str:
+    """Return modes that are joined by commas.
+
+    Raises:
+        ValueError: one is not known.
+    """
+    if unknown := [mode for mode in text.split(",") if mode not in RESOURCES]:
+        raise ValueError(f'"{unknown[0]}"; allowed are {", ".join(RESOURCES)}')
+    return text
 
 
 class WebhookSettings(ServerSettings):
@@ -66,8 +79,11 @@ class WebhookSettings(ServerSettings):
     nvidia_resources: str = ""
     """Resources that NVIDIA's device plugin serves under other names than its own, joined by commas."""
 
-    hami_core: bool = False
-    """Whether to add HAMi-core, which limits containers to their share of a card, to pods whose label asks for it."""
+    isolation: Literal["mps", "hami-core", "required", "none"] = "none"
+    """What limits containers to their shares of cards where neither the pod nor its namespace says it."""
+
+    isolation_order: Annotated[str, AfterValidator(checked_order)] = ",".join(shares.ORDER)
+    """The modes of which `required` is the first, joined by commas."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -109,12 +125,13 @@ async def _serve(settings: WebhookSettings, validation: Validation) -> None:
 async def _serve_by(source: Source, settings: WebhookSettings, validation: Validation) -> None:
     mutations = Mutations(
         renamed=frozenset(settings.nvidia_resources.split(",")),
-        hami_core=settings.hami_core,
         runtime_class=settings.runtime_class,
     )
     routing = Routing(scheduler=validation.schedulers[0])
+    isolation = Isolation(default=settings.isolation, order=settings.isolation_order.split(","))
     certificate = ServedCertificate(source=source, period=settings.period)
-    server = WebhookServer(certificate=certificate, responders=review.responders(mutations, routing, validation))
+    responders = review.responders(mutations, routing, validation, isolation)
+    server = WebhookServer(certificate=certificate, responders=responders)
     await server.serve(str(settings.address), settings.port)
 
 

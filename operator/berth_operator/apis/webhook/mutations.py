@@ -1,17 +1,16 @@
 """The mutations of a pod when it is created, or when ephemeral containers are added."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from berth_api import request, words
-from berth_api.admission import injection, renaming, rewriting, routing
+from berth_api.admission import injection, renaming, rewriting, routing, shares
 from berth_api.admission.injection import Object, annotations_of, labels_of
-from berth_operator.apis.webhook import hami
 
-_OF_POD: Final = ("schedulerName", "volumes", "nodeSelector", "runtimeClassName")
-_OF_CONTAINER: Final = ("env", "volumeMounts", "resources")
+_OF_POD: Final = ("schedulerName", "runtimeClassName")
+_OF_CONTAINER: Final = ("env", "resources")
 _LISTS: Final = ("initContainers", "containers", injection.EPHEMERAL)
 _GPUS: Final = re.compile(r"(kubernetes[.]io|koordinator[.]sh)/gpu([.-]|$)|nvidia[.]com/(gpu|mig-)")
 """Names of resources that need NVIDIA's runtime."""
@@ -23,7 +22,6 @@ class Mutations:
 
     renamed: frozenset[str] = frozenset()
     """Resources that NVIDIA's device plugin serves under other names than its own."""
-    hami_core: bool = False
     runtime_class: str = ""
     """RuntimeClass for pods that request GPUs and name none; empty to leave them as they are."""
 
@@ -37,8 +35,25 @@ class Mutations:
 
     def _created(self, pod: Object) -> Object:
         mutated: Object = injection.injected(renaming.renamed(pod), self.renamed)
-        mutated = hami.limited(mutated) if self.hami_core else mutated
         return with_runtime(mutated, self.runtime_class) if self.runtime_class else mutated
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Isolation:
+    """The mutation that limits containers to their shares of cards."""
+
+    default: str = ""
+    """The mode of pods that do not say it: of their namespace's label, else of the cluster; empty for none."""
+    order: Sequence[str] = shares.ORDER
+    """The modes of which `required` is the first."""
+
+    def made_of(self, pod: Object, _before: Object | None) -> Object:
+        """Return the pod with limits for its containers with shares.
+
+        Raises:
+            ValueError: an amount or a label of the pod is no number.
+        """
+        return shares.isolated(pod, self.default, self.order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

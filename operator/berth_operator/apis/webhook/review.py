@@ -3,13 +3,15 @@
 import base64
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
 import orjson
 
 from berth_api.admission.injection import Object
-from berth_operator.apis.webhook.mutations import Mutations, Rewriting, Routing, WordsRouting, patch
+from berth_api.request.isolation import ALLOWED
+from berth_operator.apis.webhook.mutations import Isolation, Mutations, Rewriting, Routing, WordsRouting, patch
 from berth_operator.apis.webhook.validation import Admitted, Validation
 
 VERSION: Final = "admission.k8s.io/v1"
@@ -29,9 +31,17 @@ class Mutator(Protocol):
         """Return the mutated pod; `before` is the pod before an update, None for a new pod."""
 
 
-def responders(mutations: Mutations, routing: Routing, validation: Validation) -> Mapping[str, Responder]:
-    """Return for each path of the webhook what answers the requests."""
+def responders(
+    mutations: Mutations, routing: Routing, validation: Validation, isolation: Isolation
+) -> Mapping[str, Responder]:
+    """Return for each path of the webhook what answers the requests.
+
+    A request does not have the labels of the pod's namespace, so each value of `berth.dev/isolation` has a path.
+    """
+    of_namespaces = {f"/isolate/{mode}": replace(isolation, default=mode) for mode in ALLOWED}
     return {
+        **{path: functools.partial(answer, mutator=mode) for path, mode in of_namespaces.items()},
+        "/isolate": functools.partial(answer, mutator=isolation),
         "/inject": functools.partial(answer, mutator=mutations),
         "/route": functools.partial(answer, mutator=routing),
         "/route-words": functools.partial(answer, mutator=WordsRouting(scheduler=routing.scheduler)),

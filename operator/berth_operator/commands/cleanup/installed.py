@@ -73,12 +73,21 @@ def policies() -> tuple[Item, ...]:
     A binding without its policy has no effect. A policy without its parameter, the LeaderLease of the fence, denies all
     that its binding selects, so all of them go before any definition.
     """
-    mutating = ["berth-injection", "berth-routing", "berth-hami-core", "berth-runtime-class", "berth-rewriting"]
+    mutating = ["berth-injection", "berth-routing", "berth-isolation", "berth-runtime-class", "berth-rewriting"]
     mutating += [f"berth-words-{each}" for each in _OF_WORDS]
     fence = ["berth-fence-marked", "berth-fence-epoch", "berth-fence-claims", "berth-fence-kueue"]
     limits = ["berth-agents", "berth-allocations", "berth-certificates", "berth-claims", "berth-operator-writes"]
     limits += ["berth-kueue-checks", "berth-kueue-other-checks"]
-    validating = [*fence, *limits, "berth-kueue", "berth-unscheduled", "berth-warnings", "berth-words"]
+    validating = [
+        *fence,
+        *limits,
+        "berth-isolation",
+        "berth-isolation-warnings",
+        "berth-kueue",
+        "berth-unscheduled",
+        "berth-warnings",
+        "berth-words",
+    ]
     validations = ["berth-validation-pods", "berth-validation-templates"]
     return (
         *_admission("MutatingAdmissionPolicyBinding", mutating),

@@ -166,7 +166,7 @@ def _template(template: Object, place: tuple[str, str], goal: Goal) -> tuple[Obj
     if not devices and not reading.words and scheduler not in SCHEDULERS:
         return template, None
     changed = _changed(template, reading, goal.scheduler)
-    limited = ", with limits by the component hami-core" if pending.request.unlimited else ""
+    limited = ", with limits by the component isolation" if pending.request.unlimited else ""
     found = _Found(
         words=(*reading.words, *_idle(metadata)),
         becomes=f"{devices}{limited}",

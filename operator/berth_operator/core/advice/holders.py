@@ -42,6 +42,7 @@ def holder_row(fleet: Fleet, charge: Charge, *, drifted: bool) -> Row:
         ],
         "drifted": drifted,
         "promised": is_promised(charge),
+        "isolation": charge.isolation,
     }
 
 

@@ -77,6 +77,7 @@ class Placement:
             ports=self.pod.request.ports,
             grants=(*self.grants, *self.claims.grants) if self.claims.grants else self.grants,
             unknown=self.claims.unknown,
+            isolation=self.pod.request.isolation,
             claims=self.claims,
             identity=self.pod.request.identity,
             affinity=self.pod.request.affinity,

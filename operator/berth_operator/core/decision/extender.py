@@ -22,7 +22,7 @@ from berth_operator.core.decision import cycle
 from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
-from berth_operator.core.filters import Filter, host_ports, injected, node_ready, resources, supported
+from berth_operator.core.filters import Filter, host_ports, injected, isolation, node_ready, resources, supported
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.filters.reasons import join_reasons
 from berth_operator.core.fleet.fleet import Fleet
@@ -31,7 +31,10 @@ from berth_operator.core.values.mounts import NO_MOUNTS
 from berth_operator.core.values.request import PendingPod, PodRequest
 
 OWN: Final = frozenset(
-    {supported.NAME, injected.NAME, node_ready.NAME, host_ports.NAME, DeviceFilter.NAME, resources.NAME}
+    {
+        *(supported.NAME, injected.NAME, node_ready.NAME, host_ports.NAME, isolation.NAME),
+        *(DeviceFilter.NAME, resources.NAME),
+    }
 )
 """Names of the filters that run."""
 OF_OTHERS: Final = frozenset(each.NAME for each in filters.ORDER) - OWN

@@ -17,6 +17,7 @@ from berth_operator.core.filters import (
     existing_anti_affinity,
     host_ports,
     injected,
+    isolation,
     measured_memory,
     namespace_limits,
     node_affinity,
@@ -106,6 +107,7 @@ def order(device_filter: DeviceFilter) -> tuple[Filter, ...]:
         node_selector,
         node_affinity,
         host_ports,
+        isolation,
         # Before the Node's resources: its reasons are more specific, and a shortage in the Node's allocatable matters
         # only if the Device has enough.
         device_filter,

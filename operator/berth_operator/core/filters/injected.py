@@ -7,7 +7,6 @@ from typing import Final
 
 import numpy as np
 
-from berth_api import names
 from berth_api.admission.injection import VARIABLE
 from berth_operator.core.filters.reasons import Reasons
 from berth_operator.core.filters.traits import Traits
@@ -20,7 +19,7 @@ NAME: Final = "injected"
 VERDICT: Final = Verdict.UNRESOLVABLE
 WAKES_ON: Final = Change(0)
 TRAITS: Final = Traits(of_pod=True, refusal="NotInjected")
-LIMITS: Final = "install the component hami-core, or remove the label, then create the pod again"
+LIMITS: Final = "install the component isolation, or remove the request for isolation, then create the pod again"
 ADVICE: Final = "apply manifests/base/injection.yaml or the webhook, then create the pod again"
 
 
@@ -36,4 +35,4 @@ def reasons(_fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
         yield f"NotInjected: {VARIABLE} of container {containers} is not Berth's ({ADVICE})", rejected
     else:
         containers = ", ".join(request.unlimited)
-        yield f"NotInjected: container {containers} has no limits for label {names.ISOLATION} ({LIMITS})", rejected
+        yield f"NotInjected: container {containers} is not limited to its share ({LIMITS})", rejected

@@ -18,6 +18,7 @@ import numpy.typing as npt
 from berth_api.allocation import Grant, partitions
 from berth_api.names import GPU
 from berth_api.request import BUILT_IN, Kinds
+from berth_api.request.isolation import MPS
 from berth_api.request.model import NO_ALIASES, ModelAliases, ModelConstraint
 from berth_api.resources import CPU, MEMORY, PODS
 from berth_api.values.caching import SizedCache
@@ -541,6 +542,9 @@ class Fleet(NodeColumns):
             if (index := self.resources.get(name)) is not None:
                 self._own.requested[index, row] += sign * amount
         self._apply_grants(charge.grants, row, sign)
+        if GPU in charge.unknown or any(grant.type == GPU for grant in charge.grants):
+            holders = self._own.mps_pods if charge.isolation == MPS else self._own.other_gpu_pods
+            holders[row] += sign
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]

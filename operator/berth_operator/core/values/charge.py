@@ -30,6 +30,8 @@ class Charge:
     """(name, amount) of the device resources that the pod requests, as kubelet counts them."""
     ports: tuple[HostPort, ...] = ()
     grants: tuple[Grant, ...] = ()
+    isolation: str = ""
+    """As `PodRequest.isolation`."""
     unknown: tuple[str, ...] = ()
     """Device types of which the pod may hold any card, because its allocation is missing or cannot be parsed."""
     identity: Identity = NO_IDENTITY

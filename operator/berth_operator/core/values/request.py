@@ -118,10 +118,12 @@ class PodRequest:
     """Fields that this version does not support; such a pod stays pending, and its status names them."""
     limits: tuple[Limit, ...] = ()
     """The limits of the containers that read them."""
+    isolation: str = ""
+    """What limits the pod's containers to their shares of cards, `mps` or `hami-core`; empty for nothing."""
     uninjected: tuple[str, ...] = ()
     """Containers that would not see the pod's GPUs, or would see other GPUs too."""
     unlimited: tuple[str, ...] = ()
-    """Containers without the limits for which the pod asks by a label."""
+    """Containers without the limits for which the pod asks."""
     excess: str = ""
     """A question for the user if limits of devices are above the requests."""
     read: str = ""

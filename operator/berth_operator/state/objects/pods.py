@@ -7,9 +7,9 @@ from typing import Any, Final
 import orjson
 
 from berth_api import names, request, resources, words
-from berth_api.admission import injection
+from berth_api.admission import injection, shares
 from berth_api.allocation import Grant
-from berth_api.request import BUILT_IN, DeviceRequest, Kinds, model, share
+from berth_api.request import BUILT_IN, DeviceRequest, Kinds, isolation, model, share
 from berth_api.request.no_devices import ABOUT_DEVICES
 from berth_api.resources import PODS, nonzero_requested, resize
 from berth_api.values import interning, keys
@@ -254,6 +254,7 @@ def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
         unsupported=tuple(_unsupported(spec, asked.devices)),
         uninjected=_uninjected(spec, asked),
         limits=limits.of_pod(spec, asked.containers, labelled=asked.devices.labelled),
+        isolation=isolation.given(asked.visible),
         unlimited=_unlimited(asked),
         excess=request.mistakes.excess(spec),
         extended=tuple(_extended(asked, kinds)),
@@ -319,12 +320,13 @@ def _uninjected(spec: Object, asked: _Asked) -> tuple[str, ...]:
 
 
 def _unlimited(asked: _Asked) -> tuple[str, ...]:
-    """Return the containers that have no limits though their pod's label asks for them."""
-    if names.ISOLATION not in asked.reading.labels:
+    """Return the containers that are not limited to their shares though their pod asks for it."""
+    mode = isolation.wanted(asked.reading.annotations, asked.reading.labels) or isolation.given(asked.visible)
+    if mode in ("", isolation.NONE):
         return ()
     limited = {limit.container for limit in limits.of_pod(asked.spec, asked.containers, labelled=False)}
-    asking = (str(container.get("name", "")) for _, _, container in injection.asking(asked.spec, asked.reading.labels))
-    return tuple(name for name in asking if name not in limited)
+    sharing = (str(each.get("name", "")) for _, _, each in shares.of_pod(asked.spec, asked.reading.labels))
+    return tuple(name for name in sharing if name not in limited)
 
 
 def _counted_on_node(total: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
@@ -355,6 +357,8 @@ def _unsupported(spec: Object, devices: DeviceRequest) -> Iterator[str]:
     has_subdevices = any(part.unit in (request.REPLICA, request.INSTANCE) for part in devices.parts)
     if devices.joint is not None and devices.joint.same_pcie and has_subdevices:
         yield f"annotation {names.JOINT_ALLOCATE} with slices or MIG instances"
+    if has_subdevices and isolation.given(resources.total(spec)):
+        yield "isolation of shares with slices or MIG instances in one pod"
 
 
 def _last_condition(pod: Object) -> tuple[str, str, str]:
@@ -413,6 +417,7 @@ def charge(
         plugin_requests=taken.plugin_requests,
         ports=taken.ports,
         grants=resolve_grants(metadata["uid"], node, grants),
+        isolation=isolation.given(dict(taken.resources)),
         unknown=unknown,
         identity=affinity.identity(pod),
         affinity=affinity.of_placed(pod),

@@ -41,6 +41,7 @@ def test_a_row_has_the_pod_s_devices_and_whose_it_is() -> None:
         ],
         "drifted": True,
         "promised": False,
+        "isolation": "",
     }
 
 

@@ -18,6 +18,7 @@ from berth_operator.core.filters import (
     dynamic_resources,
     host_ports,
     injected,
+    isolation,
     node_affinity,
     node_ready,
     node_selector,
@@ -27,6 +28,7 @@ from berth_operator.core.filters import (
 )
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import DeviceInventory, NodeInfo
 from berth_operator.core.values.request import HostPort, NodeTerm, PodRequest, Taint, Toleration
 from tests.builders import (
@@ -168,6 +170,35 @@ AFFINITY_CASES = [
     )
 ]
 
+OF_MPS = {names.ISOLATION_KEY: "mps"}
+ISOLATION_CASES = [
+    pytest.param(isolation, asks({RDMA: 50}), node_info(labels=OF_MPS), "", id="isolation: no GPUs"),
+    pytest.param(isolation, asks({GPU: 50}), node_info(), "", id="isolation: no mode"),
+    pytest.param(isolation, asks({GPU: 50}, isolation="mps"), node_info(labels=OF_MPS), "", id="isolation: MPS"),
+    pytest.param(
+        isolation,
+        asks({GPU: 50}, isolation="mps"),
+        node_info(labels={names.ISOLATION_KEY: "none"}),
+        "node(s) don't share GPUs by MPS (label berth.dev/isolation: mps)",
+        id="isolation: not labelled",
+    ),
+    *(
+        pytest.param(
+            isolation,
+            asks(amounts, isolation=mode),
+            node_info(labels=OF_MPS),
+            "node(s) share GPUs by MPS alone (label berth.dev/isolation: mps)",
+            id=f"isolation: {name}",
+        )
+        for name, amounts, mode in (
+            ("whole card", {GPU: 100}, ""),
+            ("kubelet's", {NVIDIA: 1}, ""),
+            ("MIG", {"nvidia.com/mig-1g.10gb": 1}, ""),
+            ("a share without it", {GPU: 50}, ""),
+            ("HAMi-core", {GPU: 50}, "hami-core"),
+        )
+    ),
+]
 NODE_CASES = [
     pytest.param(supported, asks(), node_info(), "", id="supported: nothing special"),
     pytest.param(
@@ -190,10 +221,11 @@ NODE_CASES = [
         injected,
         asks(unlimited=["main"]),
         node_info(),
-        "NotInjected: container main has no limits for label koordinator.sh/gpu-isolation-provider "
-        "(install the component hami-core, or remove the label, then create the pod again)",
+        "NotInjected: container main is not limited to its share "
+        "(install the component isolation, or remove the request for isolation, then create the pod again)",
         id="injected: not limited",
     ),
+    *ISOLATION_CASES,
     pytest.param(node_ready, asks(), node_info(), "", id="ready"),
     pytest.param(node_ready, asks(), node_info(ready=False), "node(s) were not ready", id="ready: not"),
     pytest.param(
@@ -409,6 +441,30 @@ those of volumes have tests of their own."""
 )
 def test_every_filter_has_a_passing_and_a_failing_case(module: Any) -> None:
     assert {bool(case.values[3]) for case in NODE_CASES if case.values[0] is module} == {True, False}
+
+
+@pytest.mark.parametrize(
+    ("labels", "held", "wanted", "reason"),
+    [
+        pytest.param(OF_MPS, "mps", "mps", "", id="its own mode"),
+        pytest.param(OF_MPS, "", "mps", "node(s) have GPUs held by pods without MPS", id="labelled since"),
+        pytest.param({}, "mps", "", "node(s) have GPUs held by pods with MPS", id="not labelled any more"),
+        pytest.param({}, "hami-core", "", "", id="HAMi-core next to whole cards"),
+    ],
+)
+def test_a_node_changes_its_mode_once_the_pods_of_the_other_one_have_left(
+    labels: dict[str, str], held: str, wanted: str, reason: str
+) -> None:
+    fleet = Fleet()
+    add(fleet, node_info(labels=labels), inventory(*cards(2)))
+    request_ = asks({GPU: 50}, isolation=wanted)
+    for holder in ({"grants": (grant(0, core=50, ratio=50),)}, {"unknown": ("gpu",)}):
+        fleet.charge(Charge(uid="x", pod="ns/x", node="node", isolation=held, **holder))
+        assert reasons(isolation, fleet, request_) == ({reason: 1} if reason else {})
+        assert passing(isolation, fleet.copy(), request_) == passing(isolation, fleet, request_)
+    fleet.charge(charge("without", resources=(("cpu", 1),), isolation=held))
+    fleet.release("x")
+    assert passing(isolation, fleet, request_) == {"node"}
 
 
 def test_a_filter_that_does_not_concern_a_pod_returns_the_fleets_own_mask() -> None:
@@ -779,6 +835,7 @@ def test_filters_run_in_the_order_of_kube_schedulers_plugins() -> None:
         "namespace-limits",
         "node-ready",
         "devices",
+        "isolation",
         "measured-memory",
     }
     assert [each.NAME for each in filters.ORDER if each.NAME not in of_pods_or_our_own] == [
@@ -816,6 +873,7 @@ def test_every_filter_has_a_verdict() -> None:
         "node-affinity": "unresolvable",
         "declared-features": "unresolvable",
         "host-ports": "unschedulable",
+        "isolation": "unresolvable",
         "volume-claims": "unresolvable",
         "volume-in-use": "unschedulable",
         "volume-conflicts": "unschedulable",

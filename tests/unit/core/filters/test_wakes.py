@@ -150,6 +150,22 @@ CASES = [
         Change.CAPACITY_FREED,
         id="a host port released",
     ),
+    pytest.param(
+        "isolation",
+        asks({GPU: 50}, isolation="mps"),
+        both(node_is(), device_is(card())),
+        node_is(labels={names.ISOLATION_KEY: "mps"}),
+        Change.NODE_LABELS,
+        id="a node of MPS",
+    ),
+    pytest.param(
+        "isolation",
+        asks({GPU: 50}),
+        both(node_is(), device_is(*cards(2)), holds(HALF, isolation="mps")),
+        leaves,
+        Change.CAPACITY_FREED,
+        id="the last pod with MPS left",
+    ),
     pytest.param("devices", asks({NVIDIA: 1}), node_is(), device_is(card()), Change.DEVICE, id="a Device appears"),
     pytest.param(
         "devices", asks({NVIDIA: 1}), both(node_is(), device_is(card(), fresh=False)), heard, Change.DEVICE, id="heard"

@@ -6,11 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from berth_api import names
 from berth_operator.core.decision.cycle import Placement, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.record import annotations
 from berth_operator.state.objects import pods
-from tests.builders import CORE, GI, GPU, MEMORY, RATIO, SHARED, Raw, card, container, fleet, pod
+from tests.builders import (
+    CORE,
+    GI,
+    GPU,
+    MEMORY,
+    RATIO,
+    SHARED,
+    Raw,
+    add,
+    card,
+    container,
+    fleet,
+    inventory,
+    node_info,
+    pod,
+)
 
 CARD = 80 * GI
 FLEET = {"node": [card(minor, memory=CARD) for minor in range(4)]}
@@ -91,6 +107,69 @@ def test_by_label_all_may_use_all() -> None:
         "b/memory-limit-0": 8 * GI,
         "b/sm-limit-0": 0,
     }
+
+
+def by_mps(name: str, requests: dict[str, str]) -> Raw:
+    """Return a container that reads the limits of MPS."""
+    path = f"metadata.annotations['{name}{names.MPS_MEMORY_SUFFIX}']"
+    entry = {"name": "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", "valueFrom": {"fieldRef": {"fieldPath": path}}}
+    return container(name, {**requests, names.MPS_RESOURCE: "1"}, env=[entry])
+
+
+def written_for_mps(*containers: Raw, labels: dict[str, str] | None = None) -> dict[str, str]:
+    raw = pods.transform(pod("p", containers=list(containers), labels=labels or {}))
+    built = fleet({})
+    add(
+        built, node_info(labels={names.ISOLATION_KEY: "mps"}, more={names.MPS_RESOURCE: 100}), inventory(*FLEET["node"])
+    )
+    placement = decide(built, pods.pending(raw), Policy())
+    assert isinstance(placement, Placement), placement
+    assert placement.charge.isolation == "mps"
+    return {
+        key.replace(".devices.berth.dev", ""): text for key, text in annotations(placement).items() if "/mps-" in key
+    }
+
+
+@pytest.mark.parametrize(
+    ("containers", "expected"),
+    [
+        pytest.param(
+            [by_mps("a", {GPU: "50"})], {"a/mps-memory-limit": "0=40960M", "a/mps-threads": "50"}, id="half a card"
+        ),
+        pytest.param(
+            [by_mps("a", {MEMORY: "1000000000"})],
+            {"a/mps-memory-limit": "0=953M", "a/mps-threads": "100"},
+            id="memory alone, rounded down",
+        ),
+        pytest.param(
+            [by_mps("a", {GPU: "20"}), by_mps("b", {GPU: "30"})],
+            {
+                "a/mps-memory-limit": "0=16384M",
+                "a/mps-threads": "20",
+                "b/mps-memory-limit": "0=24576M",
+                "b/mps-threads": "30",
+            },
+            id="two containers",
+        ),
+        pytest.param(
+            [by_mps("a", {SHARED: "2", MEMORY: "16Gi", CORE: "50"})],
+            {"a/mps-memory-limit": "0=8192M,1=8192M", "a/mps-threads": "25"},
+            id="two cards",
+        ),
+        pytest.param(
+            [by_mps("a", {CORE: "1", MEMORY: "2Mi"}), by_mps("b", {CORE: "1", MEMORY: "1Mi"})],
+            {
+                "a/mps-memory-limit": "0=2M",
+                "a/mps-threads": "1",
+                "b/mps-memory-limit": "0=1M",
+                "b/mps-threads": "1",
+            },
+            id="never 0",
+        ),
+    ],
+)
+def test_limits_of_mps(containers: list[Raw], expected: dict[str, str]) -> None:
+    assert written_for_mps(*containers) == expected
 
 
 @given(st.lists(st.integers(2, 20), min_size=1, max_size=5))

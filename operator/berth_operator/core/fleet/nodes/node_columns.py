@@ -37,6 +37,10 @@ class NodeColumns:
     """Shape (resources, nodes)."""
     requested: Column
     """Shape (resources, nodes)."""
+    mps_pods: Column
+    """How many pods with MPS hold GPUs of the node."""
+    other_gpu_pods: Column
+    """How many others hold GPUs of the node, ResourceClaims included."""
     nonzero_requested: Column
     """Requested cpu and memory, with defaults for containers that request none: shape (2, nodes)."""
 
@@ -51,5 +55,6 @@ def node_columns(rows: int, resources: int) -> NodeColumns:
     columns.vendor, columns.partitions = np.zeros(rows, np.int32), np.zeros(rows, np.int32)
     columns.allocatable = np.zeros((resources, rows), np.int64)
     columns.requested = np.zeros((resources, rows), np.int64)
+    columns.mps_pods, columns.other_gpu_pods = np.zeros(rows, np.int64), np.zeros(rows, np.int64)
     columns.nonzero_requested = np.zeros((2, rows), np.int64)
     return columns

@@ -1,0 +1,133 @@
+"""Which containers request a share of a card, and what admission adds so that they are limited to it.
+
+A container with whole cards needs no limit, and MIG instances have their own. Admission adds a resource of the agent's
+device plugin, by which kubelet gives the container what limits it, and the variables that this reads.
+`manifests/components/isolation` has the same rules in CEL.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Final
+
+from berth_api import names, request, words
+from berth_api.admission.injection import (
+    NOTHING,
+    Object,
+    Put,
+    all_containers,
+    annotations_of,
+    asking,
+    labels_of,
+    with_containers,
+)
+from berth_api.request import CARD, isolation
+from berth_api.request.isolation import HAMI_CORE, MPS, REQUIRED
+from berth_api.resources import quantity
+
+ORDER: Final = (MPS, HAMI_CORE)
+"""The modes of which `required` is the first, by default."""
+MAX_CARDS: Final = 16
+"""Most cards for which limits are set; a node has no more."""
+_PREFIXES: Final = (names.PREFIX, names.OTHER_PREFIX)
+_OF_MEMORY: Final = (names.GENIUS_MEMORY_EACH, names.GENIUS_MEMORY_TOTAL)
+_MODES: Final = ("nvidia.com/vgpu-mode", "volcano.sh/vgpu-mode")
+"""Annotations of HAMi and Volcano that ask for HAMI_CORE by its name."""
+
+
+def of_pod(spec: Object, labels: Mapping[str, str]) -> Iterator[Put]:
+    """Yield the containers that request shares of cards, in Berth's words."""
+    labelled = any(label in labels for label in request.LABELS)
+    has_memory = any(label in labels for label in _OF_MEMORY)
+    for kind, number, container in asking(spec, labels):
+        if has_memory if labelled else not _is_whole((container.get("resources") or {}).get("requests") or {}):
+            yield kind, number, container
+
+
+def isolated(pod: Object, default: str = "", order: Sequence[str] = ORDER) -> Object:
+    """Return a pod whose containers with shares are limited, if the pod or the default asks for it.
+
+    Args:
+        pod: the pod, as it is sent.
+        default: the mode of its namespace, or else of the cluster; empty for none.
+        order: the modes of which `required` is the first.
+
+    Raises:
+        ValueError: an amount is not a number.
+    """
+    asked = _asked(pod) or default
+    mode = order[0] if asked == REQUIRED else asked
+    if mode not in isolation.RESOURCES:
+        return pod
+    containers = list(_sharing(pod))
+    cards = min(max((_cards(each, labels_of(pod)) for _, _, each in containers), default=0), MAX_CARDS)
+    changed = ((kind, number, _limited(each, mode, cards)) for kind, number, each in containers)
+    return {**pod, "spec": with_containers(pod["spec"], changed)}
+
+
+def _asked(pod: Object) -> str:
+    annotations = annotations_of(pod)
+    by_word = HAMI_CORE if any(annotations.get(name) == HAMI_CORE for name in _MODES) else ""
+    return isolation.wanted(annotations, labels_of(pod)) or by_word
+
+
+def _sharing(pod: Object) -> Iterator[Put]:
+    """Yield the containers with shares; those that request by words of other systems always are."""
+    spec = pod["spec"]
+    by_words = words.asking(spec, annotations_of(pod), labels_of(pod))
+    own = {(kind, number) for kind, number, _ in of_pod(spec, labels_of(pod))}
+    return (each for each in all_containers(spec) if each[:2] in own | by_words)
+
+
+def _is_whole(requests: Object) -> bool:
+    return any(_is_whole_by(prefix, requests) for prefix in _PREFIXES)
+
+
+def _is_whole_by(prefix: str, requests: Object) -> bool:
+    """Return whether a container requests whole cards: all of their memory."""
+    amount, ratio, cards = (
+        requests.get(prefix + name) for name in (names.GPU, names.GPU_MEMORY_RATIO, names.GPU_SHARED)
+    )
+    if amount not in NOTHING:
+        return _milli(amount) % _milli(CARD) == 0
+    if ratio in NOTHING:
+        return False
+    return _milli(ratio) % _milli(CARD) == 0 if cards in NOTHING else _milli(ratio) == CARD * _milli(cards)
+
+
+def _milli(amount: object) -> int:
+    return quantity.parse_milli(str(amount))
+
+
+def _cards(container: Object, labels: Mapping[str, str]) -> int:
+    """Return the number of cards that a container may see: one unless its shares are spread over several."""
+    if names.GENIUS_NUMBER in labels:
+        return int(labels[names.GENIUS_NUMBER])
+    requests = (container.get("resources") or {}).get("requests") or {}
+    return max(int(requests.get(prefix + names.GPU_SHARED, 1)) for prefix in _PREFIXES)
+
+
+def _limited(container: Object, mode: str, cards: int) -> Object:
+    amounts = container.get("resources") or {}
+    one = {isolation.RESOURCES[mode]: "1"}
+    own = [_entry(name, container["name"] + suffix) for name, suffix in _variables(mode, cards)]
+    return {
+        **container,
+        "resources": {**amounts, **{kind: {**(amounts.get(kind) or {}), **one} for kind in ("requests", "limits")}},
+        # A variable of the same name is left for the validation, which refuses it.
+        "env": [*(each for each in container.get("env") or () if each not in own), *own],
+    }
+
+
+def _variables(mode: str, cards: int) -> Iterator[tuple[str, str]]:
+    """Yield each variable, and the suffix of the annotation that it reads."""
+    if mode == MPS:
+        yield "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", names.MPS_MEMORY_SUFFIX
+        yield "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", names.MPS_THREADS_SUFFIX
+        return
+    for card in range(cards):
+        yield f"CUDA_DEVICE_MEMORY_LIMIT_{card}", f"{names.LIMIT_PREFIX.format('memory')}{card}"
+    yield "CUDA_DEVICE_SM_LIMIT", f"{names.LIMIT_PREFIX.format('sm')}0"
+
+
+def _entry(name: str, annotation: str) -> Object:
+    path = f"metadata.annotations['{annotation}']"
+    return {"name": name, "valueFrom": {"fieldRef": {"apiVersion": "v1", "fieldPath": path}}}

@@ -1,0 +1,28 @@
+"""How a pod asks that its containers are limited to their shares of cards, and what admission made of it."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from berth_api import names
+
+MPS: Final = "mps"
+HAMI_CORE: Final = "hami-core"
+REQUIRED: Final = "required"
+"""The first mode of the configured order."""
+NONE: Final = "none"
+"""Shares without limits, whatever the namespace's default is."""
+ALLOWED: Final = (MPS, HAMI_CORE, REQUIRED, NONE)
+RESOURCES: Final = {MPS: names.MPS_RESOURCE, HAMI_CORE: names.HAMI_CORE_RESOURCE}
+"""Mode -> the resource that admission adds to containers."""
+_OF_KOORDINATOR: Final = "HAMi-core"
+
+
+def wanted(annotations: Mapping[str, str], labels: Mapping[str, str]) -> str:
+    """Return what a pod itself asks for, one of ALLOWED if it is valid; empty if it leaves it to its namespace."""
+    by_label = HAMI_CORE if labels.get(names.ISOLATION) == _OF_KOORDINATOR else ""
+    return annotations.get(names.ISOLATION_KEY, by_label)
+
+
+def given(requested: Collection[str]) -> str:
+    """Return the mode of a pod, or of a container, that requests these resources; empty if it has none."""
+    return next((mode for mode, resource in RESOURCES.items() if resource in requested), "")

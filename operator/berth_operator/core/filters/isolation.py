@@ -1,0 +1,68 @@
+"""The node has the mode that the pod needs: a node with MPS has shares with MPS alone, and they go nowhere else.
+
+The mode is the label `berth.dev/isolation` of the Node. A node that is relabelled while pods of the other mode hold
+its GPUs takes no pod of the new mode until they have left. Evictions do not help: relabelled nodes are drained.
+Whether HAMi-core is on a node is decided by its resource alone, like that of any device plugin.
+"""
+
+from typing import Final
+
+from berth_api import names
+from berth_api.names import GPU
+from berth_api.request.isolation import MPS
+from berth_api.values.selectors import IN, Requirement
+from berth_operator.core.filters.reasons import Reasons
+from berth_operator.core.filters.traits import Traits
+from berth_operator.core.fleet.events import ClusterEvent
+from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.request import PodRequest
+from berth_operator.core.values.verdict import Change, Verdict
+
+NAME: Final = "isolation"
+VERDICT: Final = Verdict.UNRESOLVABLE
+WAKES_ON: Final = Change.NODE_LABELS | Change.NODE_ADDED | Change.CAPACITY_FREED
+TRAITS: Final = Traits(
+    hinting=True, needed="a pod without MPS on a node with MPS would take what the others were promised"
+)
+OF_MPS: Final = Requirement(key=names.ISOLATION_KEY, operator=IN, values=(MPS,))
+
+
+def passes(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows in the pod's mode on which no pod of the other mode holds GPUs."""
+    if not _applies(request):
+        return fleet.present
+    return _has_mode(fleet, request) & ~_has_others(fleet, request)
+
+
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield whether the label of a row is wrong, or the pods that hold its GPUs."""
+    has_mode = _has_mode(fleet, request)
+    if request.isolation == MPS:
+        yield f"node(s) don't share GPUs by MPS (label {names.ISOLATION_KEY}: {MPS})", rejected & ~has_mode
+        yield "node(s) have GPUs held by pods without MPS", rejected & has_mode
+    else:
+        yield f"node(s) share GPUs by MPS alone (label {names.ISOLATION_KEY}: {MPS})", rejected & ~has_mode
+        yield "node(s) have GPUs held by pods with MPS", rejected & has_mode
+
+
+def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
+    """Return whether the node's label has changed, or a pod of the other mode has left."""
+    if event.before is None:
+        return bool(event.change & ~Change.NODE_LABELS) or names.ISOLATION_KEY in event.labels
+    return (event.before.isolation == MPS) != (request.isolation == MPS)
+
+
+def _applies(request: PodRequest) -> bool:
+    return request.isolation == MPS or any(part.type == GPU for part in request.devices.parts)
+
+
+def _has_mode(fleet: Fleet, request: PodRequest) -> Mask:
+    labelled = fleet.labels.meeting(OF_MPS)
+    return labelled if request.isolation == MPS else ~labelled
+
+
+def _has_others(fleet: Fleet, request: PodRequest) -> Mask:
+    holders = fleet.other_gpu_pods if request.isolation == MPS else fleet.mps_pods
+    others: Mask = holders > 0
+    return others
