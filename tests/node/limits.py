@@ -52,14 +52,11 @@ class Limits(Stage):
 
     def share(self, name: str, resource: str, percent: int, wanted: int, **spec: Any) -> None:
         """Create a pod with a share of the card that allocates so many MiB."""
-        by_mps = resource == MPS
-        environment = _BY_MPS if by_mps else _BY_HAMI_CORE
+        environment = _BY_MPS if resource == MPS else _BY_HAMI_CORE
         pod = self.pod(
             name,
             {SHARE: str(percent), resource: "1"},
             words=[str(wanted)],
-            # Admission and Binding write these once they know the resource.
-            annotations=_annotations(percent) if by_mps else None,
             environment={"NVIDIA_VISIBLE_DEVICES": BY_ANNOTATION.format("visible"), **environment},
             **spec,
         )
@@ -104,13 +101,6 @@ class Limits(Stage):
     def offers(self, resource: str, count: int = UNITS) -> Callable[[], bool]:
         """Return whether the Node has so many free units of a resource, as a condition to wait for."""
         return lambda: self.node.allocatable(resource) == count
-
-
-def _annotations(percent: int) -> dict[str, str]:
-    return {
-        f"main{names.MPS_MEMORY_SUFFIX}": f"0={WHOLE * percent // 100}M",
-        f"main{names.MPS_THREADS_SUFFIX}": str(percent),
-    }
 
 
 _BY_MPS: Final = {

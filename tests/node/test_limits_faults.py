@@ -28,13 +28,21 @@ def shared(arena: Arena, node: RealNode, tmp_path: Path) -> Iterator[Limits]:
     """A node with two shares by MPS that run."""
     with limits(node, arena, tmp_path, mps=True) as stage:
         stage.wait(stage.offers(MPS), what="the resource on offer")
-        for name, percent in SHARES.items():
-            stage.share(name, MPS, percent, 1_000)
-        run(stage)
+        share(stage)
         yield stage
-        for name, percent in SHARES.items():
-            limited = [seen["memory"] for seen in stage.all_seen(name) if "memory" in seen]
-            assert set(limited) == {WHOLE * percent // 100}, "a start without the pod's own limit"
+        check_starts(stage)
+
+
+def share(stage: Limits) -> None:
+    for name, percent in SHARES.items():
+        stage.share(name, MPS, percent, 1_000)
+    run(stage)
+
+
+def check_starts(stage: Limits) -> None:
+    for name, percent in SHARES.items():
+        limited = [seen["memory"] for seen in stage.all_seen(name) if "memory" in seen]
+        assert set(limited) == {WHOLE * percent // 100}, "a start without the pod's own limit"
 
 
 def run(stage: Limits) -> None:
@@ -86,12 +94,27 @@ def test_the_agent_is_killed_and_then_the_daemon(shared: Limits) -> None:
 
 def test_kubelet_is_killed(shared: Limits) -> None:
     shared.node.kill_daemon("kubelet")
+    shared.node.start_daemon("kubelet")
+    run(shared)
+    assert restarts(shared) == [0, 0]
+
+
+def test_kubelet_and_the_daemon_are_killed(shared: Limits) -> None:
+    shared.node.kill_daemon("kubelet")
     shared.daemon.kill()
     shared.node.start_daemon("kubelet")
-    wait_for_refusals(shared)
+    # It admits pods anew whose containers have ended, and finds no unit on offer: a controller replaces them.
+    for name in SHARES:
+        shared.wait(lambda name=name: is_kept_back(shared, name), what=f"{name} not to start", deadline=PATIENCE)
+    check_starts(shared)
     shared.daemon.start()
-    run(shared)
-    shared.wait(shared.offers(MPS), what="the resource on offer")
+    shared.wait(shared.offers(MPS), what="the resource on offer", deadline=PATIENCE)
+    shared.remove(*SHARES)
+    share(shared)
+
+
+def is_kept_back(stage: Limits, name: str) -> bool:
+    return REFUSED in stage.waiting(name) or stage.read(name)["status"]["phase"] == "Failed"
 
 
 def test_hami_core_is_removed_and_another_version_comes(arena: Arena, node: RealNode, tmp_path: Path) -> None:
