@@ -103,7 +103,7 @@ def test_kubelet_and_the_daemon_are_killed(shared: Limits) -> None:
     shared.node.kill_daemon("kubelet")
     shared.daemon.kill()
     shared.node.start_daemon("kubelet")
-    # It admits pods anew whose containers have ended, and finds no unit on offer: a controller replaces them.
+    # It admits pods again whose containers have ended, and finds no unit on offer: a controller replaces them.
     for name in SHARES:
         shared.wait(lambda name=name: is_kept_back(shared, name), what=f"{name} not to start", deadline=PATIENCE)
     check_starts(shared)

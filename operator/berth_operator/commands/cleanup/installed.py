@@ -16,7 +16,7 @@ POD_GROUP: Final = f"{names.POD_GROUPS}.{names.POD_GROUP_GROUP}"
 PROGRAM_LABEL: Final = "app.kubernetes.io/name"
 """On every pod of Berth's programs, with the name of the Deployment or DaemonSet."""
 DEPLOYMENTS: Final = ("berth-webhook", "berth-api", "berth-operator")
-DAEMON_SETS: Final = ("berth-agent",)
+DAEMON_SETS: Final = ("berth-agent", "berth-mps")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +108,7 @@ def written(namespace: str) -> tuple[Item, ...]:
     )
 
 
-_OF_WORDS: Final = ("injection", "renaming", "routing", "runtime-class")
+_OF_WORDS: Final = ("injection", "isolation", "renaming", "routing", "runtime-class")
 """What policies for other systems' words do (`reference/words.yaml`)."""
 _VISIBILITY: Final = "v1alpha1.visibility.berth.dev"
 _CERTIFICATES: Final = ("berth-webhook", "berth-api", "berth-visibility")

@@ -80,7 +80,7 @@ def test_the_reasons_of_nodes_are_those_that_decisions_count() -> None:
 
 
 def test_most_filters_that_kube_scheduler_has_run_are_left_out() -> None:
-    names = ["supported", "injected", "node-ready", "host-ports", "devices", "resources"]
+    names = ["supported", "injected", "node-ready", "host-ports", "isolation", "devices", "resources"]
     assert [each.NAME for each in POLICY.filters] == names
     own = Policy(switched_off=frozenset({"injected"}), card_strategy="MostAllocated")
     assert [each.NAME for each in extender.policy_of(own).filters] == [each for each in names if each != "injected"]

@@ -68,6 +68,7 @@ def test_what_nothing_may_be_bound_without() -> None:
         "namespace-limits",
         "resources",
         "host-ports",
+        "isolation",
         "devices",
         "volume-in-use",
         "volume-conflicts",
