@@ -79,13 +79,14 @@ def test_every_pod_passes_the_level_of_its_namespace(
         each["metadata"]["name"]: admit(arena, each, enforced[levels()[each["metadata"]["namespace"]]])
         for each in workloads
     }
-    expected = {"berth-operator", "berth-webhook", "berth-api", "berth-agent", "berth-cleanup"}
+    expected = {"berth-operator", "berth-webhook", "berth-api", "berth-agent", "berth-mps", "berth-cleanup"}
     assert answers == dict.fromkeys(expected, "")
 
 
 PRIVILEGES = {
     "host namespaces": "`hostPID`",
     "runAsNonRoot != true": "root",
+    "runAsUser=0": "root",
     "restricted volume types": "`hostPath`",
 }
 """What the admission names -> how docs/agent.md calls it."""

@@ -20,11 +20,11 @@ pytestmark = pytest.mark.usefixtures("helm")
 ON: Final = {"enabled": True}
 WEBHOOK: Final = {"by": "webhook"}
 INJECTION: Final = {"runtimeClass": "nvidia"}
-ISOLATION: Final = {"hamiCore": ON}
+ISOLATION: Final = {"hamiCore": {**ON, "image": "berth.dev/hami-core:1", "version": "1"}}
 SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     "base": ((), {}),
     "policies": (
-        ("isolation", "runtime-class", "device-plugin"),
+        ("isolation", "runtime-class", "device-plugin", "hami-core-library"),
         {"injection": INJECTION, "isolation": ISOLATION, "agent": {"devicePlugin": True}},
     ),
     "servers": (
@@ -38,7 +38,7 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
     ),
     "without the visibility API": (("no-visibility",), {"visibility": {"enabled": False}}),
     "webhook": (
-        ("webhook", "webhook-isolation", "webhook-runtime-class", "webhook-cert-manager"),
+        ("webhook", "webhook-isolation", "webhook-runtime-class", "webhook-cert-manager", "mps"),
         {
             "admission": WEBHOOK,
             "injection": INJECTION,
@@ -46,18 +46,21 @@ SAME: Final[dict[str, tuple[tuple[str, ...], dict[str, Any]]]] = {
             "webhook": {"certManager": True},
         },
     ),
-    "unrouted": (("isolation", "no-routing"), {"isolation": ISOLATION, "routing": {"enabled": False}}),
+    "unrouted": (
+        ("isolation", "hami-core-library", "no-routing"),
+        {"isolation": ISOLATION, "routing": {"enabled": False}},
+    ),
     "webhook-unrouted": (("webhook", "no-routing"), {"admission": WEBHOOK, "routing": {"enabled": False}}),
     "extender": (
-        ("isolation", "runtime-class", "extender", "extender-cert-manager"),
+        ("isolation", "hami-core-library", "runtime-class", "extender", "extender-cert-manager"),
         {"injection": INJECTION, "isolation": ISOLATION, "extender": {"enabled": True, "certManager": True}},
     ),
-    "mps": (("mps",), {"isolation": {"mps": ON}}),
+    "mps": (("isolation", "mps"), {"isolation": {"mps": ON}}),
     "isolation": (
-        ("device-plugin", "mps", "hami-core-library"),
+        ("isolation", "device-plugin", "mps", "hami-core-library"),
         {
             "agent": {"devicePlugin": True},
-            "isolation": {"mps": ON, "hamiCore": {**ON, "image": "berth.dev/hami-core:1", "version": "1"}},
+            "isolation": {"mps": ON, **ISOLATION},
         },
     ),
     "evictions": (
