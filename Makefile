@@ -83,6 +83,10 @@ node-e2e: node-binaries ## run the tests on a real kubelet and containerd (root 
 limits-e2e: node-binaries ## limit shares by MPS and HAMi-core on a real node, and kill what limits them (root on Linux; stand-ins, no card)
 	@BERTH_LIMITS=1 $(BIN)/pytest -v tests/node/test_limits.py tests/node/test_limits_faults.py
 
+.PHONY: limits-storm
+limits-storm: binaries ## audit shares with and without limits on nodes that change their mode: PODS=2000 SEED=1
+	@PODS=$(or $(PODS),2000) SEED=$(or $(SEED),1) $(BIN)/python -m tests.chaos.limits_storm
+
 .PHONY: defragment-e2e
 defragment-e2e: binaries ## move pods on a fragmented cluster so that one of eight cards fits: NODES=200
 	@BERTH_NODES=$(or $(NODES),200) $(BIN)/pytest -q -s tests/integration/operator/test_defragmentation.py

@@ -25,6 +25,7 @@ class FindingKind(StrEnum):
     NOT_KEPT_AWAY = "another scheduler's claim in a pool of Berth that is tainted"
     NOT_STOPPED = "given from a pool that another scheduler uses"
     LEFT_OVER = "left over"
+    WRONG_LIMIT = "wrong limit"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
