@@ -290,9 +290,13 @@ def test_variables_of_cuda_that_limit_nothing_are_allowed(arena: Arena, name: st
 @pytest.mark.parametrize("path", ["/run/berth", "/var/run/berth/mps", "//run//berth/mps", "/var/lib/berth/hami-core"])
 def test_folders_of_berth_on_the_node_are_refused(arena: Arena, path: str) -> None:
     volumes = [{"name": "x", "hostPath": {"path": path}}]
+    manifest = pod(arena, {GPU: "50"}, volumes=volumes)
     label(arena, **{"pod-security.kubernetes.io/enforce": None})
     try:
-        assert "has a folder of Berth's" in refusal(arena, pod(arena, {GPU: "50"}, volumes=volumes))
+        # Pod Security sees the label a moment later.
+        waiting.until(
+            lambda: "has a folder of Berth's" in refusal(arena, manifest), deadline=ACTIVE_SECONDS, what="the refusal"
+        )
     finally:
         label(arena, **{"pod-security.kubernetes.io/enforce": "restricted"})
 
