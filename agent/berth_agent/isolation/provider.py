@@ -1,16 +1,13 @@
 """The interface of providers, each of which has a resource by which containers get what limits them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 from berth_agent.conditions import Finding
 from berth_agent.kubelet.admission.pods import Pod
-from berth_agent.kubelet.api.deviceplugin_pb2 import (
-    ContainerAllocateResponse,
-    ContainerPreferredAllocationRequest,
-    DevicePluginOptions,
-)
+from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerPreferredAllocationRequest, DevicePluginOptions
+from berth_agent.kubelet.device_plugin.handler import ResourceHandler
 from berth_agent.kubelet.device_plugin.resources import Offer, Unit
 from berth_api.device import DeviceSpec
 from berth_api.names import GPU
@@ -41,43 +38,13 @@ class ProviderStatus:
     findings: tuple[Finding, ...] = ()
 
 
-class Provider(Protocol):
+class Provider(ResourceHandler, Protocol):
     """Provides containers with what limits them; also the handler of its resource."""
 
     resource: str
 
     async def check(self, node: NodeView) -> ProviderStatus:
         """Check what the provider needs, and repair what it can."""
-        ...
-
-    @property
-    def options(self) -> DevicePluginOptions:
-        """Return which calls kubelet is to make."""
-        ...
-
-    @property
-    def one_at_most(self) -> bool:
-        """Return whether a container may have one replica only."""
-        ...
-
-    async def prefer(self, offer: Offer, request: ContainerPreferredAllocationRequest) -> list[str]:
-        """Return the units that a container should get."""
-        ...
-
-    async def allocate(self, resource: str, ids: Sequence[str]) -> ContainerAllocateResponse:
-        """Return what a container gets.
-
-        Raises:
-            RefusedError: there is nothing to give, and its pod fails.
-        """
-        ...
-
-    async def before_start(self, ids: Sequence[str]) -> None:
-        """Check that a container is limited if it starts now.
-
-        Raises:
-            RefusedError: it would not be; kubelet tries again.
-        """
         ...
 
 

@@ -24,7 +24,7 @@ VALUES: Final[dict[str, dict[str, Any]]] = {
     "validation": {"validation": {"by": "webhook"}, "networkPolicy": ON},
     "unrouted": {
         "routing": {"enabled": False},
-        "isolation": {"mps": ON, "hamiCore": {**ON, "image": "registry.example.com/hami:v2.6.0"}},
+        "isolation": {"mps": ON, "hamiCore": {**ON, "image": "berth.dev/hami-core:1"}},
         "injection": {"runtimeClass": "nvidia"},
     },
     "extender": {"extender": {"enabled": True, "certManager": True, "extraArgs": ["--extender-nodes=2"]}},
