@@ -267,9 +267,13 @@ bench-agent: binaries ## measure what an agent takes while nothing changes: WARM
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
 
+.PHONY: upstream-perf
+upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, an hour (builds it once): ARGS="--runs 1 --only Basic"
+	@$(BIN)/python -m tests.bench.upstream $(ARGS)
+
 .PHONY: bench-claims
-bench-claims: binaries ## run upstream's scheduler_perf for claims with Berth, kube-scheduler and a bare client (builds it once): ARGS="--runs 1"
-	@$(BIN)/python -m tests.bench.claims $(ARGS)
+bench-claims: binaries ## the same for ResourceClaims only: ARGS="--runs 1"
+	@$(BIN)/python -m tests.bench.upstream --claims $(ARGS)
 
 .PHONY: bench-teams
 bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"

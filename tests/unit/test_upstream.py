@@ -6,7 +6,7 @@ import pytest
 import yaml
 
 from tests.upstream import __main__ as target
-from tests.upstream import cases
+from tests.upstream import cases, perf
 from tests.upstream.suites import SUITES, Suite
 
 LOG = """\
@@ -42,3 +42,15 @@ def test_only_cases_that_kube_scheduler_passes_are_listed_as_different(suite: Su
     record, differences = suite.lists(suite.api_servers[version])
     recorded, listed = json.loads(record.read_text()), yaml.safe_load(differences.read_text())
     assert {case for case in listed if recorded.get(case) != target.SUCCESS} == set()
+
+
+def test_workloads_are_measured_once_and_few_of_them_often() -> None:
+    found = list(perf.workloads())
+    assert len({each.case for each in found}) == len(found)
+    assert 12 <= sum(each.repeated for each in found) < len(found) / 2
+    assert {each.case for each in found if each.repeated and not each.has_ceiling} == {
+        "PreemptionBasic",
+        "Unschedulable",
+        "SchedulingWhileGated",
+        "EventHandlingPodDelete",
+    }
