@@ -138,7 +138,7 @@ def _copy(folder: Path) -> None:
 
 def _figures(results: Path, log: Path) -> Figures:
     items: list[dict[str, Any]] = [
-        item for file in results.glob("*.json") for item in json.loads(file.read_text())["dataItems"]
+        item for file in results.glob("*.json") for item in json.loads(file.read_text())["dataItems"] or ()
     ]
     found = [item["data"] for item in items if item["labels"]["Metric"] == METRIC]
     if len(found) != 1:
