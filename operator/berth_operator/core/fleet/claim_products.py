@@ -17,7 +17,7 @@ def numbers(fleet: Fleet) -> Numbers | None:
     It is `ABSENT` for rows without devices that can be given, and for those with several products of one driver.
     """
     known: dict[object, int] = {}
-    found = np.full(len(fleet.names), ABSENT, np.int32)
+    found: Numbers = np.full(len(fleet.names), ABSENT, np.int32)
     for name, row in fleet.rows.items():
         products = fleet.claims.supply.on(name, fleet.labels[row]).products
         if products and len({driver for driver, _ in products}) == len(products) and len(known) < MAX_PRODUCTS:
