@@ -214,14 +214,26 @@ class VictimSearch:
         if not violations[best]:
             allowed = allowed[~self._violating[allowed]]
         current, trials = self._choice(best, victims), MAX_TRIALS
-        least = self._least_numbers(allowed)
+        least, most = self._least_numbers(allowed), number - self._is_settled(allowed, violations)
         for size in range(1, int(number[best]) + 1):
-            places, candidates = sets(self._sorts_by, allowed, finalists[least[finalists] <= size], size, trials)
+            tried = finalists[(least[finalists] <= size) & (size <= most[finalists])]
+            places, candidates = sets(self._sorts_by, allowed, tried, size, trials)
             better = self._best_of([*self._fitting(places, candidates), current])
             trials -= len(candidates)
             if better is not current:
                 return better
         return None
+
+    def _is_settled(self, allowed: Indices, violations: Column) -> Mask:
+        """Return the places where no set of as many victims is better: those of one priority, without violations.
+
+        The first victim in the order of reprieve has to go whatever comes after it goes, and it decides among them.
+        """
+        highest, lowest = np.full(len(self._rows), LOWEST_PRIORITY), np.full(len(self._rows), 2**62)
+        np.maximum.at(highest, self._place[allowed], self._placed.priority[allowed])
+        np.minimum.at(lowest, self._place[allowed], self._placed.priority[allowed])
+        settled: Mask = (highest == lowest) & (violations == 0)
+        return settled
 
     def _least_numbers(self, allowed: Indices) -> Column:
         """Return for each place how many pods have to go at least: the largest ones have too little otherwise."""
