@@ -95,6 +95,8 @@ class Fleet(NodeColumns):
         self._nominee_priorities: Counter[int] = Counter()
         self.leaving: set[str] = set()
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
+        self.mps_pods_placed = 0
+        """The sum of `mps_pods`: filters ask it first, since it is 0 in most fleets."""
         self.priorities: Counter[int] = Counter()
         """Priority -> number of placed pods."""
         self.placed_pods = PlacedPodsCache()
@@ -543,8 +545,7 @@ class Fleet(NodeColumns):
                 self._own.requested[index, row] += sign * amount
         self._apply_grants(charge.grants, row, sign)
         if GPU in charge.unknown or any(grant.type == GPU for grant in charge.grants):
-            holders = self._own.mps_pods if charge.isolation == MPS else self._own.other_gpu_pods
-            holders[row] += sign
+            self._count_holder(row, sign, by_mps=charge.isolation == MPS)
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
@@ -556,6 +557,10 @@ class Fleet(NodeColumns):
             self.volumes.charge(row, charge.node, charge.mounts, charge.volumes, sign)
         if charge.identity is not NO_IDENTITY:
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
+
+    def _count_holder(self, row: int, sign: int, *, by_mps: bool) -> None:
+        (self._own.mps_pods if by_mps else self._own.other_gpu_pods)[row] += sign
+        self.mps_pods_placed += sign * by_mps
 
     def _apply_grants(self, grants: Iterable[Grant], row: int, sign: int) -> None:
         if grants:
