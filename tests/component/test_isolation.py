@@ -172,6 +172,19 @@ async def test_the_largest_share_of_each_card_is_the_default(node: Node, daemon:
     await until(lambda: default(daemon) == ("4096M", "25.0"))
 
 
+async def test_limits_follow_their_cards_to_other_places_on_the_bus(node: Node, daemon: StandIn) -> None:
+    node.pods = [pod("large", "0=8192M"), pod("small", "0=1024M", card="GPU-1")]
+    node.start_mps(daemon)
+    await until(lambda: (default(daemon)[0], default(daemon, 1)[0]) == ("8192M", "1024M"))
+    first, second = (card for card in spec(2).devices if card.type == names.GPU)
+    moved = [
+        first.model_copy(update={"topology": second.topology}),
+        second.model_copy(update={"topology": first.topology}),
+    ]
+    node.manager.update(Reading(spec=spec(2).model_copy(update={"devices": moved}), findings=()), LABELLED)
+    await until(lambda: (default(daemon)[0], default(daemon, 1)[0]) == ("1024M", "8192M"))
+
+
 async def test_the_start_waits_for_limits_that_suffice(node: Node, daemon: StandIn) -> None:
     node.pods = [pod("first")]
     node.start_mps(daemon)
