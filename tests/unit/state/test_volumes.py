@@ -306,6 +306,21 @@ def test_a_driver_that_reports_more_capacity_wakes() -> None:
     assert world.cluster.fleet.volumes.tracked == set()
 
 
+def test_a_place_for_a_volume_is_awaited() -> None:
+    world = World()
+    world.storage.put_class(raw_class("made", provisioner=DRIVER))
+    for name in ("a", "b"):
+        world.storage.put_claim(raw_claim(name, spec={"storageClassName": "made"}))
+    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [_limit(0)]}})
+    world.parked("p", "a")
+    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [_limit(1)]}})
+    assert world.woken() == {"p"}
+    world.cluster.put_bound(holder := pod("holder", volumes=[{"persistentVolumeClaim": {"claimName": "b"}}], on="node"))
+    world.parked("q", "a")
+    world.cluster.remove_bound(holder["metadata"]["uid"])
+    assert world.woken() == {"q"}
+
+
 def test_the_claims_of_a_volume_hear_of_it() -> None:
     world = World()
     ref = {"claimRef": {"namespace": "ns", "name": "a", "uid": "u"}}

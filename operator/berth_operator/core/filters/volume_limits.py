@@ -44,8 +44,15 @@ def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that uses one of the volumes was assigned to a node: it is not counted again there."""
-    return event.after is not None and request.mounts.shares_with(event.after.mounts)
+    """Return whether a pod with volumes left, a node's limits changed, or a pod with one of the volumes was assigned.
+
+    A volume is not counted again where another pod uses it.
+    """
+    if event.after is not None:
+        return request.mounts.shares_with(event.after.mounts)
+    if event.before is not None:
+        return bool(event.before.mounts)
+    return bool(request.mounts) and not event.change & Change.NODE_ADDED
 
 
 def _volumes(fleet: Fleet, request: PodRequest) -> Iterator[Attachable]:
