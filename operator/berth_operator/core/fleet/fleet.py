@@ -42,6 +42,7 @@ from berth_operator.core.fleet.pods.placed_pods import PlacedPodsCache
 from berth_operator.core.fleet.pods.ports import Ports
 from berth_operator.core.fleet.pods.workload import Workload
 from berth_operator.core.fleet.storage.volumes import Volumes
+from berth_operator.core.values import releases
 from berth_operator.core.values.affinity import NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values
@@ -75,6 +76,8 @@ class Fleet(NodeColumns):
     """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced, never modified."""
     model_aliases: ModelAliases = NO_ALIASES
     """Other names of GPU models."""
+    kubernetes: int = releases.NEWEST
+    """The API server's minor version; set before there are pods."""
 
     def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
