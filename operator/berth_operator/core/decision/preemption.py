@@ -183,7 +183,7 @@ def nominated_fit(
 def _fit_without(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]) -> Charge | None:
     if claim_counts.is_searched(fleet, pod.request):
         return _fit_with_claims(fleet, row, pod, policy, leaving)
-    after = excerpt_without(fleet, row, leaving)
+    after = excerpt_without(fleet, row, leaving, with_cards=bool(pod.request.devices.parts))
     other_filters = [each for each in policy.filters_of(pod.request) if each not in policy.local]
     if leaving and not is_local(fleet, pod.request):
         other_filters = [each for each in other_filters if each.VERDICT is Verdict.UNRESOLVABLE]

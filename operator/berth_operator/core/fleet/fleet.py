@@ -458,15 +458,16 @@ class Fleet(NodeColumns):
         }
         return self._copied(columns.each_by(self._own, np.copy), **{**plain, **deep})
 
-    def excerpt(self, rows: Indices) -> Self:
+    def excerpt(self, rows: Indices, *, with_cards: bool = True) -> Self:
         """Return copies of these rows, in this order, to evaluate many what-ifs at once; rows may be repeated.
 
         Only columns of resources and devices are copied, so nothing else of the excerpt may be used.
         """
+        cards = self.cards if with_cards else {}
         return self._copied(
             columns.each_by(self._own, lambda values: values.take(rows, -1)),
             names=list(map(self.names.__getitem__, rows.tolist())),
-            cards={device_type: cards.excerpt(rows) for device_type, cards in self.cards.items()},
+            cards={device_type: each.excerpt(rows) for device_type, each in cards.items()},
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
