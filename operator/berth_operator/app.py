@@ -78,7 +78,7 @@ class App:
         self._attempts = Attempts(clock=time.monotonic)
         self._notifier = Notifier(reporter=self._reporter, attempts=self._attempts, mark=self._marks.mark)
         self._cluster = _cluster(settings, plugins, self._notifier)
-        self._cluster.fleet.kubernetes = kubernetes or releases.NEWEST
+        self._cluster.fleet.set_kubernetes(kubernetes or releases.NEWEST)
         self._configured.apply_to(self._cluster)
         self._storage = storage.Storage(self._cluster)
         self._quota = self._make_quota_objects()

@@ -70,7 +70,7 @@ async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
 
 async def test_before_1_37_no_message_names_the_node() -> None:
     world = Crowded()
-    world.cluster.fleet.kubernetes = 36
+    world.cluster.fleet.set_kubernetes(36)
     world.add_node()
     world.hold(held("low"))
     world.submit(high())

@@ -185,7 +185,7 @@ def _marked(node: Raw) -> Raw:
 def _state(cluster: Cluster) -> State:
     """Return the state that the reflectors would build from the API server."""
     state = State(grace=1.0)
-    state.fleet.kubernetes = int(cluster.api.get("/version")["minor"])
+    state.fleet.set_kubernetes(int(cluster.api.get("/version")["minor"]))
     for each in cluster.api.get("/api/v1/namespaces")["items"]:
         state.put_namespace(name_of(each), each["metadata"].get("labels") or {})
     for each in cluster.api.get("/api/v1/nodes")["items"]:

@@ -337,7 +337,7 @@ def test_an_unknown_allocation_is_reported_once_unless_it_ends(steps: tuple[Step
 @pytest.mark.parametrize(("kubernetes", "cpu"), [(36, 6000), (37, 4000)])
 def test_a_pod_that_is_resized_counts_as_the_api_servers_version_has_it(kubernetes: int, cpu: int) -> None:
     world = World()
-    world.cluster.fleet.kubernetes = kubernetes
+    world.cluster.fleet.set_kubernetes(kubernetes)
     resized = {"main": ("1", "3"), "second": ("3", "1")}
     containers = [container(name, {"cpu": requested}) for name, (requested, _) in resized.items()]
     statuses = [{"name": name, "resources": {"requests": {"cpu": real}}} for name, (_, real) in resized.items()]

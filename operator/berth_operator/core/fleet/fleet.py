@@ -77,7 +77,7 @@ class Fleet(NodeColumns):
     model_aliases: ModelAliases = NO_ALIASES
     """Other names of GPU models."""
     kubernetes: int = releases.NEWEST
-    """The API server's minor version; set before there are pods."""
+    """The API server's minor version."""
 
     def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
@@ -409,6 +409,11 @@ class Fleet(NodeColumns):
     def is_leaving(self, charge: Charge) -> bool:
         """Return whether a placed pod is being deleted."""
         return charge.terminating or charge.uid in self.leaving
+
+    def set_kubernetes(self, minor: int) -> None:
+        """Set the API server's minor version, before there are pods."""
+        self.kubernetes = minor
+        self.affinity_index.by_labels = minor >= releases.NAMESPACES_BY_LABELS
 
     def set_model_aliases(self, aliases: ModelAliases) -> None:
         """Set other names of GPU models."""

@@ -7,6 +7,8 @@ NEWEST: Final = 37
 
 RESIZES_BY_SUMS: Final = 37
 """A pod that is resized counts by the sums over its containers (`resize.held`)."""
+NAMESPACES_BY_LABELS: Final = 37
+"""Namespace selectors of the pod to be placed match labels of namespaces alone (`Peers.matches_for_incoming_pod`)."""
 IMAGE_VOLUMES: Final = 37
 """Image volumes count as containers do when images are scored."""
 PREEMPTION_FOUND: Final = 37

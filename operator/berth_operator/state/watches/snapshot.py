@@ -328,7 +328,7 @@ class Snapshot:
         self.claim_templates[f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"] = obj
 
     def _put_version(self, obj: Object) -> None:
-        self.cluster.fleet.kubernetes = int(obj["minor"])
+        self.cluster.fleet.set_kubernetes(int(obj["minor"]))
 
     def _put_operator(self, obj: Object) -> None:
         now = float(obj["takenAt"])

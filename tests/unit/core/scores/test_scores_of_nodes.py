@@ -127,7 +127,7 @@ def test_images_that_are_there(images: dict[str, int], requested: list[str], exp
 @pytest.mark.parametrize(("release", "expected"), [(36, 48), (37, 24)])
 def test_image_volumes_count_from_one_release_on(release: int, expected: float) -> None:
     fleet = fleet_of(node_info("a", images={"x:1": 1000 * MI}), node_info("b"))
-    fleet.kubernetes = release
+    fleet.set_kubernetes(release)
     request = replace(asks(), images=PodImages(names=("v:1", "x:1"), containers=1, volumes=1))
     assert scored(image_locality, fleet, request)["a"] == expected
 

@@ -85,5 +85,5 @@ def test_nothing_is_preferred_for_other_pods_and_before_1_37() -> None:
     assert scored(fleet) is None
     assert scored(fleet, "b") is None
     assert scored(fleet, "c") is not None
-    fleet.kubernetes = 36
+    fleet.set_kubernetes(36)
     assert scored(fleet, "c") is None
