@@ -229,10 +229,9 @@ class VictimSearch:
 
         The first victim in the order of reprieve has to go whatever comes after it goes, and it decides among them.
         """
-        highest, lowest = np.full(len(self._rows), LOWEST_PRIORITY), np.full(len(self._rows), 2**62)
+        highest = np.full(len(self._rows), LOWEST_PRIORITY)
         np.maximum.at(highest, self._place[allowed], self._placed.priority[allowed])
-        np.minimum.at(lowest, self._place[allowed], self._placed.priority[allowed])
-        settled: Mask = (highest == lowest) & (violations == 0)
+        settled: Mask = (highest == self._lowest(allowed)) & (violations == 0)
         return settled
 
     def _least_numbers(self, allowed: Indices) -> Column:
@@ -241,10 +240,10 @@ class VictimSearch:
         for name, amount in self._request.resources:
             if name in (CPU, MEMORY) and amount:
                 amounts = self._placed.amounts[self._fleet.resources[name], self._placed.amount_columns[allowed]]
-                largest = np.ones(len(self._rows), np.int64)
+                largest = np.zeros(len(self._rows), np.int64)
                 np.maximum.at(largest, self._place[allowed], amounts)
                 missing = amount - self._base.fleet.left(name)
-                least = np.maximum(least, -(-missing // largest))
+                least = np.maximum(least, np.where(largest > 0, -(-missing // np.maximum(largest, 1)), 0))
         return least
 
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
@@ -264,13 +263,13 @@ class VictimSearch:
     # --- one place at a time ------------------------------------------------------------------------------------
 
     def _best_by_all_filters(self, order: Indices, victims: Mask) -> Preemption | None:
-        """Evaluate the best places by all filters, until none of the others can be better."""
+        """Evaluate the best places by all filters, as far as they can be better than the best so far."""
         what_if, best = Departures.for_pod(self._fleet, self._request), None
         pods = np.flatnonzero(victims)
         least = np.array(self._lower_bounds(self._keys(self._place[pods], pods, len(self._rows))))
         for place in order[:MAX_COUPLED_NODES].tolist():
             if best is not None and self._key(best) <= tuple(least[:, place].tolist()):
-                break
+                continue
             exact = self._exact_choice(what_if, self._choice(place, victims))
             if what_if.is_over:
                 break
@@ -291,12 +290,24 @@ class VictimSearch:
         """
         violations, highest, _, number, _ = keys
         certain = (violations == 0) & (number > 0)
-        least = np.where(certain, highest, LOWEST_PRIORITY), np.where(certain, highest + OFFSET, 0), certain * 1
+        least: Keys = np.where(certain, highest, LOWEST_PRIORITY), np.where(certain, highest + OFFSET, 0), certain * 1
+        least = _highest(least, self._bounds_by_amounts)
         if self._searches:
             by_claims = self._bounds_by_claims
-            parts = zip(least, (by_claims.highest, by_claims.weight, by_claims.number), strict=True)
-            least = tuple(np.maximum(*each) for each in parts)
+            least = _highest(least, (by_claims.highest, by_claims.weight, by_claims.number))
         return np.minimum(violations, 1), *least
+
+    @cached_property
+    def _bounds_by_amounts(self) -> Keys:
+        """Return bounds for as many victims as have to go at least, if all of them had the lowest priority there."""
+        number, lowest = self._least_numbers(self._staying), self._lowest(self._staying)
+        return np.where(number > 0, lowest, LOWEST_PRIORITY), number * (lowest + OFFSET), number
+
+    def _lowest(self, pods: Indices) -> Column:
+        """Return the lowest priority of some pods on each place, above all where there are none."""
+        lowest = np.full(len(self._rows), 2**31)
+        np.minimum.at(lowest, self._place[pods], self._placed.priority[pods])
+        return lowest
 
     @cached_property
     def _bounds_by_claims(self) -> ClaimBounds:
@@ -387,6 +398,10 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
     finally:
         for charge in charges:
             fleet.charge(charge)
+
+
+def _highest(keys: Keys, others: Keys) -> Keys:
+    return tuple(np.maximum(*each) for each in zip(keys, others, strict=True))
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:
