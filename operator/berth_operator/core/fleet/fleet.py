@@ -42,6 +42,7 @@ from berth_operator.core.fleet.pods.placed_pods import PlacedPodsCache
 from berth_operator.core.fleet.pods.ports import Ports
 from berth_operator.core.fleet.pods.workload import Workload
 from berth_operator.core.fleet.storage.volumes import Volumes
+from berth_operator.core.values import releases
 from berth_operator.core.values.affinity import NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values
@@ -75,6 +76,8 @@ class Fleet(NodeColumns):
     """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced, never modified."""
     model_aliases: ModelAliases = NO_ALIASES
     """Other names of GPU models."""
+    kubernetes: int = releases.NEWEST
+    """The API server's minor version."""
 
     def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
@@ -408,6 +411,11 @@ class Fleet(NodeColumns):
     def is_leaving(self, charge: Charge) -> bool:
         """Return whether a placed pod is being deleted."""
         return charge.terminating or charge.uid in self.leaving
+
+    def set_kubernetes(self, minor: int) -> None:
+        """Set the API server's minor version, before there are pods."""
+        self.kubernetes = minor
+        self.affinity_index.by_labels = minor >= releases.NAMESPACES_BY_LABELS
 
     def set_model_aliases(self, aliases: ModelAliases) -> None:
         """Set other names of GPU models."""
