@@ -118,9 +118,11 @@ chart-e2e: test-binaries ## install, upgrade, roll back and uninstall the chart 
 	@TEST_KUBERNETES=1.36 $(BIN)/pytest -s tests/release
 
 .PHONY: test-versions
-test-versions: test-binaries ## the same on API servers of Kubernetes 1.30, 1.34 and 1.37, too (builds them once, 12 minutes)
-	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 > /dev/null
-	@TEST_KUBERNETES="1.30 1.34 1.36 1.37" $(BIN)/pytest -s tests/release
+test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too, and decisions next to kube-scheduler 1.37 (builds them once, 16 minutes)
+	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 kube-scheduler-1.37 > /dev/null
+	@TEST_KUBERNETES="1.30 1.34 1.36 1.37" $(BIN)/pytest -s tests/release \
+		tests/integration/scheduler/test_differential.py tests/integration/scheduler/test_reasons.py \
+		tests/integration/scheduler/test_preemption.py::test_the_victims_are_those_of_kube_scheduler_or_fewer
 
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
