@@ -134,7 +134,7 @@ def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, 
             chosen_nodes.update({name_of(each): node for each in listed if (node := _node(each, selected))})
             return all(name_of(each) in chosen_nodes for each in probes.values())
 
-        waiting.until(all_bound, deadline=60, what=f"{len(probes)} choices", poll=0.05)
+        waiting.until(all_bound, deadline=300, what=f"{len(probes)} choices", poll=0.05)
     finally:
         _clear(cluster, sorted({each.namespace for each in drafts}))
     return state, {id_: (probe, chosen_nodes[name_of(probe)]) for id_, probe in probes.items()}
@@ -164,7 +164,9 @@ def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(functools.partial(_bind, cluster), [pod for draft in drafts for pod in draft.pods]))
     cluster.api.post(_path(SENTINELS), _pinned(pod_of(SENTINEL, SENTINELS, {}), SENTINEL))
-    waiting.until(lambda: _verdict(cluster.api.get(f"{_path(SENTINELS)}/{SENTINEL}")), deadline=30, what="the sentinel")
+    waiting.until(
+        lambda: _verdict(cluster.api.get(f"{_path(SENTINELS)}/{SENTINEL}")), deadline=300, what="the sentinel"
+    )
 
 
 def _bind(cluster: Cluster, pod: Raw) -> None:
@@ -246,7 +248,7 @@ def _ask(cluster: Cluster, questions: Sequence[tuple[str, str, Raw]], namespaces
         verdicts.update({each["metadata"]["uid"]: verdict for each in listed if (verdict := _verdict(each, reserved))})
         return all(each["metadata"]["uid"] in verdicts for each in made)
 
-    waiting.until(all_decided, deadline=60, what=f"{len(made)} verdicts", poll=0.05)
+    waiting.until(all_decided, deadline=300, what=f"{len(made)} verdicts", poll=0.05)
     with ThreadPoolExecutor(WORKERS) as pool:
         for namespace in namespaces:
             query = {"labelSelector": f"{MARK}=probe"}
