@@ -1,6 +1,7 @@
 """The parts of one operator process, and what each of them knows of the others."""
 
 import asyncio
+import functools
 import time
 from collections.abc import Iterator, Mapping
 
@@ -31,7 +32,7 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
 from berth_operator.core.values import releases
 from berth_operator.metrics.monitoring.monitor import Monitor
-from berth_operator.process import health
+from berth_operator.process import health, upgrade
 from berth_operator.process.configured import Configured
 from berth_operator.process.fence import Fence
 from berth_operator.process.health import Watches
@@ -108,9 +109,14 @@ class App:
                 memo=memo,
                 kopf=KopfThread(memo=memo, are_served=self._are_served),
                 debug_api=self._make_debug_api(reflectors),
+                upgrade=self._make_upgrade(),
                 lead=tuple(self._make_loops()),
             )
         )
+
+    def _make_upgrade(self) -> Loop:
+        known = self._cluster.fleet.kubernetes
+        return functools.partial(upgrade.run, functools.partial(served.minor_version, self._client), known)
 
     def _make_preemptor(self) -> Preemptor:
         return Preemptor(

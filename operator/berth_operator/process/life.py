@@ -66,6 +66,8 @@ class ProcessParts:
     memo: Memo
     kopf: KopfThread
     debug_api: Loop
+    upgrade: Loop
+    """Ends the process when Kubernetes is upgraded."""
     lead: tuple[Loop, ...]
     """What a leader alone runs."""
 
@@ -93,6 +95,7 @@ class Life:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(parts.reporter.run())
                 tasks.create_task(heap.run())
+                tasks.create_task(parts.upgrade())
                 if parts.file is not None:
                     tasks.create_task(parts.file.run())
                 await self._test_fence_first()

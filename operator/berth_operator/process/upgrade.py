@@ -1,0 +1,25 @@
+"""End the process after an upgrade of Kubernetes: decisions follow kube-scheduler of the API server's version.
+
+What was read since the start was read by the rules of the version before, so the next start reads everything again.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from berth_operator.clients.leader import TermLostError
+
+PERIOD: Final = 600.0
+"""Seconds between two looks. While API servers are replaced one after the other, their answers may alternate."""
+
+
+async def run(version: Callable[[], Awaitable[int | None]], known: int, period: float = PERIOD) -> None:
+    """Compare the API server's minor version with the known one every `period` seconds, until cancelled.
+
+    Raises:
+        TermLostError: it is another one.
+    """
+    while True:
+        await asyncio.sleep(period)
+        if (now := await version()) not in (None, known):
+            raise TermLostError(f"the API server is of Kubernetes 1.{now} now, and was of 1.{known}")
