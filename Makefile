@@ -118,9 +118,11 @@ chart-e2e: test-binaries ## install, upgrade, roll back and uninstall the chart 
 	@TEST_KUBERNETES=1.36 $(BIN)/pytest -s tests/release
 
 .PHONY: test-versions
-test-versions: test-binaries ## the same on API servers of Kubernetes 1.30, 1.34 and 1.37, too (builds them once, 12 minutes)
-	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 > /dev/null
-	@TEST_KUBERNETES="1.30 1.34 1.36 1.37" $(BIN)/pytest -s tests/release
+test-versions: test-binaries ## the same on Kubernetes 1.30, 1.34 and 1.37, too, and decisions next to kube-scheduler 1.37 (builds them once, 16 minutes)
+	@$(BIN)/python -m devcluster build kube-apiserver-1.30 kube-apiserver-1.34 kube-apiserver-1.37 kube-scheduler-1.37 > /dev/null
+	@TEST_KUBERNETES="1.30 1.34 1.36 1.37" $(BIN)/pytest -s tests/release \
+		tests/integration/scheduler/test_differential.py tests/integration/scheduler/test_reasons.py \
+		tests/integration/scheduler/test_preemption.py::test_the_victims_are_those_of_kube_scheduler_or_fewer
 
 .PHONY: test-gpu
 test-gpu: setup ## compare the agent with nvidia-smi and NVIDIA's library, on a machine with a GPU
@@ -271,9 +273,13 @@ bench-agent: binaries ## measure what an agent takes while nothing changes: WARM
 bench-hostile: setup ## measure how long hostile objects hold the loop, and the same load without them: NODES=1000 PODS=3000 HOSTILE=500
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
 
+.PHONY: upstream-perf
+upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, an hour (builds it once): ARGS="--runs 1 --only Basic"
+	@$(BIN)/python -m tests.bench.upstream $(ARGS)
+
 .PHONY: bench-claims
-bench-claims: binaries ## run upstream's scheduler_perf for claims with Berth, kube-scheduler and a bare client (builds it once): ARGS="--runs 1"
-	@$(BIN)/python -m tests.bench.claims $(ARGS)
+bench-claims: binaries ## the same for ResourceClaims only: ARGS="--runs 1"
+	@$(BIN)/python -m tests.bench.upstream --claims $(ARGS)
 
 .PHONY: bench-teams
 bench-teams: binaries ## audit teams that share a fleet by Kueue's quotas: ARGS="--workloads 1000 --nodes 16 --no-check"

@@ -48,7 +48,11 @@ def zoned(zones: Sequence[str] | None) -> tuple[NodeTerm, ...] | None:
 def capacity(limit: int | None, zone: str, storage_class: str = "made") -> Capacity:
     """Return the capacity that is left in a zone."""
     return Capacity(
-        key=f"ns/{storage_class}-{zone}", storage_class=storage_class, limit=limit, nodes=zoned([zone]) or ()
+        key=f"ns/{storage_class}-{zone}",
+        storage_class=storage_class,
+        limit=limit,
+        capacity=limit or 0,
+        nodes=zoned([zone]) or (),
     )
 
 
@@ -88,7 +92,7 @@ def put(fleet: Fleet, *objects: object, limits: Mapping[str, int] | None = None)
             case Capacity():
                 store.put_capacity(obj)
     for node, number in (limits or {}).items():
-        store.put_limits(node, {DRIVER: number})
+        store.put_drivers(node, {DRIVER: number})
     return fleet
 
 

@@ -261,8 +261,8 @@ class Agent:
         await self._clear_faults(readings)
         current = self._with_faults(readings)
         self._update(current)
-        self._exporter.readings = current
         view = self._view(current)
+        self._exporter.readings = view
         await self._publisher.publish(view)
         if self._settings.label_nodes:
             await self._labeller.publish(view, renamed=self._plugin is not None and self._plugin.renames)

@@ -1,5 +1,6 @@
-"""Checks at the start of a program that the API server serves the kinds that the program needs."""
+"""What a program asks the API server at its start: whether it serves the kinds that it needs, and its version."""
 
+import re
 from collections.abc import Iterable
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -10,6 +11,8 @@ from berth_client.errors import ApiError, CallError
 
 SECONDS: Final = 5.0
 """Seconds that the check may take; a program waits for a slow API server itself, and retries."""
+
+_MINOR: Final = re.compile(r"[0-9]{1,4}")
 
 _log: structlog.typing.FilteringBoundLogger = structlog.get_logger(__name__)
 
@@ -47,6 +50,18 @@ async def missing(api: Api, version: str, kinds: Iterable[str]) -> list[str]:
         _log.warning("served kinds not checked", version=version, error=str(error))
         return []
     return [kind for kind in kinds if kind not in served]
+
+
+async def minor_version(api: Api) -> int | None:
+    """Return the API server's minor version; None if it does not say."""
+    try:
+        version = await api.request("GET", "/version", timeout=SECONDS)
+    except CallError as error:
+        _log.warning("version of the API server unknown", error=str(error))
+        return None
+    # Some providers add a mark, as in "37+".
+    digits = _MINOR.match(str(version.get("minor")))
+    return int(digits[0]) if digits else None
 
 
 async def _kinds(api: Api, version: str) -> set[str]:

@@ -84,12 +84,8 @@ def _kubernetes(name: str, *version_args: str) -> Program:
     )
 
 
-def _api_server(minor: str) -> Program:
-    return Program(
-        package="k8s.io/kubernetes/cmd/kube-apiserver",
-        module=f"kubernetes-{minor}",
-        pin="k8s.io/kubernetes",
-    )
+def _of_version(minor: str, name: str = "kube-apiserver") -> Program:
+    return Program(package=f"k8s.io/kubernetes/cmd/{name}", module=f"kubernetes-{minor}", pin="k8s.io/kubernetes")
 
 
 def _containerd(name: str, *version_args: str) -> Program:
@@ -153,9 +149,10 @@ PROGRAMS: Final = {
     "dra-example-kubeletplugin": Program(
         package=f"{DRA_DRIVER}/cmd/dra-example-kubeletplugin", module="dra-driver", pin=DRA_DRIVER, version_args=()
     ),
-    "kube-apiserver-1.30": _api_server("1.30"),
-    "kube-apiserver-1.34": _api_server("1.34"),
-    "kube-apiserver-1.37": _api_server("1.37"),
+    "kube-apiserver-1.30": _of_version("1.30"),
+    "kube-apiserver-1.34": _of_version("1.34"),
+    "kube-apiserver-1.37": _of_version("1.37"),
+    "kube-scheduler-1.37": _of_version("1.37", "kube-scheduler"),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")
 """What every cluster needs."""

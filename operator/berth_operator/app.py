@@ -29,6 +29,7 @@ from berth_operator.controllers.handlers.memo import Memo
 from berth_operator.controllers.handlers.thread import KopfThread
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.plugins import DevicePlugin, kinds_of
+from berth_operator.core.values import releases
 from berth_operator.metrics.monitoring.monitor import Monitor
 from berth_operator.process import health
 from berth_operator.process.configured import Configured
@@ -61,7 +62,9 @@ class App:
         plugins: Mapping[str, DevicePlugin],
         client: KubeClient,
         election: LeaderElection,
+        kubernetes: int | None,
     ) -> None:
+        """Wire the parts; `kubernetes` is the API server's minor version, None if it is unknown."""
         self._settings, self._client, self._election = settings, client, election
         self._configured = Configured(settings=settings, first=configuration, plugins=plugins)
         self._reporter = Reporter(
@@ -75,6 +78,7 @@ class App:
         self._attempts = Attempts(clock=time.monotonic)
         self._notifier = Notifier(reporter=self._reporter, attempts=self._attempts, mark=self._marks.mark)
         self._cluster = _cluster(settings, plugins, self._notifier)
+        self._cluster.fleet.set_kubernetes(kubernetes or releases.NEWEST)
         self._configured.apply_to(self._cluster)
         self._storage = storage.Storage(self._cluster)
         self._quota = self._make_quota_objects()

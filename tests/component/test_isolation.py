@@ -1,6 +1,7 @@
 """The agent's own resources for shares, with a kubelet in memory and what stands in for the MPS daemon."""
 
 import asyncio
+import base64
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 from grpc import aio
+from structlog.testing import capture_logs
 
 from berth_agent.isolation.hami_core import HamiCoreProvider
 from berth_agent.isolation.manager import IsolationManager
@@ -170,6 +172,19 @@ async def test_the_largest_share_of_each_card_is_the_default(node: Node, daemon:
     await until(lambda: default(daemon) == ("4096M", "25.0"))
 
 
+async def test_limits_follow_their_cards_to_other_places_on_the_bus(node: Node, daemon: StandIn) -> None:
+    node.pods = [pod("large", "0=8192M"), pod("small", "0=1024M", card="GPU-1")]
+    node.start_mps(daemon)
+    await until(lambda: (default(daemon)[0], default(daemon, 1)[0]) == ("8192M", "1024M"))
+    first, second = (card for card in spec(2).devices if card.type == names.GPU)
+    moved = [
+        first.model_copy(update={"topology": second.topology}),
+        second.model_copy(update={"topology": first.topology}),
+    ]
+    node.manager.update(Reading(spec=spec(2).model_copy(update={"devices": moved}), findings=()), LABELLED)
+    await until(lambda: (default(daemon)[0], default(daemon, 1)[0]) == ("1024M", "8192M"))
+
+
 async def test_the_start_waits_for_limits_that_suffice(node: Node, daemon: StandIn) -> None:
     node.pods = [pod("first")]
     node.start_mps(daemon)
@@ -264,7 +279,7 @@ def point(folder: Path, version: str) -> None:
 
 
 async def test_the_library_is_given_while_it_is_there(node: Node, folder: Path) -> None:
-    node.start(HamiCoreProvider(folder / "hami"))
+    node.start(HamiCoreProvider(folder / "hami", kubelet=folder))
     await node.reason("NotInstalled")
     assert node.kubelet.requests == []
     first = install(folder, "2.5")
@@ -283,9 +298,31 @@ async def test_the_library_is_given_while_it_is_there(node: Node, folder: Path) 
     assert first.exists()
 
 
+async def test_an_old_version_goes_when_no_pod_has_it(node: Node, folder: Path) -> None:
+    first = install(folder, "2.5")
+    answer = f'{{"AllocResp": "{base64.b64encode(str(first).encode()).decode()}"}}'
+    checkpoint = folder / "kubelet_internal_checkpoint"
+    checkpoint.write_text(f'{{"Data": {{"PodDeviceEntries": [{answer}]}}}}')
+    second = install(folder, "2.6")
+    node.start(HamiCoreProvider(folder / "hami", kubelet=folder, grace=0))
+    looks = node.looks
+    await until(lambda: node.looks > looks + 3)
+    assert first.exists()
+    checkpoint.write_text("damaged")
+    with capture_logs() as logs:
+        await until(lambda: bool(logs))
+        checkpoint.write_text('{"Data": {"PodDeviceEntries": []}}')
+        await until(lambda: not first.parent.exists())
+    assert [log["event"] for log in logs] == [
+        "old versions of HAMi-core stay, will try again",
+        "old version of HAMi-core removed",
+    ]
+    assert second.exists()
+
+
 async def test_no_container_starts_without_the_library(node: Node, folder: Path) -> None:
     library = install(folder, "2.5")
-    node.start(HamiCoreProvider(folder / "hami"))
+    node.start(HamiCoreProvider(folder / "hami", kubelet=folder))
     await node.offers(HAMI_CORE)
     await node.kubelet.before_start("hami-core-0", endpoint="berth/berth-hami-core.sock")
     library.unlink()
@@ -300,5 +337,5 @@ async def test_no_container_starts_without_the_library(node: Node, folder: Path)
 async def test_a_link_to_elsewhere_is_no_version(node: Node, folder: Path, target: str) -> None:
     install(folder, "2.5")
     point(folder, target)
-    node.start(HamiCoreProvider(folder / "hami"))
+    node.start(HamiCoreProvider(folder / "hami", kubelet=folder))
     assert "leads to no libvgpu.so" in await node.reason("NotInstalled")

@@ -55,7 +55,8 @@ async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
         assert world.deleted() == ["cheap"]
         assert api.nominations == [("high", "node")]
         assert api.messages("high") == [
-            f"{FULL} preemption: not eligible due to a terminating pod on the nominated node."
+            f"{FULL} preemption: found a potential placement for pod on node node, preempting 1 victims",
+            f"{FULL} preemption: not eligible due to a terminating pod on the nominated node.",
         ]
         assert "high" not in api.bound()
         await asyncio.sleep(GRACE)
@@ -65,6 +66,19 @@ async def test_the_cheapest_pod_leaves_and_the_pod_takes_its_place() -> None:
     assert world.deleted() == ["cheap"]
     assert not world.cluster.fleet.nominees
     assert not world.cluster.fleet.leaving
+
+
+async def test_before_1_37_no_message_names_the_node() -> None:
+    world = Crowded()
+    world.cluster.fleet.set_kubernetes(36)
+    world.add_node()
+    world.hold(held("low"))
+    world.submit(high())
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        assert api.messages("high") == [
+            f"{FULL} preemption: not eligible due to a terminating pod on the nominated node."
+        ]
 
 
 async def test_a_victim_gets_its_condition_before_it_is_deleted() -> None:

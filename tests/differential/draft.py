@@ -30,6 +30,8 @@ class Draft:
     """(path, manifest) of other objects, created before the nodes; a `status` is written afterwards."""
     volumes: dict[str, list[Raw]] = field(default_factory=dict)
     """Node -> volumes that only its own probe has."""
+    kubernetes: int
+    """Minor version of the API server and kube-scheduler."""
 
     @property
     def first(self) -> Raw:
@@ -62,9 +64,9 @@ class Draft:
         return [each for each in self.pods if each["spec"]["nodeName"] == name_of(node)]
 
 
-def begin(id_: str, namespace: str, random: Random) -> Draft:
+def begin(id_: str, namespace: str, random: Random, kubernetes: int) -> Draft:
     """Return a draft whose nodes would all take its probe."""
-    draft = Draft(id=id_, namespace=namespace, random=random)
+    draft = Draft(id=id_, namespace=namespace, random=random, kubernetes=kubernetes)
     draft.nodes = [node_of(f"{id_}-n{i}") for i in range(random.randint(2, 4))]
     draft.probe = pod_of(f"{id_}-probe", namespace, {})
     return draft

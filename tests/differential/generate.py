@@ -46,16 +46,16 @@ OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (on_resources.RUNTIME_CLASS, *on_v
 """(path, manifest) of what scenarios share."""
 
 
-def scenarios(seed: int, numbers: range, namespaces: list[str]) -> Iterator[Draft]:
-    """Return scenarios, each in its own namespace; the same seed and number give the same scenario."""
+def scenarios(seed: int, numbers: range, namespaces: list[str], kubernetes: int) -> Iterator[Draft]:
+    """Return scenarios for a minor version, each in its own namespace; the same seed and number give the same one."""
     for number, namespace in zip(numbers, namespaces, strict=True):
-        yield scenario(seed, number, namespace)
+        yield scenario(seed, number, namespace, kubernetes)
 
 
-def scenario(seed: int, number: int, namespace: str) -> Draft:
+def scenario(seed: int, number: int, namespace: str, kubernetes: int) -> Draft:
     """Return one scenario."""
     random = Random(f"{seed}/{number}")
-    made = draft.begin(f"s{seed}-{number}", namespace, random)
+    made = draft.begin(f"s{seed}-{number}", namespace, random, kubernetes)
     names = list(RULES)
     focus = names[number % len(names)]
     others = set(random.sample([each for each in names if each != focus], random.choice([0, 1, 1, 2])))

@@ -6,7 +6,7 @@ another. Berth gets exactly the objects that the API server then shows.
 
 import copy
 import functools
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import zip_longest
@@ -53,7 +53,7 @@ WORKERS: Final = 12
 SENTINEL: Final = "sentinel"
 SENTINELS: Final = "default"
 NOT_OURS: Final = "no new claims to deallocate, "
-"""What kube-scheduler's DynamicResources adds for pods without claims; Berth allocates no ResourceClaims."""
+"""What kube-scheduler's DynamicResources adds for pods without claims before 1.37."""
 NO_STATE: Final = " not found"
 """What kube-scheduler appends for a pod that a PreFilter plugin rejects: it has no state of the pod then. That is an
 error to kube-scheduler, so DefaultPreemption is not asked, and the message has no preemption part."""
@@ -130,12 +130,11 @@ def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, 
 
         def all_bound() -> bool:
             listed = cluster.api.get("/api/v1/pods", labelSelector=f"{MARK}=probe")["items"]
-            chosen_nodes.update(
-                {name_of(each): each["spec"]["nodeName"] for each in listed if each["spec"].get("nodeName")}
-            )
+            selected = _selected(cluster)
+            chosen_nodes.update({name_of(each): node for each in listed if (node := _node(each, selected))})
             return all(name_of(each) in chosen_nodes for each in probes.values())
 
-        waiting.until(all_bound, deadline=60, what=f"{len(probes)} choices", poll=0.05)
+        waiting.until(all_bound, deadline=300, what=f"{len(probes)} choices", poll=0.05)
     finally:
         _clear(cluster, sorted({each.namespace for each in drafts}))
     return state, {id_: (probe, chosen_nodes[name_of(probe)]) for id_, probe in probes.items()}
@@ -144,10 +143,14 @@ def chosen(cluster: Cluster, drafts: Sequence[Draft]) -> tuple[State, dict[str, 
 # --- making -----------------------------------------------------------------------------------------------------
 
 
-def prepare(cluster: Cluster, namespaces: Iterable[str], objects: Iterable[tuple[str, Raw]]) -> None:
+def prepare(cluster: Cluster, objects: Iterable[tuple[str, Raw]]) -> None:
     """Create what all scenarios share."""
     for path, manifest in objects:
         cluster.api.post(path, manifest)
+
+
+def create_namespaces(cluster: Cluster, namespaces: Iterable[str]) -> None:
+    """Create namespaces, one for each scenario at a time."""
     cluster.api.create_all("/api/v1/namespaces", [{"metadata": {"name": each}} for each in namespaces])
 
 
@@ -161,7 +164,9 @@ def _make(cluster: Cluster, drafts: Sequence[Draft]) -> None:
     with ThreadPoolExecutor(WORKERS) as pool:
         list(pool.map(functools.partial(_bind, cluster), [pod for draft in drafts for pod in draft.pods]))
     cluster.api.post(_path(SENTINELS), _pinned(pod_of(SENTINEL, SENTINELS, {}), SENTINEL))
-    waiting.until(lambda: _verdict(cluster.api.get(f"{_path(SENTINELS)}/{SENTINEL}")), deadline=30, what="the sentinel")
+    waiting.until(
+        lambda: _verdict(cluster.api.get(f"{_path(SENTINELS)}/{SENTINEL}")), deadline=300, what="the sentinel"
+    )
 
 
 def _bind(cluster: Cluster, pod: Raw) -> None:
@@ -182,6 +187,7 @@ def _marked(node: Raw) -> Raw:
 def _state(cluster: Cluster) -> State:
     """Return the state that the reflectors would build from the API server."""
     state = State(grace=1.0)
+    state.fleet.set_kubernetes(int(cluster.api.get("/version")["minor"]))
     for each in cluster.api.get("/api/v1/namespaces")["items"]:
         state.put_namespace(name_of(each), each["metadata"].get("labels") or {})
     for each in cluster.api.get("/api/v1/nodes")["items"]:
@@ -242,7 +248,7 @@ def _ask(cluster: Cluster, questions: Sequence[tuple[str, str, Raw]], namespaces
         verdicts.update({each["metadata"]["uid"]: verdict for each in listed if (verdict := _verdict(each, reserved))})
         return all(each["metadata"]["uid"] in verdicts for each in made)
 
-    waiting.until(all_decided, deadline=60, what=f"{len(made)} verdicts", poll=0.05)
+    waiting.until(all_decided, deadline=300, what=f"{len(made)} verdicts", poll=0.05)
     with ThreadPoolExecutor(WORKERS) as pool:
         for namespace in namespaces:
             query = {"labelSelector": f"{MARK}=probe"}
@@ -255,13 +261,24 @@ def _case(question: tuple[str, str, Raw], probe: Raw, verdicts: dict[str, tuple[
     return Mismatch(scenario=question[0], node=question[1], probe=probe, fits=fits, message=message)
 
 
+def _node(pod: Raw, selected: Mapping[tuple[str, str], str]) -> str:
+    """Return the node of a pod, or the one for which a volume of it is to be provisioned; empty if it has none."""
+    nodes_of_claims = (selected.get((pod["metadata"]["namespace"], claim), "") for claim in _claims(pod))
+    return pod["spec"].get("nodeName") or next(filter(None, nodes_of_claims), "")
+
+
+def _selected(cluster: Cluster) -> dict[tuple[str, str], str]:
+    """Return {(namespace, name): node} of the claims for which kube-scheduler has selected a node."""
+    claims = cluster.api.get("/api/v1/persistentvolumeclaims", labelSelector=MARK)["items"]
+    metadata = [each["metadata"] for each in claims if _is_selected(each["metadata"])]
+    return {(each["namespace"], each["name"]): each["annotations"][SELECTED_NODE] for each in metadata}
+
+
 def _reserved(cluster: Cluster) -> set[tuple[str, str]]:
     """Return (namespace, name) of the claims for which kube-scheduler has recorded a volume or node."""
-    claims = cluster.api.get("/api/v1/persistentvolumeclaims", labelSelector=MARK)["items"]
     volumes = cluster.api.get("/api/v1/persistentvolumes", labelSelector=MARK)["items"]
-    selected = [each["metadata"] for each in claims if _is_selected(each["metadata"])]
     refs = [each["spec"]["claimRef"] for each in volumes if each["spec"].get("claimRef", {}).get("uid")]
-    return {(each["namespace"], each["name"]) for each in (*selected, *refs)}
+    return {*_selected(cluster), *((each["namespace"], each["name"]) for each in refs)}
 
 
 def _is_selected(claim: Raw) -> bool:
@@ -273,14 +290,19 @@ def _verdict(pod: Raw, reserved: Collection[tuple[str, str]] = ()) -> tuple[bool
     """Return kube-scheduler's verdict; None as long as it has none, or reports an internal error."""
     if pod["spec"].get("nodeName"):
         return True, ""
-    claims = [each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", [])]
-    if any((pod["metadata"]["namespace"], each) in reserved for each in claims):
+    if any((pod["metadata"]["namespace"], each) in reserved for each in _claims(pod)):
         # It waits for the volume controller, which does not run.
         return True, ""
     for each in pod.get("status", {}).get("conditions", []):
         if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable":
             return False, str(each["message"])
     return None
+
+
+def _claims(pod: Raw) -> list[str]:
+    """Return the names of the claims that a pod mounts."""
+    mounted = (each.get("persistentVolumeClaim", {}).get("claimName") for each in pod["spec"].get("volumes", []))
+    return [each for each in mounted if each]
 
 
 def _path(namespace: str) -> str:

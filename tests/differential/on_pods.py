@@ -53,8 +53,14 @@ def pod_anti_affinity(draft: Draft, *, focus: bool) -> None:
     _divide(draft, key, last="there")
     meaning = random.choice([_by_value, _by_own_label, _by_two])(draft, "apart", key)
     _require(draft.probe, "podAntiAffinity", meaning.terms)
+    if draft.kubernetes >= 37 and random.random() < 0.5:
+        # kube-scheduler matched pods of the scenario's own namespace, too, before 1.37.
+        elsewhere = {"matchExpressions": [{"key": NAME, "operator": "NotIn", "values": [draft.namespace]}]}
+        selector, labels = {"namespaceSelector": elsewhere}, {"apart-elsewhere": "yes"}
+        meaning.terms.append({"topologyKey": key, "labelSelector": {"matchLabels": labels}, **selector})
+        draft.put(draft.first, labels=labels)
     # Unlike affinity, each anti-affinity term excludes nodes by itself.
-    two = len(meaning.terms) > 1
+    two = "apart-too" in meaning.meant
     avoided = random.choice(meaning.others) if two else meaning.meant
     if focus:
         draft.put(_somewhere(draft, key, "there"), labels=avoided)

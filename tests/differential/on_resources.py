@@ -36,7 +36,8 @@ def _offer(draft: Draft, node: Raw, need: dict[str, int], spare: dict[str, int])
     total = {**dict.fromkeys(UNITS, 0), **need}
     held = draft.on(node)
     for pod in held:
-        total = resources.added(total, resize.held(_with_overhead(pod["spec"]), pod.get("status") or {}))
+        spec, status, by_sums = _with_overhead(pod["spec"]), pod.get("status") or {}, draft.kubernetes >= 37
+        total = resources.added(total, resize.held(spec, status, by_sums=by_sums))
     amounts = {name: max(total[name] + spare[name] * unit, 0) for name, unit in UNITS.items()}
     shown = {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in amounts.items()}
     shown["pods"] = str(len(held) + 1 + spare["pods"])

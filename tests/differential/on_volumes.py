@@ -18,6 +18,8 @@ MAKER: Final = "maker.differential"
 """Driver of volumes to provision; they count for no limit."""
 TRACKED: Final = "tracked.differential"
 """The same, with a CSIStorageCapacity."""
+REQUIRED: Final = "required.differential"
+"""A driver that must be on the node, from 1.37 on."""
 ELSEWHERE: Final = "elsewhere"
 """A node that does not exist."""
 LOCAL: Final = "kubernetes.io/no-provisioner"
@@ -32,6 +34,7 @@ OLD_ZONE: Final = "failure-domain.beta.kubernetes.io/zone"
 
 OBJECTS: Final[tuple[tuple[str, Raw], ...]] = (
     (f"{STORAGE}/csidrivers", {"metadata": {"name": TRACKED}, "spec": {"storageCapacity": True}}),
+    (f"{STORAGE}/csidrivers", {"metadata": {"name": REQUIRED}, "spec": {"preventPodSchedulingIfMissing": True}}),
     (
         f"{STORAGE}/storageclasses",
         {"metadata": {"name": "at-once"}, "provisioner": DRIVER, "volumeBindingMode": "Immediate"},
@@ -184,11 +187,13 @@ def _rbd(name: str, only_reads: bool, at: int) -> Raw:
 
 
 def volume_limits(draft: Draft, *, focus: bool) -> None:
-    """Limit the last node to one volume too few; on the others they just fit, or are already attached."""
+    """Limit the last node to one volume too few, or omit a driver; on the others they just fit, or are attached."""
     random, shelf = draft.random, Shelf(draft, "limits")
     handles = (f"{draft.id}-{number}" for number in range(1000))
     new = [_csi(shelf, next(handles)) for _ in range(random.randint(1, 3))]
     _mount(draft.probe, *(mounting(claim) for claim, _ in new))
+    if by_driver := draft.kubernetes >= 37 and random.random() < 0.4:
+        _mount(draft.probe, mounting(_csi(shelf, next(handles), REQUIRED)[0]))
     for node, takes in _each(draft, focus=focus):
         # Never all volumes: without a new volume a node never exceeds its limit.
         there = random.sample(new, random.randint(0, len(new) - 1))
@@ -201,18 +206,21 @@ def volume_limits(draft: Draft, *, focus: bool) -> None:
         leaving = random.choice([0, 0, 1])
         for _ in range(leaving):
             shelf.attach(_csi(shelf, next(handles))[1], node)
-        fitting = len(new) + len(others) + leaving
-        _limit(draft, node, fitting + random.choice([0, 0, 1]) if takes else fitting - 1)
+        fitting, lacks = len(new) + len(others) + leaving, by_driver and not takes and random.random() < 0.7
+        count = fitting + random.choice([0, 0, 1]) if takes or lacks else fitting - 1
+        _limit(draft, node, count, {} if lacks else {REQUIRED: {}})
 
 
-def _csi(shelf: Shelf, handle: str) -> tuple[str, str]:
-    volume = shelf.volume(csi={"driver": DRIVER, "volumeHandle": handle})
+def _csi(shelf: Shelf, handle: str, driver: str = DRIVER) -> tuple[str, str]:
+    volume = shelf.volume(csi={"driver": driver, "volumeHandle": handle})
     return shelf.bound(volume), volume
 
 
-def _limit(draft: Draft, node: Raw, count: int) -> None:
-    driver = {"name": DRIVER, "nodeID": name_of(node), "allocatable": {"count": count}}
-    manifest = {"metadata": {"name": name_of(node), "labels": {MARK: ""}}, "spec": {"drivers": [driver]}}
+def _limit(draft: Draft, node: Raw, count: int, others: Raw) -> None:
+    """Write the drivers of a node: one with a limit, and others."""
+    drivers = {DRIVER: {"allocatable": {"count": count}}, **others}
+    spec = {"drivers": [{"name": name, "nodeID": name_of(node), **each} for name, each in drivers.items()]}
+    manifest = {"metadata": {"name": name_of(node), "labels": {MARK: ""}}, "spec": spec}
     draft.objects.append((f"{STORAGE}/csinodes", manifest))
 
 

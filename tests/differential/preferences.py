@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from tests.differential import draft as drafts
 from tests.differential.draft import Draft, Raw, name_of
+from tests.differential.on_volumes import SIZE, TRACKED, Shelf, mounting
 
 SCENARIO: Final = "example.com/preference"
 PREFERRED: Final = "preferredDuringSchedulingIgnoredDuringExecution"
@@ -32,18 +33,23 @@ class Preference:
     best: str
 
 
-def preferences(seed: int, each: int, namespaces: list[str]) -> Iterator[Preference]:
+def kinds(kubernetes: int) -> list[str]:
+    """Return the kinds of preferences that a minor version has."""
+    return [kind for kind in KINDS if kubernetes >= SINCE.get(kind, 0)]
+
+
+def preferences(seed: int, each: int, namespaces: list[str], kubernetes: int) -> Iterator[Preference]:
     """Return the given number of scenarios of each kind, each in its own namespace; the same seed gives the same."""
     names = iter(namespaces)
-    for kind in KINDS:
+    for kind in kinds(kubernetes):
         for number in range(each):
-            yield preference(kind, f"p{seed}-{kind}-{number}", next(names))
+            yield preference(kind, f"p{seed}-{kind}-{number}", next(names), kubernetes)
 
 
-def preference(kind: str, id_: str, namespace: str) -> Preference:
+def preference(kind: str, id_: str, namespace: str, kubernetes: int) -> Preference:
     """Return one scenario."""
     random = Random(id_)
-    made = drafts.begin(id_, namespace, random)
+    made = drafts.begin(id_, namespace, random, kubernetes)
     for number, node in enumerate(made.nodes):
         node["metadata"]["labels"] |= {SCENARIO: id_, ZONE: f"{id_}-z{number}"}
     made.probe["metadata"]["labels"] = {**ITS, drafts.MARK: "probe"}
@@ -193,6 +199,20 @@ def _crowd(draft: Draft, best: Raw, **metadata: Any) -> None:
             draft.put(node, labels=ITS, **metadata)
 
 
+# --- volumes ----------------------------------------------------------------------------------------------------
+
+
+def volume_capacity(draft: Draft, best: Raw) -> None:
+    """Let the driver of the probe's claim provision much more for the best node than for the others."""
+    shelf = Shelf(draft, "free")
+    name = shelf.storage_class(TRACKED)
+    for node in draft.nodes:
+        times = draft.random.randint(10, 99) if node is best else draft.random.randint(1, 3)
+        where = {"matchLabels": {HOSTNAME: name_of(node)}}
+        shelf.capacity(name, nodeTopology=where, capacity=str(times * SIZE))
+    draft.probe["spec"]["volumes"] = [mounting(shelf.claim(storageClassName=name))]
+
+
 KINDS: Final[dict[str, Callable[[Draft, Raw], None]]] = {
     "node-affinity": node_affinity,
     "taints": taints,
@@ -203,9 +223,13 @@ KINDS: Final[dict[str, Callable[[Draft, Raw], None]]] = {
     "even-spread": soft_spread,
     "service": service,
     "replica-set": replica_set,
+    "volume-capacity": volume_capacity,
 }
+SINCE: Final = {"volume-capacity": 37}
+"""Kind -> the minor version that has it; all others have it."""
 SCORES: Final = {
     **{name: name for name in ("node-affinity", "taints", "image-locality", "least-allocated", "even-spread")},
+    "volume-capacity": "volume-capacity",
     **dict.fromkeys(("pod-affinity", "pod-anti-affinity"), "pods-near"),
     **dict.fromkeys(("service", "replica-set"), "default-spread"),
 }

@@ -17,7 +17,7 @@ from berth_agent.inventory.discovery.fpga import Fpgas
 from berth_agent.inventory.discovery.rdma import RdmaNics
 from berth_agent.inventory.simulated import fleet
 from berth_agent.inventory.simulated.fleet import FleetError
-from berth_agent.isolation import limits
+from berth_agent.isolation import limits, versions
 from berth_agent.kubelet import podresources
 from berth_agent.kubelet.admission import checkpoint, pods
 from berth_agent.kubelet.admission.checkpoint import VERSION, Checkpoint, CheckpointData
@@ -227,6 +227,10 @@ def _mps_limits(text: str) -> None:
     assert all(mebibytes > 0 for mebibytes in limits.memory_limits(text).values())
 
 
+def _given(content: bytes) -> None:
+    versions.unused([Path("/versions/1")], content)
+
+
 def _cgroup(text: str) -> None:
     uid = processes.pod_of(text)
     assert uid is None or len(uid) in (32, 36)
@@ -286,6 +290,14 @@ TARGETS: Final = (
         name="mps limits",
         inputs=st.one_of(inputs.texts, st.from_regex(r"([0-9]{1,3}=[0-9]{1,9}M,?){0,4}", fullmatch=True)),
         parse=_mps_limits,
+    ),
+    Target(
+        name="checkpoint of kubelet",
+        inputs=inputs.as_json(
+            inputs.near({"Data": {"PodDeviceEntries": [{"PodUID": "u", "AllocResp": "L3ZlcnNpb24="}]}})
+        ),
+        parse=_given,
+        errors=(ValueError,),
     ),
     Target(
         name="cgroup",

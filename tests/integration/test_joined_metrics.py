@@ -15,12 +15,13 @@ from berth_agent.metrics.exporter import Exporter
 from berth_agent.usage.holders import Holder, PodNames
 from berth_api.device import MigInstance
 from berth_base import metrics_server as server
-from tests.nvml.fixture import HW_THERMAL_SLOWDOWN, MigDevice, NvmlFixture, a100
+from tests.nvml.fixture import HW_THERMAL_SLOWDOWN, MIB, MigDevice, NvmlFixture, Process, a100
 from tests.nvml.probe import NODE, Probe
 from tests.prometheus import Prometheus, Sample
 
 DOCUMENT: Final = Path(__file__).parents[2] / "docs/agent-metrics.md"
 HOST: Final = "127.0.0.1"
+UID: Final = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 MIG: Final = MigDevice(uuid="MIG-1", profile="1g.10gb", gpu_instance=7)
 INSTANCE: Final = MigInstance(id="MIG-1", profile="1g.10gb", gpu_instance=7, compute_instance=0, memory="9728Mi")
 HOT, IDLE, DIVIDED = (a100(index).uuid for index in range(3))
@@ -36,11 +37,14 @@ class Pods:
         return self.listed
 
     def pod_names(self) -> dict[str, PodNames]:
-        return {}
+        return {UID: PodNames(namespace="ns", name="half")}
 
 
 def holder(pod: str, card: str, share: float, text: str, instance: MigInstance | None = None) -> Holder:
-    return Holder(namespace="ns", pod=pod, container="main", card=card, share=share, text=text, instance=instance)
+    memory = MIB if share == 0.5 else None
+    return Holder(
+        namespace="ns", pod=pod, container="main", card=card, share=share, text=text, memory=memory, instance=instance
+    )
 
 
 PODS: Final = Pods(
@@ -56,12 +60,14 @@ PODS: Final = Pods(
 @pytest.fixture
 async def agent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[NvmlFixture, str]]:
     """Serve the metrics of a machine, and return it and the address."""
-    busy = replace(a100(0), gpu_utilization=97)
+    busy = replace(a100(0), gpu_utilization=97, processes=[Process(pid=10, used=3 * MIB)])
+    (tmp_path / "10").mkdir()
+    (tmp_path / "10" / "cgroup").write_text(f"0::/kubepods/pod{UID}/main\n")
     fixture = NvmlFixture(tmp_path, gpus=[busy, a100(1), replace(a100(2), mig_mode=True, migs=[MIG])])
     monkeypatch.setenv("BERTH_NVML_STATE", str(fixture.state))
     fixture.write()
     probe = Probe(fixture)
-    exporter = Exporter(inventory=probe.inventory, proc_root=Path("/proc"))
+    exporter = Exporter(inventory=probe.inventory, proc_root=tmp_path)
     exporter.readings = {NODE: await probe.read()}
     exporter.usage = PODS
     with socket.create_server((HOST, 0)) as free:
@@ -115,9 +121,12 @@ async def test_prometheus_scrapes_the_agent_and_joins_it_with_dcgm(
     await asyncio.to_thread(prometheus.until, f'berth_gpu_temperature_celsius{{UUID="{HOT}",node="{NODE}"}} == 93')
     await asyncio.to_thread(prometheus.until, 'berth_gpu_throttle_reason{reason="hw_thermal_slowdown"} == 1')
 
-    free, heat, headroom, idle, joined = [await asyncio.to_thread(prometheus.query, query) for query in queries()]
+    free, heat, exceeded, headroom, idle, joined = [
+        await asyncio.to_thread(prometheus.query, query) for query in queries()
+    ]
     assert [sample.labels for sample in free] == [{"model": "NVIDIA A100-SXM4-80GB"}]
     assert by_pod(heat) == {"half": 0.5, "other": 0.5}
+    assert by_pod(exceeded) == {"half": 2 * MIB}
     assert {sample.value for sample in headroom} == {340.0}
     assert [sample.labels["UUID"] for sample in idle] == [IDLE]
     assert by_pod(joined) == {"half": 97.0, "other": 97.0, "whole": 0.0}

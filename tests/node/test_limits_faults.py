@@ -139,3 +139,17 @@ def test_hami_core_is_removed_and_another_version_comes(arena: Arena, node: Real
         install(stage, "2.0")
         stage.wait(lambda: "2.0" in stage.reason(names.HAMI_CORE_INSTALLED)[1], what="the new version")
         assert {seen["memory"] for seen in stage.all_seen("half") if "memory" in seen} == {WHOLE // 2}
+        make_old(library.parent, stage.library / "current")
+        stage.share("new", HAMI_CORE, 25, 1_000)
+        stage.wait(lambda: stage.has_started("new"), what="new to run", deadline=PATIENCE)
+        assert library.exists()
+        stage.remove("half")
+        # Kubelet forgets what a pod had when it gives the next one something.
+        stage.share("newer", HAMI_CORE, 25, 1_000)
+        stage.wait(lambda: not library.parent.exists(), what="the old version to go", deadline=PATIENCE)
+        assert (stage.library / "2.0" / library.name).exists()
+
+
+def make_old(*paths: Path) -> None:
+    for path in paths:
+        os.utime(path, (0, 0), follow_symlinks=False)

@@ -11,17 +11,21 @@ from devcluster import waiting
 from devcluster.control_plane.api import Api, ApiError, Manifest
 from tests import chart
 from tests.integration.clients.test_cleanup import differences, dump
-from tests.release.site import NAMESPACE, PODS, Site
+from tests.release.site import AGENTS, NAMESPACE, PODS, Site
 from tests.resource_claims import NVIDIA_DRIVER
 
 DEFINITIONS: Final = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 API_SERVICES: Final = "/apis/apiregistration.k8s.io/v1/apiservices"
+ADMISSION: Final = "/apis/admissionregistration.k8s.io/v1"
 VISIBILITY: Final = "/apis/visibility.berth.dev/v1alpha1"
 SWITCHED: Final = {
     f"{API_SERVICES}/v1.nvidia-gpu-scheduler": False,
     "/apis/rbac.authorization.k8s.io/v1/clusterroles/berth-operator-visibility": True,
+    f"/apis/apps/v1/namespaces/{AGENTS}/daemonsets/berth-mps": False,
+    f"{ADMISSION}/mutatingadmissionpolicies/berth-isolation": False,
+    f"{ADMISSION}/validatingadmissionpolicies/berth-isolation": False,
 }
-"""Objects of APIs that a value switches, and whether they are there by default."""
+"""Objects that a value switches, and whether they are there by default."""
 POD_GROUP: Final = "podgroups.scheduling.x-k8s.io"
 ALLOCATED: Final = "scheduling.koordinator.sh/device-allocated"
 VISIBLE: Final = "metadata.annotations['main.devices.berth.dev/visible']"
@@ -102,7 +106,8 @@ def test_upgrade_and_rollback(site: Site) -> None:
     assert hooks(site.api) == []
     first = site.spec("berth-operator")
     apis = {"listWatchApi": {"enabled": True}, "visibility": {"enabled": False}}
-    values = {"operator": {"replicas": 1}, "routing": {"enabled": False}, **apis}
+    isolation = {"mps": {"enabled": True}, "hamiCore": {"enabled": True, "image": "berth.dev/hami-core:1"}}
+    values = {"operator": {"replicas": 1}, "routing": {"enabled": False}, "isolation": isolation, **apis}
     site.helm("upgrade", "berth", chart.CHART, "--wait", "--timeout=120s", values=values)
     assert '"replicas": 1' in site.spec("berth-operator")
     assert served(site.api) == {path: not by_default for path, by_default in SWITCHED.items()}

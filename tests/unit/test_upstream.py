@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from tests.upstream import __main__ as target
-from tests.upstream import cases, specs
+from tests.upstream import cases, perf, specs
 from tests.upstream.suites import SUITES, Suite
 
 TABLE = Path(__file__).parents[2] / "docs/testing.md"
@@ -83,3 +83,15 @@ def row(*begin: str) -> list[str]:
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.read_text().splitlines()]
     [found] = [each[len(begin) :] for each in cells if each[: len(begin)] == [*begin]]
     return found
+
+
+def test_workloads_are_measured_once_and_few_of_them_often() -> None:
+    found = list(perf.workloads())
+    assert len({each.case for each in found}) == len(found)
+    assert 12 <= sum(each.repeated for each in found) < len(found) / 2
+    assert {each.case for each in found if each.repeated and not each.has_ceiling} == {
+        "PreemptionBasic",
+        "Unschedulable",
+        "SchedulingWhileGated",
+        "EventHandlingPodDelete",
+    }

@@ -43,7 +43,9 @@ def main(kubeconfig: Path, configuration: Path) -> None:
         command = [str(programs.ensure([PROGRAM])[PROGRAM]), f"--config={file}", f"--secure-port={port}"]
         command += [f"--feature-gates={gates}"] if (gates := os.environ.get(FEATURE_GATES)) else []
         with subprocess.Popen(command, stdout=sys.stderr) as scheduler:
-            waiting.until(lambda: _is_ready(port), deadline=READY_SECONDS, what=PROGRAM)
+            waiting.until(lambda: _is_ready(port) or scheduler.poll() is not None, deadline=READY_SECONDS, what=PROGRAM)
+            if scheduler.returncode is not None:
+                raise SystemExit(f"{PROGRAM} ended with {scheduler.returncode}")
             print("scheduling", flush=True)
             sys.stdin.read()
             scheduler.terminate()

@@ -1,14 +1,17 @@
 """Upstream's scheduler_perf, with a scheduler that runs as a program of its own."""
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
+
+import yaml
 
 from devcluster.building import programs
 from tests.upstream import berth, cases, kube_scheduler
@@ -28,6 +31,7 @@ COMMANDS: Final = {
     BARE: BARE,
 }
 MINUTES: Final = 10
+WORKLOADS: Final = Path(__file__).with_name("workloads.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,10 @@ class Workload:
     """Below `scheduler_perf`."""
     case: str
     name: str
+    repeated: bool = False
+    """Whether it is worth several runs."""
+    has_ceiling: bool = True
+    """Whether the bare client makes all writes that it needs."""
 
     def __str__(self) -> str:
         return f"{self.case}/{self.name}"
@@ -65,6 +73,19 @@ class Figures:
         return 1000 * self.cpu_seconds / self.pods
 
 
+def workloads() -> Iterator[Workload]:
+    """Yield the workloads that are measured."""
+    listed = yaml.safe_load(WORKLOADS.read_text())
+    without_ceiling = re.compile("|".join(listed["without_ceiling"]))
+    for group in ("repeated", "once"):
+        for package, names in listed[group].items():
+            for case, name in names.items():
+                has_ceiling = not without_ceiling.fullmatch(case)
+                yield Workload(
+                    package=package, case=case, name=name, repeated=group == "repeated", has_ceiling=has_ceiling
+                )
+
+
 def run(workload: Workload, scheduler: str, logs: Path) -> Figures:
     """Run a workload with one of `COMMANDS`.
 
@@ -72,7 +93,7 @@ def run(workload: Workload, scheduler: str, logs: Path) -> Figures:
         RuntimeError: it measured nothing; the log has the reason.
     """
     logs.mkdir(parents=True, exist_ok=True)
-    log = logs / f"{scheduler}-{workload.case}-{workload.name}.log"
+    log = logs / f"{scheduler}-{workload}.log".replace("/", "-")
     log.unlink(missing_ok=True)
     tests = program(API_SERVER, str(FOLDER / workload.package))
     with tempfile.TemporaryDirectory(prefix="upstream-") as scratch:
@@ -117,7 +138,7 @@ def _copy(folder: Path) -> None:
 
 def _figures(results: Path, log: Path) -> Figures:
     items: list[dict[str, Any]] = [
-        item for file in results.glob("*.json") for item in json.loads(file.read_text())["dataItems"]
+        item for file in results.glob("*.json") for item in json.loads(file.read_text())["dataItems"] or ()
     ]
     found = [item["data"] for item in items if item["labels"]["Metric"] == METRIC]
     if len(found) != 1:

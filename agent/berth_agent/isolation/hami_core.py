@@ -1,16 +1,21 @@
 """The provider of `berth.dev/hami-core`: HAMi's library, which is loaded before a container's own ones.
 
 The folder on the node has one folder for each version with the library in it, and the link `current` to one of them.
-Containers keep the version that they were given; nothing is removed here.
+Pods keep the version that they were given; old ones are removed when no pod has them.
 """
 
 import re
+import shutil
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
+import structlog
+
 from berth_agent import files
 from berth_agent.conditions import Finding
+from berth_agent.isolation import versions
 from berth_agent.isolation.provider import AnyUnit, NodeView, ProviderStatus
 from berth_agent.kubelet.api.deviceplugin_pb2 import ContainerAllocateResponse, Mount
 from berth_agent.kubelet.device_plugin.handler import RefusedError
@@ -24,6 +29,7 @@ IN_CONTAINER: Final = "/usr/local/vgpu/libvgpu.so"
 LOCK_IN_CONTAINER: Final = "/tmp/vgpulock"  # noqa: S108 - where the library expects it
 LOCK_MODE: Final = 0o1777
 """Containers of all users lock there while the library starts."""
+_log: structlog.typing.FilteringBoundLogger = structlog.get_logger()
 _VERSION: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 
 
@@ -34,9 +40,15 @@ class NoLibraryError(Exception):
 class HamiCoreProvider(AnyUnit):
     """Allocates to containers the library that is installed."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, kubelet: Path, grace: float = versions.GRACE) -> None:
+        """Set the library's folder, and kubelet's folder of device plugins."""
         self.resource = HAMI_CORE_RESOURCE
         self._folder = folder
+        self._checkpoint = kubelet / versions.CHECKPOINT
+        self._grace = grace
+        self._looked_at: object = None
+        """The old versions and the time of the checkpoint, at the last look for what no pod has."""
+        self._failure = ""
 
     async def check(self, node: NodeView) -> ProviderStatus:  # noqa: ARG002 - every node may have it
         """See whether the library is there."""
@@ -45,6 +57,7 @@ class HamiCoreProvider(AnyUnit):
         except NoLibraryError as error:
             finding = Finding(type=names.HAMI_CORE_INSTALLED, ok=False, reason="NotInstalled", message=str(error))
             return ProviderStatus(wanted=True, healthy=False, findings=(finding,))
+        self._remove_old()
         finding = Finding(type=names.HAMI_CORE_INSTALLED, ok=True, reason="Installed", message=f"version {version}")
         return ProviderStatus(wanted=True, healthy=True, findings=(finding,))
 
@@ -70,6 +83,25 @@ class HamiCoreProvider(AnyUnit):
             RefusedError: there is none.
         """
         self._ready_or_refused()
+
+    def _remove_old(self) -> None:
+        """Remove the versions that no pod has; look again when kubelet has written its checkpoint."""
+        try:
+            old = [*versions.old(self._folder / CURRENT, LIBRARY, before=time.time() - self._grace)]
+            if not old or self._looked_at == (seen := (old, self._checkpoint.stat().st_mtime_ns)):
+                return
+            for version in versions.unused(old, files.read(self._checkpoint)):
+                shutil.rmtree(version)
+                _log.info("old version of HAMi-core removed", version=version.name)
+            self._looked_at = seen
+        except (OSError, ValueError) as error:
+            self._log_failure(f"{self._checkpoint}: {error}")
+
+    def _log_failure(self, failure: str) -> None:
+        """Log a failure once, not at each retry."""
+        if failure != self._failure:
+            _log.warning("old versions of HAMi-core stay, will try again", error=failure)
+        self._failure = failure
 
     def _ready_or_refused(self) -> Path:
         try:

@@ -121,5 +121,6 @@ def of(settings: Settings, *, pods: Callable[[], Iterable[Pod]], list_pods: List
     if settings.mps:
         providers.append(MpsProvider(folder=settings.mps_folder, program=settings.mps_control, list_pods=list_pods))
     if settings.hami_core:
-        providers.append(HamiCoreProvider(settings.hami_core))
+        kubelet = Path(settings.kubelet_socket or KUBELET_SOCKET).parent
+        providers.append(HamiCoreProvider(settings.hami_core, kubelet=kubelet))
     return IsolationManager(providers, kubelet=settings.kubelet_socket, pods=pods) if providers else None

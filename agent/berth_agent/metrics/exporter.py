@@ -54,7 +54,7 @@ class Exporter:
         self._text = b""
         self._rendered = float("-inf")
         self.readings: Mapping[str, Reading] = {}
-        """The last readings by node, with all faults."""
+        """The last readings by node, as they are published."""
         self.usage: Usage | None = None
         """Who holds the cards; None for a simulated fleet, or if it is switched off."""
 
@@ -73,7 +73,7 @@ class Exporter:
     async def _render(self) -> bytes:
         sample = await self._sampler.current()
         snapshot = Snapshot(
-            nodes={name: reading.spec for name, reading in self.readings.items()},
+            nodes=self.readings,
             sample=sample,
             xids=self._inventory.xids(),
             holders=self.usage.holders() if self.usage else (),

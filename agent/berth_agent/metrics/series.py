@@ -11,10 +11,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from berth_agent.health import catalogue
 from berth_agent.metrics.sampler import Sample
-from berth_agent.readings import CardSample, MemoryUse
+from berth_agent.readings import CardSample, MemoryUse, Reading
 from berth_agent.usage.holders import Holder, PodNames
 from berth_api.allocation import short
-from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
+from berth_api.device import DeviceInfo, MigInstance
 from berth_api.names import GPU, GPU_MEMORY
 from berth_api.resources import quantity
 
@@ -25,14 +25,15 @@ CARD: Final = ("node", "UUID", "minor", "model")
 """Labels of a card; `UUID` is spelled as NVIDIA's DCGM exporter spells it, so that series can be joined."""
 INSTANCE: Final = ("mig_uuid", "GPU_I_PROFILE", "GPU_I_ID")
 """Labels of a MIG instance; the last two are DCGM exporter's."""
-CONTAINER: Final = ("namespace", "pod", "container")
+POD: Final = ("namespace", "pod")
+CONTAINER: Final = (*POD, "container")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
     """What the agent knows at one moment."""
 
-    nodes: Mapping[str, DeviceSpec] = field(default_factory=dict)
+    nodes: Mapping[str, Reading] = field(default_factory=dict)
     sample: Sample = field(default_factory=Sample)
     xids: Mapping[tuple[str, int], int] = field(default_factory=dict)
     """By UUID and Xid."""
@@ -239,11 +240,12 @@ def families(snapshot: Snapshot) -> Iterator[Metric]:
     """Return all series."""
     cards = [
         _Card(node=node, info=info, sample=snapshot.sample.cards.get(info.id, CardSample()))
-        for node, spec in snapshot.nodes.items()
-        for info in spec.devices
+        for node, reading in snapshot.nodes.items()
+        for info in reading.spec.devices
         if info.type == GPU
     ]
     yield from (series.family(cards) for series in (*STATIC, *MEASURED, *_of(snapshot)))
+    yield _conditions(snapshot)
     yield _sampled_at(snapshot)
 
 
@@ -262,6 +264,12 @@ def _of(snapshot: Snapshot) -> tuple[Series, ...]:
             help="The share of the GPU that a container holds: 1 for all of it",
             labels=(*CONTAINER, *INSTANCE, "share"),
             read=lambda card: _holders(card, snapshot),
+        ),
+        Series(
+            name="berth_gpu_pod_share_bytes",
+            help="Memory of the GPU that is the share of a pod; none for whole GPUs, replicas and MIG instances",
+            labels=POD,
+            read=lambda card: _shares(card, snapshot),
         ),
         Series(
             name="berth_gpu_process_memory_bytes",
@@ -287,6 +295,13 @@ def _holders(card: _Card, snapshot: Snapshot) -> Values:
     return values.items()
 
 
+def _shares(card: _Card, snapshot: Snapshot) -> Values:
+    values = {
+        (holder.namespace, holder.pod): holder.memory for holder in snapshot.holders if holder.card == card.info.id
+    }
+    return values.items()
+
+
 def _process_memory(card: _Card, snapshot: Snapshot) -> Values:
     memory: dict[Labels, int] = {}
     for owner, used in snapshot.processes.get(card.info.id, {}).items():
@@ -299,6 +314,18 @@ def _owner(uid: str, container: str, pods: Mapping[str, PodNames]) -> Labels:
     """Return namespace, pod and container; of a pod whose object is gone and that held nothing, its UID."""
     pod = pods.get(uid)
     return (pod.namespace, pod.name, pod.containers.get(container, "")) if pod else ("", uid, "")
+
+
+def _conditions(snapshot: Snapshot) -> Metric:
+    family = GaugeMetricFamily(
+        "berth_device_condition",
+        "1 if a condition of the Device that the agent writes is True, 0 if it is False",
+        labels=("node", "condition"),
+    )
+    for node, reading in snapshot.nodes.items():
+        for finding in reading.findings:
+            family.add_metric((node, finding.type), int(finding.ok))
+    return family
 
 
 def _sampled_at(snapshot: Snapshot) -> Metric:

@@ -39,19 +39,18 @@ def _shares(pod: Pod, cards: Mapping[str, DeviceInfo]) -> Counter[int]:
     shares: Counter[int] = Counter()
     for grant in pod.grants:
         card = cards.get(grant.visible)
-        limit = _limit(grant, card) if card is not None and not grant.is_subdevice else None
-        if card is not None and limit is not None:
+        if card is not None and (limit := share(grant, card)) is not None:
             shares[card.minor] += limit
     return shares
 
 
-def _limit(grant: Grant, card: DeviceInfo) -> int | None:
-    """Return the bytes of a card that a grant is; None for all of it, and if the card does not say what it has."""
+def share(grant: Grant, card: DeviceInfo) -> int | None:
+    """Return the bytes of a card that a grant is; None for all of it, a subdevice, and of a card of unknown memory."""
     amounts = dict(grant.amounts)
     whole = quantity.parse({short(name): amount for name, amount in card.resources.items()}.get(GPU_MEMORY, 0))
     ratio = amounts.get(GPU_MEMORY_RATIO, CARD)
     limit = amounts.get(GPU_MEMORY, whole * ratio // CARD)
-    return limit if ratio < CARD and 0 < limit < whole else None
+    return limit if not grant.is_subdevice and ratio < CARD and 0 < limit < whole else None
 
 
 def _memory_by_pod(listed: Iterable[Process], proc: Path) -> Counter[str]:

@@ -6,6 +6,7 @@ from typing import Final
 
 from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.usage import exceeding
 from berth_api.allocation import Grant, short, visible
 from berth_api.device import DeviceInfo, DeviceSpec, MigInstance
 from berth_api.names import GPU, GPU_MEMORY, GPU_MEMORY_RATIO
@@ -31,6 +32,8 @@ class Holder:
     """Share of the card: 1 for all of it, of an instance by its memory."""
     text: str
     """The same in the words of Events and GpuPods: `whole`, `core 50, memory 40Gi`, `MIG 1g.10gb`, `replica 1 of 4`."""
+    memory: int | None = None
+    """Bytes of the card that are the pod's; None for a whole card, a replica and an instance."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +119,7 @@ def _of_allocation(pod: Pod, units: Mapping[str, _Unit]) -> Iterator[Holder]:
                     instance=unit.instance,
                     share=_share(grant, unit),
                     text=_text(unit, grant.id) or device_text.of_share(grant) or WHOLE,
+                    memory=exceeding.share(grant, unit.card),
                 )
 
 

@@ -96,8 +96,13 @@ def total(spec: Mapping[str, Any]) -> Amounts:
 def level(spec: Mapping[str, Any]) -> Amounts:
     """Return the requests at the pod's level, with zeros; only some resources can be requested there."""
     raw = (spec.get("resources") or {}).get("requests") or {}
-    raw = {name: value for name, value in raw.items() if name in (CPU, MEMORY) or name.startswith(HUGE_PAGES)}
+    raw = {name: value for name, value in raw.items() if is_of_pod_level(name)}
     return {**dict.fromkeys(raw, 0), **amounts(raw, "spec.resources.requests")}
+
+
+def is_of_pod_level(name: str) -> bool:
+    """Return whether a resource can be requested at the pod's level."""
+    return name in (CPU, MEMORY) or name.startswith(HUGE_PAGES)
 
 
 def completed(needed: Mapping[str, int], of_pod: Mapping[str, int], spec: Mapping[str, Any]) -> Amounts:

@@ -1,12 +1,14 @@
 """What a bound pod uses of its node while it is resized in place.
 
-A resize changes the spec immediately, and the running containers later or never. Until they agree, a container counts
-with the largest of its spec's requests, what kubelet has allocated to it and what it actually has. A resize that
-kubelet calls infeasible will not happen, so the spec does not count. The same is true for requests at the pod's level.
+A resize changes the spec immediately, and the running containers later or never. Until they agree, the pod counts with
+the largest of its spec's requests, what kubelet has allocated and what it actually has: from Kubernetes 1.37 on of the
+sums over its containers, before of each container. A resize that kubelet calls infeasible will not happen, so the spec
+does not count. The same is true for requests at the pod's level.
 """
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import reduce
 from typing import Any, Final
 
 from berth_api import resources
@@ -18,12 +20,61 @@ READS: Final = ("containerStatuses", "initContainerStatuses", "conditions", "res
 """The fields of a pod's status that are read here."""
 
 
-def held(spec: Object, status: Object) -> Amounts:
-    """Return what a bound pod uses of its node.
+def held(spec: Object, status: Object, *, by_sums: bool = True) -> Amounts:
+    """Return what a bound pod uses of its node; `by_sums` as from Kubernetes 1.37 on, else as before.
 
     Raises:
         ResourceError: as `resources.total`.
     """
+    return _held_by_sums(spec, status) if by_sums else _held_by_containers(spec, status)
+
+
+# --- from 1.37 on -----------------------------------------------------------------------------------------------
+
+
+def _held_by_sums(spec: Object, status: Object) -> Amounts:
+    infeasible = _is_infeasible(status)
+    needed = _highest(_sums(spec, status, infeasible=infeasible))
+    level = resources.level(spec)
+    if level and status.get("resources") is not None:
+        level = _highest([{} if infeasible else level, _actual(status) or {}, _allocated(status) or {}])
+        level = {name: amount for name, amount in level.items() if resources.is_of_pod_level(name)}
+    return resources.completed(needed, level, spec)
+
+
+def _sums(spec: Object, status: Object, *, infeasible: bool) -> list[Amounts]:
+    """Return what the containers request together, if it counts, what they were allocated and what they have."""
+    parts, statuses = resources.containers(spec), _by_name(status)
+    requested = [] if infeasible else [resources.combined(parts)]
+    allocated, actual = _allocated(status), _actual(status)
+    if allocated is not None and actual is not None:
+        return [*requested, allocated, actual]
+    if requested and not statuses:
+        return requested  # what is not reported counts as requested
+    known = [_known(part, statuses.get(part.name) or {}, infeasible=infeasible) for part in parts]
+    totals = (
+        resources.combined(replace(part, requests=each) for part, each in zip(parts, amounts, strict=True))
+        for amounts in zip(*known, strict=True)
+    )
+    return [*requested, *totals]
+
+
+def _known(part: Container, status: Object, *, infeasible: bool) -> tuple[Amounts, Amounts]:
+    """Return what a container was allocated and what it has; what kubelet does not report counts as requested."""
+    allocated, actual = _allocated(status), _actual(status)
+    if allocated is None:
+        allocated = {} if infeasible else dict(part.requests)
+    return allocated, allocated if actual is None else actual
+
+
+def _highest(lists: Iterable[Mapping[str, int]]) -> Amounts:
+    return reduce(resources.highest, lists, Amounts())
+
+
+# --- before 1.37 ------------------------------------------------------------------------------------------------
+
+
+def _held_by_containers(spec: Object, status: Object) -> Amounts:
     infeasible = _is_infeasible(status)
     statuses = _by_name(status)
     parts = [
@@ -46,10 +97,23 @@ def _largest(requests: Mapping[str, int], status: Object | None, *, infeasible: 
     """Return the largest of what is requested, allocated and actual, as far as kubelet reports it."""
     if status is None or status.get("resources") is None:
         return dict(requests)
-    real = resources.amounts(status["resources"].get("requests"), "status.resources.requests")
-    allocated = resources.amounts(status.get("allocatedResources"), "status.allocatedResources")
-    largest = resources.highest(real, allocated)
+    largest = resources.highest(_actual(status) or {}, _allocated(status) or {})
     return largest if infeasible else resources.highest(requests, largest)
+
+
+# --- what kubelet reports ---------------------------------------------------------------------------------------
+
+
+def _actual(status: Object) -> Amounts | None:
+    """Return what a container or pod has; None if it is not reported."""
+    raw = (status.get("resources") or {}).get("requests")
+    return resources.amounts(raw, "status.resources.requests") if raw else None
+
+
+def _allocated(status: Object) -> Amounts | None:
+    """Return what was allocated to a container or pod; None if it is not reported."""
+    raw = status.get("allocatedResources")
+    return resources.amounts(raw, "status.allocatedResources") if raw else None
 
 
 def _by_name(status: Object) -> dict[str, Object]:

@@ -1,8 +1,10 @@
 //go:build tools
 
-// Package binaries pins the API server of Kubernetes 1.37, on which an installation is tested.
+// Package binaries pins the programs of Kubernetes 1.37 on which an installation is tested, and with whose scheduler
+// decisions are compared.
 package binaries
 
 import (
 	_ "k8s.io/kubernetes/cmd/kube-apiserver"
+	_ "k8s.io/kubernetes/cmd/kube-scheduler"
 )

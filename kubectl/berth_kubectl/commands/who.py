@@ -8,13 +8,14 @@ from typing import Any, Final
 
 from berth_api import names
 from berth_api.allocation import REPLICAS, mig
+from berth_api.resources import quantity
 from berth_api.values import keys
 from berth_kubectl.arguments import forms, namespaces, selector, watching
 from berth_kubectl.commands import listing
 from berth_kubectl.printing import amounts, colours
 from berth_kubectl.printing.report import Column, Report, Row, cell
 from berth_kubectl.reading import views
-from berth_kubectl.reading.contract import HeldPart, Holder
+from berth_kubectl.reading.contract import Exceeding, HeldPart, Holder
 from berth_kubectl.reading.objects import time_of
 
 SUMMARY: Final = "show which pods hold devices: by pod, namespace, owner, node or card"
@@ -33,6 +34,10 @@ def _drift_colour(text: str) -> str:
     return colours.RED if text == "yes" else ""
 
 
+def _exceeding_colour(text: str) -> str:
+    return "" if text == "-" else colours.RED
+
+
 PODS: Final[Sequence[Column]] = (
     Column(title="NAMESPACE"),
     Column(title="NAME"),
@@ -45,6 +50,7 @@ PODS: Final[Sequence[Column]] = (
     Column(title="SCHEDULER", wide=True),
     Column(title="AMOUNTS", wide=True),
     Column(title="LIMITED", wide=True),
+    Column(title="EXCEEDED", wide=True, style=_exceeding_colour),
     Column(title="DRIFTED", wide=True, style=_drift_colour),
 )
 GROUPS: Final = {
@@ -110,6 +116,7 @@ def _row(holder: Holder, now: datetime) -> Row:
         holder["scheduler"],
         cell(";".join(amounts.requests(part["amounts"]) for part in holder["devices"])),
         limited(holder),
+        cell(";".join(map(_exceeded, holder.get("exceeding", ())))),
         "yes" if holder["drifted"] else "no",
     )
 
@@ -121,6 +128,11 @@ def limited(holder: Holder) -> str:
     parts = [part["amounts"] for part in holder["devices"] if part["type"] == names.GPU]
     is_mig = parts and all(any(mig.is_resource(name) for name in amounts_) for amounts_ in parts)
     return "MIG,enforced" if is_mig else "none"
+
+
+def _exceeded(use: Exceeding) -> str:
+    """Return what a pod uses of a card, and its share of it: `gpu:0=52Gi/40Gi`."""
+    return f"{use['type']}:{use['minor']}={quantity.format_bytes(use['memory'])}/{quantity.format_bytes(use['limit'])}"
 
 
 def devices(parts: Iterable[HeldPart]) -> str:

@@ -101,6 +101,15 @@ class HeldPart(TypedDict):
     amounts: Amounts
 
 
+class Exceeding(TypedDict):
+    """A card of which a pod uses more memory than its share, in bytes."""
+
+    type: str
+    minor: int
+    memory: int
+    limit: int
+
+
 class Holder(TypedDict):
     """A pod that holds devices."""
 
@@ -116,6 +125,8 @@ class Holder(TypedDict):
     """Whether the pod does not exist yet."""
     isolation: NotRequired[str]
     """What limits its containers to their shares; empty for nothing."""
+    exceeding: NotRequired[list[Exceeding]]
+    """Older operators do not show it."""
 
 
 class Gang(TypedDict, total=False):

@@ -1,13 +1,15 @@
 """Holder rows from pods and their allocation annotations, in the form of the visibility API."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import timedelta
 
 from berth_api import allocation, names, resources
 from berth_api.allocation import AllocationError, Grant
 from berth_api.request import isolation
-from berth_kubectl.reading.contract import HeldPart, Holder, Object
-from berth_kubectl.reading.objects import condition, key_of, owner_of, time_of
+from berth_kubectl.reading import fleet
+from berth_kubectl.reading.contract import Exceeding, HeldPart, Holder, Object
+from berth_kubectl.reading.objects import condition, key_of, name_of, owner_of, time_of
 
 Key = tuple[str, str]
 Models = Mapping[str, str]
@@ -19,10 +21,12 @@ def rows(pods: Iterable[Object], *, devices: Iterable[Object] = (), gpu_pods: It
 
     Models come from Devices, or from the GpuPods where those may not be read.
     """
-    listed = list(gpu_pods)
-    models = {**_models_of_gpu_pods(listed), **dict(_models(devices))}
+    listed, read = list(gpu_pods), list(devices)
+    models = {**_models_of_gpu_pods(listed), **dict(_models(read))}
+    exceeding = _exceeding(read)
     drifted = {key_of(each) for each in listed if condition(each, names.CONSISTENT).get("status") == "False"}
-    return [row for pod in sorted(pods, key=key_of) if (row := _row(pod, models, drifted)) is not None]
+    held = [row for pod in sorted(pods, key=key_of) if (row := _row(pod, models, drifted)) is not None]
+    return [{**row, "exceeding": exceeding.get((row["node"], row["metadata"]["uid"]), [])} for row in held]
 
 
 def _row(pod: Object, models: Models, drifted: set[Key]) -> Holder | None:
@@ -46,6 +50,19 @@ def _row(pod: Object, models: Models, drifted: set[Key]) -> Holder | None:
         "drifted": key_of(pod) in drifted,
         "isolation": isolation.given(resources.total(pod["spec"])),
     }
+
+
+def _exceeding(devices: Iterable[Object]) -> Mapping[Key, list[Exceeding]]:
+    """Return what pods use above their shares, by their node and UID."""
+    found: defaultdict[Key, list[Exceeding]] = defaultdict(list)
+    for device in devices:
+        for use in (device.get("status") or {}).get("exceeding") or ():
+            bytes_ = fleet.amounts({name: use[name] for name in ("memory", "limit")})
+            listed = found[name_of(device), use["podUID"]]
+            listed.append(
+                Exceeding(type=use["type"], minor=use["minor"], memory=bytes_["memory"], limit=bytes_["limit"])
+            )
+    return found
 
 
 def _part(grant: Grant, models: Models) -> HeldPart:

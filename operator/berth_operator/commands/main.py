@@ -23,6 +23,7 @@ import structlog
 from berth_api import arguments
 from berth_api.plugins import PluginError
 from berth_base import start
+from berth_client import served
 from berth_client.credentials import CredentialsError
 from berth_client.errors import ApiError, CallError
 from berth_operator.clients import logins
@@ -121,11 +122,11 @@ async def _listed(options: argparse.Namespace, paths: Sequence[str]) -> list[liv
 
 async def _lines(options: argparse.Namespace) -> list[bytes]:
     """Return the lines of all objects; none is written unless all could be read."""
-    served = await _served(options, ())
-    settings = effective.combined(_given(options), served)
+    answer = await _served(options, ())
+    settings = effective.combined(_given(options), answer)
     taken = _taken(options, settings.node_selector, settings.agent_namespace)
     return [
-        snapshots.operator(served.settings, node_selector=settings.node_selector, now=time.time()),
+        snapshots.operator(answer.settings, node_selector=settings.node_selector, now=time.time()),
         *[snapshots.line(of, obj) async for of, obj in taken],
     ]
 
@@ -173,6 +174,8 @@ async def _taken(
     options: argparse.Namespace, node_selector: str, agent_namespace: str
 ) -> AsyncIterator[tuple[str, snapshot.Object]]:
     async with _client(options) as client:
+        if (minor := await served.minor_version(client)) is not None:
+            yield snapshot.VERSION, {"metadata": {}, "minor": minor}
         async for each in snapshot.taken(client.get, node_selector=node_selector, agent_namespace=agent_namespace):
             yield each
 

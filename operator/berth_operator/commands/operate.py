@@ -107,7 +107,12 @@ async def _work(
     client.observe = request_metrics.observe
     after.callback(client.close)
     operator = app.App(
-        settings=settings, configuration=configuration, plugins=plugins, client=client, election=election
+        settings=settings,
+        configuration=configuration,
+        plugins=plugins,
+        client=client,
+        election=election,
+        kubernetes=await served.minor_version(client),
     )
     after.push_async_callback(operator.life.stop)
     await operator.life.run()

@@ -25,8 +25,8 @@ NODES: Final = ["node-0", "node-1"]
 PODS: Final = "/api/v1/namespaces/default/pods"
 SHARE: Final = "kubernetes.io/gpu"
 TEAM: Final = "/api/v1/namespaces/team-a"
-COMPONENTS: Final = ("webhook", "list-watch-api")
-"""For them the API server calls servers, which do not run here: as after a removal in the wrong order."""
+COMPONENTS: Final = ("webhook", "webhook-isolation", "list-watch-api", "mps", "hami-core-library")
+"""For some the API server calls servers, which do not run here: as after a removal in the wrong order."""
 TIMES: Final = {"resourceVersion", "managedFields", "lastHeartbeatTime", "lastTransitionTime", "generation"}
 TRANSIENT: Final = {"Event", "Lease"}
 

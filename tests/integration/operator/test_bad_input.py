@@ -679,5 +679,17 @@ def test_unreadable_quantity_of_a_node_stops_nothing(rows: World) -> None:
     rows.arena.merge("nodes", suspect, {"status": gone}, subresource="status")
 
 
+def test_pod_whose_status_was_emptied_waits_as_before(rows: World) -> None:
+    node = _nodes(rows)[2]
+    rows.pod("row", ONE_CARD, nodeSelector={"kubernetes.io/hostname": node})
+    rows.waits("row", "1 node.s. have no Device")
+    rows.arena.merge("pods", "row", {"status": {"phase": None, "conditions": None}}, subresource="status")
+    assert "phase" not in rows.arena.get("pods", "row")["status"]
+
+    rows.device(node, [])
+
+    rows.waits("row", "1 .*too few healthy GPUs .1 requested")
+
+
 def test_table_is_as_long_as_promised() -> None:
     assert len(PODS) + len(REFUSED_DEVICES) + len(CONTRADICTIONS) >= 60

@@ -260,8 +260,7 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
     (
         "BerthShareExceeded",
         {
-            'berth_gpu_memory_total_bytes{node="n",UUID="GPU-1",minor="0"}': "80000000000x20",
-            'berth_gpu_pod_info{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",share="core 50"}': "0.5x20",
+            'berth_gpu_pod_share_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p"}': "40000000000x20",
             'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",container="c"}': (
                 "30000000000x20"
             ),
@@ -270,13 +269,17 @@ ALERTS: list[tuple[str, dict[str, str], dict[str, str]]] = [
             ),
         },
         {
-            'berth_gpu_memory_total_bytes{node="n",UUID="GPU-1",minor="0"}': "80000000000x20",
-            'berth_gpu_pod_info{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p",share="core 50"}': "0.5x20",
-            'berth_gpu_pod_info{node="n",UUID="GPU-1",minor="0",namespace="a",pod="q",share="replica 1 of 4"}': (
-                "0.25x20"
-            ),
+            'berth_gpu_pod_share_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p"}': "40000000000x20",
             'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="p"}': "41000000000x20",
             'berth_gpu_process_memory_bytes{node="n",UUID="GPU-1",minor="0",namespace="a",pod="q"}': "39000000000x20",
+        },
+    ),
+    (
+        "BerthIsolationMissing",
+        {'berth_device_condition{node="n",condition="MpsServing"}': "0x20"},
+        {
+            'berth_device_condition{node="n",condition="HamiCoreInstalled"}': "0x8 1x1 0x4 1x7",
+            'berth_device_condition{node="n",condition="DriverLoaded"}': "0x20",
         },
     ),
     (

@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 import yaml
 
+from berth_api import names
 from berth_api.admission import injection
 from berth_operator.apis.serving import certificates
 from devcluster import Arena, waiting
 from devcluster.control_plane.api import ApiError, Manifest
 from tests.builders import GPU
 from tests.integration.operator.world import free_ports
+from tests.integration.policies.test_isolation import RESTRICTED
 from tests.processes import Process, Processes
 
 COMPONENT = Path(__file__).parents[3] / "manifests/components/webhook/webhook.yaml"
@@ -32,8 +34,9 @@ class Hook:
         self.name = f"berth-injection-{arena.id}"
         [self.port] = free_ports(1)
 
-    def configure(self) -> None:
+    def configure(self, *more: Manifest) -> None:
         shipped = next(yaml.safe_load_all(COMPONENT.read_text()))
+        shipped["webhooks"] += more
         for hook in shipped["webhooks"]:
             hook["clientConfig"] = {"url": f"https://127.0.0.1:{self.port}{hook['clientConfig']['service']['path']}"}
             hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": self.arena.namespace}
@@ -73,9 +76,12 @@ class Hook:
         bundle: str = self.api.get(path)["webhooks"][0]["clientConfig"].get("caBundle", "")
         return base64.b64decode(bundle).decode()
 
+    def delete(self) -> None:
+        self.api.delete(f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.name}")
+
     def close(self) -> None:
         self.processes.close()
-        self.api.delete(f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{self.name}")
+        self.delete()
 
 
 @pytest.fixture
@@ -133,6 +139,35 @@ def test_it_sets_a_runtime_where_configured(hook: Hook) -> None:
     spec = hook.admitted(limits=HALF)["spec"]
     hook.api.delete(f"{RUNTIMES}/{runtime}")
     assert spec["runtimeClassName"] == runtime
+
+
+def test_it_limits_shares_in_a_restricted_namespace_by_the_pod_or_the_label(hook: Hook) -> None:
+    component = yaml.safe_load((COMPONENT.parents[1] / "webhook-isolation/kustomization.yaml").read_text())
+    added = [each["value"] for each in yaml.safe_load(component["patches"][-1]["patch"])]
+    hook.delete()
+    hook.configure(*added)
+    hook.start()
+    hook.until_injecting()
+    hardened = {"securityContext": RESTRICTED, "resources": {"limits": HALF}}
+    pod = {"containers": [{"name": "main", "image": "none", **hardened}], "automountServiceAccountToken": False}
+
+    def given(isolation: str | None, **annotations: str) -> tuple[str, ...]:
+        labels = {"pod-security.kubernetes.io/enforce": "restricted", names.ISOLATION_KEY: isolation}
+        hook.arena.merge("namespaces", hook.arena.namespace, {"metadata": {"labels": labels}})
+        [main] = hook.admitted(**pod, annotations=annotations)["spec"]["containers"]
+        variables = {each["name"] for each in main["env"]} - {injection.VARIABLE}
+        return *sorted(variables), *(name for name in main["resources"]["limits"] if name.startswith("berth.dev/"))
+
+    by_mps = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", names.MPS_RESOURCE
+    by_hami_core = "CUDA_DEVICE_MEMORY_LIMIT_0", "CUDA_DEVICE_SM_LIMIT", names.HAMI_CORE_RESOURCE
+
+    def until_given(isolation: str | None, expected: tuple[str, ...]) -> None:
+        waiting.until(lambda: given(isolation) == expected, what=f"the effect of the label {isolation}")
+
+    until_given(None, ())
+    assert given(None, **{names.ISOLATION_KEY: "mps"}) == by_mps
+    for label, expected in (("hami-core", by_hami_core), ("required", by_mps), ("none", ())):
+        until_given(label, expected)
 
 
 RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"

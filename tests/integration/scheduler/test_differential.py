@@ -2,7 +2,7 @@
 
 And where one preference decides, both choose the same node. `BERTH_SCENARIOS` and `BERTH_PREFERENCES` (of each kind)
 set the number of scenarios, and `BERTH_SEED` their seed; the name of a scenario, `s<seed>-<number>`, is enough to
-create it again.
+create it again. `make test-versions` compares with kube-scheduler 1.37, too.
 """
 
 import copy
@@ -22,6 +22,7 @@ from berth_operator.core.decision.policy import ALWAYS, CARD_STRATEGIES, NODE_ST
 from berth_operator.state.cache.cluster import Cluster as State
 from berth_operator.state.objects import pods
 from devcluster import Cluster
+from tests import versions
 from tests.differential import generate, judges, preferences
 from tests.differential.draft import Raw
 from tests.differential.judges import Mismatch, Trial
@@ -47,21 +48,23 @@ ASKED: Final = [each.NAME for each in filters.ORDER if each.NAME not in NO_RULE]
 
 
 @pytest.fixture(scope="module")
-def own_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def own_cluster(tmp_path_factory: pytest.TempPathFactory, version: str) -> Iterator[Cluster]:
     """Return a cluster in which only the scenarios change nodes and pods."""
     folder: Path = tmp_path_factory.mktemp("differential") / "cluster"
-    with Cluster(folder=folder, extra_args=judges.ARGUMENTS) as running:
+    programs = versions.replaced(version, "kube-apiserver", "kube-scheduler")
+    with Cluster(folder=folder, extra_args=judges.ARGUMENTS, replaced=programs) as running:
+        judges.prepare(running, generate.OBJECTS)
         yield running
 
 
 @pytest.fixture(scope="module")
-def trials(own_cluster: Cluster) -> list[Trial]:
+def trials(own_cluster: Cluster, version: str) -> list[Trial]:
     namespaces = [f"slot-{i}" for i in range(min(AT_ONCE, SCENARIOS))]
-    judges.prepare(own_cluster, namespaces, generate.OBJECTS)
+    judges.create_namespaces(own_cluster, namespaces)
     results = []
     for first in range(0, SCENARIOS, AT_ONCE):
         numbers = range(first, min(first + AT_ONCE, SCENARIOS))
-        drafts = list(generate.scenarios(SEED, numbers, namespaces[: len(numbers)]))
+        drafts = list(generate.scenarios(SEED, numbers, namespaces[: len(numbers)], versions.minor(version)))
         results.append(judges.hold(own_cluster, drafts))
     return results
 
@@ -122,10 +125,10 @@ class Choices:
 
 
 @pytest.fixture(scope="module")
-def choices(own_cluster: Cluster) -> Choices:
+def choices(own_cluster: Cluster, version: str) -> Choices:
     namespaces = [f"choice-{i}" for i in range(PREFERENCES * len(KINDS))]
-    judges.prepare(own_cluster, namespaces, ())
-    scenarios = list(preferences.preferences(SEED, PREFERENCES, namespaces))
+    judges.create_namespaces(own_cluster, namespaces)
+    scenarios = list(preferences.preferences(SEED, PREFERENCES, namespaces, versions.minor(version)))
     state, chosen = judges.chosen(own_cluster, [each.draft for each in scenarios])
     return Choices(state=state, scenarios=scenarios, chosen=chosen)
 
@@ -143,7 +146,9 @@ def test_the_node_that_kube_scheduler_prefers_is_taken(choices: Choices, policy:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_without_its_score_another_node_is_taken(choices: Choices, kind: str) -> None:
+def test_without_its_score_another_node_is_taken(choices: Choices, version: str, kind: str) -> None:
+    if kind not in preferences.kinds(versions.minor(version)):
+        pytest.skip(f"kube-scheduler {version} does not score by {kind}")
     without = Policy(weights=tuple((name, each) for name, each in LIKE_THEIRS.items() if name != SCORES[kind]))
     for scenario in choices.scenarios:
         if scenario.kind == kind:

@@ -5,12 +5,14 @@
 
 import os
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
 
 from berth_operator.core.values.charge import Charge
-from devcluster import Arena
+from devcluster import Arena, Cluster
+from tests import versions
 from tests.differential import evictions
 from tests.differential.evictions import ABOVE, PRIORITIES, UNPLAYED
 from tests.integration.operator import world as words
@@ -251,7 +253,20 @@ def _nominated(arena: Arena, name: str) -> str:
 # --- compared with kube-scheduler -------------------------------------------------------------------------------------
 
 
-def test_the_victims_are_those_of_kube_scheduler_or_fewer(arena: Arena) -> None:
+@pytest.fixture
+def anchored(request: pytest.FixtureRequest, version: str, tmp_path: Path) -> Iterator[Arena]:
+    """Return an arena of a cluster with kube-scheduler of a version; only our own version has a shared one."""
+    if version == versions.OWN:
+        yield request.getfixturevalue("arena")
+        return
+    with Cluster(replaced=versions.replaced(version, "kube-apiserver", "kube-scheduler")) as cluster:
+        own = Arena(cluster=cluster, folder=tmp_path)
+        own.open()
+        yield own
+
+
+def test_the_victims_are_those_of_kube_scheduler_or_fewer(anchored: Arena) -> None:
+    arena = anchored
     evictions.make_classes(arena, (*PRIORITIES, ABOVE))
     try:
         scenarios = [evictions.draft(arena, number, SEED) for number in range(SCENARIOS)]

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 
 from devcluster import Arena, Cluster
+from tests import versions
 from tests.conftest import CRDS
 from tests.differential import evictions, judges
 from tests.integration.operator import world as words
@@ -142,10 +143,11 @@ KINDS: Final[dict[str, tuple[str, Raw, Raw]]] = {
 
 
 @pytest.fixture(scope="module")
-def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+def both(tmp_path_factory: pytest.TempPathFactory, version: str) -> Iterator[World]:
     """Return a separate cluster, so that kube-scheduler counts no other nodes than Berth."""
     folder = tmp_path_factory.mktemp("reasons")
-    with Cluster(folder=folder / "cluster") as running:
+    programs = versions.replaced(version, "kube-apiserver", "kube-scheduler")
+    with Cluster(folder=folder / "cluster", replaced=programs) as running:
         running.install_crds(CRDS)
         arena = Arena(cluster=running, folder=folder)
         arena.open()

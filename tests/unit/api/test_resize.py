@@ -88,8 +88,62 @@ LEVEL = {"requests": {"cpu": "2"}}
         ),
     ],
 )
+def test_a_bound_pod_takes_before_1_37(spec: Raw, status_: Raw, cpu: int) -> None:
+    assert resize.held(spec, status_, by_sums=False) == {"cpu": cpu}
+
+
+TWINS = {"containers": [container("main", {"cpu": "1"}), container("second", {"cpu": "3"})]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "status_", "cpu"),
+    [
+        pytest.param(pod(), {}, 2000, id="nothing is reported"),
+        pytest.param(pod(), status(reported(real=ONE, allocated=ONE)), 2000, id="up, not yet allocated"),
+        pytest.param(pod(), status(reported(real=THREE, allocated=TWO)), 3000, id="down, not yet done"),
+        pytest.param(pod(), status(reported(allocated=THREE)), 3000, id="only allocated is reported"),
+        pytest.param(pod(), status(reported(real={})), 2000, id="nothing is real yet"),
+        pytest.param(pod(), status(reported(real={"cpu": "0"}), pending="Infeasible"), 0, id="really nothing"),
+        pytest.param(pod(), status(reported(real=ONE, allocated=ONE), pending="Infeasible"), 1000, id="infeasible"),
+        pytest.param(
+            TWINS,
+            status(reported("main", real=THREE, allocated=ONE), reported("second", real=ONE, allocated=THREE)),
+            4000,
+            id="one grows and one shrinks: the sums are equal",
+        ),
+        pytest.param(
+            TWINS,
+            status(reported("main", real=THREE, allocated=THREE), reported("second", real=TWO, allocated=TWO)),
+            5000,
+            id="the largest sum",
+        ),
+        pytest.param(
+            pod(initContainers=INIT), status(inits=(reported("side", real=THREE),)), 3000, id="an init container too"
+        ),
+        pytest.param(pod(initContainers=SIDECAR), status(inits=(reported("side", real=THREE),)), 5000, id="a sidecar"),
+        pytest.param(
+            pod(),
+            status(reported(real=THREE), resources={"requests": ONE}, allocatedResources=ONE),
+            2000,
+            id="the sums of the pod's status count, not those of its containers",
+        ),
+        pytest.param(
+            pod("1", resources=LEVEL), status(resources={"requests": THREE}), 3000, id="the pod's own request shrinks"
+        ),
+        pytest.param(
+            pod("1", resources=LEVEL),
+            status(resources={"requests": ONE}, pending="Infeasible"),
+            1000,
+            id="the pod's own request, infeasible",
+        ),
+        pytest.param(pod("1", resources=LEVEL), status(allocatedResources=THREE), 2000, id="the pod's, nothing real"),
+        pytest.param(
+            pod(overhead={"cpu": "1"}), status(reported(real=THREE, allocated=TWO)), 4000, id="overhead comes on top"
+        ),
+    ],
+)
 def test_a_bound_pod_takes(spec: Raw, status_: Raw, cpu: int) -> None:
-    assert resize.held(spec, status_) == {"cpu": cpu}
+    assert resize.held(spec, status_) == ({"cpu": cpu} if cpu else {})
 
 
 def test_a_resource_that_vanishes_from_the_spec_is_still_held() -> None:

@@ -45,3 +45,32 @@ async def test_a_missing_kind_is_named_with_what_to_do(answer: Any, missing: str
 )
 async def test_all_else_is_no_mistake(answer: Any) -> None:
     await served.check(Discovery(answer), VERSION, KINDS)
+
+
+class Versioned:
+    """Answers with a version, or an error."""
+
+    def __init__(self, answer: dict[str, str] | CallError) -> None:
+        self._answer = answer
+
+    async def request(self, method: str, path: str, *, timeout: float | None = None) -> Any:  # noqa: ASYNC109
+        assert (method, path) == ("GET", "/version")
+        assert timeout is not None
+        if isinstance(self._answer, CallError):
+            raise self._answer
+        return self._answer
+
+
+@pytest.mark.parametrize(
+    ("answer", "minor"),
+    [
+        ({"major": "1", "minor": "36"}, 36),
+        ({"major": "1", "minor": "37+"}, 37),
+        ({"major": "1", "minor": ""}, None),
+        ({}, None),
+        (Unreachable("no answer"), None),
+        (ApiError(403, "Forbidden", "no"), None),
+    ],
+)
+async def test_the_minor_version_is_read(answer: Any, minor: int | None) -> None:
+    assert await served.minor_version(Versioned(answer)) == minor

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from berth_api.values.selectors import EVERYTHING, NOTHING, LabelSelector
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.values import releases
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term, TopologySpreadConstraint
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import NodeInfo
@@ -29,9 +30,11 @@ class World:
     nodes: Sequence[NodeInfo]
     pods: Sequence[Charge]
     namespaces: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    kubernetes: int = releases.NEWEST
 
     def fleet(self) -> Fleet:
         made = Fleet()
+        made.set_kubernetes(self.kubernetes)
         for name, labels in self.namespaces.items():
             made.affinity_index.put_namespace(name, labels)
         for pod in self.pods:
@@ -138,7 +141,7 @@ def placed(number: int, each: tuple[Identity, Affinity, str, bool]) -> Charge:
 
 
 PODS = st.lists(PLACED, max_size=8).map(lambda pods: [placed(i, each) for i, each in enumerate(pods)])
-WORLDS = st.builds(World, nodes=NODES, pods=PODS, namespaces=NAMESPACE_LABELS)
+WORLDS = st.builds(World, nodes=NODES, pods=PODS, namespaces=NAMESPACE_LABELS, kubernetes=st.sampled_from([36, 37]))
 PENDING = st.builds(
     lambda identity, affinity, disk, tolerates: replace(
         asks(selector=disk, tolerations=[Toleration(key="reserved", operator="Exists")] if tolerates else ()),
@@ -188,7 +191,7 @@ def matches(world: World, peers: Peers, pod: Identity) -> bool:
 def matches_for_incoming_pod(world: World, peers: Peers, pod: Identity) -> bool:
     """Return whether a term of the pod to be placed matches a pod: see `Peers.matches_for_incoming_pod`."""
     everywhere = selects(peers.namespace_selector, {}) and selects(peers.selector, dict(pod.labels))
-    return everywhere or matches(world, peers, pod)
+    return (everywhere and world.kubernetes < 37) or matches(world, peers, pod)
 
 
 def same_domain(key: str, one: NodeInfo, other: NodeInfo) -> bool:

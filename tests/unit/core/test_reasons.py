@@ -49,6 +49,7 @@ KUBE_SCHEDULER = [
         ),
     ),
     (volume_limits.REASON, "node(s) exceed max volume count"),
+    (volume_limits.not_installed("csi"), "csi CSI driver is not installed on the node"),
     (volume_affinity.MISMATCH, "node(s) didn't match PersistentVolume's node affinity"),
     (volume_affinity.GONE, "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"),
     (volume_binding.NO_VOLUME, "node(s) didn't find available persistent volumes to bind"),

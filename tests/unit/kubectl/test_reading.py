@@ -135,6 +135,16 @@ def test_a_pod_holds_what_its_allocation_names() -> None:
     )
 
 
+def test_what_a_pod_uses_above_its_share_is_what_the_device_of_its_node_says() -> None:
+    grants = [{"minor": 0, "id": "GPU-0", "resources": {"kubernetes.io/gpu-core": "50"}}]
+    pod = raw_pod("a", metadata=annotated(gpu=grants), spec={"nodeName": "n"})
+    use = {"type": "gpu", "minor": 0, "podUID": pod["metadata"]["uid"], "memory": "52Gi", "limit": "no quantity"}
+    reported = {"status": {"exceeding": [use, {**use, "podUID": "other"}]}}
+    devices = [{**raw_device(name, raw_card()), **reported} for name in ("n", "elsewhere")]
+    [row] = holders.rows([pod], devices=devices)
+    assert row["exceeding"] == [{"type": "gpu", "minor": 0, "memory": 52 * 2**30, "limit": 0}]
+
+
 def test_models_come_from_gpu_pods_where_devices_may_not_be_read() -> None:
     grants = [{"minor": 0, "id": "GPU-9", "resources": {"kubernetes.io/gpu-core": "100"}}]
     gpu_pod = {"metadata": {"namespace": "team", "name": "a"}, "spec": {"cards": [{"id": "GPU-9", "model": A100}]}}

@@ -13,6 +13,7 @@ from berth_kubectl.reading.contract import HeldPart
 from tests.kubectl_objects import A100, card, fleet_node, holder, mig_card, part
 
 NOW = datetime(2026, 1, 1, 0, 10, tzinfo=UTC)
+GI = 2**30
 LINKED = {"GPU-1": "NVLink"}
 
 
@@ -188,6 +189,12 @@ def test_who_adds_up(by: str, rows: list[tuple[str, ...]]) -> None:
 def test_who_shows_what_holds_a_pod_to_its_part(parts: list[HeldPart], isolation: str, limited: str) -> None:
     report = who.report([holder("a", *parts, isolation=isolation)], now=NOW)
     assert cells(report, "LIMITED") == [(limited,)]
+
+
+def test_who_shows_a_pod_above_its_share() -> None:
+    use = {"type": "gpu", "minor": 1, "memory": 52 * GI, "limit": 40 * GI}
+    report = who.report([holder("a", part(1, 50), exceeding=[use]), holder("b", part(1, 50))], now=NOW)
+    assert cells(report, "EXCEEDED") == [("gpu:1=52Gi/40Gi",), ("-",)]
 
 
 def test_a_node_with_mps_says_so() -> None:

@@ -253,6 +253,7 @@ async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again()
         [event] = api.events
         assert (event["type"], event["reason"]) == ("Warning", "ShareExceeded")
         assert event["note"].startswith("its processes use 52Gi of GPU 0, its share is 40Gi")
+        assert event["note"].endswith("nothing limits it")
         assert await reported(api, exceeding("p", memory="60Gi")) == []
         assert await reported(api) == []
         api.faults["event ns/p"] = [ApiError(409, "AlreadyExists", "it exists")]

@@ -23,7 +23,7 @@ from tests.unit.core.fleet.test_fleet import arrays
 
 Raw = dict[str, Any]
 TURN = 8_000
-HOST = "kubernetes.io/hostname"
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 SOFT, HARD = "soft", "hard"
 
 
@@ -173,6 +173,46 @@ def test_counters_are_taken_once() -> None:
     assert devices(racks.decided()) == {"m0": ["n/part-0"], "m1": ["n/half"]}
     racks.member(request())
     assert "of the 3 required members fit" in racks.message()
+
+
+def test_members_get_alike_devices_if_enough_nodes_have_them() -> None:
+    racks = Racks({"a": [HARD] * 2, "b": [SOFT] * 2, "c": [HARD] * 2, "d": [SOFT], "e": [HARD, SOFT]})
+    for _ in range(2):
+        racks.member(request(count=2))
+    assert set(racks.placed().values()) == {"a", "c"}
+    racks.member(request(count=2))
+    # No three nodes with two of one model each.
+    assert set(racks.placed().values()) > {"b"}
+
+
+def test_members_that_come_later_get_what_the_others_have() -> None:
+    racks = Racks({"a": [HARD] * 2, "b": [SOFT] * 2, "c": [HARD] * 2, "d": [SOFT] * 2})
+    racks.to.put_claim(allocated("held", "d0", node="a"))
+    racks.to.put_claim(allocated("other", "d0", node="b"))
+    racks.member(request(count=2))
+    assert racks.placed(nodes=("b",), placed=1) == {"m0": "d"}
+    assert racks.placed(nodes=("a",), placed=1) == {"m0": "c"}
+
+
+def test_alike_devices_are_of_the_first_subrequest_that_suffices() -> None:
+    racks = Racks({"a": [SOFT] * 2, "b": [SOFT] * 2, "c": [HARD] * 3, "d": [HARD] * 3})
+    for _ in range(2):
+        racks.member(
+            first_available("r", exactly(count=2, where=of_model(HARD)), exactly(count=2, where=of_model(SOFT)))
+        )
+    assert set(racks.placed().values()) == {"c", "d"}
+
+
+def test_alike_devices_come_before_a_narrow_domain() -> None:
+    racks = Racks({})
+    for name, rack, model in (("a", "r0", HARD), ("b", "r0", SOFT), ("c", "r1", HARD), ("d", "r1", HARD)):
+        racks.cluster.put_node(node(name, labels={HOST: name, ZONE: rack}, allocatable={"cpu": "64"}))
+        racks.to.put_slice(resource_slice(listed("d0", {"model": model}), node=name))
+    for _ in range(2):
+        racks.member(request())
+    assert set(racks.placed().values()) == {"c", "d"}
+    racks.member(request())
+    assert set(racks.placed().values()) == {"a", "c", "d"}
 
 
 def test_extended_resources_by_a_class_leave_the_devices_that_claims_need() -> None:

@@ -41,4 +41,4 @@ def test_a_pod_s_images_are_those_of_its_containers_and_volumes() -> None:
         initContainers=[container(image="a:1")],
         volumes=[{"image": {"reference": "c"}}, {"emptyDir": {}}],
     )
-    assert pods.pending(raw).request.images == PodImages(names=("a:1", "b:latest", "c:latest"), containers=3)
+    assert pods.pending(raw).request.images == PodImages(names=("a:1", "b:latest", "c:latest"), containers=3, volumes=1)

@@ -11,7 +11,7 @@ from berth_operator.core.decision.policy import Policy
 from berth_operator.core.fleet.kubelet_allocation import leftover_uid
 from berth_operator.state.cache.cluster import Cluster
 from berth_operator.state.cache.views import StatusKind
-from tests.builders import GPU, NVIDIA, device, entry, half, held, node, pod, pod_group, popped, whole
+from tests.builders import GPU, NVIDIA, container, device, entry, half, held, node, pod, pod_group, popped, whole
 from tests.recorder import Recorder
 
 Raw = dict[str, Any]
@@ -332,3 +332,15 @@ def test_an_unknown_allocation_is_reported_once_unless_it_ends(steps: tuple[Step
     world.cluster.unknown_allocations.report()
     world.cluster.unknown_allocations.report()
     assert [charge.pod for charge in world.recorder.unknown] == reported
+
+
+@pytest.mark.parametrize(("kubernetes", "cpu"), [(36, 6000), (37, 4000)])
+def test_a_pod_that_is_resized_counts_as_the_api_servers_version_has_it(kubernetes: int, cpu: int) -> None:
+    world = World()
+    world.cluster.fleet.set_kubernetes(kubernetes)
+    resized = {"main": ("1", "3"), "second": ("3", "1")}
+    containers = [container(name, {"cpu": requested}) for name, (requested, _) in resized.items()]
+    statuses = [{"name": name, "resources": {"requests": {"cpu": real}}} for name, (_, real) in resized.items()]
+    raw = pod("resized", on="node", status={"phase": "Running", "containerStatuses": statuses})
+    world.placements.put_bound({**raw, "spec": {**raw["spec"], "containers": containers}})
+    assert dict(world.cluster.fleet.charges["uid-resized"].resources)["cpu"] == cpu

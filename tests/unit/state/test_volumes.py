@@ -170,7 +170,8 @@ def test_capacities(fields: Raw, limit: int | None, nodes: tuple[NodeTerm, ...])
 
 def test_limits_and_attachments_are_read() -> None:
     drivers = [{"name": "a", "allocatable": {"count": 0}}, {"name": "b", "allocatable": {}}, {"name": "c"}]
-    assert volumes.limits({"metadata": {"name": "n"}, "spec": {"drivers": drivers}}) == {"a": 0}
+    read = volumes.drivers({"metadata": {"name": "n"}, "spec": {"drivers": drivers}})
+    assert read == {"a": 0, "b": None, "c": None}
     raw: Raw = {"metadata": {"name": "x"}, "spec": {"attacher": DRIVER, "nodeName": "n", "source": {}}}
     assert volumes.attachment(raw) is None
     raw["spec"]["source"] = {"persistentVolumeName": "v"}
@@ -304,6 +305,35 @@ def test_a_driver_that_reports_more_capacity_wakes() -> None:
     assert world.woken() == {"p"}
     world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"storageCapacity": False}})
     assert world.cluster.fleet.volumes.tracked == set()
+
+
+def test_a_place_for_a_volume_is_awaited() -> None:
+    world = World()
+    world.storage.put_class(raw_class("made", provisioner=DRIVER))
+    for name in ("a", "b"):
+        world.storage.put_claim(raw_claim(name, spec={"storageClassName": "made"}))
+    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [_limit(0)]}})
+    world.parked("p", "a")
+    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [_limit(1)]}})
+    assert world.woken() == {"p"}
+    world.cluster.put_bound(holder := pod("holder", volumes=[{"persistentVolumeClaim": {"claimName": "b"}}], on="node"))
+    world.parked("q", "a")
+    world.cluster.remove_bound(holder["metadata"]["uid"])
+    assert world.woken() == {"q"}
+
+
+def test_a_driver_that_must_be_on_the_node_is_awaited() -> None:
+    world = World()
+    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {"preventPodSchedulingIfMissing": True}})
+    world.storage.put_class(raw_class("made", provisioner=DRIVER))
+    world.storage.put_claim(raw_claim("a", spec={"storageClassName": "made"}))
+    world.parked("p", "a")
+    world.storage.put_limits({"metadata": {"name": "node"}, "spec": {"drivers": [{"name": DRIVER}]}})
+    assert world.woken() == {"p"}
+    world.storage.remove_limits("node")
+    world.parked("q", "a")
+    world.storage.put_driver({"metadata": {"name": DRIVER}, "spec": {}})
+    assert world.woken() == {"q"}
 
 
 def test_the_claims_of_a_volume_hear_of_it() -> None:

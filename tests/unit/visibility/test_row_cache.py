@@ -331,6 +331,24 @@ async def test_a_pod_that_was_created_again_is_another_one() -> None:
         assert [frame["object"]["metadata"]["uid"] for frame in client.frames] == ["uid-p", "uid-p", "another"]
 
 
+async def test_a_pod_above_its_share_is_marked_from_the_report_of_its_node() -> None:
+    state = State()
+    state.add_node("n1")
+    state.bind("p")
+    named = {"type": "gpu", "minor": 0, "namespace": "ns", "pod": "p", "podUID": "uid-p"}
+    use = {**named, "memory": "52Gi", "limit": "40Gi"}
+    async with watching(state.holders) as client:
+        for status in ({"exceeding": [use, {**use, "namespace": "forged"}, {**use, "podUID": "other"}]}, {}):
+            state.cluster.put_device(device("n1", entry(0), status=status))
+            await asyncio.sleep(1.1)
+        shown = {"type": "gpu", "minor": 0, "memory": 52 * 2**30, "limit": 40 * 2**30}
+        assert [(frame["type"], frame["object"].get("exceeding")) for frame in client.frames] == [
+            ("ADDED", []),
+            ("MODIFIED", [shown]),
+            ("MODIFIED", []),
+        ]
+
+
 async def test_positions_move_up_as_pods_leave_the_queue() -> None:
     state = State()
     for number, name in enumerate("abc"):

@@ -90,7 +90,8 @@ class Listed:
             raise UnreadError("this replica has just started and has not read the cluster yet")
         charges: list[Charge] = []
         kinds, trusted = self._cluster.kinds, self._cluster.trusted_schedulers
-        sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted)))
+        kubernetes = self._cluster.fleet.kubernetes
+        sink = Once(lambda pod: charges.append(pods.charge(pod, kinds, trusted, kubernetes=kubernetes)))
         await list_once(self._get_page, pods_where(selector), sink)
         # Only the leader checks the agents regularly.
         self._cluster.node_cache.check_all_alive()

@@ -112,6 +112,16 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         drifted=of_flag("Whether it holds other devices than it was allocated."),
         promised=of_flag("Whether the pod does not exist yet: its owner is the Workload to which it was promised."),
         isolation=of_text("What limits its containers to their shares, mps or hami-core; empty for nothing."),
+        exceeding=of_list(
+            "Cards of which its processes use more memory than its share, by more than 1 GiB.",
+            of_object(
+                "A card.",
+                type=of_text("Type of device."),
+                minor=of_number("The card."),
+                memory=of_number("Bytes in use, rounded up to 1 GiB."),
+                limit=of_number("Bytes of its share."),
+            ),
+        ),
     ),
     EXPLANATION: of_object(
         "Why a pod waits.",

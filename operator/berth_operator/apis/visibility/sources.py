@@ -2,15 +2,16 @@
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
+from berth_api.device import ExceedingUse
 from berth_api.names import GPU, ISOLATION_KEY
-from berth_api.resources import PODS
+from berth_api.resources import PODS, quantity
 from berth_api.values import keys
 from berth_client import times
 from berth_client.objects import Object
@@ -28,6 +29,7 @@ from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache.cluster import Cluster
+from berth_operator.state.objects.kubelet import NO_REPORT
 
 ZONE: Final = "topology.kubernetes.io/zone"
 WORKLOAD: Final = "workload"
@@ -106,6 +108,7 @@ class HolderRows:
         """Yield the rows, by namespace and name."""
         drifted = self._cluster.allocations.drifted
         charges = [place for _, _, place in self._cluster.promises.all() if place.grants]
+        devices = self._cluster.node_cache.devices
         for number, charge in enumerate(list(self._cluster.fleet.charges.values())):
             if holds_devices(charge):
                 charges.append(charge)
@@ -113,19 +116,25 @@ class HolderRows:
                 yield None
         for holder in sorted_in_steps(charges, lambda each: each.pod):
             if holder is not None:
-                is_drifted = holder.uid in drifted
-                render = functools.partial(self._render, holder, drifted=is_drifted)
-                yield Row(keys.split(holder.pod), holder, is_drifted, render)
+                report = devices[holder.node].agent_report if holder.node in devices else NO_REPORT
+                is_drifted, uses = holder.uid in drifted, report.exceeded_by(holder.uid, holder.pod)
+                render = functools.partial(self._render, holder, drifted=is_drifted, exceeding=uses)
+                yield Row(keys.split(holder.pod), holder, (is_drifted, uses), render)
             else:
                 yield None
 
-    def _render(self, charge: Charge, *, drifted: bool) -> Fields | None:
+    def _render(self, charge: Charge, *, drifted: bool, exceeding: Iterable[ExceedingUse]) -> Fields | None:
         fleet = self._cluster.fleet
         if charge.node not in fleet.rows:
             return None
         namespace, name = keys.split(charge.pod)
         metadata = {"name": name, "namespace": namespace, "uid": charge.uid}
-        return metadata, holder_row(fleet, charge, drifted=drifted)
+        return metadata, {**holder_row(fleet, charge, drifted=drifted), "exceeding": [*map(_exceeding, exceeding)]}
+
+
+def _exceeding(use: ExceedingUse) -> Object:
+    memory, limit = quantity.parse(use.memory), quantity.parse(use.limit)
+    return {"type": use.type, "minor": use.minor, "memory": memory, "limit": limit}
 
 
 class QueueRows:

@@ -29,6 +29,7 @@ from berth_operator.core.decision.preemption import (
     NEVER,
     TERMINATING,
     add_preemption,
+    found,
     nominated_fit,
     nominated_pods,
     not_helpful,
@@ -130,7 +131,7 @@ class Preemptor:
             why = not_helpful(fleet, pod, policy, failure, in_flight)
             return self._keep_or_withdraw(pod, _until_evictable(why, in_flight))
         pod = self._carry_out(pod, preemption)
-        return pod, self._awaiting(failure)
+        return pod, self._awaiting(failure, found(fleet, preemption))
 
     def preempt_for_gang(self, gang: Gang, failure: Failure) -> tuple[Gang, Failure]:
         """Try preemption for a gang that does not fit; return the gang and its updated failure.
@@ -190,8 +191,8 @@ class Preemptor:
         return nominated_fit(self._cluster.fleet, pod, self._policy(pod.scheduler), pod.nominated_node)
 
     @staticmethod
-    def _awaiting(failure: Failure) -> Failure:
-        return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), TERMINATING)
+    def _awaiting(failure: Failure, text: str = TERMINATING) -> Failure:
+        return add_preemption(replace(failure, wakes_on=failure.wakes_on | _NODE_CHANGES), text)
 
     def _victims_left(self, gang: Gang) -> int:
         """Return the number of pods that have yet to leave the nodes nominated for a gang."""

@@ -6,7 +6,6 @@ from typing import Final
 from berth_api.device import ExceedingUse
 from berth_api.objects import device_text
 from berth_api.resources import quantity
-from berth_api.values import keys
 from berth_operator.binding.reports.events import Event, Subject, event_name
 from berth_operator.state.cache.views import NodeView
 
@@ -19,13 +18,12 @@ def events(view: NodeView) -> Iterator[Event]:
 
     A stolen token of an agent can name pods of other nodes, and other names.
     """
-    charged = {charge.uid: charge.pod for charge in view.charges}
-    for use in view.device.status.exceeding if view.device is not None and view.ours else ():
-        if charged.get(use.pod_uid) == keys.join(use.namespace, use.pod):
-            yield _event(use)
+    if view.device is not None and view.ours and (report := view.device.agent_report).exceeding:
+        for charge in view.charges:
+            yield from (_event(use, charge.isolation) for use in report.exceeded_by(charge.uid, charge.pod))
 
 
-def _event(use: ExceedingUse) -> Event:
+def _event(use: ExceedingUse, isolation: str) -> Event:
     card = device_text.of_device(use.type, use.minor, "")
     memory, limit = (quantity.format_bytes(quantity.parse(each)) for each in (use.memory, use.limit))
     subject = Subject(namespace=use.namespace, name=use.pod, uid=use.pod_uid, controller=CONTROLLER)
@@ -37,5 +35,5 @@ def _event(use: ExceedingUse) -> Event:
         reason=REASON,
         action="Running",
         note=f"its processes use {memory} of {card}, its share is {limit}: other pods of the card may lack memory. "
-        "Request more, or use less; nothing limits it",
+        f"Request more, or use less; {f'{isolation} does not stop it' if isolation else 'nothing limits it'}",
     )

@@ -12,12 +12,23 @@ class FieldError(ValueError):
     """A field of an API object cannot be read; the message has its path, the value and what is allowed."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Field:
-    """A value in an API object, and its path; `value` is None if the field is absent."""
+    """A value in an API object, and where it is; `value` is None if the field is absent.
+
+    Not frozen, and the path is put together only for a mistake: forty of these are made for each event of a claim.
+    """
 
     value: Any
-    path: str
+    name: str
+    """The last part of its path: a key, or an index in brackets."""
+    owner: "Field | None" = None
+
+    @property
+    def path(self) -> str:
+        """Return its path in the object."""
+        before = "" if self.owner is None else self.owner.path
+        return f"{before}.{self.name}" if before and not self.name.startswith("[") else f"{before}{self.name}"
 
     def at(self, key: str) -> "Field":
         """Return a field of this object; absent if the object is.
@@ -25,7 +36,7 @@ class Field:
         Raises:
             FieldError: this is not an object.
         """
-        return Field(self._mapping().get(key), f"{self.path}.{key}" if self.path else key)
+        return Field(self._mapping().get(key), key, self)
 
     def text(self, default: str = "") -> str:
         """Return a string, `default` if absent; raise FieldError for anything else."""
@@ -54,7 +65,7 @@ class Field:
         """Yield the items of a list, none if it is absent; raise FieldError if it is no list."""
         if self.value is not None:
             for number, item in enumerate(self._typed(list, "a list")):
-                yield Field(item, f"{self.path}[{number}]")
+                yield Field(item, f"[{number}]", self)
 
     def texts(self) -> tuple[str, ...]:
         """Return a list of strings, empty if absent; raise FieldError for anything else."""
@@ -63,7 +74,7 @@ class Field:
     def entries(self) -> Iterator[tuple[str, "Field"]]:
         """Yield the entries of an object with any keys, none if it is absent; raise FieldError if it is no object."""
         for key, value in self._mapping().items():
-            yield key, Field(value, f"{self.path}[{key:.64}]")
+            yield key, Field(value, f"[{key:.64}]", self)
 
     def _mapping(self) -> Mapping[str, Any]:
         return self._typed(dict, "an object") if self.value is not None else {}

@@ -31,13 +31,13 @@ from berth_operator.core.decision.messages import POD_GROUP_NOT_READY, SCHEDULER
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.ranking import Floats
 from berth_operator.core.decision.topology import Domain, DomainError
-from berth_operator.core.fleet import claim_counts
+from berth_operator.core.fleet import claim_counts, claim_products
 from berth_operator.core.fleet.claim_counts import NoWorkError
 from berth_operator.core.fleet.claims.answers import MAX_REQUESTS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
-from berth_operator.core.values.affinity import NO_AFFINITY
+from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
 from berth_operator.core.values.verdict import ANY, NODE_CHANGES, Change
@@ -357,7 +357,7 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
     pairs = [(each, classes[each.request]) for each in pods]
     if gang.topology_key:
         return replace(_place_in_one_domain(fleet, gang, pairs, policy), choice=choice)
-    for rows in _domains(fleet, gang, policy.gang_topology_keys, tuple(classes.values())):
+    for rows in _domains(fleet, gang, policy.gang_topology_keys, _by_need(fleet, classes)):
         placed, why, _ = _Attempt(fleet, gang, policy, rows).place(pairs, enough=len(pairs))
         if len(placed) == len(pairs):
             return _Outcome(choice=choice, placed=placed, why=why)
@@ -472,20 +472,49 @@ def _too_few_fit(gang: Gang, placed: int, why: Failure, member: str, where: str 
 def _domains(fleet: Fleet, gang: Gang, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Mask]:
     """Yield the domains that may hold all members, the narrowest first, each as a mask of its rows."""
     member_rows = [fleet.rows[name] for name in gang.nodes if name in fleet.rows]
-    for key in keys:
-        numbers = fleet.labels.column(key).numbers
+    counts = np.array([[each.count] for each in classes])
+    points = [each for of_class in classes for each in claim_counts.preference_points(fleet, of_class.request)]
+    for numbers in _columns(fleet, keys, classes):
         size = int(numbers.max()) + 1
         capacities = np.array([np.bincount(numbers, weights=each.capacity, minlength=size) for each in classes])
-        counts = np.array([[each.count] for each in classes])
         fits_all = np.all(capacities >= counts, axis=0)
         members = np.bincount(numbers[member_rows], minlength=size)
         if member_rows:
             fits_all &= members > 0
         fits_all[ABSENT] = False
-        # lexsort's last key is the primary one: most members of the gang, then the least capacity left over.
-        order = np.lexsort((capacities.sum(axis=0), -members))
+        best = np.zeros(size)
+        np.maximum.at(best, numbers, np.sum(points, axis=0))
+        # lexsort's last key is the primary one: most members of the gang, the devices that its claims prefer, then the
+        # least capacity left over.
+        order = np.lexsort((capacities.sum(axis=0), -best, -members))
         for domain in order[fits_all[order]][:TRIES]:
             yield numbers == domain
+
+
+def _by_need(fleet: Fleet, classes: Mapping[PodRequest, Class]) -> list[Class]:
+    """Return one class for all members that need the same: their requests differ by the names of claims, or labels."""
+    uses = Counter(use.claim for each in classes.values() for use in each.request.claims for _ in range(each.count))
+    shared = {claim for claim, count in uses.items() if count > 1}
+    found: dict[object, Class] = {}
+    for request, each in classes.items():
+        wanted = claim_counts.certainly_wanted(fleet, request, shared)
+        pods = np.minimum(each.capacity, claim_counts.pods_per_row(fleet, request, shared))
+        key = replace(request, claims=(), identity=NO_IDENTITY), frozenset(wanted.items()), pods.tobytes()
+        count = each.count + (found[key].count if key in found else 0)
+        found[key] = Class(request=request, count=count, capacity=pods)
+    return list(found.values())
+
+
+def _columns(fleet: Fleet, keys: Sequence[str], classes: Sequence[Class]) -> Iterator[Numbers]:
+    """Yield the numbers of the rows' domains: of those with alike devices, if members have claims, then of all."""
+    columns = [fleet.labels.column(key).numbers for key in keys]
+    claiming = any(claim_counts.is_searched(fleet, each.request) for each in classes)
+    if claiming and (products := claim_products.numbers(fleet)) is not None:
+        size = int(products.max()) + 1
+        for each in columns:
+            yield np.where((products == ABSENT) | (each == ABSENT), ABSENT, each * size + products)
+        yield products
+    yield from columns
 
 
 class _Attempt:

@@ -32,6 +32,7 @@ ALWAYS: Final[Weights] = {
     "even-spread": 2.0,
     "default-spread": 2.0,
     "prioritized-list": 2.0,
+    "volume-capacity": 1.0,
 }
 """Weights that apply with every strategy."""
 

@@ -36,6 +36,7 @@ from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import PluginFailedError
+from berth_operator.core.values import releases
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
@@ -182,7 +183,7 @@ def nominated_fit(
 def _fit_without(fleet: Fleet, row: int, pod: PendingPod, policy: Policy, leaving: Sequence[Charge]) -> Charge | None:
     if claim_counts.is_searched(fleet, pod.request):
         return _fit_with_claims(fleet, row, pod, policy, leaving)
-    after = excerpt_without(fleet, row, leaving)
+    after = excerpt_without(fleet, row, leaving, with_cards=bool(pod.request.devices.parts))
     other_filters = [each for each in policy.filters_of(pod.request) if each not in policy.local]
     if leaving and not is_local(fleet, pod.request):
         other_filters = [each for each in other_filters if each.VERDICT is Verdict.UNRESOLVABLE]
@@ -239,6 +240,14 @@ def may_free_devices(fleet: Fleet, request: PodRequest, node: str, priority: int
     held = sum(fleet.claimed_devices(each.uid) for each in lower)
     held += sum(len(each.devices) for each in fleet.claims.left_behind() if node in each.nodes)
     return missing <= held or any(each.grants for each in lower)
+
+
+def found(fleet: Fleet, preemption: Preemption) -> str:
+    """Return what kube-scheduler shows of a pod for which victims were just chosen."""
+    if fleet.kubernetes < releases.PREEMPTION_FOUND:
+        return TERMINATING
+    node, victims = preemption.nominee.node, len(preemption.victims)
+    return f"found a potential placement for pod on node {node}, preempting {victims} victims"
 
 
 def add_preemption(failure: Failure, text: str) -> Failure:

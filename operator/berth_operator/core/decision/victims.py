@@ -9,6 +9,7 @@ from typing import Final
 
 import numpy as np
 
+from berth_api.resources import CPU, MEMORY
 from berth_operator.core.decision.budgets import Budget, Budgets
 from berth_operator.core.decision.claim_bounds import LOWEST_PRIORITY, OFFSET, ClaimBounds, bounds
 from berth_operator.core.decision.cycle import Placement
@@ -67,11 +68,11 @@ def is_local(fleet: Fleet, request: PodRequest) -> bool:
     return not any(True for _ in fleet.affinity_index.existing_anti_affinity(request.identity))
 
 
-def excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge]) -> Fleet:
+def excerpt_without(fleet: Fleet, row: int, removed: Sequence[Charge], *, with_cards: bool = True) -> Fleet:
     """Return a Fleet of one row without some of its pods; only the resources and devices in it are valid."""
     left_behind = [each for each in fleet.left_behind() if each.node == fleet.names[row]]
     placed = PlacedPods.of(fleet, [*removed, *left_behind], with_claims=True)
-    what_if = WhatIf(fleet, np.array([row]), placed)
+    what_if = WhatIf(fleet, np.array([row]), placed, with_cards=with_cards)
     for pod in range(len(placed.charges)):
         what_if.take(np.array([0]), np.array([pod]))
     what_if.let_go(0, np.arange(len(placed.charges)))
@@ -125,7 +126,7 @@ class VictimSearch:
         self._going = np.flatnonzero(lower & leaving)
         left_behind = fleet.placed_pods.numbers_of(each.uid for each in fleet.left_behind())
         self._gone = np.concatenate((self._going, left_behind[candidates[placed.rows[left_behind]]]))
-        self._base = WhatIf(fleet, self._rows, placed)
+        self._base = self._what_if(fleet, self._rows)
         """All places without the pods that are already leaving, and without what others have left behind."""
         for pods in one_pod_per_place(self._gone, self._sorts_by):
             self._base.take(self._place[pods], pods)
@@ -133,6 +134,9 @@ class VictimSearch:
         self._violating = _violating(fleet, placed, ranked, self._place, budgets)
         self._staying = ranked[np.argsort(~self._violating[ranked], kind="stable")]
         """The potential victims, in the order in which they are reprieved."""
+
+    def _what_if(self, fleet: Fleet, rows: Indices) -> WhatIf:
+        return WhatIf(fleet, rows, self._placed, with_cards=bool(self._request.devices.parts))
 
     def _by_importance(self, pods: Indices) -> Indices:
         """Return pods by importance: the highest priority first, then the earliest start."""
@@ -166,7 +170,7 @@ class VictimSearch:
 
     def _reprieve_all(self) -> tuple[Mask, Mask]:
         """Return the places where the pod would fit by the row's own pods, and the pods to evict there."""
-        what_if = WhatIf(self._base.fleet, np.arange(len(self._rows)), self._placed)
+        what_if = self._what_if(self._base.fleet, np.arange(len(self._rows)))
         for pods in one_pod_per_place(self._staying, self._sorts_by):
             what_if.take(self._place[pods], pods)
         fits, victims = what_if.fits(self._request, self._policy), np.zeros(len(self._place), np.bool_)
@@ -210,17 +214,41 @@ class VictimSearch:
         if not violations[best]:
             allowed = allowed[~self._violating[allowed]]
         current, trials = self._choice(best, victims), MAX_TRIALS
-        for size in range(1, int(number[best]) + 1 if finalists.size else 0):
-            places, candidates = sets(self._sorts_by, allowed, finalists, size, trials)
+        least, most = self._least_numbers(allowed), number - self._is_settled(allowed, violations)
+        for size in range(1, int(number[best]) + 1):
+            tried = finalists[(least[finalists] <= size) & (size <= most[finalists])]
+            places, candidates = sets(self._sorts_by, allowed, tried, size, trials)
             better = self._best_of([*self._fitting(places, candidates), current])
             trials -= len(candidates)
             if better is not current:
                 return better
         return None
 
+    def _is_settled(self, allowed: Indices, violations: Column) -> Mask:
+        """Return the places where no set of as many victims is better: those of one priority, without violations.
+
+        The first victim in the order of reprieve has to go whatever comes after it goes, and it decides among them.
+        """
+        highest = np.full(len(self._rows), LOWEST_PRIORITY)
+        np.maximum.at(highest, self._place[allowed], self._placed.priority[allowed])
+        settled: Mask = (highest == self._lowest(allowed)) & (violations == 0)
+        return settled
+
+    def _least_numbers(self, allowed: Indices) -> Column:
+        """Return for each place how many pods have to go at least: the largest ones have too little otherwise."""
+        least = np.zeros(len(self._rows), np.int64)
+        for name, amount in self._request.resources:
+            if name in (CPU, MEMORY) and amount:
+                amounts = self._placed.amounts[self._fleet.resources[name], self._placed.amount_columns[allowed]]
+                largest = np.zeros(len(self._rows), np.int64)
+                np.maximum.at(largest, self._place[allowed], amounts)
+                missing = amount - self._base.fleet.left(name)
+                least = np.maximum(least, np.where(largest > 0, -(-missing // np.maximum(largest, 1)), 0))
+        return least
+
     def _fitting(self, places: Indices, sets: Indices) -> Iterator[_Choice]:
         """Yield the sets without which the pod fits."""
-        what_if, all_whatifs = WhatIf(self._base.fleet, places, self._placed), np.arange(len(places))
+        what_if, all_whatifs = self._what_if(self._base.fleet, places), np.arange(len(places))
         for pods in sets.T:
             what_if.take(all_whatifs, pods)
         for at in np.flatnonzero(what_if.fits(self._request, self._policy)).tolist():
@@ -235,13 +263,13 @@ class VictimSearch:
     # --- one place at a time ------------------------------------------------------------------------------------
 
     def _best_by_all_filters(self, order: Indices, victims: Mask) -> Preemption | None:
-        """Evaluate the best places by all filters, until none of the others can be better."""
+        """Evaluate the best places by all filters, as far as they can be better than the best so far."""
         what_if, best = Departures.for_pod(self._fleet, self._request), None
         pods = np.flatnonzero(victims)
         least = np.array(self._lower_bounds(self._keys(self._place[pods], pods, len(self._rows))))
         for place in order[:MAX_COUPLED_NODES].tolist():
             if best is not None and self._key(best) <= tuple(least[:, place].tolist()):
-                break
+                continue
             exact = self._exact_choice(what_if, self._choice(place, victims))
             if what_if.is_over:
                 break
@@ -262,12 +290,24 @@ class VictimSearch:
         """
         violations, highest, _, number, _ = keys
         certain = (violations == 0) & (number > 0)
-        least = np.where(certain, highest, LOWEST_PRIORITY), np.where(certain, highest + OFFSET, 0), certain * 1
+        least: Keys = np.where(certain, highest, LOWEST_PRIORITY), np.where(certain, highest + OFFSET, 0), certain * 1
+        least = _highest(least, self._bounds_by_amounts)
         if self._searches:
             by_claims = self._bounds_by_claims
-            parts = zip(least, (by_claims.highest, by_claims.weight, by_claims.number), strict=True)
-            least = tuple(np.maximum(*each) for each in parts)
+            least = _highest(least, (by_claims.highest, by_claims.weight, by_claims.number))
         return np.minimum(violations, 1), *least
+
+    @cached_property
+    def _bounds_by_amounts(self) -> Keys:
+        """Return bounds for as many victims as have to go at least, if all of them had the lowest priority there."""
+        number, lowest = self._least_numbers(self._staying), self._lowest(self._staying)
+        return np.where(number > 0, lowest, LOWEST_PRIORITY), number * (lowest + OFFSET), number
+
+    def _lowest(self, pods: Indices) -> Column:
+        """Return the lowest priority of some pods on each place, above all where there are none."""
+        lowest = np.full(len(self._rows), 2**31)
+        np.minimum.at(lowest, self._place[pods], self._placed.priority[pods])
+        return lowest
 
     @cached_property
     def _bounds_by_claims(self) -> ClaimBounds:
@@ -327,7 +367,7 @@ class VictimSearch:
 
     def _preemption(self, choice: _Choice) -> Preemption | None:
         """Return the outcome of a choice for which only the pods of its row matter."""
-        what_if = WhatIf(self._base.fleet, np.array([choice.place]), self._placed)
+        what_if = self._what_if(self._base.fleet, np.array([choice.place]))
         for pod in choice.victims:
             what_if.take(np.array([0]), np.array([pod]))
         gone = self._gone[self._place[self._gone] == choice.place]
@@ -358,6 +398,10 @@ def released(fleet: Fleet, charges: Sequence[Charge]) -> Iterator[None]:
     finally:
         for charge in charges:
             fleet.charge(charge)
+
+
+def _highest(keys: Keys, others: Keys) -> Keys:
+    return tuple(np.maximum(*each) for each in zip(keys, others, strict=True))
 
 
 def _violating(fleet: Fleet, placed: PlacedPods, ranked: Indices, place: Indices, budgets: Budgets) -> Mask:

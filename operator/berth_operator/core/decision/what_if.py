@@ -22,8 +22,9 @@ from berth_operator.core.values.request import PodRequest
 class WhatIf:
     """Many what-ifs at once: each is a copy of a row of the Fleet from which pods are removed."""
 
-    def __init__(self, fleet: Fleet, rows: Indices, placed: PlacedPods) -> None:
-        self.fleet = fleet.excerpt(rows)
+    def __init__(self, fleet: Fleet, rows: Indices, placed: PlacedPods, *, with_cards: bool = True) -> None:
+        """Create what-ifs; without cards they are for requests without devices, and cost half as much."""
+        self.fleet = fleet.excerpt(rows, with_cards=with_cards)
         self._placed = placed
 
     def take(self, at: Indices, pods: Indices) -> None:
@@ -42,7 +43,7 @@ class WhatIf:
         """
         for pod in pods.tolist():
             for grant in self._placed.freed[pod].grants:
-                if not grant.functions:
+                if not grant.functions and grant.type in self.fleet.cards:
                     self.fleet.cards[grant.type].hold(at, grant.handles, -1)
 
     def fits(self, request: PodRequest, policy: Policy) -> Mask:
@@ -64,8 +65,8 @@ class WhatIf:
 
     def _move(self, at: Indices, pods: Indices, sign: int) -> None:
         self.fleet.move_requested(at, self._placed.amounts[:, self._placed.amount_columns[pods]], sign)
-        for device_type, parts in self._placed.parts.items():
-            cards = self.fleet.cards[device_type]
+        for device_type, cards in self.fleet.cards.items():
+            parts = self._placed.parts[device_type]
             cards.charge_unknown(at, sign * parts.unknown[pods])
             held, places = parts.of(pods)
             if not held.size:

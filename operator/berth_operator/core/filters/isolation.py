@@ -30,20 +30,26 @@ OF_MPS: Final = Requirement(key=names.ISOLATION_KEY, operator=IN, values=(MPS,))
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows in the pod's mode on which no pod of the other mode holds GPUs."""
-    if not _applies(request):
-        return fleet.present
-    return _has_mode(fleet, request) & ~_has_others(fleet, request)
+    labelled, some = _labelled(fleet)
+    if request.isolation == MPS:
+        mask: Mask = labelled & (fleet.other_gpu_pods == 0)
+    elif (some or fleet.mps_pods_placed) and any(part.type == GPU for part in request.devices.parts):
+        mask = ~labelled & (fleet.mps_pods == 0)
+    else:
+        # Also in every fleet without MPS, where this filter must cost nothing.
+        mask = fleet.present
+    return mask
 
 
 def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
     """Yield whether the label of a row is wrong, or the pods that hold its GPUs."""
-    has_mode = _has_mode(fleet, request)
+    labelled, _ = _labelled(fleet)
     if request.isolation == MPS:
-        yield f"node(s) don't share GPUs by MPS (label {names.ISOLATION_KEY}: {MPS})", rejected & ~has_mode
-        yield "node(s) have GPUs held by pods without MPS", rejected & has_mode
+        yield f"node(s) don't share GPUs by MPS (label {names.ISOLATION_KEY}: {MPS})", rejected & ~labelled
+        yield "node(s) have GPUs held by pods without MPS", rejected & labelled
     else:
-        yield f"node(s) share GPUs by MPS alone (label {names.ISOLATION_KEY}: {MPS})", rejected & ~has_mode
-        yield "node(s) have GPUs held by pods with MPS", rejected & has_mode
+        yield f"node(s) share GPUs by MPS alone (label {names.ISOLATION_KEY}: {MPS})", rejected & labelled
+        yield "node(s) have GPUs held by pods with MPS", rejected & ~labelled
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
@@ -53,16 +59,11 @@ def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     return (event.before.isolation == MPS) != (request.isolation == MPS)
 
 
-def _applies(request: PodRequest) -> bool:
-    return request.isolation == MPS or any(part.type == GPU for part in request.devices.parts)
+def _labelled(fleet: Fleet) -> tuple[Mask, bool]:
+    """Return the rows with the label for MPS, and whether there are any."""
+    return fleet.column_cache.of_nodes(NAME, lambda: _find_labelled(fleet))
 
 
-def _has_mode(fleet: Fleet, request: PodRequest) -> Mask:
+def _find_labelled(fleet: Fleet) -> tuple[Mask, bool]:
     labelled = fleet.labels.meeting(OF_MPS)
-    return labelled if request.isolation == MPS else ~labelled
-
-
-def _has_others(fleet: Fleet, request: PodRequest) -> Mask:
-    holders = fleet.other_gpu_pods if request.isolation == MPS else fleet.mps_pods
-    others: Mask = holders > 0
-    return others
+    return labelled, bool(labelled.any())

@@ -1,4 +1,6 @@
-"""The node can attach the pod's volumes: no driver exceeds its limit there (CSINode).
+"""The node can attach the pod's volumes: it has the drivers that must be there, and none exceeds its limit (CSINode).
+
+A driver must be there if its CSIDriver says so (`preventPodSchedulingIfMissing`, from Kubernetes 1.37 on).
 
 A volume that a pod of the node already uses is not counted again. A volume that is attached without a pod counts as
 new, as in kube-scheduler, because it may be about to be detached.
@@ -27,7 +29,7 @@ REASON: Final = "node(s) exceed max volume count"
 
 
 def passes(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows where no limit is exceeded; a driver without a new volume on a row passes there."""
+    """Return the rows with all required drivers where no limit is exceeded; a limit matters only for new volumes."""
     mask = np.ones(len(fleet.names), np.bool_)
     volumes = set(_volumes(fleet, request))
     for driver in {each.driver for each in volumes}:
@@ -35,17 +37,44 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
         if limits is not None:
             new = _new(fleet, (each for each in volumes if each.driver == driver))
             mask &= (new == 0) | (fleet.volumes.attached.counts(driver) + new <= limits)
+    for _, lacking in _lacking(fleet, request):
+        mask &= ~lacking
     return mask
 
 
-def reasons(_fleet: Fleet, _request: PodRequest, rejected: Mask) -> Reasons:
-    """Yield one reason for all rows."""
-    yield REASON, rejected
+def reasons(fleet: Fleet, request: PodRequest, rejected: Mask) -> Reasons:
+    """Yield the rows without each required driver, and those whose limit is exceeded."""
+    left = rejected.copy()
+    for driver, lacking in _lacking(fleet, request):
+        yield not_installed(driver), left & lacking
+        left &= ~lacking
+    yield REASON, left
+
+
+def not_installed(driver: str) -> str:
+    """Return the reason of a node without a driver, which must be there."""
+    return f"{driver} CSI driver is not installed on the node"
 
 
 def may_help(_fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
-    """Return whether a pod that uses one of the volumes was assigned to a node: it is not counted again there."""
-    return event.after is not None and request.mounts.shares_with(event.after.mounts)
+    """Return whether a pod with volumes left, a node's limits changed, or a pod with one of the volumes was assigned.
+
+    A volume is not counted again where another pod uses it.
+    """
+    if event.after is not None:
+        return request.mounts.shares_with(event.after.mounts)
+    if event.before is not None:
+        return bool(event.before.mounts)
+    return bool(request.mounts) and not event.change & Change.NODE_ADDED
+
+
+def _lacking(fleet: Fleet, request: PodRequest) -> Iterator[tuple[str, Mask]]:
+    """Yield the drivers of the pod's volumes that must be on its node, each with the rows that lack it."""
+    if not (required := fleet.volumes.required):
+        return
+    installed, nowhere = fleet.volumes.drivers.masks, np.zeros(len(fleet.names), np.bool_)
+    for driver in sorted(required & {each.driver for each in _volumes(fleet, request)}):
+        yield driver, ~installed.get(driver, nowhere)
 
 
 def _volumes(fleet: Fleet, request: PodRequest) -> Iterator[Attachable]:

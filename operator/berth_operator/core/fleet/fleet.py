@@ -42,6 +42,7 @@ from berth_operator.core.fleet.pods.placed_pods import PlacedPodsCache
 from berth_operator.core.fleet.pods.ports import Ports
 from berth_operator.core.fleet.pods.workload import Workload
 from berth_operator.core.fleet.storage.volumes import Volumes
+from berth_operator.core.values import releases
 from berth_operator.core.values.affinity import NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.gpu_metrics import Values
@@ -75,6 +76,8 @@ class Fleet(NodeColumns):
     """Extended resource -> the DeviceClass that provides it where no device plugin does; replaced, never modified."""
     model_aliases: ModelAliases = NO_ALIASES
     """Other names of GPU models."""
+    kubernetes: int = releases.NEWEST
+    """The API server's minor version."""
 
     def __init__(self, rows: int = ROWS, kinds: Kinds = BUILT_IN) -> None:
         self.rows: dict[str, int] = {}
@@ -95,6 +98,8 @@ class Fleet(NodeColumns):
         self._nominee_priorities: Counter[int] = Counter()
         self.leaving: set[str] = set()
         """UIDs of placed pods that are being deleted, even if the API server does not show it yet."""
+        self.mps_pods_placed = 0
+        """The sum of `mps_pods`: filters ask it first, since it is 0 in most fleets."""
         self.priorities: Counter[int] = Counter()
         """Priority -> number of placed pods."""
         self.placed_pods = PlacedPodsCache()
@@ -407,6 +412,11 @@ class Fleet(NodeColumns):
         """Return whether a placed pod is being deleted."""
         return charge.terminating or charge.uid in self.leaving
 
+    def set_kubernetes(self, minor: int) -> None:
+        """Set the API server's minor version, before there are pods."""
+        self.kubernetes = minor
+        self.affinity_index.by_labels = minor >= releases.NAMESPACES_BY_LABELS
+
     def set_model_aliases(self, aliases: ModelAliases) -> None:
         """Set other names of GPU models."""
         if aliases != self.model_aliases:
@@ -455,15 +465,16 @@ class Fleet(NodeColumns):
         }
         return self._copied(columns.each_by(self._own, np.copy), **{**plain, **deep})
 
-    def excerpt(self, rows: Indices) -> Self:
+    def excerpt(self, rows: Indices, *, with_cards: bool = True) -> Self:
         """Return copies of these rows, in this order, to evaluate many what-ifs at once; rows may be repeated.
 
         Only columns of resources and devices are copied, so nothing else of the excerpt may be used.
         """
+        cards = self.cards if with_cards else {}
         return self._copied(
             columns.each_by(self._own, lambda values: values.take(rows, -1)),
             names=list(map(self.names.__getitem__, rows.tolist())),
-            cards={device_type: cards.excerpt(rows) for device_type, cards in self.cards.items()},
+            cards={device_type: each.excerpt(rows) for device_type, each in cards.items()},
         )
 
     def _copied(self, own: NodeColumns, **parts: object) -> Self:
@@ -543,8 +554,7 @@ class Fleet(NodeColumns):
                 self._own.requested[index, row] += sign * amount
         self._apply_grants(charge.grants, row, sign)
         if GPU in charge.unknown or any(grant.type == GPU for grant in charge.grants):
-            holders = self._own.mps_pods if charge.isolation == MPS else self._own.other_gpu_pods
-            holders[row] += sign
+            self._count_holder(row, sign, by_mps=charge.isolation == MPS)
         for device_type in charge.unknown:
             self.cards[device_type].charge_unknown(row, sign)
         self._own.nonzero_requested[0, row] += sign * charge.nonzero_requested[0]
@@ -556,6 +566,10 @@ class Fleet(NodeColumns):
             self.volumes.charge(row, charge.node, charge.mounts, charge.volumes, sign)
         if charge.identity is not NO_IDENTITY:
             self.affinity_index.place(row, charge.identity, charge.affinity, terminating=charge.terminating, sign=sign)
+
+    def _count_holder(self, row: int, sign: int, *, by_mps: bool) -> None:
+        (self._own.mps_pods if by_mps else self._own.other_gpu_pods)[row] += sign
+        self.mps_pods_placed += sign * by_mps
 
     def _apply_grants(self, grants: Iterable[Grant], row: int, sign: int) -> None:
         if grants:

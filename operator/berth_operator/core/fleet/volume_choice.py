@@ -17,9 +17,9 @@ from berth_operator.core.fleet import node_terms
 from berth_operator.core.fleet.arrays.columns import sealed
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
-from berth_operator.core.fleet.storage.volumes import Rows
+from berth_operator.core.fleet.storage.volumes import Counts, Rows
 from berth_operator.core.values.mounts import NO_POD_VOLUMES, Mounts, PodVolumes
-from berth_operator.core.values.storage import NO_PROVISIONER, Claim, StorageClass, Terms
+from berth_operator.core.values.storage import NO_PROVISIONER, Capacity, Claim, StorageClass, Terms
 
 NONE: Final = -1
 MAX_RESULTS: Final = 2**16
@@ -137,8 +137,36 @@ def _provisionable(fleet: Fleet, storage_class: StorageClass, selected: str | No
 
 def _has_capacity(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> Mask:
     """Return the rows for which the driver has enough capacity; all rows if it does not report its capacity."""
-    if not claim.has_size or storage_class.provisioner not in fleet.volumes.tracked:
+    if not _is_tracked(fleet, storage_class, claim):
         return np.ones(len(fleet.names), np.bool_)
-    capacities = fleet.volumes.capacities.get(storage_class.name, {}).values()
-    fitting = (each.nodes for each in capacities if each.limit is not None and each.limit >= claim.size)
+    fitting = (each.nodes for each in _sufficient(fleet, claim))
     return reduce(np.logical_or, (matching_mask(fleet, each) for each in fitting), np.zeros(len(fleet.names), np.bool_))
+
+
+def _is_tracked(fleet: Fleet, storage_class: StorageClass, claim: Claim) -> bool:
+    """Return whether the capacity for a claim is known."""
+    return claim.has_size and storage_class.provisioner in fleet.volumes.tracked
+
+
+def _sufficient(fleet: Fleet, claim: Claim) -> list[Capacity]:
+    """Return the capacities of a claim's class that are enough for it, the largest last."""
+    capacities = fleet.volumes.capacities.get(claim.storage_class, {}).values()
+    enough = (each for each in capacities if each.limit is not None and each.limit >= claim.size)
+    return sorted(enough, key=lambda each: (each.capacity, each.key))
+
+
+def provided(fleet: Fleet, claim: Claim) -> Counts | None:
+    """Return for each row the bytes that the driver of a claim can provision; None if it does not report them."""
+    if not _is_tracked(fleet, fleet.volumes.classes[claim.storage_class], claim):
+        return None
+    largest = np.zeros(len(fleet.names), np.int64)
+    for each in _sufficient(fleet, claim):
+        largest[matching_rows(fleet, each.nodes)] = each.capacity
+    return largest
+
+
+def volume_sizes(fleet: Fleet, option: Option) -> Counts:
+    """Return for each row the size in bytes of the volume that a claim is bound to there; 0 for none."""
+    sizes = [fleet.volumes.volumes[name].size for name in option.volumes]
+    # NONE is the last of them.
+    return np.array([*sizes, 0], np.int64)[option.picks]

@@ -26,6 +26,7 @@ from berth_operator.core.scores import (
     prioritized_list,
     spare_devices,
     taints,
+    volume_capacity,
 )
 from berth_operator.core.scores.genius import Genius
 
@@ -52,6 +53,7 @@ ALL = _scores(
     even_spread,
     default_spread,
     prioritized_list,
+    volume_capacity,
 )
 
 

@@ -1,7 +1,8 @@
 """Prefer nodes that already have the pod's images (ImageLocality).
 
 An image counts by its size times the share of nodes that have it, so that not all pods with one image go to the node
-that pulled it first. The sum is scaled to 0 at 23 MiB and 100 at 1000 MiB per container.
+that pulled it first. The sum is scaled to 0 at 23 MiB and 100 at 1000 MiB per container and, from Kubernetes 1.37 on,
+per image volume.
 """
 
 from typing import Final
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values import releases
 from berth_operator.core.values.request import PodRequest
 
 NAME: Final = "image-locality"
@@ -27,5 +29,6 @@ def score(fleet: Fleet, request: PodRequest, _fits: Mask) -> npt.NDArray[np.floa
     nodes = fleet.present.sum()
     for size, rows in images:
         total += np.floor(size * (rows.sum() / nodes)) * rows
-    highest = MAX_CONTAINER_THRESHOLD * max(request.images.containers, 1)
+    volumes = request.images.volumes if fleet.kubernetes >= releases.IMAGE_VOLUMES else 0
+    highest = MAX_CONTAINER_THRESHOLD * max(request.images.containers + volumes, 1)
     return np.floor(100.0 * (np.clip(total, MIN_THRESHOLD, highest) - MIN_THRESHOLD) / (highest - MIN_THRESHOLD))

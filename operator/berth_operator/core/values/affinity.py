@@ -43,9 +43,9 @@ class Peers:
         return False
 
     def matches_for_incoming_pod(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Return whether a pod is one of the peers, as kube-scheduler evaluates the terms of the pod that it places.
+        """Return whether a pod is one of the peers of the pod to be placed, as kube-scheduler saw it before 1.37.
 
-        kube-scheduler resolves the selected namespaces, and then matches the namespace selector again with no labels.
+        It resolves the selected namespaces, and then matches the namespace selector again with no labels.
         So a selector that matches an unlabelled namespace (DoesNotExist, NotIn) reaches the pods of all namespaces.
         """
         if namespace in self.namespaces or self._selects({}) or self._selects(labels_of(namespace)):
@@ -107,10 +107,13 @@ class PodSelection:
     exclude_terminating: bool = False
     """Leave out pods that are terminating."""
 
-    def includes(self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf) -> bool:
-        """Return whether a pod with these labels in this namespace counts."""
+    def includes(
+        self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf, *, by_labels: bool = True
+    ) -> bool:
+        """Return whether a pod with these labels in this namespace counts; `by_labels` as from Kubernetes 1.37 on."""
+        matches = Peers.matches if by_labels else Peers.matches_for_incoming_pod
         # A loop: see LabelSelector.matches.
         for peers in self.peers:  # noqa: SIM110
-            if not peers.matches_for_incoming_pod(namespace, labels, labels_of):
+            if not matches(peers, namespace, labels, labels_of):
                 return False
         return True

@@ -77,6 +77,8 @@ class PodImages:
 
     names: tuple[str, ...] = ()
     containers: int = 0
+    volumes: int = 0
+    """Number of image volumes."""
 
 
 AlikeKey = tuple[DeviceRequest, ModelConstraint, tuple[Requirement, ...], tuple[NodeTerm, ...] | None]

@@ -105,6 +105,8 @@ class Capacity:
     storage_class: str
     limit: int | None = None
     """Bytes: the maximum volume size, or the capacity if there is none; None if unknown, which is never enough."""
+    capacity: int = 0
+    """Bytes that can be provisioned; 0 if unknown."""
     nodes: Terms = ()
 
 

@@ -153,7 +153,8 @@ class Placements:
             self._waker.pod_left(charge)
 
     def _read(self, raw: Object) -> Charge:
-        charge = pods.charge(raw, self._kinds, self._trusted, self._fleet.resolve_grants)
+        fleet = self._fleet
+        charge = pods.charge(raw, self._kinds, self._trusted, fleet.resolve_grants, fleet.kubernetes)
         if charge.gang is not None and not self._gangs.is_ours(charge.gang):
             charge = replace(charge, gang=None)
         return self._allocations.track(charge)

@@ -1,7 +1,7 @@
 """Container images of nodes and pods, parsed from the API."""
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from berth_operator.core.values.request import PodImages
@@ -22,12 +22,11 @@ def of_node(status: Object) -> tuple[tuple[str, int], ...]:
 def of_pod(spec: Object) -> PodImages:
     """Read the images of a pod's containers and image volumes, as nodes name them."""
     containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
-    names = (*(each.get("image") or "" for each in containers), *_of_volumes(spec))
-    return PodImages(names=tuple(sorted(_normal(each) for each in names if each)), containers=len(containers))
-
-
-def _of_volumes(spec: Object) -> Iterator[str]:
-    yield from ((each.get("image") or {}).get("reference") or "" for each in spec.get("volumes") or ())
+    volumes = [each["image"] for each in spec.get("volumes") or () if each.get("image") is not None]
+    names = (*(each.get("image") or "" for each in containers), *(each.get("reference") or "" for each in volumes))
+    return PodImages(
+        names=tuple(sorted(_normal(each) for each in names if each)), containers=len(containers), volumes=len(volumes)
+    )
 
 
 def _normal(name: str) -> str:

@@ -8,7 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from berth_api.allocation import REPLICA_MARK, device_ids
-from berth_api.device import ClaimedDevice, DeviceStatus, HeldByContainer, HeldDevice
+from berth_api.device import ClaimedDevice, DeviceStatus, ExceedingUse, HeldByContainer, HeldDevice
 from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
@@ -35,6 +35,12 @@ class AgentReport:
     """Cards that processes outside Kubernetes use."""
     claimed: Mapping[str, tuple[DeviceID, ...]] = field(default_factory=dict)
     """ResourceClaim (namespace/name), also one that is gone -> its devices that containers have."""
+    exceeding: tuple[ExceedingUse, ...] = ()
+    """Pods that use more memory of a card than their share."""
+
+    def exceeded_by(self, uid: str, pod: str) -> tuple[ExceedingUse, ...]:
+        """Return what a pod uses above its shares; `pod` is namespace/name, because a stolen token can forge them."""
+        return tuple(use for use in self.exceeding if (use.pod_uid, keys.join(use.namespace, use.pod)) == (uid, pod))
 
 
 NO_REPORT: Final = AgentReport(held={})
@@ -103,6 +109,7 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
         withheld=tuple(fields.withheld),
         foreign=foreign,
         claimed=_claimed(fields.claimed),
+        exceeding=tuple(fields.exceeding),
     ), ()
 
 

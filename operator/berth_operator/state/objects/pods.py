@@ -18,7 +18,7 @@ from berth_client import times
 from berth_client.objects import without_managed_fields
 from berth_operator.core.claims.extended import ExtendedRequest
 from berth_operator.core.decision import messages
-from berth_operator.core.values import limits
+from berth_operator.core.values import limits, releases
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.owner import NO_OWNER, Owner
 from berth_operator.core.values.request import (
@@ -96,7 +96,7 @@ def transform(pod: dict[str, Any]) -> dict[str, Any]:
     status = pod["status"] = dict(pod.get("status") or {})
     status["conditions"] = [each for each in status.get("conditions") or () if each["type"] in _CONDITIONS]
     for kind in ("containerStatuses", "initContainerStatuses"):
-        status[kind] = [_kept(each) for each in status.get(kind) or () if each.get("resources") is not None]
+        status[kind] = [_kept(each) for each in status.get(kind) or () if _is_read(each)]
     return pod
 
 
@@ -104,6 +104,10 @@ def _keep_injected(container: dict[str, Any], env: list[Object]) -> None:
     variables = [each for each in env if injection.is_variable(each) or limits.is_limit(each)]
     if variables:
         container["env"] = variables
+
+
+def _is_read(status: Object) -> bool:
+    return status.get("resources") is not None or bool(status.get("allocatedResources"))
 
 
 def _kept(status: Object) -> Object:
@@ -391,7 +395,11 @@ def as_recorded(_uid: str, _node: str, grants: tuple[Grant, ...]) -> tuple[Grant
 
 
 def charge(
-    pod: Object, kinds: Kinds = BUILT_IN, trusted: Collection[str] = (), resolve_grants: ResolveGrants = as_recorded
+    pod: Object,
+    kinds: Kinds = BUILT_IN,
+    trusted: Collection[str] = (),
+    resolve_grants: ResolveGrants = as_recorded,
+    kubernetes: int = releases.NEWEST,
 ) -> Charge:
     """Return what a bound pod takes of its node.
 
@@ -400,12 +408,15 @@ def charge(
         kinds: the device types.
         trusted: other schedulers whose allocations are trusted.
         resolve_grants: finds the current minors of the grants' cards.
+        kubernetes: the API server's minor version.
     """
     metadata, node = pod["metadata"], pod["spec"]["nodeName"]
     spec = extended_claims.without_claimed(pod, pod_limits.trimmed(pod["spec"]))
     template = _template({**pod, "spec": spec}, _resizing(pod.get("status") or {}))
     # Unlike a waiting pod's, it has no limit.
-    taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(template, kinds)
+    taken = (_taken if len(template) <= pod_limits.MAX_TEMPLATE_BYTES else _taken.uncached)(
+        template, kinds, by_sums=kubernetes >= releases.RESIZES_BY_SUMS
+    )
     grants, unknown = allocations.of_pod(pod, taken.devices, trusted)
     gang = groups.of_placed(pod)
     return Charge(
@@ -468,12 +479,12 @@ def _requested(spec: Object, total: Mapping[str, int], kinds: Kinds) -> allocati
 
 
 @sized_cache(TEMPLATES)
-def _taken(template: bytes, kinds: Kinds) -> _Taken:
+def _taken(template: bytes, kinds: Kinds, *, by_sums: bool) -> _Taken:
     spec, _, status = orjson.loads(template)
-    total = pod_limits.first_resources(resize.held(spec, status))
+    total = pod_limits.first_resources(resize.held(spec, status, by_sums=by_sums))
     return _Taken(
         resources=_counted_on_node(total),
-        nonzero_requested=nonzero_requested.of_pod(spec, status),
+        nonzero_requested=nonzero_requested.of_pod(spec, status, by_sums=by_sums),
         plugin_requests=_plugin_requests(total, kinds),
         devices=_requested(spec, total, kinds),
         ports=ports.of_pod(spec)[: pod_limits.MAX_HOST_PORTS],

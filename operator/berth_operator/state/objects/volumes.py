@@ -95,6 +95,7 @@ def capacity(raw: Object) -> Capacity:
         key=key(raw),
         storage_class=raw["storageClassName"],
         limit=None if limit is None else quantity.parse(limit),
+        capacity=quantity.parse(raw.get("capacity", 0)),
         nodes=() if nodes is None else (_of_all(_selector(nodes).requirements),),
     )
 
@@ -104,11 +105,15 @@ def tracks_capacity(raw: Object) -> bool:
     return bool((raw.get("spec") or {}).get("storageCapacity"))
 
 
-def limits(raw: Object) -> dict[str, int]:
-    """Read {driver: volumes that the node can hold} from a CSINode."""
-    drivers = (raw.get("spec") or {}).get("drivers") or ()
-    counts = ((each["name"], (each.get("allocatable") or {}).get("count")) for each in drivers)
-    return {name: count for name, count in counts if count is not None}
+def is_required_on_nodes(raw: Object) -> bool:
+    """Return whether pods wait for a node with the driver of a CSIDriver."""
+    return bool((raw.get("spec") or {}).get("preventPodSchedulingIfMissing"))
+
+
+def drivers(raw: Object) -> dict[str, int | None]:
+    """Read {driver: volumes that the node can hold} from a CSINode; None if there is no limit."""
+    installed = (raw.get("spec") or {}).get("drivers") or ()
+    return {each["name"]: (each.get("allocatable") or {}).get("count") for each in installed}
 
 
 def attachment(raw: Object) -> Attachment | None:

@@ -24,8 +24,8 @@ ALIVE: Final = "status.phase!=Succeeded,status.phase!=Failed"
 """Field selector for pods that have not ended."""
 BOUND: Final = f"spec.nodeName!=,{ALIVE}"
 """Field selector for pods that have not ended and have a node."""
-ENDED: Final = "status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
-"""Field selector for pods that have ended."""
+ENDED: Final = "status.phase!=,status.phase!=Pending,status.phase!=Running,status.phase!=Unknown"
+"""Field selector for pods that have ended; one whose status was emptied has not."""
 OTHERS: Final = "pods of others"
 
 

@@ -42,6 +42,8 @@ PRIORITY_CLASSES: Final = "priority classes"
 RESOURCE_CLAIMS: Final = "resource claims"
 CLAIM_TEMPLATES: Final = "resource claim templates"
 """What the pods of a workload may name; the operator reads only the claims that are made of them."""
+VERSION: Final = "version"
+"""The API server's version; before all pods."""
 OPERATOR: Final = "operator"
 """What is known of the operator: its settings, which nodes the snapshot has, and when it was taken."""
 
@@ -127,7 +129,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     },
     "storage classes": dict.fromkeys(("provisioner", "volumeBindingMode", "allowedTopologies"), ...),
     "storage capacities": dict.fromkeys(("storageClassName", "capacity", "maximumVolumeSize", "nodeTopology"), ...),
-    "storage drivers": {"spec": {"storageCapacity": ...}},
+    "storage drivers": {"spec": dict.fromkeys(("storageCapacity", "preventPodSchedulingIfMissing"), ...)},
     "volume limits": {"spec": {"drivers": {"name": ..., "allocatable": ...}}},
     "volume attachments": {
         "spec": {"attacher": ..., "nodeName": ..., "source": {"persistentVolumeName": ...}},
@@ -178,6 +180,7 @@ KEPT: Final[Mapping[str, Tree]] = {
     ENDED_PODS: {"spec": dict.fromkeys(("schedulerName", "schedulingGroup"), ...), "status": {"phase": ...}},
     CLAIM_TEMPLATES: {"spec": {"spec": {"devices": dict.fromkeys(("requests", "constraints"), ...)}}},
     PRIORITY_CLASSES: dict.fromkeys(("value", "globalDefault", "preemptionPolicy"), ...),
+    VERSION: {"minor": ...},
     OPERATOR: dict.fromkeys(("takenAt", "nodeSelector", "settings"), ...),
 }
 """Name of a kind -> what is kept in addition to the metadata."""
@@ -300,6 +303,7 @@ class Snapshot:
             ENDED_PODS: sinks.ended_pods(self.cluster).put,
             PRIORITY_CLASSES: self.put_priority_class,
             CLAIM_TEMPLATES: self._put_claim_template,
+            VERSION: self._put_version,
             OPERATOR: self._put_operator,
         }
 
@@ -322,6 +326,9 @@ class Snapshot:
 
     def _put_claim_template(self, obj: Object) -> None:
         self.claim_templates[f"{obj['metadata']['namespace']}/{obj['metadata']['name']}"] = obj
+
+    def _put_version(self, obj: Object) -> None:
+        self.cluster.fleet.set_kubernetes(int(obj["minor"]))
 
     def _put_operator(self, obj: Object) -> None:
         now = float(obj["takenAt"])

@@ -77,26 +77,32 @@ class Storage:
 
     def put_driver(self, raw: Object) -> None:
         """Add or update a CSIDriver."""
-        name = _name(raw)
-        if volumes.tracks_capacity(raw):
-            self.volumes.tracked.add(name)
-        else:
-            self.remove_driver(name)
+        self._set_driver(_name(raw), tracked=volumes.tracks_capacity(raw), required=volumes.is_required_on_nodes(raw))
 
     def remove_driver(self, name: str) -> None:
-        """Record that a CSIDriver was deleted, or no longer tracks storage capacity."""
-        if name in self.volumes.tracked:
-            self.volumes.tracked.discard(name)
-            self._waker.changed(Change.STORAGE_CAPACITY)
+        """Remove a CSIDriver."""
+        self._set_driver(name, tracked=False, required=False)
+
+    def _set_driver(self, name: str, *, tracked: bool, required: bool) -> None:
+        """Set whether a driver tracks capacity and must be on the nodes of its pods; wake the pods that this helps."""
+        for drivers, on, change in (
+            (self.volumes.tracked, tracked, Change.STORAGE_CAPACITY),
+            (self.volumes.required, required, Change.VOLUME_LIMITS),
+        ):
+            if on:
+                drivers.add(name)
+            elif name in drivers:
+                drivers.discard(name)
+                self._waker.changed(change)
 
     def put_limits(self, raw: Object) -> None:
         """Add or update a CSINode."""
-        self.volumes.put_limits(_name(raw), volumes.limits(raw))
+        self.volumes.put_drivers(_name(raw), volumes.drivers(raw))
         self._wake_for_limits(_name(raw))
 
     def remove_limits(self, node: str) -> None:
-        """Remove a CSINode; its node then has no volume limits."""
-        self.volumes.put_limits(node, {})
+        """Remove a CSINode; its node then has no drivers, and no volume limits."""
+        self.volumes.put_drivers(node, {})
         self._wake_for_limits(node)
 
     def put_attachment(self, raw: Object) -> None:

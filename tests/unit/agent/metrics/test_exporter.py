@@ -12,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from prometheus_client.samples import Sample
 
+from berth_agent.conditions import Finding
 from berth_agent.inventory.simulated.inventory import SimulatedInventory
 from berth_agent.metrics.exporter import Exporter
 from berth_agent.usage.holders import Holder, PodNames
@@ -25,6 +26,7 @@ LABELS: Final = re.compile(r"^\| `(berth_\w+)` \| \w+ \| (.*?) \|", re.MULTILINE
 VALUES: Final = re.compile(r"^\| `(berth_gpu_\w+)` \| `(\w+)`: ((?:`\w+`(?:, )?)+) \|$", re.MULTILINE)
 UID: Final = "1f2e3d4c-5b6a-4788-9900-aabbccddeeff"
 CONTAINER: Final = "c0ffee" * 10 + "abcd"
+GI: Final = 2**30
 PROMPT: Final = 20.0
 """Seconds within which an answer comes on a busy machine while the driver hangs."""
 
@@ -103,7 +105,7 @@ def everything() -> list[Gpu]:
 
 def pods_of(fixture: NvmlFixture) -> Pods:
     card = fixture.gpus[0].uuid
-    holder = Holder(namespace="ns", pod="a", container="main", card=card, share=0.5, text="core 50, memory 40Gi")
+    holder = Holder(namespace="ns", pod="a", container="main", card=card, share=0.5, text="half", memory=40 * GI)
     return Pods(listed=(holder,), names={UID: PodNames(namespace="ns", name="a", containers={CONTAINER: "main"})})
 
 
@@ -166,11 +168,21 @@ async def test_a_hot_card_shows_it_in_base_units(scraped: Scraped) -> None:
 
 async def test_pods_and_their_processes_are_named(scraped: Scraped) -> None:
     held = {"UUID": a100(0).uuid, "namespace": "ns", "pod": "a", "container": "main"}
-    assert scraped.one("berth_gpu_pod_info", **held, share="core 50, memory 40Gi", mig_uuid="", GPU_I_ID="") == 0.5
+    assert scraped.one("berth_gpu_pod_info", **held, share="half", mig_uuid="", GPU_I_ID="") == 0.5
+    assert scraped.one("berth_gpu_pod_share_bytes", UUID=a100(0).uuid, namespace="ns", pod="a") == 40 * GI
     memory = "berth_gpu_process_memory_bytes"
     assert scraped.one(memory, **held) == 3 * MIB
     assert scraped.one(memory, UUID=a100(0).uuid, namespace="", pod="", container="") == 4 * MIB
     assert len(scraped.values(memory)) == 2
+
+
+async def test_conditions_of_the_device_are_1_or_0(machine: Machine, agent: Start) -> None:
+    created = await exporter(agent(machine(t4(0))), Path("/proc"))
+    ended = Finding(type="MpsServing", ok=False, reason="NotRunning")
+    reading = created.readings[NODE]
+    created.readings = {NODE: replace(reading, findings=(*reading.findings, ended))}
+    conditions = (await scrape(created)).values("berth_device_condition", node=NODE)
+    assert conditions == {("DriverLoaded",): 1, ("InventoryRead",): 1, ("MpsServing",): 0}
 
 
 async def test_an_instance_has_its_memory_and_its_card_no_engines(scraped: Scraped) -> None:

@@ -96,7 +96,9 @@ WHOLE = """{"gpu":[{"minor":0,"id":"GPU-0","resources":
     ],
 )
 def test_what_an_allocation_that_kubelet_does_not_know_gave(given: pods.Pod, expected: list[Row]) -> None:
-    assert rows(holders.holders([], [given], SPEC)) == expected
+    listed = holders.holders([], [given], SPEC)
+    assert rows(listed) == expected
+    assert all(each.memory == (40 * 2**30 if each.text == "core 50, memory 40Gi" else None) for each in listed)
 
 
 def test_a_pod_is_known_by_its_uid_also_after_its_object_is_gone() -> None:

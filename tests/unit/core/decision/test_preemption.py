@@ -269,6 +269,14 @@ def test_fewer_victims_than_giving_back_one_by_one_would_find() -> None:
     assert outcome(made, wants(2000)) == ("node", ["large"])
 
 
+def test_as_many_victims_of_less_priority_than_giving_back_one_by_one_would_find() -> None:
+    made = small(cpu=10_000)
+    for name, cpu, priority in (("a", 4000, 5), ("b", 2000, 4), ("c", 1500, 3), ("d", 1500, 3), ("e", 1000, 1)):
+        made.charge(holder(name, cpu=cpu, priority=priority))
+    # "a" has to go in any case. kube-scheduler reprieves "b", and then needs "c" and "d".
+    assert outcome(made, wants(7000)) == ("node", ["a", "b", "e"])
+
+
 def test_pods_that_leave_already_are_no_victims() -> None:
     made = small("a", "b", cpu=1000)
     made.charge(holder("a", node="a", priority=5, terminating=True))

@@ -81,7 +81,7 @@ def made() -> Fleet:
         info = node_info(name, labels=labels, cpu=4000, images={"image": 5}, features=("F",))
         nic = other_card("rdma", functions=(((), ((0, "x"), (1, "y"))),))
         add(fleet, info, inventory(*cards(2), divided(2, "1g.10gb", "1g.10gb"), sliced(3, 4), nic))
-        fleet.volumes.put_limits(name, {"csi.example": 2})
+        fleet.volumes.put_drivers(name, {"csi.example": 2})
     fleet.affinity_index.count(PodSelection(peers=(X,)))
     fleet.affinity_index.replicas.count("set")
     return fleet

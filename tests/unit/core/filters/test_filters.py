@@ -465,6 +465,8 @@ def test_a_node_changes_its_mode_once_the_pods_of_the_other_one_have_left(
     fleet.charge(charge("without", resources=(("cpu", 1),), isolation=held))
     fleet.release("x")
     assert passing(isolation, fleet, request_) == {"node"}
+    # Where nothing has MPS, the filter costs nothing.
+    assert (isolation.passes(fleet, request_) is fleet.present) == (wanted != "mps")
 
 
 def test_a_filter_that_does_not_concern_a_pod_returns_the_fleets_own_mask() -> None:

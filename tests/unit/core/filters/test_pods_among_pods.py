@@ -293,10 +293,14 @@ def test_changed_namespace_labels_change_which_pods_match() -> None:
     assert passing(pod_anti_affinity, fleet, far) == passing(existing_anti_affinity, fleet, pod) == set("abcd")
 
 
-def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_from_the_pod_to_be_placed() -> None:
+@pytest.mark.parametrize(("kubernetes", "apart"), [(36, {"c", "d"}), (37, set("abcd"))])
+def test_a_selector_that_unlabelled_namespaces_match_reaches_all_of_them_only_from_the_pod_to_be_placed_before_1_37(
+    kubernetes: int, apart: set[str]
+) -> None:
     peers: Any = {"namespace_selector": LabelSelector(requirements=(label("team", "DoesNotExist"),))}
-    world = World(nodes=ABC, pods=[there("a", required_anti_affinity=(term(X, **peers),))], namespaces=NAMESPACES)
-    assert passing(pod_anti_affinity, world.fleet(), wanting(required_anti_affinity=(term(X, **peers),))) == {"c", "d"}
+    pods = [there("a", required_anti_affinity=(term(X, **peers),))]
+    world = World(nodes=ABC, pods=pods, namespaces=NAMESPACES, kubernetes=kubernetes)
+    assert passing(pod_anti_affinity, world.fleet(), wanting(required_anti_affinity=(term(X, **peers),))) == apart
     assert passing(existing_anti_affinity, world.fleet(), wanting(labels={"app": "x"})) == set("abcd")
 
 

@@ -431,6 +431,22 @@ def test_disks_named_in_pods_count_for_their_driver() -> None:
     assert passing(volume_limits, fleet, wanted) == {"x", "bare"}
 
 
+def test_a_driver_may_have_to_be_on_the_node() -> None:
+    fleet = full()
+    fleet.volumes.required.add("csi.example")
+    assert passing(volume_limits, fleet, wants("c3")) == {"x"}
+    assert explain(volume_limits, fleet, wants("c3")) == {
+        volume_limits.REASON: 1,
+        "csi.example CSI driver is not installed on the node": 1,
+    }
+    fleet.volumes.put_drivers("bare", {"csi.example": None})
+    assert passing(volume_limits, fleet.copy(), wants("c3")) == {"x", "bare"}
+    fleet.volumes.put_drivers("x", {"csi.other": None})
+    # Also for a volume that is there.
+    assert passing(volume_limits, fleet, wants("c0")) == {"bare"}
+    assert passing(volume_limits, fleet, wants()) == EVERYWHERE
+
+
 # --- what wakes -------------------------------------------------------------------------------------------------
 
 

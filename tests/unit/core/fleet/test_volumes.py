@@ -264,7 +264,7 @@ def happen(fleet: Fleet, kind: str, who: Any, what: Any) -> None:  # noqa: C901,
         case "detach":
             store.remove_attachment(f"a{who}")
         case "limit":
-            store.put_limits(who, what)
+            store.put_drivers(who, what)
         case "node":
             fleet.put_node(node_info(who))
         case "no node":

@@ -1,6 +1,7 @@
 """Scores about nodes, in the numbers that kube-scheduler would give."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from berth_operator.core.scores import (
     taints,
 )
 from berth_operator.core.values.inventory import NodeInfo
-from berth_operator.core.values.request import NodeTerm, PodRequest, Taint, Toleration
+from berth_operator.core.values.request import NodeTerm, PodImages, PodRequest, Taint, Toleration
 from tests.builders import GI, MI, add, asks, charge, label, node_info, score_values
 
 BIG = 1000
@@ -121,6 +122,14 @@ def test_the_worst_of_the_nodes_that_fit_is_the_measure_of_taints() -> None:
 def test_images_that_are_there(images: dict[str, int], requested: list[str], expected: float) -> None:
     fleet = fleet_of(node_info("a", images=images), node_info("b"))
     assert scored(image_locality, fleet, asks(images=requested)) == {"a": expected, "b": 0}
+
+
+@pytest.mark.parametrize(("release", "expected"), [(36, 48), (37, 24)])
+def test_image_volumes_count_from_one_release_on(release: int, expected: float) -> None:
+    fleet = fleet_of(node_info("a", images={"x:1": 1000 * MI}), node_info("b"))
+    fleet.set_kubernetes(release)
+    request = replace(asks(), images=PodImages(names=("v:1", "x:1"), containers=1, volumes=1))
+    assert scored(image_locality, fleet, request)["a"] == expected
 
 
 def test_an_image_that_is_pulled_and_removed_is_kept_current() -> None:

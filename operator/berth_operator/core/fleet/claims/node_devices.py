@@ -2,11 +2,15 @@
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from berth_operator.core.claims.nodes import TargetNode
 from berth_operator.core.claims.pools import NodePools, SliceIndex, gather
 from berth_operator.core.claims.slices import Device, DeviceID, PoolID
 from berth_operator.core.fleet.claims.matching import CardIndex, Match, match
+
+PRODUCT_ATTRIBUTES: Final = ("productName", "model")
+"""How drivers name the product that a device is, in their own domain: there is no standard attribute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +26,8 @@ class NodeDevices:
     """The cards that devices of all pools are, for those that are cards or may be."""
     links: Mapping[DeviceID, Hashable]
     """Of whole cards with NVLinks: equal for those that are linked all with all."""
+    products: frozenset[tuple[str, Hashable]]
+    """The drivers of the own devices, with the products that these are; None for devices that name none."""
     capacities: int
     """The largest number of capacities that a device has."""
 
@@ -36,15 +42,22 @@ def of_node(
 ) -> NodeDevices:
     """Return the devices of a node; `cards` has those of its Device, None if it has none."""
     pools = gather(index, node)
+    own = tuple(each for each in pools.devices if is_own(each.pool))
     matches = {} if cards is None else {each.id: match(each, each.id.driver, cards) for each in pools.devices}
     return NodeDevices(
         pools=pools,
-        own=tuple(each for each in pools.devices if is_own(each.pool)),
+        own=own,
         foreign=frozenset(each.id for each in pools.devices if not is_own(each.pool)),
         cards={name: each for name, each in matches.items() if each.cards or each.unknown},
         links={} if cards is None else dict(_links(matches, cards)),
+        products=frozenset((each.id.driver, _product(each)) for each in own),
         capacities=max((len(each.capacity) for each in pools.devices), default=0),
     )
+
+
+def _product(device: Device) -> Hashable:
+    found = (device.attributes.get(f"{device.id.driver}/{name}") for name in PRODUCT_ATTRIBUTES)
+    return next((each.value for each in found if each is not None), None)
 
 
 def _links(matches: Mapping[DeviceID, Match], index: CardIndex) -> Iterator[tuple[DeviceID, Hashable]]:

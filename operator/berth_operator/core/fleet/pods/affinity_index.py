@@ -123,6 +123,9 @@ class ExistingTerms(Generic[K]):
 class AffinityIndex:
     """The affinity of all placed pods, and counts of the pods that selectors match."""
 
+    by_labels = True
+    """Whether selections match namespaces by labels alone, as from Kubernetes 1.37 on; set before there are pods."""
+
     def __init__(self, rows: int) -> None:
         self._groups: dict[str, dict[tuple[Identity, bool], PodGroupByLabels]] = {}
         """Namespace -> (identity, whether terminating) -> group."""
@@ -166,7 +169,7 @@ class AffinityIndex:
 
     def includes(self, selection: PodSelection, identity: Identity) -> bool:
         """Return whether the selection includes a pod with this identity."""
-        return selection.includes(identity.namespace, dict(identity.labels), self.labels_of)
+        return self._matches(selection, identity.namespace, dict(identity.labels))
 
     def matches(self, term: Term, identity: Identity) -> bool:
         """Return whether a placed pod's term matches a pod."""
@@ -250,7 +253,10 @@ class AffinityIndex:
     def _is_part(self, group: PodGroupByLabels, selection: PodSelection) -> bool:
         if selection.exclude_terminating and group.terminating:
             return False
-        return selection.includes(group.identity.namespace, group.labels, self.labels_of)
+        return self._matches(selection, group.identity.namespace, group.labels)
+
+    def _matches(self, selection: PodSelection, namespace: str, labels: Mapping[str, str]) -> bool:
+        return selection.includes(namespace, labels, self.labels_of, by_labels=self.by_labels)
 
     def _add_line(self, selection: PodSelection) -> int:
         if len(self._selections) >= MAX_SELECTIONS:

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from berth_operator.core.fleet.arrays.columns import all_read_only, read_only
 from berth_operator.core.fleet.arrays.copies import with_own
+from berth_operator.core.fleet.arrays.keyed_masks import KeyedMasks
 from berth_operator.core.fleet.storage.attached_volumes import Attached
 from berth_operator.core.values.mounts import Attachable, Disk, Mounts, PodVolumes, Use
 from berth_operator.core.values.storage import MIGRATED, Attachment, Capacity, Claim, StorageClass, Terms, Volume
@@ -95,6 +96,10 @@ class Volumes:
         """Class -> key -> capacity."""
         self.tracked: set[str] = set()
         """Drivers that report their capacity."""
+        self.required: set[str] = set()
+        """Drivers whose volumes are used only on nodes that have the driver."""
+        self.drivers: KeyedMasks[str] = KeyedMasks(rows)
+        """The rows that have each driver."""
         self.attached = Attached(rows)
         self.disks = Disks()
         self.users: Counter[str] = Counter()
@@ -114,7 +119,8 @@ class Volumes:
         self._limits: dict[str, Counts] = {}
         self._shown_limits: dict[str, Counts] = {}
         """Driver -> the maximum number of its volumes on each row."""
-        self._node_limits: dict[str, Mapping[str, int]] = {}
+        self._drivers_of: dict[str, Mapping[str, int | None]] = {}
+        """Node -> driver -> the maximum number of its volumes; None for no limit."""
         self._attachments: dict[str, Attachment] = {}
         self._attachments_of: defaultdict[str, set[str]] = defaultdict(set)
         """Volume or node ("volume x", "node x") -> attachments."""
@@ -167,13 +173,13 @@ class Volumes:
             capacities.pop(key, None)
         self.capacities = {name: capacities for name, capacities in self.capacities.items() if capacities}
 
-    def put_limits(self, node: str, limits: Mapping[str, int]) -> None:
-        """Set the maximum number of each driver's volumes on a node; drivers that are not named have no limit."""
-        self._node_limits[node] = limits
-        if not limits:
-            del self._node_limits[node]
+    def put_drivers(self, node: str, drivers: Mapping[str, int | None]) -> None:
+        """Set the drivers of a node, each with the maximum number of its volumes there; None for no limit."""
+        self._drivers_of[node] = drivers
+        if not drivers:
+            del self._drivers_of[node]
         if (row := self._row_of.get(node)) is not None:
-            self._set_limits(row, limits)
+            self._set_drivers(row, drivers)
 
     def put_attachment(self, attachment: Attachment) -> None:
         """Add an attachment; its content never changes."""
@@ -195,12 +201,12 @@ class Volumes:
 
     def enter(self, row: int, node: str) -> None:
         """Assign a row to a node."""
-        self._set_limits(row, self._node_limits.get(node, {}))
+        self._set_drivers(row, self._drivers_of.get(node, {}))
         self._reattach(*self._attachments_of.get(f"node {node}", ()))
 
     def leave(self, row: int, node: str) -> None:
         """Free the row of a node."""
-        self._set_limits(row, {})
+        self._set_drivers(row, {})
         for name in self._attachments_of.get(f"node {node}", ()):
             self._detach(name)
 
@@ -210,6 +216,7 @@ class Volumes:
         self._limits = {name: np.pad(each, more, constant_values=NO_LIMIT) for name, each in self._limits.items()}
         self._shown_limits = all_read_only(self._limits)
         self.attached.grow(rows)
+        self.drivers.grow(rows)
         self._rows = rows
 
     def copy(self, row_of: Mapping[str, int]) -> Self:
@@ -218,6 +225,7 @@ class Volumes:
         return with_own(
             self,
             attached=self.attached.copy(),
+            drivers=self.drivers.copy(),
             disks=self.disks.copy(),
             users=self.users.copy(),
             rows_by_terms=self.rows_by_terms.copy(),
@@ -381,7 +389,9 @@ class Volumes:
         if (attached_as := self._attached_as.pop(name, None)) is not None:
             self.attached.attach(*attached_as, -1)
 
-    def _set_limits(self, row: int, limits: Mapping[str, int]) -> None:
+    def _set_drivers(self, row: int, drivers: Mapping[str, int | None]) -> None:
+        self.drivers.put(row, tuple(drivers))
+        limits = {name: limit for name, limit in drivers.items() if limit is not None}
         for driver in limits:
             if driver not in self._limits:
                 self._limits[driver] = np.full(self._rows, NO_LIMIT, np.int64)

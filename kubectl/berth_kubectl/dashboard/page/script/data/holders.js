@@ -19,6 +19,7 @@ export function toHolder(object, before) {
     endsBy: object.endsBy,
     devices: object.devices,
     drifted: object.drifted,
+    exceeding: object.exceeding ?? [], // older operators do not say
     hundredths: object.devices.reduce((sum, part) => sum + hundredths(part), 0),
   };
 }

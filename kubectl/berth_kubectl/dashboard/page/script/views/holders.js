@@ -14,7 +14,7 @@ import { sortRows, Table } from "../parts/table.js";
 import { setQuery } from "../router.js";
 import { age, cards, count, counted, percent, secondsSince } from "../text/amounts.js";
 import { ageOf, localTime, until } from "../text/times.js";
-import { cardsText } from "./fleet/details.js";
+import { cardsText, exceedingText } from "./fleet/details.js";
 
 const BY = [
   ["pod", "Pod"],
@@ -161,7 +161,7 @@ function podColumns(now) {
     { key: "owner", title: "Owner", value: ({ holder }) => holder.owner, cell: ({ holder }) => holder.owner || html`<span class="none">none</span>` },
     { key: "node", title: "Node", value: ({ holder }) => holder.node, cell: ({ holder }) => html`<${NodeLink} name=${holder.node} />` },
     { key: "gpus", title: "GPUs", numeric: true, value: ({ holder }) => holder.hundredths, cell: ({ holder }) => cards(holder.hundredths) },
-    { key: "cards", title: "Cards", cell: ({ holder }) => html`${cardsText(holder.devices)}${holder.drifted && html` <span class="tag bad">drifted</span>`}` },
+    { key: "cards", title: "Cards", cell: ({ holder }) => html`${cardsText(holder.devices)}${holder.drifted && html` <span class="tag bad">drifted</span>`}${holder.exceeding.length > 0 && html` <span class="tag bad" title=${exceedingText(holder)}>above its share</span>`}` },
     { key: "age", title: "Age", numeric: true, value: ({ holder }) => seconds(holder.since), cell: ({ holder }) => html`<${Time} text=${holder.since} shown=${ageOf(holder.since, now)} />` },
     { key: "ends", title: "Ends", numeric: true, value: ({ holder }) => -seconds(holder.endsBy), cell: ({ holder }) => html`<${Time} text=${holder.endsBy} shown=${until(holder.endsBy, now)} />` },
     { key: "use", title: "Use", numeric: true, value: ({ use, idleSeconds }) => (use === null ? -1 : use - (idleSeconds ?? 0) / 1e9), cell: (row) => html`<${Use} ...${row} />` },

@@ -106,7 +106,7 @@ function HolderRow({ holder, now }) {
   return html`<tr data-pod=${holder.key}>
     <th scope="row">
       <${NamespaceSwatch} name=${holder.namespace} /> <${PodLink} namespace=${holder.namespace} name=${holder.name} />
-      <small class="under">${holder.namespace}${holder.owner && ` · ${holder.owner}`}${holder.drifted && " · drifted"}</small>
+      <small class="under">${holder.namespace}${holder.owner && ` · ${holder.owner}`}${holder.drifted && " · drifted"}${holder.exceeding.length > 0 && ` · ${exceedingText(holder)}`}</small>
     </th>
     <td>${cardsText(holder.devices)}</td>
     <td class="numeric">${inCards(holder.hundredths)}</td>
@@ -123,6 +123,11 @@ export function cardsText(parts) {
   const minors = new Map();
   for (const { type, minor } of parts) minors.set(type, (minors.get(type) ?? new Set()).add(minor));
   return [...minors].map(([type, set]) => `${typeName(type)} ${ranges([...set].sort((a, b) => a - b))}`).join(", ");
+}
+
+/** Return what a pod uses above its shares: `uses 52Gi of GPU 0, its share is 40Gi`. */
+export function exceedingText({ exceeding }) {
+  return exceeding.map(({ type, minor, memory, limit }) => `uses ${amount("gpu-memory", memory)} of ${cardName({ type, minor })}, its share is ${amount("gpu-memory", limit)}`).join("; ");
 }
 
 function ranges(numbers) {

@@ -1,0 +1,44 @@
+"""Old versions of HAMi-core's library on the node, and when they may go.
+
+A pod has for all its starts the version that it was given first, which kubelet keeps in its checkpoint. Processes keep
+a library that they have mapped, also when its file is removed.
+"""
+
+import base64
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Final
+
+CHECKPOINT: Final = "kubelet_internal_checkpoint"
+"""In kubelet's folder of device plugins."""
+GRACE: Final = 3600.0
+"""Seconds after a change for which nothing is removed: what was given just before is not in the checkpoint yet."""
+
+
+def old(current: Path, library: str, *, before: float) -> Iterator[Path]:
+    """Yield the versions next to the link `current` that it leads away from since a time in seconds since 1970.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    if current.lstat().st_mtime >= before:
+        return
+    for version in sorted(current.parent.iterdir()):
+        is_version = not version.is_symlink() and (version / library).is_file()
+        if is_version and version.name != current.readlink().name and version.stat().st_mtime < before:
+            yield version
+
+
+def unused(versions: Iterable[Path], checkpoint: bytes) -> list[Path]:
+    """Return the versions that no pod has, by kubelet's checkpoint.
+
+    Raises:
+        ValueError: the checkpoint has another form than this program knows.
+    """
+    try:
+        entries = json.loads(checkpoint)["Data"]["PodDeviceEntries"] or ()
+        given = [base64.b64decode(entry["AllocResp"] or "", validate=True) for entry in entries]
+    except (KeyError, TypeError, RecursionError) as error:
+        raise ValueError(f"an unknown form: {error!r}") from error
+    return [version for version in versions if not any(f"{version}/".encode() in answer for answer in given)]

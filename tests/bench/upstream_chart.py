@@ -1,0 +1,29 @@
+"""A chart of upstream's workloads: pods a second by Berth as a multiple of kube-scheduler's, one bar for each."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from matplotlib.figure import Figure
+
+from tests.bench.chart import OURS
+
+INCHES: Final = 0.22
+"""Height of a bar."""
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Draw the ratios of the rows that have one, the lowest first.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    found = sorted((each["ratio"], each["workload"]) for each in rows if each["ratio"] is not None)
+    figure = Figure(figsize=(8.0, 1.0 + INCHES * len(found)), layout="constrained")
+    panel = figure.subplots()
+    panel.barh([name for _, name in found], [ratio for ratio, _ in found], color=OURS)
+    panel.axvline(1.0, color="#000000", linewidth=1.0)
+    panel.set_xlabel("pods a second, kube-scheduler = 1")
+    panel.tick_params("y", labelsize="small")
+    panel.grid(axis="x", alpha=0.3)
+    figure.savefig(path, format="png")
