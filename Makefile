@@ -152,6 +152,10 @@ dra-integration: binaries ## run Kubernetes' test/integration/dra with kube-sche
 podgroup-integration: binaries ## run Kubernetes' test/integration/scheduler/podgroup in the same way: ARGS="--recorded --only topology-gang"
 	@$(BIN)/python -m tests.upstream podgroup $(ARGS)
 
+.PHONY: upstream-e2e
+upstream-e2e: node-binaries ## run Kubernetes' e2e tests of scheduling in the same way, on real nodes (root on Linux): ARGS="--recorded --only preemption"
+	@$(BIN)/python -m tests.upstream e2e $(ARGS)
+
 .PHONY: fuzz-coverage
 fuzz-coverage: setup ## the same for one parser, guided by coverage (installs atheris): TARGET=allocation MINUTES=10
 	@$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes --target .build/atheris --upgrade \

@@ -1,14 +1,18 @@
-"""What the runs of upstream's integration tests read from their logs, and their lists."""
+"""What the runs of upstream's tests read from their logs and reports, and their lists."""
 
 import json
+from datetime import date
+from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from tests.upstream import __main__ as target
-from tests.upstream import cases, perf
+from tests.upstream import cases, perf, specs
 from tests.upstream.suites import SUITES, Suite
 
+TABLE = Path(__file__).parents[2] / "docs/testing.md"
 LOG = """\
 === RUN   TestDRA/all/PodGroup
     dra.go:519: Starting the scheduler --- PASS: is no line of its own
@@ -27,6 +31,25 @@ def test_cases_are_the_tests_without_sub_tests() -> None:
     }
 
 
+def spec(text: str, state: str, *above: str, kind: str = "It") -> dict[str, Any]:
+    return {"LeafNodeType": kind, "LeafNodeText": text, "ContainerHierarchyTexts": [*above] or None, "State": state}
+
+
+def test_cases_are_the_specs_with_all_their_words() -> None:
+    above = ("[sig-scheduling] LimitRange", "in a namespace")
+    found = [
+        spec("is set [Conformance]", "passed", *above),
+        spec("is read", "panicked", *above),
+        spec("is kept", "skipped", *above),
+        spec("", "failed", kind="SynchronizedBeforeSuite"),
+    ]
+    assert dict(specs.reported([{"SpecReports": found}, {"SpecReports": None}])) == {
+        "[sig-scheduling] LimitRange in a namespace is set [Conformance]": "PASS",
+        "[sig-scheduling] LimitRange in a namespace is read": "FAIL",
+        "[sig-scheduling] LimitRange in a namespace is kept": "SKIP",
+    }
+
+
 LISTS = [pytest.param(suite, api, id=f"{suite.name} {api}") for suite in SUITES.values() for api in suite.api_servers]
 
 
@@ -42,6 +65,24 @@ def test_only_cases_that_kube_scheduler_passes_are_listed_as_different(suite: Su
     record, differences = suite.lists(suite.api_servers[version])
     recorded, listed = json.loads(record.read_text()), yaml.safe_load(differences.read_text())
     assert {case for case in listed if recorded.get(case) != target.SUCCESS} == set()
+
+
+@pytest.mark.parametrize(("suite", "version"), LISTS)
+def test_the_results_are_shown_for_the_pinned_version(suite: Suite, version: str) -> None:
+    record, differences = suite.lists(suite.api_servers[version])
+    passed = [case for case, outcome in json.loads(record.read_text()).items() if outcome == target.SUCCESS]
+    left_out = [case for part in suite.parts() if part.not_berths for case in passed if part.covers(case)]
+    figures = [len(passed), len(yaml.safe_load(differences.read_text())), len(left_out)]
+    [*shown, recorded] = row(f"`{suite.name}`", record.stem.removeprefix("kube-scheduler-"))
+    assert shown == list(map(str, figures))
+    assert date.fromisoformat(recorded)
+
+
+def row(*begin: str) -> list[str]:
+    """Return the other cells of the one row of the table that begins with these."""
+    cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in TABLE.read_text().splitlines()]
+    [found] = [each[len(begin) :] for each in cells if each[: len(begin)] == [*begin]]
+    return found
 
 
 def test_workloads_are_measured_once_and_few_of_them_often() -> None:

@@ -1,8 +1,8 @@
-"""Run a suite of upstream's integration tests with kube-scheduler and with Berth in its place.
+"""Run a suite of upstream's tests with kube-scheduler and with Berth in its place.
 
-`make dra-integration` and `make podgroup-integration` do. The last line of the output is JSON. A case that
-kube-scheduler passes and Berth does not must be listed with its reason in `SUITE/differences-VERSION.yaml`, or be in a
-part that is not run with Berth, which has its reason; else the exit status is 1.
+`make dra-integration`, `make podgroup-integration` and `make upstream-e2e` do. The last line of the output is JSON. A
+case that kube-scheduler passes and Berth does not must be listed with its reason in `SUITE/differences-VERSION.yaml`,
+or be in a part that is not run with Berth, which has its reason; else the exit status is 1.
 """
 
 import argparse
@@ -15,9 +15,7 @@ from typing import Final
 
 import yaml
 
-from tests.upstream import berth, cases
 from tests.upstream.cases import Outcomes, Part
-from tests.upstream.program import program
 from tests.upstream.suites import SUITES
 
 ROOT: Final = Path(__file__).parents[2]
@@ -63,21 +61,11 @@ def _arguments() -> argparse.Namespace:
 def _run(scheduler: str, api_server: str, parts: Sequence[Part], folder: Path) -> Outcomes:
     logs = folder / scheduler
     logs.mkdir(parents=True, exist_ok=True)
-    environment = _berth(logs) if scheduler == BERTH else {}
     outcomes: Outcomes = {}
     for part in parts:
         print(f"{scheduler}: {part.name}: {logs / part.name}.log", file=sys.stderr, flush=True)
-        tests = program(api_server, part.package)
-        outcomes |= cases.run(tests, api_server, part, logs, environment)
+        outcomes |= part.outcomes(api_server, logs, with_berth=scheduler == BERTH)
     return outcomes
-
-
-def _berth(logs: Path) -> dict[str, str]:
-    return {
-        "SCHEDULER_COMMAND": f"{sys.executable} -m {berth.__name__}",
-        "PYTHONPATH": str(ROOT),
-        berth.LOGS: str(logs),
-    }
 
 
 def _reasons(parts: Sequence[Part], found: Iterable[str]) -> dict[str, str]:

@@ -4,17 +4,20 @@ It prints a line when Berth leads, and ends when its standard input does. Kube-s
 counterpart here and is ignored.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
 from tests.processes import LEADING, Process
 
+ROOT: Final = Path(__file__).parents[2]
 SCHEDULER: Final = "default-scheduler"
 LOGS: Final = "BERTH_UPSTREAM_LOGS"
 """The variable with the folder of the logs."""
@@ -32,6 +35,23 @@ START_SECONDS: Final = 150.0
 
 def main(kubeconfig: Path) -> None:
     """Schedule until the standard input ends."""
+    with running(kubeconfig, Path(os.environ[LOGS])):
+        print("scheduling", flush=True)
+        sys.stdin.read()
+
+
+def environment(logs: Path) -> dict[str, str]:
+    """Return the variables by which patched tests start it."""
+    return {
+        "SCHEDULER_COMMAND": f"{sys.executable} -m {__name__}",
+        "PYTHONPATH": str(ROOT),
+        LOGS: str(logs),
+    }
+
+
+@contextlib.contextmanager
+def running(kubeconfig: Path, logs: Path) -> Iterator[None]:
+    """Schedule in a cluster, from the time that Berth leads."""
     subprocess.run(
         [sys.executable, "-m", "berth_operator", "crds", "apply", f"--kubeconfig={kubeconfig}"],
         check=True,
@@ -40,13 +60,14 @@ def main(kubeconfig: Path) -> None:
     with tempfile.TemporaryDirectory() as folder:
         configuration = Path(folder) / "configuration.yaml"
         configuration.write_text(json.dumps(CONFIGURATION))
-        operator = _start(kubeconfig, configuration)
-        print("scheduling", flush=True)
-        sys.stdin.read()
-        operator.stop()
+        operator = _start(kubeconfig, configuration, logs)
+        try:
+            yield
+        finally:
+            operator.stop()
 
 
-def _start(kubeconfig: Path, configuration: Path) -> Process:
+def _start(kubeconfig: Path, configuration: Path, logs: Path) -> Process:
     flags = {
         **TERMS,
         "kubeconfig": kubeconfig,
@@ -63,7 +84,7 @@ def _start(kubeconfig: Path, configuration: Path) -> Process:
     operator = Process(
         name=f"berth-{time.time_ns()}",
         command=command,
-        folder=Path(os.environ[LOGS]),
+        folder=logs,
         environment={"BERTH_LOG_FORMAT": "json", "PYTHONUNBUFFERED": "1"},
     )
     operator.logged(LEADING, deadline=START_SECONDS)

@@ -10,10 +10,12 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from devcluster.building import programs
 from devcluster.processes import children
+from tests.upstream import berth
+from tests.upstream.program import program
 
 PARALLEL: Final = 4
 """Cases at once; most of their time is waiting."""
@@ -26,9 +28,27 @@ Outcomes = dict[str, str]
 """Case -> PASS, FAIL or SKIP. Cases are the tests without sub-tests."""
 
 
+class Part(Protocol):
+    """One run of some cases of a suite."""
+
+    @property
+    def name(self) -> str:
+        """Its name, also of its log."""
+
+    @property
+    def not_berths(self) -> str:
+        """Why Berth can pass none of its cases, with which it is not run then; empty if it is."""
+
+    def covers(self, case: str) -> bool:
+        """Return whether it runs a case."""
+
+    def outcomes(self, api_server: str, logs: Path, *, with_berth: bool) -> Outcomes:
+        """Run it with Berth or kube-scheduler, and return the outcomes of the cases that ended."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Part:
-    """One run of the program, with an API server for each of its configurations."""
+class GoTests:
+    """One run of Go's tests, with an API server for each of their configurations."""
 
     package: str
     """The package of the tests, below Kubernetes' module."""
@@ -37,21 +57,21 @@ class Part:
     skip: str = ""
     minutes: int = 60
     not_berths: str = ""
-    """Why Berth can pass none of its cases, with which it is not run then; empty if it is."""
 
     def covers(self, case: str) -> bool:
         """Return whether it runs a case."""
         return _matches(self.run, case) and not (self.skip and _matches(self.skip, case))
 
-
-def run(tests: Path, api_server: str, part: Part, logs: Path, environment: Mapping[str, str]) -> Outcomes:
-    """Run a part and return the outcomes of the cases that ended."""
-    flags = [f"-test.run={part.run}", f"-test.parallel={PARALLEL}", "-test.v=test2json"]
-    flags += [f"-test.skip={part.skip}"] if part.skip else []
-    log = logs / f"{part.name}.log"
-    log.unlink(missing_ok=True)
-    execute([str(tests), *flags], api_server, log=log, environment=environment, minutes=part.minutes)
-    return leaves(log.read_text(errors="replace"))
+    def outcomes(self, api_server: str, logs: Path, *, with_berth: bool) -> Outcomes:
+        """Run them, with an API server of devcluster's programs, and return the outcomes of the cases that ended."""
+        flags = [f"-test.run={self.run}", f"-test.parallel={PARALLEL}", "-test.v=test2json"]
+        flags += [f"-test.skip={self.skip}"] if self.skip else []
+        log = logs / f"{self.name}.log"
+        log.unlink(missing_ok=True)
+        environment = berth.environment(logs) if with_berth else {}
+        tests = program(api_server, self.package)
+        execute([str(tests), *flags], api_server, log=log, environment=environment, minutes=self.minutes)
+        return leaves(log.read_text(errors="replace"))
 
 
 def execute(

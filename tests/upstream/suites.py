@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Final
 
 from devcluster.building import programs, versions
-from tests.upstream.cases import Part
+from tests.upstream.cases import GoTests, Part
+from tests.upstream.specs import Specs
 
 HERE: Final = Path(__file__).parent
 
@@ -60,10 +61,10 @@ WITH_HEAVY: Final = ("default", "GA", "all")
 def _dra() -> Iterator[Part]:
     heavy = f"^({'|'.join(HEAVY)})$"
     for name in CONFIGURATIONS:
-        yield Part(package=DRA_PACKAGE, name=name, run=f"^TestDRA$/^{name}$", skip=f"^TestDRA$/.*/{heavy}")
+        yield GoTests(package=DRA_PACKAGE, name=name, run=f"^TestDRA$/^{name}$", skip=f"^TestDRA$/.*/{heavy}")
     for name in WITH_HEAVY:
-        yield Part(package=DRA_PACKAGE, name=f"{name}-heavy", run=f"^TestDRA$/^{name}$/{heavy}")
-    yield Part(package=DRA_PACKAGE, name="status-requests", run="^TestResourcePoolStatusRequest$")
+        yield GoTests(package=DRA_PACKAGE, name=f"{name}-heavy", run=f"^TestDRA$/^{name}$/{heavy}")
+    yield GoTests(package=DRA_PACKAGE, name="status-requests", run="^TestResourcePoolStatusRequest$")
 
 
 DRA: Final = Suite(name="dra", api_servers={"1.36": "kube-apiserver", "1.37": "kube-apiserver-1.37"}, parts=_dra)
@@ -83,20 +84,41 @@ COMPOSITE: Final = "CompositePodGroups (alpha) are not supported"
 
 
 def _podgroup() -> Iterator[Part]:
-    yield Part(package=PODGROUP_PACKAGE, name="groups", run=GROUPS)
+    yield GoTests(package=PODGROUP_PACKAGE, name="groups", run=GROUPS)
     for policy in ("gang", "basic"):
         run = f"^TestTopologyAwareSchedulingWith{policy.title()}Policy$"
-        yield Part(package=TOPOLOGY_PACKAGE, name=f"topology-{policy}", run=run)
+        yield GoTests(package=TOPOLOGY_PACKAGE, name=f"topology-{policy}", run=run)
     queueing, in_process = "^TestPodGroupQueueing$", "^Test(PostFilterNotCalled|PodGroupPostFilterIteration)$"
-    yield Part(package=QUEUEING_PACKAGE, name="queueing", run=queueing, skip=f"{queueing}/{WITH_PLUGINS}")
-    yield Part(package=QUEUEING_PACKAGE, name="plugins", run=f"{queueing}/{WITH_PLUGINS}", not_berths=PLUGINS)
-    yield Part(package=PODGROUP_PACKAGE, name="post-filter", run=in_process, not_berths=PLUGINS)
+    yield GoTests(package=QUEUEING_PACKAGE, name="queueing", run=queueing, skip=f"{queueing}/{WITH_PLUGINS}")
+    yield GoTests(package=QUEUEING_PACKAGE, name="plugins", run=f"{queueing}/{WITH_PLUGINS}", not_berths=PLUGINS)
+    yield GoTests(package=PODGROUP_PACKAGE, name="post-filter", run=in_process, not_berths=PLUGINS)
     steps = "^TestPodGroup(SequentialQueueing|RequeueRemainingOnSchedulingSuccess)$"
-    yield Part(package=QUEUEING_PACKAGE, name="steps", run=steps, not_berths=STEPS)
-    yield Part(package=PODGROUP_PACKAGE, name="composite", run="^TestCPG(Scheduling|Queueing)$", not_berths=COMPOSITE)
-    yield Part(package=TOPOLOGY_PACKAGE, name="composite-topology", run="^TestCPGTopology", not_berths=COMPOSITE)
+    yield GoTests(package=QUEUEING_PACKAGE, name="steps", run=steps, not_berths=STEPS)
+    yield GoTests(
+        package=PODGROUP_PACKAGE, name="composite", run="^TestCPG(Scheduling|Queueing)$", not_berths=COMPOSITE
+    )
+    yield GoTests(package=TOPOLOGY_PACKAGE, name="composite-topology", run="^TestCPGTopology", not_berths=COMPOSITE)
 
 
 PODGROUP: Final = Suite(name="podgroup", api_servers={"1.37": "kube-apiserver-1.37"}, parts=_podgroup)
 
-SUITES: Final = {suite.name: suite for suite in (DRA, PODGROUP)}
+# --- e2e ------------------------------------------------------------------------------------------------------
+
+PARTS: Final = {
+    "predicates": ("SchedulerPredicates",),
+    "preemption": ("SchedulerPreemption",),
+    "others": ("SchedulerPriorities", "Multi-AZ Clusters", "LimitRange"),
+}
+WORKLOADS: Final = ("Workload", "GangScheduling", "WorkloadAwarePreemption")
+"""What needs the feature gate GenericWorkload."""
+
+
+def _e2e() -> Iterator[Part]:
+    for name, subjects in PARTS.items():
+        yield Specs(name=name, subjects=subjects)
+    yield Specs(name="workloads", subjects=WORKLOADS, has_workloads=True)
+
+
+E2E: Final = Suite(name="e2e", api_servers={"1.36": "kube-apiserver"}, parts=_e2e)
+
+SUITES: Final = {suite.name: suite for suite in (DRA, PODGROUP, E2E)}
