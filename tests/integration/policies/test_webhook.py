@@ -91,6 +91,8 @@ def hook(arena: Arena, tmp_path: Path) -> Iterator[Hook]:
     yield hook
     hook.close()
     arena.delete("secrets", "berth-webhook")
+    # Tests share the namespace.
+    arena.merge("namespaces", arena.namespace, {"metadata": {"labels": dict.fromkeys(LABELS)}})
 
 
 def test_it_injects_and_leaves_others_alone(hook: Hook) -> None:
@@ -152,7 +154,7 @@ def test_it_limits_shares_in_a_restricted_namespace_by_the_pod_or_the_label(hook
     pod = {"containers": [{"name": "main", "image": "none", **hardened}], "automountServiceAccountToken": False}
 
     def given(isolation: str | None, **annotations: str) -> tuple[str, ...]:
-        labels = {"pod-security.kubernetes.io/enforce": "restricted", names.ISOLATION_KEY: isolation}
+        labels = dict(zip(LABELS, ("restricted", isolation), strict=True))
         hook.arena.merge("namespaces", hook.arena.namespace, {"metadata": {"labels": labels}})
         [main] = hook.admitted(**pod, annotations=annotations)["spec"]["containers"]
         variables = {each["name"] for each in main["env"]} - {injection.VARIABLE}
@@ -170,6 +172,7 @@ def test_it_limits_shares_in_a_restricted_namespace_by_the_pod_or_the_label(hook
         until_given(label, expected)
 
 
+LABELS = "pod-security.kubernetes.io/enforce", names.ISOLATION_KEY
 RUNTIMES = "/apis/node.k8s.io/v1/runtimeclasses"
 DEBUGGER = {"name": "d", "image": "none", "targetContainerName": "main"}
 PLAIN = {"name": "PLAIN", "value": "1"}
