@@ -203,7 +203,7 @@ def _crowd(draft: Draft, best: Raw, **metadata: Any) -> None:
 
 
 def volume_capacity(draft: Draft, best: Raw) -> None:
-    """Give the best node much more storage to provision than the others, for the probe's claim."""
+    """Offer on the best node much more storage to provision than on the others, for the probe's claim."""
     shelf = Shelf(draft, "free")
     name = shelf.storage_class(TRACKED)
     for node in draft.nodes:
