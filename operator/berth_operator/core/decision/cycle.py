@@ -6,6 +6,7 @@ It leaves the Fleet as it was. The caller charges a placement to the Fleet at on
 and binds concurrently.
 """
 
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -201,7 +202,8 @@ def _on_best_row(
     If they get less on the row than `prioritized-list` gave points for, it is compared again with what it is worth.
     """
     found: dict[int, Placement] = {}
-    while len(found) < MAX_COMPARED and (ranking := rank(fleet.names, total, terms)).rows:
+    tie = _tie(pod)
+    while len(found) < MAX_COMPARED and (ranking := rank(fleet.names, total, terms, tie=tie)).rows:
         row = ranking.rows[0]
         if row in found:
             break
@@ -215,6 +217,15 @@ def _on_best_row(
         if not claim_choice.may_continue(fleet, pod.request):
             break
     return found[max(found, key=lambda row: float(total[row]))] if found else None
+
+
+def _tie(pod: PendingPod) -> int:
+    """Return the number by which a pod's node is taken from several best ones.
+
+    kube-scheduler takes one at random, without which a full first node would get all pods that request nothing. The
+    pod's name does the same, and `simulate` knows it too. Pods with devices fill the first node before the next.
+    """
+    return 0 if pod.request.devices or pod.request.claims else zlib.crc32(f"{pod.namespace}/{pod.name}".encode())
 
 
 def _on_row(fleet: Fleet, pod: PendingPod, policy: Policy, ranking: Ranking) -> Placement | None:

@@ -46,10 +46,11 @@ class Ranking:
         ]
 
 
-def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term]) -> Ranking:
+def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term], *, tie: int = 0) -> Ranking:
     """Return the rows with the highest totals; -inf excludes a row.
 
-    Of equal rows the lowest comes first, so that the same fleet gives the same decision.
+    Of equal rows the lowest comes first, so that the same fleet gives the same decision; of several best ones that
+    with the number `tie`, modulo how many they are.
     """
     left = totals.copy()
     rows: list[int] = []
@@ -57,6 +58,9 @@ def rank(names: Sequence[str], totals: Floats, terms: Sequence[Term]) -> Ranking
         row = int(left.argmax())
         if left[row] == -np.inf:
             break
+        if tie and not rows:
+            best = np.flatnonzero(left == left[row])
+            row = int(best[tie % len(best)])
         rows.append(row)
         left[row] = -np.inf
     return Ranking(

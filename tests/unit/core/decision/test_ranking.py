@@ -20,6 +20,21 @@ def test_the_best_come_first_and_of_equal_ones_the_lowest_row() -> None:
     assert ranking.terms == (("x", (5.0, 5.0, 3.0)), ("y", (0.0, 0.0, 0.0)))
 
 
+@pytest.mark.parametrize(("tie", "row"), [(0, 1), (1, 3), (2, 4), (7, 3)])
+def test_of_the_best_the_tie_chooses_the_first(tie: int, row: int) -> None:
+    ranking = rank("abcde", np.array([0.0, 5.0, -np.inf, 5.0, 5.0]), [], tie=tie)
+    assert ranking.rows[0] == row
+    assert set(ranking.rows) == {1, 3, 4}
+
+
+def test_pods_without_devices_go_to_all_of_the_equal_nodes_and_those_with_devices_to_the_first() -> None:
+    made = fleet({f"n{number}": cards(1) for number in range(4)})
+    first, again = ([place(made, waiting(str(number))).node for number in range(40)] for _ in range(2))
+    assert set(first) == {"n0", "n1", "n2", "n3"}
+    assert again == first
+    assert place(made, waiting("last", request={NVIDIA: 1})).node == "n0"
+
+
 def test_rows_that_do_not_fit_are_no_runners_up() -> None:
     assert rank("ab", np.array([-np.inf, 1.0]), []).nodes == ("b",)
 
