@@ -1,8 +1,8 @@
-"""kube-scheduler and Berth on the same cluster: `python -m tests.bench.throughput`.
+"""kube-scheduler, Berth and a bare client on the same cluster: `python -m tests.bench.throughput`.
 
-NODES, PODS, REPEAT and START (seconds from a pod's bind to its start) are read from the environment. PROFILE names a
-file for a cProfile of Berth's operator; its figures mean nothing then. The rules are in `race`. The order of the
-schedulers alternates between repetitions.
+The bare client (`bare/`) decides nothing, so that its rate is what the API server can do. NODES, PODS, REPEAT and START
+(seconds from a pod's bind to its start) are read from the environment. PROFILE names a file for a cProfile of Berth's
+operator; its figures mean nothing then. The rules are in `race`. The order alternates between repetitions.
 """
 
 import os
@@ -32,8 +32,12 @@ def measure(
 ) -> dict[str, Any]:
     """Run both schedulers `repeat` times each; return the medians."""
     race, ours = Race(track, pods=pods, start=start), contestants.ours(track.arena, track.folder)
-    order = [contestants.kube_scheduler(track.arena, track.folder), ours.profiled(profile) if profile else ours]
-    runs: dict[str, list[Run]] = {contestants.OURS: [], contestants.KUBE_SCHEDULER: []}
+    order = [
+        contestants.kube_scheduler(track.arena, track.folder),
+        ours.profiled(profile) if profile else ours,
+        contestants.bare(track.arena, track.folder),
+    ]
+    runs: dict[str, list[Run]] = {each.name: [] for each in order}
     for _ in range(repeat):
         for contestant in order:
             track.settle(ours)
@@ -42,8 +46,12 @@ def measure(
             _print_run(contestant.name, run)
         order.reverse()
     medians = {name: _median(each) for name, each in runs.items()}
-    ratio = medians[contestants.OURS]["pods_per_s"] / medians[contestants.KUBE_SCHEDULER]["pods_per_s"]
-    return {"ratio": round(ratio, 2), **medians}
+    rates = {name: each["pods_per_s"] for name, each in medians.items()}
+    ratios = {
+        "ratio": rates[contestants.OURS] / rates[contestants.KUBE_SCHEDULER],
+        "of_ceiling": rates[contestants.OURS] / rates[contestants.BARE],
+    }
+    return {**{name: round(ratio, 2) for name, ratio in ratios.items()}, **medians}
 
 
 def _print_run(name: str, run: Run) -> None:

@@ -1,0 +1,3 @@
+module berth.dev/tests/bench/bare
+
+go 1.26.0
