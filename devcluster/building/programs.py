@@ -152,6 +152,7 @@ PROGRAMS: Final = {
     "kube-apiserver-1.30": _of_version("1.30"),
     "kube-apiserver-1.34": _of_version("1.34"),
     "kube-apiserver-1.37": _of_version("1.37"),
+    "kube-controller-manager-1.37": _of_version("1.37", "kube-controller-manager"),
     "kube-scheduler-1.37": _of_version("1.37", "kube-scheduler"),
 }
 CLUSTER: Final = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "etcd", "kwok")

@@ -1,4 +1,4 @@
-"""What the allocator of 0.36.3 does wrong, each by its name; 0.37.1 mends all of it.
+"""What the allocator of 0.36.3 does wrong, each by its name; 0.37.2 mends all of it.
 
 A difference from 0.36.3 that one of these explains is counted by its name, any other is a difference of ours.
 """

@@ -17,7 +17,7 @@ from devcluster.building import cache, golang
 from devcluster.errors import DevclusterError
 
 MODULE: Final = "k8s.io/dynamic-resource-allocation"
-VERSIONS: Final = ("0.36.3", "0.37.1")
+VERSIONS: Final = ("0.36.3", "0.37.2")
 OURS: Final = Path(__file__).parent / "upstream"
 TABLES: Final = "structured/internal/allocatortesting"
 PROGRAM: Final = "structured/internal/judge"

@@ -71,7 +71,8 @@ class GoTests:
         environment = berth.environment(logs) if with_berth else {}
         tests = program(api_server, self.package)
         execute([str(tests), *flags], api_server, log=log, environment=environment, minutes=self.minutes)
-        return leaves(log.read_text(errors="replace"))
+        ended = leaves(log.read_text(errors="replace"))
+        return {case: outcome for case, outcome in ended.items() if self.covers(case)}
 
 
 def execute(

@@ -26,7 +26,7 @@ IMAGES: Final = ("pause", "agnhost", "busybox")
 SHELL: Final = "bin/sh"
 GATE: Final = "--feature-gates=GenericWorkload=true"
 SYSTEM_PODS: Final = "/api/v1/namespaces/kube-system/pods"
-WORKLOADS: Final = {"kube-apiserver": "v1alpha2"}
+WORKLOADS: Final = {"kube-apiserver": "v1alpha2", "kube-apiserver-1.37": "v1beta1"}
 """The version of the API of workloads that the tests of an API server's version use."""
 
 

@@ -119,6 +119,6 @@ def _e2e() -> Iterator[Part]:
     yield Specs(name="workloads", subjects=WORKLOADS, has_workloads=True)
 
 
-E2E: Final = Suite(name="e2e", api_servers={"1.36": "kube-apiserver"}, parts=_e2e)
+E2E: Final = Suite(name="e2e", api_servers=DRA.api_servers, parts=_e2e)
 
 SUITES: Final = {suite.name: suite for suite in (DRA, PODGROUP, E2E)}

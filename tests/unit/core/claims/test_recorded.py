@@ -1,4 +1,4 @@
-"""What Kubernetes' allocator of 0.37.1 does in random scenarios, recorded by `python -m tests.claims.record`."""
+"""What Kubernetes' allocator of 0.37.2 does in random scenarios, recorded by `python -m tests.claims.record`."""
 
 import json
 from pathlib import Path
