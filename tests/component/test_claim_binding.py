@@ -289,6 +289,17 @@ async def test_a_pod_that_shares_a_claim_waits_until_the_other_has_allocated_it(
     assert world.status() == {}
 
 
+async def test_pods_that_share_a_claim_write_it_one_after_the_other(world: World) -> None:
+    sharers = [f"s{number:02}" for number in range(30)]
+    for name in sharers:
+        world.put_pod(name)
+    placements = [world.placement(reserved=("c",), name=name) for name in sharers]
+    await asyncio.gather(world.bind(world.placement("c")), *map(world.bind, placements))
+    assert sorted(world.consumers()) == ["p", *sharers]
+    assert world.server.writes == ["c", *["c/status"] * 31]
+    assert len(world.server.reads) == 30  # none was made again after a conflict
+
+
 async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_uses_them(world: World) -> None:
     await world.put_claims("d")
     await world.bind(world.placement("c"))

@@ -1,6 +1,7 @@
 """Writes ResourceClaims in a leader's term, each on the version that was read."""
 
 import asyncio
+import weakref
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from typing import Any, Final, Protocol
@@ -41,6 +42,12 @@ class ClaimWriter:
         self._fence = WriteFence(lease=lease, what="claims", required=fenced)
         self.unanswered = False
         """Whether a write without an answer may still be executed."""
+        self._locks: weakref.WeakValueDictionary[str, asyncio.Lock] = weakref.WeakValueDictionary()
+        """Claim -> the lock that its writers hold or wait for."""
+
+    def alone(self, key: str) -> asyncio.Lock:
+        """Return the lock of a claim: pods that share it write it one by one, or most would fail by conflicts."""
+        return self._locks.setdefault(key, asyncio.Lock())
 
     async def read(self, path: str) -> Object:
         """Read an object at quorum; raise CallError."""

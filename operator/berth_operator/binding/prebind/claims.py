@@ -141,8 +141,9 @@ class ClaimBinder:
             # Who may write the claim may have removed the label, without which we may not write the status.
             return claim_objects.protected(current, self._lease) if release(current) else None
 
-        current = await self._writer.change(key, protect)
-        await self._writer.change(key, release, current=current, subresource="/status")
+        async with self._writer.alone(key):
+            current = await self._writer.change(key, protect)
+            await self._writer.change(key, release, current=current, subresource="/status")
 
     # --- writing ----------------------------------------------------------------------------------------------
 
@@ -189,8 +190,9 @@ class ClaimBinder:
             claim_objects.check_unallocated(current, allocation)
             return claim_objects.allocated(current, body, pod, times.time(times.now()))
 
-        current = await self._writer.change(key, protect, current=current)
-        written = await self._writer.change(key, allocate, current=current, subresource="/status")
+        async with self._writer.alone(key):
+            current = await self._writer.change(key, protect, current=current)
+            written = await self._writer.change(key, allocate, current=current, subresource="/status")
         claim_objects.check_conditions(written, allocation)
         return _version(written)
 
@@ -206,8 +208,9 @@ class ClaimBinder:
         def protect(current: Object) -> Object | None:
             return claim_objects.protected(current, self._lease) if reserve(current) else None
 
-        current = await self._writer.change(key, protect)
-        return _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
+        async with self._writer.alone(key):
+            current = await self._writer.change(key, protect)
+            return _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
