@@ -56,7 +56,7 @@ func main() {
 	transport := &http.Transport{TLSClientConfig: &tls.Config{RootCAs: roots}, ForceAttemptHTTP2: true}
 	c := client{server: *server, token: strings.TrimSpace(string(read(*token))), http: http.Client{Transport: transport}}
 	pods := make(chan meta, 1<<16)
-	go c.watch(pods, "/api/v1/pods?fieldSelector=spec.nodeName=,spec.schedulerName="+*scheduler)
+	go c.follow(pods, "/api/v1/pods?fieldSelector=spec.nodeName=,spec.schedulerName="+*scheduler)
 	c.bind(pods, c.nodes())
 }
 
@@ -101,24 +101,42 @@ func (c *client) nodes() []string {
 	return names
 }
 
-// watch sends each pod that is added.
-func (c *client) watch(pods chan<- meta, path string) {
-	var listed list
-	body := c.call("GET", path, nil)
-	check(json.NewDecoder(body).Decode(&listed))
-	body.Close()
-	for _, pod := range listed.Items {
-		pods <- pod.Metadata
+// follow sends each new pod once. The API server ends the watch of a client that was paused.
+func (c *client) follow(pods chan<- meta, path string) {
+	seen := map[string]bool{}
+	send := func(pod meta) {
+		if !seen[pod.UID] {
+			seen[pod.UID] = true
+			pods <- pod
+		}
 	}
-	events := json.NewDecoder(c.call("GET", path+"&watch=true&resourceVersion="+listed.Metadata.ResourceVersion, nil))
+	for {
+		var listed list
+		body := c.call("GET", path, nil)
+		check(json.NewDecoder(body).Decode(&listed))
+		body.Close()
+		for _, pod := range listed.Items {
+			send(pod.Metadata)
+		}
+		c.watch(send, path+"&watch=true&resourceVersion="+listed.Metadata.ResourceVersion)
+	}
+}
+
+// watch sends each pod that is added until the watch ends.
+func (c *client) watch(send func(meta), path string) {
+	body := c.call("GET", path, nil)
+	defer body.Close()
+	events := json.NewDecoder(body)
 	for {
 		var event struct {
 			Type   string `json:"type"`
 			Object object `json:"object"`
 		}
-		check(events.Decode(&event))
+		if events.Decode(&event) != nil {
+			return
+		}
 		if event.Type == "ADDED" {
-			pods <- event.Object.Metadata
+			send(event.Object.Metadata)
 		}
 	}
 }
