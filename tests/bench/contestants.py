@@ -10,7 +10,7 @@ from typing import Any, Final
 import yaml
 
 from devcluster import Arena
-from devcluster.building import cache, golang, programs, versions
+from devcluster.building import golang, programs, versions
 from tests import kube_scheduler as shipped
 from tests.processes import Process
 
@@ -128,18 +128,11 @@ def bare(arena: Arena, folder: Path) -> Contestant:
         "token-file": token,
         "scheduler-name": name,
     }
-    program = cache.once(_bare_folder() / BARE, _build_bare)
+    program = folder / BARE
+    go = golang.command(at_least=versions.go_directive((BARE_SOURCE / "go.mod").read_text()))
+    golang.build(go=go, module=BARE_SOURCE, package=".", ldflags="-s -w", target=program)
     command = [str(program), *(f"--{option}={value}" for option, value in options.items())]
     return _contestant(arena, folder, name=BARE, account=account, scheduler_name=name, command=command)
-
-
-def _bare_folder() -> Path:
-    return cache.root() / "binaries" / f"bench-bare-{cache.fingerprint(sorted(BARE_SOURCE.iterdir()))}"
-
-
-def _build_bare(target: Path) -> None:
-    go = golang.command(at_least=versions.go_directive((BARE_SOURCE / "go.mod").read_text()))
-    golang.build(go=go, module=BARE_SOURCE, package=".", ldflags="-s -w", target=target)
 
 
 def extended(arena: Arena, folder: Path, url: str, certificates: Path, *, metrics_port: int) -> Contestant:

@@ -209,6 +209,17 @@ async def test_if_the_claim_that_members_share_cannot_be_written_all_are_tried_a
         assert api.bound().keys() == {"m0", "m1"}
 
 
+async def test_of_equal_nodes_pods_with_claims_fill_the_first() -> None:
+    nodes = tuple("abcdefgh")
+    claims = Claims(*nodes)
+    async with claims.world.running() as api:
+        await claims.put(claim("c0"), claim("c1"))
+        for number in range(2):
+            claims.pod(f"p{number}", f"c{number}")
+            await asyncio.sleep(5)
+        assert api.bound() == {"p0": "a", "p1": "a"}
+
+
 async def test_a_claim_whose_node_leaves_while_it_is_written_is_released_and_the_pod_goes_elsewhere() -> None:
     claims = Claims("first")
     async with claims.world.running() as api:
