@@ -296,12 +296,17 @@ class FaultProxy(Background):
                         await asyncio.sleep(rule.pause())
                     await self._flows.wait()
                     if isinstance(rule, Cut | Break):
-                        await response.write(chunk[: len(chunk) // 2])
+                        await response.write(_half_a_line(chunk))
                         if isinstance(rule, Break):
                             _hang_up(request)
                         break
                     await response.write(chunk)
             return response
+
+
+def _half_a_line(chunk: bytes) -> bytes:
+    """Half of the first line: half of a chunk can be whole lines, of which a client misses nothing."""
+    return chunk[: len(chunk.partition(b"\n")[0]) // 2]
 
 
 def _hang_up(request: web.BaseRequest) -> None:

@@ -35,6 +35,16 @@ async def test_a_watch_streams(proxied: kube.KubeClient, arena: Arena) -> None:
         assert b'"ADDED"' in await anext(stream)
 
 
+async def test_a_watch_is_cut_within_a_line(proxied: kube.KubeClient, proxy: FaultProxy, arena: Arena) -> None:
+    path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
+    for name in ("a1", "a2"):
+        await proxied.request("POST", path, body={"metadata": {"name": name}})
+    proxy.cut("GET", r"watch=true", count=1)
+    stream = proxied.stream(path, {"watch": "true", "resourceVersion": "0"})
+    async with contextlib.aclosing(stream), asyncio.timeout(waiting.PATIENCE):
+        assert [line async for line in stream if line] == []
+
+
 async def test_the_second_match_is_answered_here(proxied: kube.KubeClient, proxy: FaultProxy) -> None:
     rule = proxy.answer("GET", r"^/version$", status=500, first=2, count=1)
     for expected in (None, 500, None):
