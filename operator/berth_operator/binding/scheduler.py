@@ -211,9 +211,7 @@ class Scheduler:
                 outcome = self._reserver.explained(pod, outcome, self._policy(pod.scheduler))
             self._attempts.decided(pod)
             self._attempts.unschedulable((pod,))
-            self._cluster.queue.park(pod, outcome)
-            self._reporter.unschedulable(pod, self._reserver.annotated(pod, outcome))
-            self.deallocate((pod,), outcome, term)
+            self._park(pod, outcome, term)
             return False
         self._attempts.decided(pod)
         try:
@@ -234,6 +232,14 @@ class Scheduler:
         if pod.lifetime and isinstance(outcome, Failure):
             return self._reserver.backfill(pod, policy) or outcome
         return outcome
+
+    def _park(self, pod: PendingPod, failure: Failure, term: int) -> None:
+        """Park a pod and those of its class that were woken with it, and report why they wait."""
+        followers = self._cluster.queue.park(pod, failure)
+        pods = (pod, *(each for unit in followers for each in pods_of(unit)))
+        for each in pods:
+            self._reporter.unschedulable(each, self._reserver.annotated(each, failure))
+        self.deallocate(pods, failure, term)
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
         """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before.

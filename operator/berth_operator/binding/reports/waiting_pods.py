@@ -187,13 +187,14 @@ class _Record:
         was_unschedulable = self.written_reason == UNSCHEDULABLE != reason
         return self.is_first or self.pod.generation != self.generation or was_unschedulable
 
-    def change(self, pod: PendingPod, reason: Reason, now: float) -> None:
-        """Set the pod's current reason."""
+    def change(self, pod: PendingPod, reason: Reason, now: float) -> bool:
+        """Set the pod's current reason; return whether that may change what is due."""
         differed, self.pod, self.decided_at = self.differs, pod, now
         if self.reason != reason:
             self.reason, self.changed_at = reason, now
         if self.differs and not differed:
             self.differs_since = now
+        return differed or self.differs
 
     def written_at(self, now: float) -> None:
         """Record that the condition was written."""
@@ -261,8 +262,8 @@ class WaitingPods:
     def waits(self, pod: PendingPod, reason: Reason) -> None:
         """Report why a pod waits."""
         record = self._record(pod)
-        record.change(pod, reason, self._clock())
-        self._plan(record)
+        if record.change(pod, reason, self._clock()):
+            self._plan(record)
 
     def nominated_node_changed(self, pod: PendingPod) -> None:
         """Report a pod's nominated node, or that it has none any more."""

@@ -155,8 +155,8 @@ class _Run:
             self._decide_active()
 
     def _park(self, unit: Unit, why: Failure) -> None:
-        self._queue.park(unit, why)
-        self._waiting[unit.uid] = unit, why
+        for each in (unit, *self._queue.park(unit, why)):
+            self._waiting[each.uid] = each, why
 
     def _policy(self, scheduler: str) -> Policy:
         return self._policies[scheduler]

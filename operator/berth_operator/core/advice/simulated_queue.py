@@ -59,9 +59,9 @@ class SimulatedQueue:
         """Return the failure with which the unit's class is parked; None if it is not."""
         return self._queue.parked_failure(unit)
 
-    def park(self, unit: Unit, failure: Failure) -> None:
-        """Park a unit until a change may help."""
-        self._queue.park(unit, failure)
+    def park(self, unit: Unit, failure: Failure) -> list[Unit]:
+        """Park a unit until a change may help; return those of its class that are parked with it."""
+        return self._queue.park(unit, failure)
 
     # --- nominations ------------------------------------------------------------------------------------------
 

@@ -5,8 +5,8 @@
 * backing off: the Binding failed; the unit becomes active after 1 s, doubling to 10 s. Or ResourceClaims that are made
   for the unit do not exist yet; it becomes active with them.
 * parked: the unit fits nowhere. Units of one class are parked and woken together, by the changes that may let one of
-  them fit. The failure of the first one parks the rest, so that a thousand equal pods cost one decision per change.
-  Each gang is a class of its own.
+  them fit. They become active one after the other: the failure of one parks those that have not been decided since, so
+  that a thousand equal pods cost one decision per change. Each gang is a class of its own.
 """
 
 import heapq
@@ -131,6 +131,8 @@ class Queue(Generic[U]):
         self._due: dict[str, float] = {}
         self._tries: dict[str, int] = {}
         self._parked: dict[Hashable, Parked[U]] = {}
+        self._woken: dict[Hashable, dict[str, U]] = {}
+        """Class -> its units that were woken together, in order; only the first one is in `_is_active`."""
         self._claiming: defaultdict[str, set[Hashable]] = defaultdict(set)
         """ResourceClaim -> keys of the parked classes that use it."""
         self._early: defaultdict[str, set[str]] = defaultdict(set)
@@ -183,6 +185,7 @@ class Queue(Generic[U]):
         self._tries.pop(uid, None)
         for claim in _claims(unit):
             _discard(self._early, claim, uid)
+        self._leave_woken(unit)
         self._unpark(unit)
 
     def pop(self, now: float) -> U | None:
@@ -192,7 +195,9 @@ class Queue(Generic[U]):
             order, uid = heapq.heappop(self._active)
             if self._is_active.get(uid) == order:
                 del self._is_active[uid]
-                return self._units[uid]
+                unit = self._units[uid]
+                self._leave_woken(unit)
+                return unit
         return None
 
     def parked_failure(self, unit: U) -> Failure | None:
@@ -205,8 +210,11 @@ class Queue(Generic[U]):
         parked = self._parked.get(unit.class_key)
         return parked is not None and parked.version < self._activated_at.get(unit.uid, 0)
 
-    def park(self, unit: U, failure: Failure) -> None:
-        """Park a unit until a change may help; its class may have changed since `pop`."""
+    def park(self, unit: U, failure: Failure) -> list[U]:
+        """Park a unit until a change may help; its class may have changed since `pop`.
+
+        Return the units that are parked with it: those of its class that were woken and have not been popped.
+        """
         self._units[unit.uid] = unit
         self._activated_at.pop(unit.uid, None)
         if (parked := self._parked.get(unit.class_key)) is None:
@@ -215,20 +223,27 @@ class Queue(Generic[U]):
             for claim in _claims(unit):
                 self._claiming[claim].add(unit.class_key)
         parked.units[unit.uid] = unit
+        followers = self._woken.pop(unit.class_key, {})
+        for uid in followers:
+            self._is_active.pop(uid, None)
+            self._activated_at.pop(uid, None)
+        parked.units |= followers
         self._awaited |= parked.bits
-        self.incoming[event_labels.UNSCHEDULABLE, event_labels.ATTEMPT_FAILURE] += unit.size
+        self._count(event_labels.UNSCHEDULABLE, event_labels.ATTEMPT_FAILURE, unit, *followers.values())
+        return [*followers.values()]
 
     def back_off(self, unit: U, now: float) -> None:
         """Back off a unit whose Binding or preemption failed, longer each time; it may have changed since `pop`."""
         if (current := self._units.get(unit.uid)) is not None:
             self._is_active.pop(unit.uid, None)
             self._activated_at.pop(unit.uid, None)
+            self._leave_woken(current)
             self._unpark(current)
         self._units[unit.uid] = unit
         tries = self._tries[unit.uid] = self._tries.get(unit.uid, 0) + 1
         self._due[unit.uid] = now + pause(tries)
         heapq.heappush(self._waiting, (self._due[unit.uid], unit.uid))
-        self.incoming[event_labels.BACKOFF, event_labels.ATTEMPT_FAILURE] += unit.size
+        self._count(event_labels.BACKOFF, event_labels.ATTEMPT_FAILURE, unit)
 
     def awaits(self, change: Change) -> bool:
         """Return whether any parked unit may wait for a change."""
@@ -261,12 +276,18 @@ class Queue(Generic[U]):
     def wake_class(self, class_key: Hashable, event: str = event_labels.TIMEOUT) -> None:
         """Activate all units of a class, whatever they wait for."""
         if (parked := self._remove_class(class_key)) is not None:
-            for unit in parked.units.values():
-                self._activate(unit, event)
+            units = sorted(parked.units.values(), key=order_of)
+            self._woken[class_key] = {each.uid: each for each in units}
+            self._count(event_labels.ACTIVE, event, *units)
+            self._push(units[0])
 
     def active(self) -> list[U]:
         """Return the units that are about to be decided."""
-        return [self._units[uid] for uid in self._is_active]
+        followers = (each for woken in self._woken.values() for each in woken.values())
+        return [
+            *(self._units[uid] for uid in self._is_active),
+            *(each for each in followers if each.uid not in self._is_active),
+        ]
 
     def backing_off(self) -> list[U]:
         """Return the units that back off."""
@@ -294,16 +315,33 @@ class Queue(Generic[U]):
 
     def _activate(self, unit: U, event: str) -> None:
         if unit.uid not in self._is_active:
-            order = self._is_active[unit.uid] = order_of(unit)
-            self._activated_at[unit.uid] = self.version
-            heapq.heappush(self._active, (order, unit.uid))
-            self.incoming[event_labels.ACTIVE, event] += unit.size
+            self._push(unit)
+            self._count(event_labels.ACTIVE, event, unit)
+
+    def _push(self, unit: U) -> None:
+        order = self._is_active[unit.uid] = order_of(unit)
+        self._activated_at[unit.uid] = self.version
+        heapq.heappush(self._active, (order, unit.uid))
+
+    def _leave_woken(self, unit: U) -> None:
+        """Let the next woken unit of a class become active in place of one that was."""
+        woken = self._woken.get(unit.class_key, {})
+        if woken.pop(unit.uid, None) is None:
+            return
+        if not woken:
+            del self._woken[unit.class_key]
+        elif (following := next(iter(woken.values()))).uid not in self._is_active:
+            self._push(following)
+
+    def _count(self, queue: str, event: str, *units: U) -> None:
+        self.incoming[queue, event] += sum(each.size for each in units)
 
     def _replace(self, unit: U) -> None:
         self._units[unit.uid] = unit
         parked = self._parked.get(unit.class_key)
-        if parked is not None and unit.uid in parked.units:
-            parked.units[unit.uid] = unit
+        for units in (parked.units if parked else {}, self._woken.get(unit.class_key, {})):
+            if unit.uid in units:
+                units[unit.uid] = unit
 
     def _unpark(self, unit: U) -> None:
         parked = self._parked.get(unit.class_key)

@@ -246,6 +246,36 @@ def test_a_class_wakes_together_and_in_order() -> None:
     assert queue.parked_failure(waiting("a")) is None
 
 
+def test_the_failure_of_one_parks_those_that_were_woken_with_it() -> None:
+    queue = parked(waiting("a"), waiting("b"), waiting("c"), waiting("other", {GPU: 50}))
+    queue.wake(Change.CAPACITY_FREED)
+    placed, failed = queue.pop(0.0), queue.pop(0.0)
+    assert placed is not None
+    assert failed is not None
+    queue.remove(placed.uid)
+    assert [each.name for each in queue.park(failed, failure())] == ["c"]
+    assert drained(queue) == ["other"]
+    assert sum(queue.incoming.values()) == 4 + 4 + 4 + 2  # put, parked and woken; then two are parked again
+    queue.wake(Change.CAPACITY_FREED)
+    assert drained(queue) == ["b", "c"]
+
+
+@pytest.mark.parametrize("ended", [pytest.param("a", id="the first"), pytest.param("b", id="one that follows")])
+def test_the_others_of_a_woken_class_come_without_one_that_was_deleted(ended: str) -> None:
+    queue = parked(waiting("a"), waiting("b"), waiting("c"))
+    queue.wake(Change.CAPACITY_FREED)
+    queue.remove(f"uid-{ended}")
+    assert drained(queue) == sorted({"a", "b", "c"} - {ended})
+
+
+def test_pods_of_a_woken_class_let_others_go_between_them() -> None:
+    queue = parked(waiting("a"), waiting("c"))
+    queue.wake(Change.CAPACITY_FREED)
+    queue.put(waiting("b", {GPU: 50}))
+    assert [each.name for each in queue.active()] == ["a", "b", "c"]
+    assert drained(queue) == ["a", "b", "c"]
+
+
 def test_a_parked_pod_that_changes_its_class_comes_at_once() -> None:
     queue = parked(waiting("a"), waiting("b"))
     queue.put(waiting("a", asks({GPU: 50})))
@@ -435,7 +465,7 @@ class QueueMachine(RuleBasedStateMachine):
         for uid, due in self.due.items():
             if self.where[uid] == "backing off" and due <= self.now:
                 self.where[uid] = "active"
-        active = [self.pods[uid] for uid, where in self.where.items() if where == "active"]
+        active = [self.pods[uid] for uid, where in self.where.items() if where in {"active", "woken"}]
         active.sort(key=lambda pod: (-pod.priority, -pod.weight, pod.uid))
         unit = self.queue.pop(self.now)
         assert unit == (active[0] if active else None)
@@ -448,13 +478,14 @@ class QueueMachine(RuleBasedStateMachine):
     def park(self, change: Change) -> None:
         pod = self.pods[str(self.taken)]
         parked_failure = self.queue.parked_failure(pod)
-        siblings = [
-            uid for uid, where in self.where.items() if where == "parked" and self.pods[uid].class_key == pod.class_key
-        ]
+        siblings, followers = self.of_class(pod, "parked"), self.of_class(pod, "woken")
         assert (parked_failure is not None) == bool(siblings)
-        self.queue.park(pod, parked_failure or failure(change))
+        with_it = self.queue.park(pod, parked_failure or failure(change))
+        assert sorted(each.uid for each in with_it) == sorted(followers)
+        assert with_it == [self.pods[each.uid] for each in with_it]
         self.wakes.update({} if siblings else {pod.class_key: change})
-        self.where[pod.uid], self.taken = "parked", None
+        self.where |= dict.fromkeys((pod.uid, *followers), "parked")
+        self.taken = None
 
     @precondition(lambda self: self.taken is not None)
     @rule()
@@ -479,12 +510,16 @@ class QueueMachine(RuleBasedStateMachine):
         self.queue.wake(change)
         for uid, where in self.where.items():
             if where == "parked" and self.wakes[self.pods[uid].class_key] & change:
-                self.where[uid] = "active"
+                self.where[uid] = "woken"
 
     @rule(seconds=st.sampled_from([0.5, 1.0, 5.0]))
     def wait(self, seconds: float) -> None:
         """Advance the time, but less than the five minutes after which all parked pods are decided again."""
         self.now += seconds
+
+    def of_class(self, pod: PendingPod, state: str) -> list[str]:
+        states = self.where.items()
+        return [uid for uid, where in states if where == state and self.pods[uid].class_key == pod.class_key]
 
     def leave(self, uid: str) -> None:
         for each in (self.pods, self.where, self.due):
@@ -494,6 +529,9 @@ class QueueMachine(RuleBasedStateMachine):
     def all_are_known(self) -> None:
         assert all(uid in self.queue for uid in self.pods)
         assert len(self.queue) == len(self.pods)
+        due = {uid for uid, due in self.due.items() if self.where[uid] == "backing off" and uid not in self.queue._due}
+        active = {uid for uid, where in self.where.items() if where in {"active", "woken"}}
+        assert {each.uid for each in self.queue.active()} == active | due
 
     def teardown(self) -> None:
         """Check that each pod is returned exactly once after every change and enough time."""
