@@ -240,9 +240,11 @@ def test_a_pod_that_nothing_can_help_is_never_woken() -> None:
 
 
 def test_a_class_wakes_together_and_in_order() -> None:
-    queue = parked(waiting("a"), waiting("c"), waiting("b", priority=1))
+    queue = parked(waiting("b"), waiting("c"))
+    queue.park(waiting("a"), failure())
+    queue.put(waiting("d", priority=1))
     queue.wake(Change.CAPACITY_FREED)
-    assert drained(queue) == ["b", "a", "c"]
+    assert drained(queue) == ["d", "a", "b", "c"]
     assert queue.parked_failure(waiting("a")) is None
 
 
@@ -360,14 +362,12 @@ def test_a_pod_is_parked_as_what_it_has_become() -> None:
 
 def test_a_pod_backs_off_from_wherever_it_is() -> None:
     for is_active in (False, True):
-        queue = filled(waiting("a"))
-        queue.pop(0.0)
-        queue.park(waiting("a"), failure(Change.CAPACITY_FREED))
+        queue = parked(waiting("a"), waiting("b"))
         if is_active:
             queue.wake(ANY)
         queue.back_off(waiting("a"), 0.0)
         queue.wake(ANY)
-        assert drained(queue) == []
+        assert drained(queue) == ["b"]
         assert drained(queue, 1.0) == ["a"]
 
 
