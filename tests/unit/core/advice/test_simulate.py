@@ -111,6 +111,14 @@ NO_HALF, NO_TWO = NO_CARD.format(1, 50, 50), NO_CARD.format(2, 100, 100)
             {"b": "n 0", "a": "n 1"},
             id="one that waits for another",
         ),
+        pytest.param(
+            [
+                *(waiting(f"a{i}", replace(asks(TWO), affinity=affinity_to("b")), priority=1) for i in range(2)),
+                labelled("b", priority=1, created="9"),
+            ],
+            {"b": "n 0", "a0": NO_TWO, "a1": NO_TWO},
+            id="equal ones that wait for another, and then for its device",
+        ),
         pytest.param([], {}, id="no units"),
     ],
 )
