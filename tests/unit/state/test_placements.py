@@ -232,6 +232,23 @@ def test_nodes_whose_status_changed(steps: tuple[Step, ...], nodes: list[str]) -
     assert world.recorder.names(StatusKind.DEVICE) == nodes
 
 
+@pytest.mark.parametrize(
+    ("bound", "nodes"),
+    [
+        pytest.param(pod("a", {"cpu": "1"}, on="node"), [], id="no device"),
+        pytest.param(pod("a", {NVIDIA: "1"}, on="node", allocated=whole(0)), ["node", "node"], id="a card"),
+        pytest.param(pod("a", {f"{GPU}.shared": "1"}, on="node"), ["node", "node"], id="only what it requests"),
+        pytest.param(pod("a", on="node", allocated=whole(0)), ["node", "node"], id="what only its annotation names"),
+        pytest.param(pod("a", on="node", allocated="{"), ["node", "node"], id="an annotation that is not read"),
+    ],
+)
+def test_a_pod_changes_the_device_of_its_node_if_it_may_use_something_of_it(bound: Raw, nodes: list[str]) -> None:
+    world = World()
+    world.cluster.put_bound(bound)
+    world.cluster.remove_bound(UID)
+    assert world.recorder.names(StatusKind.DEVICE) == nodes
+
+
 # --- pods that the watch does not show --------------------------------------------------------------------------
 
 

@@ -99,7 +99,7 @@ class Placements:
             return
         self._assumed[uid] = self._clock()
         charge = self._fleet.charges[uid]
-        self._listener.status_changed(StatusKind.DEVICE, charge.node)
+        self._mark_device(charge)
         if charge.gang is not None:
             self._gangs.bind(charge, charge.gang)
         self._waker.pod_bound()
@@ -149,7 +149,7 @@ class Placements:
             self._claims.pod_changed(charge)
             if charge.gang is not None:
                 self._gangs.release(uid, charge.gang)
-            self._listener.status_changed(StatusKind.DEVICE, charge.node)
+            self._mark_device(charge)
             self._waker.pod_left(charge)
 
     def _read(self, raw: Object) -> Charge:
@@ -168,7 +168,7 @@ class Placements:
     def _confirm(self, charge: Charge) -> None:
         # The watch may be faster than the answer to the Binding, which then has no effect.
         del self._assumed[charge.uid]
-        self._listener.status_changed(StatusKind.DEVICE, charge.node)
+        self._mark_device(charge)
         self._waker.pod_bound()
 
     def _refresh(self, known: Charge, charge: Charge) -> None:
@@ -183,9 +183,9 @@ class Placements:
         """Charge a pod, in place of its known charge."""
         self._unknown.discard(charge.uid)
         self._fleet.charge(charge)
-        self._listener.status_changed(StatusKind.DEVICE, charge.node)
+        self._mark_device(charge)
         if known is not None:
-            self._listener.status_changed(StatusKind.DEVICE, known.node)
+            self._mark_device(known)
             change = charges.change(known, charge)
             self._waker.happened(ClusterEvent(change=change, node=known.node, before=known, after=charge))
         self._allocations.pod_charged(charge)
@@ -193,6 +193,11 @@ class Placements:
         self._waker.pod_assigned(charge)
         if charge.unknown:
             self._unknown.add(charge.uid)
+
+    def _mark_device(self, charge: Charge) -> None:
+        """Mark the Device on which a pod uses something; most pods of a cluster use no device."""
+        if charge.grants or charge.unknown or charge.plugin_requests:
+            self._listener.status_changed(StatusKind.DEVICE, charge.node)
 
     # --- queries ----------------------------------------------------------------------------------------------
 

@@ -182,6 +182,8 @@ class Cards(CardColumns):
 
     def static_key(self, row: int) -> Hashable:
         """Return a key of a row's inventory, without charges; equal rows have equal keys."""
+        if not self.present[row].any():
+            return ()  # most nodes have no cards of most types
         flags = (self.present, self.healthy, self.withheld, self.announced, self.bar)
         columns = (
             *flags,
