@@ -125,6 +125,21 @@ async def test_a_claim_that_another_pod_uses_keeps_a_pod_waiting_that_fits_on_no
         assert claims.consumers("c") == ["uid-other", "uid-p"]
 
 
+async def test_a_claim_that_equal_waiting_pods_share_keeps_them_waiting_when_they_are_woken_together() -> None:
+    claims = Claims("full")
+    async with claims.world.running() as api:
+        claims.pod("first", requests=CPU)
+        await claims.put(left("c", "gpu-1", node="full", pods=("p", "q")))
+        claims.pod("p", "c", requests=CPU)
+        claims.pod("q", "c", requests=CPU)
+        await asyncio.sleep(30)
+        claims.add("free")
+        await asyncio.sleep(30)
+        assert api.bound() == {"first": "full"}
+        assert claims.held() == {"c": ["full/gpu-1"]}
+        assert claims.consumers("c") == ["uid-p", "uid-q"]
+
+
 async def test_claims_that_hold_a_gang_to_a_full_node_are_deallocated() -> None:
     claims = Claims("full", "free", gpus=3)
     async with claims.world.running() as api:

@@ -236,10 +236,10 @@ class Scheduler:
     def _park(self, pod: PendingPod, failure: Failure, term: int) -> None:
         """Park a pod and those of its class that were woken with it, and report why they wait."""
         followers = self._cluster.queue.park(pod, failure)
-        pods = (pod, *(each for unit in followers for each in pods_of(unit)))
-        for each in pods:
+        for each in (pod, *(each for unit in followers for each in pods_of(unit))):
             self._reporter.unschedulable(each, self._reserver.annotated(each, failure))
-        self.deallocate(pods, failure, term)
+            # One by one: what equal pods share stays, as with kube-scheduler.
+            self.deallocate((each,), failure, term)
 
     def deallocate(self, pods: Sequence[PendingPod], failure: Failure, term: int) -> None:
         """Deallocate the claims of a pod or gang that fits on none of their nodes; they may be of the leader before.

@@ -13,6 +13,7 @@ from berth_operator.core.fleet import domains
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Mask
+from berth_operator.core.values.affinity import PodSelection
 from berth_operator.core.values.request import PodRequest
 from berth_operator.core.values.verdict import Change, Verdict
 
@@ -38,7 +39,7 @@ def passes(fleet: Fleet, request: PodRequest) -> Mask:
     if not terms:
         return fleet.present
     mask = domains.members_of_all(fleet, {each.key for each in terms})
-    selection = request.affinity.required_pods
+    selection = PodSelection(peers=tuple(each.peers for each in terms))
     totals = [domains.around(fleet, each.key, fleet.affinity_index.count(selection)) for each in terms]
     if fleet.affinity_index.includes(selection, request.identity) and not any(each.any() for each in totals):
         return mask
@@ -57,6 +58,7 @@ def may_help(fleet: Fleet, request: PodRequest, event: ClusterEvent) -> bool:
     terms = request.affinity.required_affinity
     if not terms:
         return False
-    if any(fleet.affinity_index.includes(request.affinity.required_pods, pod.identity) for pod in event.pods):
+    selection = PodSelection(peers=tuple(each.peers for each in terms))
+    if any(fleet.affinity_index.includes(selection, pod.identity) for pod in event.pods):
         return True
     return any(each.key in event.labels for each in terms)

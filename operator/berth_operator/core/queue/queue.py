@@ -324,7 +324,7 @@ class Queue(Generic[U]):
         heapq.heappush(self._active, (order, unit.uid))
 
     def _leave_woken(self, unit: U) -> None:
-        """Let the next woken unit of a class become active in place of one that was."""
+        """Remove a unit from those that were woken with its class; if it was active, the next one becomes active."""
         woken = self._woken.get(unit.class_key, {})
         if woken.pop(unit.uid, None) is None:
             return

@@ -4,7 +4,7 @@ The pod's spec is parsed once into these values. Equal specs give equal values, 
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from berth_api.values.selectors import NOTHING, Labels, LabelSelector
@@ -66,26 +66,6 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PodSelection:
-    """Pods that are counted together for the pod to be placed: those that match every one of these peers."""
-
-    peers: tuple[Peers, ...]
-    exclude_terminating: bool = False
-    """Leave out pods that are terminating."""
-
-    def includes(
-        self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf, *, by_labels: bool = True
-    ) -> bool:
-        """Return whether a pod with these labels in this namespace counts; `by_labels` as from Kubernetes 1.37 on."""
-        matches = Peers.matches if by_labels else Peers.matches_for_incoming_pod
-        # A loop: see LabelSelector.matches.
-        for peers in self.peers:  # noqa: SIM110
-            if not matches(peers, namespace, labels, labels_of):
-                return False
-        return True
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class TopologySpreadConstraint:
     """A topology spread constraint: how evenly pods of one namespace are spread over the domains of a key."""
 
@@ -113,14 +93,27 @@ class Affinity:
     """Constraints with `whenUnsatisfiable: DoNotSchedule`."""
     preferred_topology_spread: tuple[TopologySpreadConstraint, ...] = ()
     """Constraints with `whenUnsatisfiable: ScheduleAnyway`."""
-    required_pods: PodSelection = field(init=False, repr=False, compare=False)
-    """The pods that match all terms of the required affinity: kept, as every assigned pod is compared with them."""
-
-    def __post_init__(self) -> None:
-        """Select the pods of the required affinity."""
-        selection = PodSelection(peers=tuple(each.peers for each in self.required_affinity))
-        object.__setattr__(self, "required_pods", selection)
 
 
 NO_AFFINITY: Final = Affinity()
 """The affinity of nearly all pods: no terms and no constraints."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodSelection:
+    """Pods that are counted together for the pod to be placed: those that match every one of these peers."""
+
+    peers: tuple[Peers, ...]
+    exclude_terminating: bool = False
+    """Leave out pods that are terminating."""
+
+    def includes(
+        self, namespace: str, labels: Mapping[str, str], labels_of: LabelsOf, *, by_labels: bool = True
+    ) -> bool:
+        """Return whether a pod with these labels in this namespace counts; `by_labels` as from Kubernetes 1.37 on."""
+        matches = Peers.matches if by_labels else Peers.matches_for_incoming_pod
+        # A loop: see LabelSelector.matches.
+        for peers in self.peers:  # noqa: SIM110
+            if not matches(peers, namespace, labels, labels_of):
+                return False
+        return True
