@@ -2,9 +2,11 @@
 
 import gc
 import tracemalloc
+from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_api.values.caching import size_of
 from berth_operator.core.decision.cycle import decide
 from berth_operator.core.decision.messages import MAX_MESSAGE
@@ -78,10 +80,38 @@ def test_of_a_bound_pod_only_the_part_within_the_limits_is_read() -> None:
     assert charge.identity.labels == ()
 
 
-def test_volumes_beyond_the_limit_are_refused() -> None:
-    volumes = [{"name": f"v{n}", "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(129)]
-    pending = pods.pending(pods.transform(pod(volumes=volumes)))
-    assert pending.error == "spec.volumes: 129 volumes; allowed are at most 128"
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    [
+        (
+            {"volumes": [{"name": f"v{n}", "persistentVolumeClaim": {"claimName": f"c{n}"}} for n in range(129)]},
+            "spec.volumes: 129 volumes; allowed are at most 128",
+        ),
+        (
+            {"volumes": [{"name": f"v{n}", "image": {"reference": "i"}} for n in range(129)]},
+            "spec.volumes: 129 volumes; allowed are at most 128",
+        ),
+        (
+            {"resourceClaims": [{"name": f"c{n}", "resourceClaimName": "shared"} for n in range(33)]},
+            "spec.resourceClaims: 33 claims; allowed are at most 32",
+        ),
+        (
+            {"tolerations": [{"key": f"k{n}"} for n in range(129)]},
+            "spec.tolerations: 129 tolerations; allowed are at most 128",
+        ),
+        (
+            {"annotations": {names.MODEL_GLOBS: "x" * 9000}},
+            f"annotation {names.MODEL_GLOBS}: 9000 bytes; allowed are at most 8192",
+        ),
+        (
+            {"labels": {f"k{n}": "v" for n in range(129)}},
+            "metadata.labels: 129 labels; allowed are at most 128",
+        ),
+    ],
+)
+def test_a_part_that_is_a_little_too_large_is_named(fields: dict[str, Any], error: str) -> None:
+    for name in ("one", "a replica"):
+        assert pods.pending(pods.transform(pod(name, **fields))).error == error
 
 
 @pytest.mark.parametrize("kind", PODS)

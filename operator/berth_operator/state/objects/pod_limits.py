@@ -61,13 +61,22 @@ class Size(NamedTuple):
         return f"{self.where}: {self.number} {self.unit}; allowed are at most {self.allowed}"
 
 
-def check_parts(pod: Object, annotations: Mapping[str, str]) -> None:
+def check_parts(metadata: Object, spec: Object, annotations: Mapping[str, str]) -> None:
     """Check the parts of a waiting pod, of whose annotations scheduling reads these.
 
     Raises:
         TooLargeError: a part of it is too large.
     """
-    _check(chain(_of_metadata(pod["metadata"], annotations), _of_spec(pod["spec"])))
+    _check(chain(_of_metadata(metadata, annotations), _of_spec(spec)))
+
+
+def check_mounts(spec: Object) -> None:
+    """Check the volumes and claims of a waiting pod, which its replicas may have others of.
+
+    Raises:
+        TooLargeError: there are too many.
+    """
+    _check(_of_mounts(spec))
 
 
 def check_template(template: bytes) -> None:
@@ -120,8 +129,9 @@ def has_too_many_labels(labels: Mapping[str, str]) -> bool:
 
 
 def has_too_many_terms(spec: Object) -> bool:
-    """Return whether a pod has more terms about other pods than are read."""
-    return any(size.is_too_large for size in _of_pod_terms(spec))
+    """Return whether a pod has more terms about other pods than are read; most pods have none."""
+    has_any = spec.get("affinity") or spec.get("topologySpreadConstraints")
+    return bool(has_any) and any(size.is_too_large for size in _of_pod_terms(spec))
 
 
 def _of_metadata(metadata: Object, annotations: Mapping[str, str]) -> Iterator[Size]:
@@ -156,6 +166,10 @@ def _of_spec(spec: Object) -> Iterator[Size]:
         allowed=MAX_NODE_REQUIREMENTS,
     )
     yield from _of_pod_terms(spec)
+    yield from _of_mounts(spec)
+
+
+def _of_mounts(spec: Object) -> Iterator[Size]:
     yield Size(where="spec.volumes", number=len(spec.get("volumes") or ()), unit="volumes", allowed=MAX_VOLUMES)
     claims = len(spec.get("resourceClaims") or ())
     yield Size(where="spec.resourceClaims", number=claims, unit="claims", allowed=MAX_RESOURCE_CLAIMS)

@@ -209,14 +209,16 @@ def request_of(pod: Object, kinds: Kinds = BUILT_IN) -> PodRequest:
 
 
 def _request(pod: Object, kinds: Kinds) -> PodRequest:
-    metadata = pod["metadata"]
+    metadata, spec = pod["metadata"], pod["spec"]
     annotations = _annotations(pod)
-    pod_limits.check_parts(pod, annotations)
     template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
+    if len(template) > pod_limits.MAX_TEMPLATE_BYTES:
+        pod_limits.check_parts(metadata, spec, annotations)  # names the part if one alone is too large
     pod_limits.check_template(template)
     pod_request = _of_template(template, kinds)
-    if not (mounts.relevant(pod["spec"]) or pod["spec"].get("resourceClaims")):
+    if not (mounts.relevant(spec) or spec.get("resourceClaims")):
         return pod_request
+    pod_limits.check_mounts(spec)
     return replace(pod_request, mounts=mounts.of_pod(pod), claims=claim_uses.of_pod(pod))
 
 
@@ -235,10 +237,11 @@ def _template(pod: Object, *more: Object | str) -> bytes:
 @sized_cache(TEMPLATES)
 def _of_template(template: bytes, kinds: Kinds) -> PodRequest:
     spec, namespace, annotations, labels, controller = orjson.loads(template)
+    metadata = {"namespace": namespace, "labels": labels}
+    pod_limits.check_parts(metadata, spec, annotations)
     total = resources.total(spec)
     request.mistakes.check_amounts(spec)
     asked = _asked(spec, total, words.read(spec, annotations, labels, kinds.units), kinds)
-    metadata = {"namespace": namespace, "labels": labels}
     return PodRequest(
         resources=_counted_on_node(asked.visible),
         nonzero_requested=nonzero_requested.of_pod(spec, {}),
