@@ -72,16 +72,16 @@ class Scene:
     seed: int = 1
     waiting: int = 0
     """Pods that wait; by default one for each two nodes."""
+    now: datetime = field(default_factory=lambda: datetime.now(tz=UTC))
+    """From which the ages of pods count."""
     fleet: dict[str, FleetNode] = field(default_factory=dict, init=False)
     holders: dict[str, Holder] = field(default_factory=dict, init=False)
     """By `namespace/name`."""
     queue: list[QueuedPod] = field(default_factory=list, init=False)
     _chance: random.Random = field(init=False)
-    _now: datetime = field(init=False)
 
     def __post_init__(self) -> None:
         self._chance = random.Random(self.seed)
-        self._now = datetime.now(tz=UTC)
         for number in range(self.nodes):
             node = self._node(number)
             self.fleet[node["metadata"]["name"]] = node
@@ -174,7 +174,7 @@ class Scene:
 
     def _hold(self, node: FleetNode, parts: list[HeldPart]) -> Holder:
         namespace, app, name = self._pod_name()
-        since = self._now - timedelta(seconds=self._chance.randrange(30, 12 * 86400))
+        since = self.now - timedelta(seconds=self._chance.randrange(30, 12 * 86400))
         ends = since + timedelta(days=14) if self._chance.random() < 0.3 else None
         holder: Holder = {
             "metadata": {"name": name, "namespace": namespace, "uid": self._uid()},
@@ -236,7 +236,7 @@ class Scene:
                 "name": name,
                 "namespace": namespace,
                 "uid": self._uid(),
-                "creationTimestamp": _time(self._now - timedelta(seconds=waited)),
+                "creationTimestamp": _time(self.now - timedelta(seconds=waited)),
             },
             "position": 0,
             "state": state,
