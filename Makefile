@@ -274,7 +274,7 @@ bench-hostile: setup ## measure how long hostile objects hold the loop, and the 
 	@NODES=$(or $(NODES),1000) PODS=$(or $(PODS),3000) HOSTILE=$(or $(HOSTILE),500) $(BIN)/python -m tests.bench.hostile
 
 .PHONY: upstream-perf
-upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, an hour (builds it once): ARGS="--runs 1 --only Basic"
+upstream-perf: binaries ## run upstream's scheduler_perf with Berth, kube-scheduler and a bare client, one to two hours (builds it once): ARGS="--runs 1 --only Basic"
 	@$(BIN)/python -m tests.bench.upstream $(ARGS)
 
 .PHONY: bench-claims
