@@ -79,13 +79,17 @@ def check_mounts(spec: Object) -> None:
     _check(_of_mounts(spec))
 
 
-def check_template(template: bytes) -> None:
+def check_template(template: bytes, pod: Object, annotations: Mapping[str, str]) -> None:
     """Check all that scheduling reads of a waiting pod, as JSON.
 
     Raises:
-        TooLargeError: it is too large.
+        TooLargeError: it is too large; the text names the part if one alone is.
     """
-    _check(_of_template(template))
+    if len(template) > MAX_TEMPLATE_BYTES:
+        check_parts(pod["metadata"], pod["spec"], annotations)
+        where = "spec and metadata.labels, the parts that scheduling reads"
+        size = Size(where=where, number=len(template), unit="bytes", allowed=MAX_TEMPLATE_BYTES)
+        raise TooLargeError(str(size))
 
 
 def trimmed(spec: Object) -> dict[str, Any]:
@@ -173,11 +177,6 @@ def _of_mounts(spec: Object) -> Iterator[Size]:
     yield Size(where="spec.volumes", number=len(spec.get("volumes") or ()), unit="volumes", allowed=MAX_VOLUMES)
     claims = len(spec.get("resourceClaims") or ())
     yield Size(where="spec.resourceClaims", number=claims, unit="claims", allowed=MAX_RESOURCE_CLAIMS)
-
-
-def _of_template(template: bytes) -> Iterator[Size]:
-    where = "spec and metadata.labels, the parts that scheduling reads"
-    yield Size(where=where, number=len(template), unit="bytes", allowed=MAX_TEMPLATE_BYTES)
 
 
 def _resources(containers: Sequence[Object]) -> int:

@@ -212,9 +212,7 @@ def _request(pod: Object, kinds: Kinds) -> PodRequest:
     metadata, spec = pod["metadata"], pod["spec"]
     annotations = _annotations(pod)
     template = _template(pod, annotations, metadata.get("labels") or {}, affinity.controller(metadata))
-    if len(template) > pod_limits.MAX_TEMPLATE_BYTES:
-        pod_limits.check_parts(metadata, spec, annotations)  # names the part if one alone is too large
-    pod_limits.check_template(template)
+    pod_limits.check_template(template, pod, annotations)
     pod_request = _of_template(template, kinds)
     if not (mounts.relevant(spec) or spec.get("resourceClaims")):
         return pod_request
