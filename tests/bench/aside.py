@@ -5,7 +5,7 @@ import asyncio
 import contextlib
 import ssl
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -86,3 +86,17 @@ async def session(cluster: Cluster) -> AsyncIterator[aiohttp.ClientSession]:
         finally:
             # Close idle connections without TLS shutdown, which would outlive the event loop.
             await connector.close(abort_ssl=True)
+
+
+@contextlib.asynccontextmanager
+async def watch(
+    session: aiohttp.ClientSession, url: str, params: Mapping[str, str], accept: str = "application/json"
+) -> AsyncIterator[aiohttp.ClientResponse]:
+    """Open a watch, and close its connection at the end without TLS shutdown: the session no longer knows it then."""
+    async with session.get(url, params=params, headers={"Accept": accept}) as response:
+        try:
+            response.raise_for_status()
+            yield response
+        finally:
+            if response.connection is not None and response.connection.transport is not None:
+                response.connection.transport.abort()

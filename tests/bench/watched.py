@@ -138,8 +138,7 @@ class Readers(Aside):
 
     async def _watch(self, session: aiohttp.ClientSession, resource: str) -> None:
         url = f"{self._cluster.server}{BASE}/{resource}"
-        async with session.get(url, params={"watch": "true", "timeoutSeconds": WATCH_SECONDS}) as answer:
-            answer.raise_for_status()
+        async with aside.watch(session, url, {"watch": "true", "timeoutSeconds": WATCH_SECONDS}) as answer:
             self._open += 1
             while chunk := await answer.content.read(CHUNK):
                 self.received += len(chunk)

@@ -20,7 +20,6 @@ BOUND: Final = "/api/v1/namespaces/{}/pods?fieldSelector=spec.nodeName!="
 SCHEDULED_EVENTS: Final = "/api/v1/namespaces/{}/events?fieldSelector=reason=Scheduled"
 METADATA: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 OPEN_SECONDS: Final = 10.0
-_OK: Final = 200
 
 Raw = dict[str, Any]
 Signals = Callable[[Raw], list[str]]
@@ -82,16 +81,11 @@ class Watcher(Aside):
             version = (await listed.json())["metadata"]["resourceVersion"]
         while True:
             params = {"watch": "true", "resourceVersion": version, "allowWatchBookmarks": "true"}
-            async with session.get(url, params=params, headers={"Accept": accept}) as response:
-                if response.status != _OK:
-                    raise RuntimeError(f"{url}: {response.status} {await response.text()}")
+            async with aside.watch(session, url, params, accept) as response:
                 self._open.add(path)
-                try:
-                    async for line in response.content:
-                        version = _version(event := orjson.loads(line))
-                        note(event)
-                finally:
-                    _close(response)
+                async for line in response.content:
+                    version = _version(event := orjson.loads(line))
+                    note(event)
 
     def _record(self, event: Raw, times: Mapping[str, dict[str, float]]) -> None:
         """Record an object that appears or disappears."""
@@ -103,9 +97,3 @@ def _version(event: Raw) -> str:
     if event["type"] == "ERROR":
         raise RuntimeError(f"a watch ended: {event['object']}")
     return str(event["object"]["metadata"]["resourceVersion"])
-
-
-def _close(response: aiohttp.ClientResponse) -> None:
-    """Close a connection without TLS shutdown, which would outlive the event loop."""
-    if response.connection is not None and response.connection.transport is not None:
-        response.connection.transport.abort()
