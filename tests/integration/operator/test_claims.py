@@ -83,9 +83,15 @@ def holders(world: World) -> dict[tuple[str, str], list[str]]:
         for each in world.api.get(f"{GROUP}/resourceslices")["items"]
         for device in each["spec"].get("devices") or ()
     }
-    for claim in world.api.get(f"{GROUP}/namespaces/{world.arena.namespace}/resourceclaims")["items"]:
+    for claim in claims(world):
         for result in of_claim(claim):
             found[result["pool"], uuids[result["pool"], result["device"]]].append(claim["metadata"]["name"])
+    return found
+
+
+def claims(world: World) -> list[Manifest]:
+    """Return the ResourceClaims of the namespace."""
+    found: list[Manifest] = world.api.get(f"{GROUP}/namespaces/{world.arena.namespace}/resourceclaims")["items"]
     return found
 
 
@@ -131,5 +137,7 @@ def test_a_card_is_given_by_name_once_its_driver_lists_it_no_more(shared: World,
     for name in names:
         shared.remove(name)
     shared.bound("by-name")
+    # Kubernetes deletes the claims some time after their pods.
+    shared.wait(lambda: not claims(shared), what="the claims to be deleted")
     cards = shared.arena.get("devices", node)["spec"]["devices"]
     assert holders(shared) == {(node, cards[-1]["id"]): ["by-name"]}
