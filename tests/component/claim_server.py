@@ -30,6 +30,8 @@ class Server:
         self.late: list[float] = []
         """How late the next writes are answered, in seconds."""
         self.lag, self.term, self.version = LAG, 1, 100
+        self.seconds = 0.01
+        """How long each call takes."""
         self.fenced = True
         self.pod_statuses: dict[str, Raw] = {}
         """Pod -> what was written of its status."""
@@ -41,7 +43,7 @@ class Server:
 
     async def get(self, path: str, params: Mapping[str, str] | None = None) -> Raw:
         assert not params
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.seconds)
         name = path.rpartition("/")[2]
         self.reads.append(name)
         if "/pods/" in path:
@@ -55,7 +57,7 @@ class Server:
             return await self._others(method, path, body, content_type)
         name, _, part = path.partition("/resourceclaims/")[2].partition("/")
         manager = (params or {})["fieldManager"]
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.seconds)
         if params is not None and "dryRun" in params:
             return self._check(name, part, manager, body)
         faults = self.faults.get(f"{name}/{part}" if part else name)
@@ -78,7 +80,7 @@ class Server:
 
     async def _others(self, method: str, path: str, body: Any, content_type: str) -> Any:
         """Create or delete a claim, or patch the status of a pod."""
-        await asyncio.sleep(0.01)
+        await asyncio.sleep(self.seconds)
         name = path.rpartition("/resourceclaims/")[2]
         called = {"POST": "create", "DELETE": name}.get(method, path.removeprefix("/api/v1/namespaces/ns/"))
         if faults := self.faults.get(f"{method} {called}"):

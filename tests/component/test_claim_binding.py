@@ -300,6 +300,23 @@ async def test_pods_that_share_a_claim_write_it_one_after_the_other(world: World
     assert len(world.server.reads) == 30  # none was made again after a conflict
 
 
+async def test_pods_whose_turn_never_came_on_a_slow_server_make_no_call(world: World) -> None:
+    await world.bind(world.placement("c"))
+    sharers = [f"s{number:03}" for number in range(200)]
+    for name in sharers:
+        world.put_pod(name)
+    world.server.seconds, began, calls = 0.4, now(), len(world.server.reads)
+    placements = [world.placement(reserved=("c",), name=name) for name in sharers]
+    results = await asyncio.gather(*map(world.bind, placements), return_exceptions=True)
+    bound = results.count(None)
+    assert 20 < bound < len(sharers)
+    assert set(map(str, filter(None, results))) == {"binding claims: not done within 30 s"}
+    # What was under way is released.
+    assert world.consumers() == ["p", *sharers[:bound]]
+    assert len(world.server.reads) - calls < bound + 5
+    assert now() - began < TIMEOUT + 5
+
+
 async def test_claims_that_hold_a_pod_to_a_node_are_deallocated_if_no_other_pod_uses_them(world: World) -> None:
     await world.put_claims("d")
     await world.bind(world.placement("c"))

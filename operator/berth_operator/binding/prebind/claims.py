@@ -82,12 +82,16 @@ class ClaimBinder:
             ResourceClaimError: a claim could not be written, or another claim holds one of its devices.
             GoneError: the pod is gone, or our term has ended.
         """
+        written: dict[str, int] = {}
         try:
             async with asyncio.timeout(TIMEOUT):
-                written = await self._bind(placement, leads)
+                await self._bind(placement, leads, written)
             await self._wait_for_conditions(placement, written, leads)
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
-            await self.release(placement, leads)
+            # Only what was begun: a call for each of hundreds of pods that wait for their turn at a claim would keep it
+            # from those that try again, until these are late as well.
+            await self._release(placement.pod, (each for each in _keys(placement) if each in written), leads)
+            await self._delete_extended(placement.pod, leads)
             why = f"not done within {TIMEOUT:g} s" if isinstance(error, TimeoutError) else str(error)
             raise ResourceClaimError(f"binding claims: {why}") from error
         finally:
@@ -147,33 +151,38 @@ class ClaimBinder:
 
     # --- writing ----------------------------------------------------------------------------------------------
 
-    async def _bind(self, placement: Placement, leads: Leads) -> dict[str, int]:
-        """Write the claims and wait until they are shown; return the version of each (namespace/name)."""
+    async def _bind(self, placement: Placement, leads: Leads, written: dict[str, int]) -> None:
+        """Write the claims and wait until they are shown.
+
+        `written` gets the version of each (namespace/name), and 0 while it is being written.
+        """
         if placement.pod.uid in self._deallocating:
             raise ResourceClaimError("the pod's claims are being deallocated")
-        written: dict[str, int] = {}
         for allocation in placement.claims.of_claims:
             self._check(placement, leads)
-            key = claim_objects.key_of(allocation.claim)
-            written[key] = await self._allocate(key, placement, allocation)
+            await self._allocate(claim_objects.key_of(allocation.claim), placement, allocation, written)
         for key in placement.claims.reserved:
             await self._wait_until_allocated(key, placement, leads)
-            written[key] = await self._reserve(key, placement)
+            await self._reserve(key, placement, written)
         if placement.claims.mappings:
             self._check(placement, leads)
             # After all others: what the pod's status shows of this claim cannot be removed again.
             allocation = placement.claims.allocations[-1]
             key, made = await self._extended.make(placement.pod, allocation.claim)
-            written[key] = await self._allocate(key, placement, allocation, made)
+            await self._allocate(key, placement, allocation, written, made)
             self._check(placement, leads)
             await self._extended.record(placement.pod, key, placement.claims.mappings)
         await self._changes.wait_until(lambda: self._is_shown(placement, written, leads), written)
-        return written
 
     async def _allocate(
-        self, key: str, placement: Placement, allocation: Allocation, current: Object | None = None
-    ) -> int:
-        """Allocate a claim, which may have been read; return its version."""
+        self,
+        key: str,
+        placement: Placement,
+        allocation: Allocation,
+        written: dict[str, int],
+        current: Object | None = None,
+    ) -> None:
+        """Allocate a claim, which may have been read."""
         pod, body = placement.pod, allocation.written()
         if current is None and (known := self._claims.claims.get(key)) is not None and known.raw is not None:
             current = dict(known.raw)
@@ -191,13 +200,14 @@ class ClaimBinder:
             return claim_objects.allocated(current, body, pod, times.time(times.now()))
 
         async with self._writer.alone(key):
+            written[key] = 0
             current = await self._writer.change(key, protect, current=current)
-            written = await self._writer.change(key, allocate, current=current, subresource="/status")
-        claim_objects.check_conditions(written, allocation)
-        return _version(written)
+            changed = await self._writer.change(key, allocate, current=current, subresource="/status")
+        claim_objects.check_conditions(changed, allocation)
+        written[key] = _version(changed)
 
-    async def _reserve(self, key: str, placement: Placement) -> int:
-        """Reserve an allocated claim, unless it is; return its version.
+    async def _reserve(self, key: str, placement: Placement, written: dict[str, int]) -> None:
+        """Reserve an allocated claim, unless it is.
 
         It is read at quorum: the watch may still show what was released since.
         """
@@ -209,8 +219,9 @@ class ClaimBinder:
             return claim_objects.protected(current, self._lease) if reserve(current) else None
 
         async with self._writer.alone(key):
+            written[key] = 0
             current = await self._writer.change(key, protect)
-            return _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
+            written[key] = _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
 
     # --- waiting ----------------------------------------------------------------------------------------------
 
