@@ -95,3 +95,27 @@ def test_workloads_are_measured_once_and_few_of_them_often() -> None:
         "SchedulingWhileGated",
         "EventHandlingPodDelete",
     }
+
+
+def _written(**data: float) -> str:
+    return json.dumps({"dataItems": [{"labels": {"Metric": perf.METRIC}, "data": data}]})
+
+
+def test_figures_are_read_from_what_the_tests_wrote(tmp_path: Path) -> None:
+    (tmp_path / "other.json").write_text('{"dataItems": null}')
+    (tmp_path / "run.json").write_text(_written(pods=200, seconds=2.0, cpu_seconds=0.5))
+    found = perf.read(tmp_path, tmp_path / "log")
+    assert (found.rate, found.cpu_ms) == (100.0, 2.5)
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        pytest.param('{"dataItems": null}', id="nothing"),
+        pytest.param(_written(pods=0, seconds=1e-7, cpu_seconds=1.8), id="no pod"),
+    ],
+)
+def test_a_run_without_pods_is_an_error_that_names_the_log(tmp_path: Path, written: str) -> None:
+    (tmp_path / "run.json").write_text(written)
+    with pytest.raises(RuntimeError, match=f"no figures: {tmp_path}/log"):
+        perf.read(tmp_path, tmp_path / "log")

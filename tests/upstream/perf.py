@@ -116,7 +116,7 @@ def run(workload: Workload, scheduler: str, logs: Path) -> Figures:
             minutes=MINUTES,
             folder=folder / FOLDER / workload.package,
         )
-        return _figures(results, log)
+        return read(results, log)
 
 
 def _environment(scheduler: str, logs: Path) -> Mapping[str, str]:
@@ -136,12 +136,17 @@ def _copy(folder: Path) -> None:
     subprocess.run(["git", "apply", f"--include={FOLDER}/*.yaml", str(patch(API_SERVER))], cwd=folder, check=True)
 
 
-def _figures(results: Path, log: Path) -> Figures:
+def read(results: Path, log: Path) -> Figures:
+    """Return what the tests wrote to a folder.
+
+    Raises:
+        RuntimeError: they measured nothing; the log has the reason.
+    """
     items: list[dict[str, Any]] = [
         item for file in results.glob("*.json") for item in json.loads(file.read_text())["dataItems"] or ()
     ]
     found = [item["data"] for item in items if item["labels"]["Metric"] == METRIC]
-    if len(found) != 1:
+    if len(found) != 1 or not found[0]["pods"]:
         raise RuntimeError(f"no figures: {log}")
     [data] = found
     return Figures(pods=int(data["pods"]), seconds=data["seconds"], cpu_seconds=data["cpu_seconds"])
