@@ -18,7 +18,8 @@ from tests.proxy import FaultProxy
 
 POLICIES = "/apis/admissionregistration.k8s.io/v1"
 ACCOUNT = "operator"
-ACTIVE_SECONDS = 15.0
+ACTIVE_SECONDS = 120.0
+"""Until the API server has loaded a policy; it looks for new kinds, such as that of its parameter, every 30 s."""
 
 
 @pytest.fixture
