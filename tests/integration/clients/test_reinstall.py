@@ -186,6 +186,9 @@ def test_paused_leader_binds_nothing_once_its_fence_was_deleted_and_is_back(
             site.until_unserved()
             site.refused()
             site.install()
+        if refusal == WAITING:
+            # The API server evaluates a policy for up to a second after it was deleted.
+            site.until(lambda: not site.refusal(0), "the fence to be gone")
         # It leads, and decides nothing within this test: only the old decision can arrive.
         successor = site.operator(takeover_pause=600, **QUICK_TERMS)
         if refusal != UNSERVED:
