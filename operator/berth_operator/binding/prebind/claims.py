@@ -88,8 +88,8 @@ class ClaimBinder:
                 await self._bind(placement, leads, written)
             await self._wait_for_conditions(placement, written, leads)
         except (TimeoutError, CallError, NodeError, ResourceClaimError) as error:
-            # Only what was begun: a call for each of hundreds of pods that wait for their turn at a claim would keep it
-            # from those that try again, until these are late as well.
+            # Only what was written: a call for each of hundreds of pods that wait for their turn at a claim, or that
+            # have just read it, would keep it from those that try again, until these are late as well.
             await self._release(placement.pod, (each for each in _keys(placement) if each in written), leads)
             await self._delete_extended(placement.pod, leads)
             why = f"not done within {TIMEOUT:g} s" if isinstance(error, TimeoutError) else str(error)
@@ -154,7 +154,7 @@ class ClaimBinder:
     async def _bind(self, placement: Placement, leads: Leads, written: dict[str, int]) -> None:
         """Write the claims and wait until they are shown.
 
-        `written` gets the version of each (namespace/name), and 0 while it is being written.
+        `written` gets the version of each (namespace/name), and 0 from its first write on.
         """
         if placement.pod.uid in self._deallocating:
             raise ResourceClaimError("the pod's claims are being deallocated")
@@ -188,6 +188,7 @@ class ClaimBinder:
             current = dict(known.raw)
 
         def protect(current: Object) -> Object | None:
+            written[key] = 0
             if claim_objects.is_reserved(current, pod):
                 return None
             claim_objects.check_unallocated(current, allocation)
@@ -200,7 +201,6 @@ class ClaimBinder:
             return claim_objects.allocated(current, body, pod, times.time(times.now()))
 
         async with self._writer.alone(key):
-            written[key] = 0
             current = await self._writer.change(key, protect, current=current)
             changed = await self._writer.change(key, allocate, current=current, subresource="/status")
         claim_objects.check_conditions(changed, allocation)
@@ -216,10 +216,10 @@ class ClaimBinder:
             return claim_objects.reserved(current, placement.pod, placement.node)
 
         def protect(current: Object) -> Object | None:
+            written[key] = 0
             return claim_objects.protected(current, self._lease) if reserve(current) else None
 
         async with self._writer.alone(key):
-            written[key] = 0
             current = await self._writer.change(key, protect)
             written[key] = _version(await self._writer.change(key, reserve, current=current, subresource="/status"))
 
