@@ -72,7 +72,7 @@ test: setup ## run the tests that need no cluster and no compiled program (3 min
 
 .PHONY: e2e
 e2e: test-binaries ## run the tests on real programs: control plane, kubelet, Prometheus, Helm, Chromium (14 minutes): WORKERS=4
-	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/pytest -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder \
+	@BERTH_REQUIRE_RIGHTS=1 $(BIN)/python -m tests.steady -n $(or $(WORKERS),4) --dist loadfile --no-loadscope-reorder \
 		$$(find tests -mindepth 1 -maxdepth 1 -type d ! -name unit ! -name component ! -name __pycache__)
 
 .PHONY: node-e2e

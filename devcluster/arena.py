@@ -48,6 +48,8 @@ class Arena:
         self.selector = f"{LABEL}={self.id}"
         self.scheduler_name = f"berth-{self.id}"
         self.lease_name = f"berth-{self.id}"
+        self.logs: list[Callable[[], str]] = []
+        """What returns the ends of the logs of its programs."""
         self._node_names: Names = []
 
     def open(self) -> None:
@@ -152,9 +154,21 @@ class Arena:
         """Delete one object; a missing object is no error."""
         self.cluster.api.delete(self._path(resource, name), grace_seconds=grace_seconds)
 
-    def wait(self, predicate: Callable[[], T], *, deadline: float = waiting.PATIENCE, what: str = "a condition") -> T:
-        """Return the predicate's first truthy answer; fail after `deadline` seconds."""
-        return waiting.until(predicate, deadline=deadline, what=what)
+    def wait(
+        self,
+        predicate: Callable[[], T],
+        *,
+        deadline: float = waiting.PATIENCE,
+        what: str = "a condition",
+        poll: float = waiting.POLL_SECONDS,
+        details: Callable[[], str] | None = None,
+    ) -> T:
+        """Return the predicate's first truthy answer; fail after `deadline` seconds, and show our pods and all logs."""
+
+        def shown() -> str:
+            return "\n".join([details() if details else "", *self._pods_shown(), *(log() for log in self.logs)])
+
+        return waiting.until(predicate, deadline=deadline, what=what, poll=poll, details=shown)
 
     def service_account(self, name: str, cluster_role: str) -> Path:
         """Create a ServiceAccount bound to a ClusterRole and return a kubeconfig that acts as it."""
@@ -167,6 +181,13 @@ class Arena:
         kubeconfig.touch(mode=0o600)
         kubeconfig.write_text(self.cluster.kubeconfig_for(answer["status"]["token"]))
         return kubeconfig
+
+    def _pods_shown(self) -> Iterable[str]:
+        """Yield for each pod its node, or why it waits: the queue, as the API server shows it."""
+        for pod in self.list("pods"):
+            shown = {each["type"]: each.get("message", "") for each in pod.get("status", {}).get("conditions", ())}
+            place = pod["spec"].get("nodeName") or f"waits: {shown.get('PodScheduled', 'not reported')}"
+            yield f"{pod['metadata']['name']}: {place}"
 
     def _bind(self, account: str, cluster_role: str) -> None:
         binding = {

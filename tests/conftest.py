@@ -16,7 +16,7 @@ from devcluster import Arena, Cluster, real_node
 from devcluster.additions import installation
 from devcluster.building import programs
 from devcluster.control_plane import audit
-from tests import chromium, layers, rights, shared_cluster
+from tests import chromium, late, layers, leftovers, rights, shared_cluster
 from tests.prometheus import Prometheus
 from tests.proxy import FaultProxy
 
@@ -38,8 +38,12 @@ PAGES = {"chromium_path"}
 """Fixtures of tests with a real Chromium."""
 WAITING = ("integration/clients/test_reinstall.py", "integration/test_bench.py", "chaos", "node", "integration")
 """Files and folders of tests that mostly wait, in the order in which they run; the others follow."""
+SAFETY = ("attacks", "chaos", "integration/clients/test_fence", "node/test_choice_holds.py")
+"""Folders and files that audit what must never happen: a card given twice, a pod lost, a write after a term's end."""
 TESTS = Path(__file__).parent
 GUARD = layers.Guard()
+UNLISTED_REQUESTS = 7
+"""The exit code of a session whose tests passed; none of pytest's own."""
 CRDS = TESTS.parent / "crds"
 
 
@@ -60,7 +64,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Fail the session if a program asked an API server for what docs/rights.md does not list."""
     if not hasattr(session.config, "workerinput") and rights.compared(Path(os.environ[audit.VARIABLE])).extra:
-        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        session.exitstatus = UNLISTED_REQUESTS
 
 
 @pytest.hookimpl(wrapper=True)
@@ -81,7 +85,10 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files of a few long tests first: a worker that starts one at the end would run while all others are idle."""
+    """Mark the audits, and put files of a few long tests first: at the end, each would run alone."""
+    for item in items:
+        if item.path.relative_to(TESTS).as_posix().startswith(SAFETY):
+            item.add_marker(late.SAFETY)
     items.sort(key=_place)
 
 
@@ -126,6 +133,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterato
     with shared_cluster.opened(base if worker_id == "master" else base.parent, prepare=prepare) as running:
         assert running.server.startswith("https://127.0.0.1:")
         yield running
+        leftovers.expect_gone(running, {path for path in running.api.shared if running.api.exists(path)})
 
 
 def prepare(cluster: Cluster) -> None:

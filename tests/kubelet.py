@@ -28,6 +28,7 @@ from berth_agent.kubelet.api.deviceplugin_pb2_grpc import (
     RegistrationServicer,
     add_RegistrationServicer_to_server,
 )
+from devcluster import waiting
 
 DEADLINE = 120.0
 """Longest time in seconds until a change is seen."""
@@ -125,7 +126,7 @@ class Kubelet(RegistrationServicer):
         self, predicate: Callable[[dict[str, Mapping[str, str]]], bool], *, deadline: float = DEADLINE
     ) -> dict[str, Mapping[str, str]]:
         """Wait until the units satisfy a predicate, and return them."""
-        async with asyncio.timeout(deadline), self._changed:
+        async with waiting.limit("the units of the device plugin", deadline=deadline), self._changed:
             await self._changed.wait_for(lambda: predicate(self.capacity()))
         return self.capacity()
 

@@ -97,10 +97,7 @@ class Load:
     def until_bound(self) -> None:
         """Wait until some more pods are bound."""
         before = self.bound_names()
-        try:
-            self.arena.wait(lambda: len(self.bound_names() - before) >= BOUND, what=f"pods {self._prefix}* to be bound")
-        except TimeoutError as error:
-            raise AssertionError(f"{error}; these wait: {self.messages()}") from None
+        self.arena.wait(lambda: len(self.bound_names() - before) >= BOUND, what=f"pods {self._prefix}* to be bound")
 
     def check_nothing_is_lost(self) -> None:
         """Check that each pod exists unless it was ended here, and that each is bound once cards are free."""

@@ -46,7 +46,12 @@ class Process:
 
     def logged(self, text: str, *, deadline: float = waiting.PATIENCE) -> None:
         """Wait until its log contains a text."""
-        waiting.until(lambda: text in self.text() or self._ended(), deadline=deadline, what=f"{self.name}: {text}")
+        waiting.until(
+            lambda: text in self.text() or self._ended(),
+            deadline=deadline,
+            what=f"{self.name}: {text}",
+            details=self.tail,
+        )
 
     def kill(self) -> None:
         """Kill it at once, without a chance to clean up."""
@@ -62,7 +67,10 @@ class Process:
 
     def ended(self, *, deadline: float = waiting.PATIENCE) -> int:
         """Wait until it exits by itself; return the exit code."""
-        return self._process.wait(deadline)
+        waiting.until(
+            lambda: self.exit_code is not None, deadline=deadline, what=f"the end of {self.name}", details=self.tail
+        )
+        return self._process.wait()
 
     def pause(self) -> None:
         """Pause it with SIGSTOP."""
@@ -94,6 +102,7 @@ class Processes:
         self.arena = arena
         self.folder = folder
         self.started: list[Process] = []
+        arena.logs.append(self.tails)
         self.environment: Mapping[str, str] = {}
         """Variables of the programs that are started from now on."""
 

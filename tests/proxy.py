@@ -16,7 +16,6 @@ import asyncio
 import contextlib
 import re
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,10 +26,12 @@ import yaml
 import yarl
 from aiohttp import web
 
+from devcluster import waiting
 from tests.background import Background
 
 HOP_BY_HOP: Final = frozenset({"connection", "host", "keep-alive", "transfer-encoding", "upgrade"})
 WAIT_SECONDS: Final = 120.0
+POLL_SECONDS: Final = 0.01
 
 
 class Seen(NamedTuple):
@@ -55,25 +56,25 @@ class Rule:
     """Requests of that method and path so far, with or without the fault."""
     caught: list[Seen] = field(default_factory=list)
     """Requests that this rule was applied to."""
-    _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def takes(self, request: Seen) -> bool:
         """Return whether the rule applies to this request."""
         if self.removed or request.method != self.method or not self.path.search(request.path):
             return False
-        with self._changed:
-            self.matched += 1
-            applies = self.matched >= self.first and (self.count is None or self.matched < self.first + self.count)
-            if applies:
-                self.caught.append(request)
-                self._changed.notify_all()
+        self.matched += 1
+        applies = self.matched >= self.first and (self.count is None or self.matched < self.first + self.count)
+        if applies:
+            self.caught.append(request)
         return applies
 
     def wait(self, count: int = 1, *, timeout: float = WAIT_SECONDS) -> None:
         """Block until the rule has caught that many requests."""
-        with self._changed:
-            if not self._changed.wait_for(lambda: len(self.caught) >= count, timeout):
-                raise TimeoutError(f"{len(self.caught)} of {count} requests {self.method} {self.path.pattern}")
+        waiting.until(
+            lambda: len(self.caught) >= count,
+            deadline=timeout,
+            what=f"{count} requests {self.method} {self.path.pattern}",
+            poll=POLL_SECONDS,
+        )
 
     def remove(self) -> None:
         """Pass all further requests."""

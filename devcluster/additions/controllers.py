@@ -70,16 +70,18 @@ def start(cluster: Cluster, chosen: Sequence[Controller]) -> list[int]:
     """Start controllers in this order; return their process ids when the webhooks of all answer.
 
     Raises:
-        TimeoutError: one does not answer in time; with the last lines of its log.
+        WaitError: one does not answer in time; with the last lines of its log.
     """
     pids = [_launch(cluster, controller) for controller in chosen]
     for controller in chosen:
         answers = functools.partial(_answers, cluster, controller.probe)
-        try:
-            waiting.until(answers, deadline=DEADLINE, what=f"the webhooks of {controller.program}", poll=0.5)
-        except TimeoutError as error:
-            raise TimeoutError("\n".join([str(error), *installation.last_lines(cluster, controller.program)])) from None
+        log = functools.partial(_end_of_log, cluster, controller)
+        waiting.until(answers, deadline=DEADLINE, what=f"the webhooks of {controller.program}", poll=0.5, details=log)
     return pids
+
+
+def _end_of_log(cluster: Cluster, controller: Controller) -> str:
+    return "\n".join(installation.last_lines(cluster, controller.program))
 
 
 def _launch(cluster: Cluster, controller: Controller) -> int:

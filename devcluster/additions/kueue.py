@@ -106,7 +106,7 @@ def start(cluster: Cluster, *, neighbours: bool = False, gates: Sequence[str] = 
         fields: fields of Kueue's Configuration in addition to the shipped ones.
 
     Raises:
-        TimeoutError: one does not answer in time; its log has the reason.
+        WaitError: one does not answer in time; its log has the reason.
     """
     return controllers.start(cluster, [*(NEIGHBOURS if neighbours else ()), _kueue(gates, fields)])[-1]
 

@@ -6,6 +6,7 @@ It connects to loopback only, so a kubeconfig that a test inherits cannot make i
 import http.client
 import ipaddress
 import json
+import re
 import ssl
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -20,6 +21,10 @@ MANAGER: Final = "devcluster"
 WORKERS: Final = 16
 TIMEOUT_SECONDS: Final = 120.0
 """Of one request: the API server deletes a collection of hundreds of objects one by one."""
+SHARED: Final = re.compile(
+    r"(/api/v1/namespaces|/apis/(admissionregistration|apiextensions)\.k8s\.io/\w+/\w+)(/[^/]+)?"
+)
+"""Paths of what all users of a cluster meet: namespaces, policies, webhooks, definitions."""
 DISCOVERY: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
 STALE: Final = (
     http.client.RemoteDisconnected,
@@ -73,6 +78,8 @@ class Api:
         self._tls = ssl.create_default_context(cadata=ca)
         self._idle: deque[http.client.HTTPSConnection] = deque()
         self._resources: list[Resource] = []
+        self.shared: set[str] = set()
+        """Paths of the namespaces, policies, webhooks and definitions that this client has written, gone or not."""
 
     def close(self) -> None:
         """Close the kept connections."""
@@ -192,6 +199,8 @@ class Api:
         answer = _parse(data)
         if response.status >= http.client.BAD_REQUEST:
             raise ApiError(request=f"{method} {path}", status=response.status, body=answer)
+        if method in ("POST", "PATCH") and SHARED.fullmatch(path):
+            self.shared.add(path if method == "PATCH" else f"{path}/{answer['metadata']['name']}")
         return answer, response
 
     def _send(

@@ -49,8 +49,6 @@ def down(name: str) -> None:
 def _stop(pid: int, place: Path) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGTERM)
-    try:
-        waiting.until(lambda: state.supervisor(place) is None, deadline=STOP_SECONDS, what="the supervisor")
-    except TimeoutError:
+    if not waiting.within(lambda: state.supervisor(place) is None, seconds=STOP_SECONDS):
         # The kernel takes its children with it.
         os.kill(pid, signal.SIGKILL)

@@ -36,11 +36,9 @@ class State:
 def held(folder: Path) -> Iterator[None]:
     """Hold the folder's lock with our process id in it."""
     with (folder / LOCK).open("a") as lock:
-        try:
-            # `supervisor` holds the lock for a moment, too.
-            waiting.until(lambda: try_lock(lock, fcntl.LOCK_EX), deadline=LOCK_SECONDS, what="the lock")
-        except TimeoutError:
-            raise DevclusterError("this cluster already runs") from None
+        # `supervisor` holds the lock for a moment, too.
+        if not waiting.within(lambda: try_lock(lock, fcntl.LOCK_EX), seconds=LOCK_SECONDS):
+            raise DevclusterError("this cluster already runs")
         lock.truncate(0)
         print(os.getpid(), file=lock, flush=True)
         yield

@@ -362,10 +362,12 @@ class RealNode:
         def is_over() -> bool:
             return ready() or not state.is_alive(self._pids[daemon])
 
-        try:
-            waiting.until(is_over, deadline=START_SECONDS, what=what)
-        except TimeoutError as error:
-            raise DevclusterError(f"{error}; the last lines of {daemon}:\n{self.tail(daemon)}") from None
+        waiting.until(
+            is_over,
+            deadline=START_SECONDS,
+            what=what,
+            details=lambda: f"the last lines of {daemon}:\n{self.tail(daemon)}",
+        )
         if not state.is_alive(self._pids[daemon]):
             raise DevclusterError(f"{daemon} of {self.name} ended; its last lines:\n{self.tail(daemon)}")
 

@@ -124,12 +124,11 @@ class Scaled:
         self.wait_gone()
 
     def _until(self, predicate: Callable[[], Any], what: str) -> Any:
-        try:
-            return waiting.until(predicate, deadline=DEADLINE, what=what, poll=0.2)
-        except TimeoutError as error:
-            log = (self.arena.cluster.folder / "karpenter.log").read_text().splitlines()[-15:]
-            shown = {pod["metadata"]["name"]: condition(pod, "PodScheduled") for pod in self.arena.list("pods")}
-            raise AssertionError("\n".join([str(error), str(shown), str(self.conditions), *log])) from None
+        return waiting.until(predicate, deadline=DEADLINE, what=what, poll=0.2, details=self._details)
+
+    def _details(self) -> str:
+        log = (self.arena.cluster.folder / "karpenter.log").read_text().splitlines()[-15:]
+        return "\n".join([str(self.conditions), *log])
 
 
 def condition(obj: Manifest, kind: str) -> Manifest:

@@ -2,13 +2,12 @@
 
 import asyncio
 import ssl
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Self
 
 import aiohttp
 
-from devcluster import Cluster
+from devcluster import Cluster, waiting
 
 AT_ONCE: Final = 64
 PAGE: Final = 500
@@ -59,11 +58,11 @@ class Bulk:
     async def clear(self, path: str) -> None:
         """Delete everything under a path, and wait until it is gone."""
         await self.request("DELETE", path, {"gracePeriodSeconds": 0, "propagationPolicy": "Background"})
-        end = time.monotonic() + DELETED_SECONDS
-        while (await self.request("GET", f"{path}?limit=1"))["items"]:
-            if time.monotonic() > end:
-                raise TimeoutError(f"{path} is not empty after {DELETED_SECONDS:g} s")
-            await asyncio.sleep(0.2)
+
+        async def is_empty() -> bool:
+            return not (await self.request("GET", f"{path}?limit=1"))["items"]
+
+        await waiting.until_async(is_empty, deadline=DELETED_SECONDS, what=f"{path} to be empty", poll=0.2)
 
     async def request(self, method: str, path: str, body: Raw | None = None) -> dict[str, Any]:
         """Send one request and return the answer."""

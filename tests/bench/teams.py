@@ -26,7 +26,7 @@ from typing import Final, NamedTuple
 
 import aiohttp
 
-from devcluster import Cluster
+from devcluster import Cluster, waiting
 from tests.bench import figures, teams_cluster, teams_load, usage
 from tests.bench.bulk import Bulk
 from tests.bench.teams_cluster import CARDS, Record, Running
@@ -158,14 +158,18 @@ async def _all_admitted(record: Record) -> float:
     """Return when the last of the burst was admitted.
 
     Raises:
-        TimeoutError: some were not in time.
+        WaitError: some were not in time.
     """
-    for _ in range(int(BURST_SECONDS / POLL_SECONDS)):
-        await asyncio.sleep(POLL_SECONDS)
+
+    async def admitted() -> dict[str, float] | None:
         firsts = {event.uid: event.at for event in reversed(record.events) if _is_admitted(event)}
-        if len(firsts) == BURST:
-            return max(firsts.values())
-    raise TimeoutError(f"{len(firsts)} of {BURST} small Jobs were admitted in {BURST_SECONDS:g} s")
+        return firsts if len(firsts) == BURST else None
+
+    firsts = await waiting.until_async(
+        admitted, deadline=BURST_SECONDS, what=f"{BURST} small Jobs to be admitted", poll=POLL_SECONDS
+    )
+    assert firsts is not None
+    return max(firsts.values())
 
 
 def _is_admitted(event: Event) -> bool:
@@ -216,10 +220,7 @@ async def _remove(cluster: Cluster, record: Record, bulk: Bulk, units: Sequence[
 
 async def _drain(record: Record) -> None:
     """Wait until no workload is left, or for so long."""
-    for _ in range(int(DRAIN_SECONDS / POLL_SECONDS)):
-        await asyncio.sleep(POLL_SECONDS)
-        if not _left(record):
-            return
+    await asyncio.to_thread(waiting.within, lambda: not _left(record), seconds=DRAIN_SECONDS, poll=POLL_SECONDS)
 
 
 def _left(record: Record) -> list[Workload]:
@@ -242,20 +243,17 @@ async def _send(bulk: Bulk, method: str, path: str, body: Raw, *, done: HTTPStat
     """Send a request, again and again for a while: what it needs may have been killed.
 
     Raises:
-        TimeoutError: it was refused until the end.
+        WaitError: it was refused until the end.
     """
-    refused = ""
-    for _ in range(int(SEND_SECONDS / POLL_SECONDS)):
+
+    async def is_sent() -> bool:
         try:
             await bulk.request(method, path, body)
         except (RuntimeError, aiohttp.ClientError) as error:
-            refused = str(error)
-        else:
-            return
-        if f": {done} " in refused:
-            return
-        await asyncio.sleep(POLL_SECONDS)
-    raise TimeoutError(refused)
+            return f": {done} " in str(error)
+        return True
+
+    await waiting.until_async(is_sent, deadline=SEND_SECONDS, what=f"{method} {path}", poll=POLL_SECONDS)
 
 
 if __name__ == "__main__":

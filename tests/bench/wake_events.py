@@ -304,7 +304,7 @@ def _sample(stage: Stage, scene: Scene, watcher: Watcher, number: int) -> float:
             what="the watch to show the event",
             poll=POLL,
         )
-    except TimeoutError:
+    except waiting.WaitError:
         watcher.check()
         if pod not in watcher.bound:
             return math.inf

@@ -1,12 +1,12 @@
 """Pods by name and by claim with faults, audited by UUID over every revision."""
 
-import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from devcluster import waiting
 from tests.chaos import claims_site, history
 from tests.chaos.claims_auditor import ClaimsAuditor, Limits
 from tests.chaos.claims_faults import ClaimsFaults
@@ -61,8 +61,7 @@ def run(*, seed: int, pods: int, faults: int, folder: Path) -> Outcome:
 
 def _settle(site: ClaimsSite) -> None:
     """Wait until no claim is allocated; the audit says which ones stay so."""
-    with contextlib.suppress(TimeoutError):  # the audit finds what is left over
-        site.world.wait(lambda: not _held(site), deadline=RELEASED, what="claims to be deallocated")
+    waiting.within(lambda: not _held(site), seconds=RELEASED)  # the audit finds what is left over
     site.recorder.catch_up()
 
 

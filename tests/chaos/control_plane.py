@@ -73,9 +73,7 @@ class ControlPlane:
         """Send a signal that ends a program, and wait for its end; after a while it is killed, as kubelet does."""
         pid = self.pid(name)
         os.kill(pid, number)
-        try:
-            waiting.until(lambda: not state.is_alive(pid), deadline=GRACE, what=f"the end of {name}", poll=POLL)
-        except TimeoutError:
+        if not waiting.within(lambda: not state.is_alive(pid), seconds=GRACE, poll=POLL):
             os.kill(pid, signal.SIGKILL)
             waiting.until(lambda: not state.is_alive(pid), what=f"the end of {name}", poll=POLL)
 

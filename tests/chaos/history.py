@@ -22,6 +22,8 @@ from typing import Any, Final, NamedTuple, Self
 
 import orjson
 
+from devcluster import waiting
+
 STORES_JSON: Final = "--storage-media-type=application/json"
 """The flag with which an API server writes objects that this module can read."""
 EVERYTHING: Final = "/registry/"
@@ -133,7 +135,6 @@ class Recorder:
         """The last revision seen, of any key."""
         self._port, self._file, self._take = port, file, take
         self._sources = {each.start: each for each in sources}
-        self._moved = threading.Condition()
         self._error: BaseException | None = None
         self._closed = False
         self._socket: socket.socket | None = None
@@ -161,9 +162,12 @@ class Recorder:
     def catch_up(self) -> int:
         """Wait until everything that is written by now is recorded; return the revision reached."""
         reached = self._mark()
-        with self._moved:
-            if not self._moved.wait_for(lambda: self.number >= reached or self._error is not None, PATIENCE):
-                raise TimeoutError(f"the recorder is at revision {self.number} of {reached}")
+        waiting.until(
+            lambda: self.number >= reached or self._error is not None,
+            deadline=PATIENCE,
+            what=f"the recorder to be at revision {reached}",
+            details=lambda: f"it is at {self.number}",
+        )
         self.check()
         return reached
 
@@ -194,8 +198,6 @@ class Recorder:
                     time.sleep(RETRY)
         except BaseException as error:  # noqa: BLE001 - `check` raises it in the other threads
             self._error = error
-            with self._moved:
-                self._moved.notify_all()
 
     def _watch(self, write: Callable[[bytes], object]) -> None:
         """Record until etcd ends the watch."""
@@ -223,9 +225,7 @@ class Recorder:
                 revision = _revision(number, *named, pair)
                 write(orjson.dumps(revision) + b"\n")
                 self._take(revision)
-            with self._moved:
-                self.number = number
-                self._moved.notify_all()
+            self.number = number
 
     def _named(self, key: str) -> tuple[Kind, str] | None:
         """Return the kind and the `namespace/name` of a key; None if it is not recorded."""

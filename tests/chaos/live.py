@@ -1,11 +1,10 @@
 """What the history shows so far, for those who act on it: which pods exist and are bound, and which replica leads."""
 
-import threading
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
+from devcluster import waiting
 from tests.chaos.auditor import GANG
 from tests.chaos.history import Kind, Revision
 
@@ -38,33 +37,23 @@ class Live:
         self.term = 0
         self.holder = ""
         """Identity of the replica that holds the LeaderLease; empty if none does."""
-        self._changed = threading.Condition()
 
     def take(self, revision: Revision) -> None:
         """Take one more revision."""
-        with self._changed:
-            if revision.kind is Kind.POD:
-                self._take_pod(revision)
-            elif revision.kind is Kind.LEASE:
-                spec = {} if revision.object is None else revision.object["spec"]
-                self.term, self.holder = int(spec.get("term", self.term)), str(spec.get("holderIdentity") or "")
-            self._changed.notify_all()
+        if revision.kind is Kind.POD:
+            self._take_pod(revision)
+        elif revision.kind is Kind.LEASE:
+            spec = {} if revision.object is None else revision.object["spec"]
+            self.term, self.holder = int(spec.get("term", self.term)), str(spec.get("holderIdentity") or "")
 
-    def until(self, predicate: Callable[[], T], *, what: str, deadline: float = PATIENCE) -> T:
+    def until(self, predicate: Callable[[], T], *, what: str, details: Callable[[], str] | None = None) -> T:
         """Wait until a condition of this view holds; return its value."""
-        end = time.monotonic() + deadline
-        with self._changed:
-            while not (answer := predicate()):
-                if time.monotonic() > end:
-                    raise TimeoutError(f"waited {deadline:g} s for {what}")
-                # Not everything that is waited for is in the history.
-                self._changed.wait(POLL)
-            return answer
+        return waiting.until(predicate, what=what, deadline=PATIENCE, poll=POLL, details=details)
 
-    def until_bound(self, name: str, *, deadline: float = PATIENCE) -> LivePod:
+    def until_bound(self, name: str, *, details: Callable[[], str] | None = None) -> LivePod:
         """Wait until a pod is bound."""
         self.until(
-            lambda: (pod := self.pods.get(name)) is not None and pod.node, what=f"{name} to be bound", deadline=deadline
+            lambda: (pod := self.pods.get(name)) is not None and pod.node, what=f"{name} to be bound", details=details
         )
         return self.pods[name]
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from devcluster import waiting
 from tests.bench import figures as output
 from tests.chaos import faults, history
 from tests.chaos import site as site_module
@@ -81,7 +82,7 @@ def run(plan: Plan, folder: Path) -> Outcome:
             site.workload.allow(plan.pods * number // len(plan.strikes))
             try:
                 _strike(site, strike)
-            except TimeoutError as error:
+            except waiting.WaitError as error:
                 output.say(f"{strike.kind}: {error}")
                 _say_logs(site)
                 site.failures.append(f"{strike.kind}: {error}")
@@ -122,7 +123,7 @@ def _settle(site: Site) -> float:
     try:
         site.workload.until_arrived()
         site.workload.drain()
-    except TimeoutError as error:
+    except waiting.WaitError as error:
         output.say(str(error))  # the audit finds what is lost
     site.until_probed()
     time.sleep(CALM_SECONDS)  # for the last Events

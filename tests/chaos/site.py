@@ -87,14 +87,10 @@ class Site:
         """Wait until a new probe is bound, and delete it; return it."""
         name = self.probe(node=node)
         try:
-            pod = self.live.until_bound(name)
-        except TimeoutError as error:
-            why = self._state_of(name)
+            return self.live.until_bound(name, details=lambda: self._state_of(name))
+        finally:
             if (known := self.live.pods.get(name)) is not None:
                 self.remove(known)
-            raise TimeoutError(f"{error}: {why}") from error
-        self.remove(pod)
-        return pod
 
     def _state_of(self, name: str) -> str:
         """Return what the API server shows of a pod, and who leads."""

@@ -166,11 +166,10 @@ class Team:
 
     def until(self, predicate: Callable[[], T], what: str) -> T:
         """Wait for a condition; a failure shows the end of Kueue's log."""
-        try:
-            return waiting.until(predicate, deadline=DEADLINE, what=what, poll=0.2)
-        except TimeoutError as error:
-            log = (self.folder / "kueue.log").read_text(errors="replace").splitlines()[-15:]
-            raise AssertionError("\n".join([str(error), *log])) from None
+        return waiting.until(predicate, deadline=DEADLINE, what=what, poll=0.2, details=self._end_of_log)
+
+    def _end_of_log(self) -> str:
+        return "\n".join((self.folder / "kueue.log").read_text(errors="replace").splitlines()[-15:])
 
     def clear(self) -> None:
         """Delete all workloads, and wait until Kueue has forgotten them."""

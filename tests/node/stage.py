@@ -22,7 +22,7 @@ from berth_agent.kubelet.api import podresources_pb2 as resources
 from berth_agent.kubelet.api.podresources_pb2_grpc import PodResourcesListerStub
 from berth_api.allocation import REPLICA_MARK
 from berth_api.objects import gpupod
-from devcluster import Arena, waiting
+from devcluster import Arena
 from devcluster.control_plane.api import Manifest
 from devcluster.control_plane.nodes import Strings
 from devcluster.real_node import RealNode
@@ -225,7 +225,7 @@ class Stage:
 
     def wait(self, predicate: Any, *, what: str, deadline: float = PATIENCE) -> Any:
         """Wait for a condition."""
-        return waiting.until(predicate, deadline=deadline, what=what)
+        return self.arena.wait(predicate, deadline=deadline, what=what)
 
     # --- what became of them ------------------------------------------------------------------------------------
 
@@ -233,14 +233,16 @@ class Stage:
         """Wait until pods run and every word about their devices agrees: allocation, kubelet, GpuPod, container.
 
         Raises:
-            AssertionError: they do not; it says which words differ.
+            WaitError: they do not; it says which words differ.
         """
         for name in names:
             self.wait(lambda name=name: self.is_running(name), what=f"{name} to run", deadline=deadline)
-        try:
-            self.wait(lambda: not self.differences(*names), what="agreement", deadline=deadline)
-        except TimeoutError:
-            raise AssertionError("\n".join(self.differences(*names))) from None
+        self.arena.wait(
+            lambda: not self.differences(*names),
+            what="agreement",
+            deadline=deadline,
+            details=lambda: "\n".join(self.differences(*names)),
+        )
 
     def is_running(self, name: str) -> bool:
         """Return whether a pod's containers all run.

@@ -17,6 +17,8 @@ THEMES: Final[tuple[Theme, ...]] = ("light", "dark")
 WIDE: Final = (1280, 800)
 POLL: Final = 20
 """Milliseconds."""
+SLICE: Final = 1000
+"""Milliseconds for which the page itself looks, before the wait looks at its deadline."""
 REFUSED: Final = "Failed to load resource"
 """Chromium's line about a status of 400 and above: what a page does then is for tests to see."""
 
@@ -64,11 +66,18 @@ class Window:
         """Wait until an expression, which may use `argument`, is true in the page."""
         # The page's policy forbids to evaluate text, but not to call a function that comes from outside.
         function = f"argument => ({expression})"
-        try:
-            self.page.wait_for_function(function, arg=argument, polling=POLL, timeout=1000 * seconds)
-        except WaitedTooLong as error:
-            shown = f"{self.page.url} shows:\n{self.text()}\nand complains: {self.complaints}"
-            raise AssertionError(f"waited {seconds:g} s for {expression}; {shown}") from error
+
+        def is_true() -> bool:
+            try:
+                self.page.wait_for_function(function, arg=argument, polling=POLL, timeout=SLICE)
+            except WaitedTooLong:
+                return False
+            return True
+
+        waiting.until(is_true, deadline=seconds, what=expression, poll=0, details=self._shown)
+
+    def _shown(self) -> str:
+        return f"{self.page.url} shows:\n{self.text()}\nand complains: {self.complaints}"
 
     def text(self) -> str:
         """Return what the page shows as text."""

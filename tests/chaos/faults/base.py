@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Final
 
+from devcluster import waiting
 from tests.chaos.site import DEVICES, Site
 
 STRUCK_SECONDS: Final = 20.0
@@ -46,10 +47,7 @@ class Family:
 
     def until_struck(self, predicate: Callable[[], object]) -> bool:
         """Wait until a fault has struck; return whether it has: the leader may just have changed by itself."""
-        try:
-            return bool(self.site.live.until(predicate, what="the fault to strike", deadline=STRUCK_SECONDS))
-        except TimeoutError:
-            return False
+        return bool(waiting.within(predicate, seconds=STRUCK_SECONDS))
 
     def last(self, least: float, most: float) -> None:
         """Wait while a fault lasts, for a random number of seconds in this range."""

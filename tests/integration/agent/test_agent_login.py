@@ -1,6 +1,5 @@
 """How an agent authenticates to a real API server."""
 
-import asyncio
 from collections.abc import Callable
 from http import HTTPStatus
 from pathlib import Path
@@ -77,9 +76,7 @@ async def test_the_service_account_of_a_pod_opens_the_server(
     exchange(tmp_path / "token", token_of(arena, "pod"))
     login = credentials.load(None, pod=tmp_path)
     client = cluster.client_of(login, timeout=START, connections=1)
-    async with asyncio.timeout(START):
-        while not await allowed(client):  # noqa: ASYNC110 -- the server reports it to no client
-            await asyncio.sleep(waiting.POLL_SECONDS)
+    await waiting.until_async(lambda: allowed(client), deadline=START, what="the token to be accepted")
     exchange(tmp_path / "token", "worn-out")
     with pytest.raises(CallError, match="Unauthorized") as raised:
         await client.get(cluster.NODES)

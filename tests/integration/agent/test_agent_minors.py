@@ -45,13 +45,12 @@ class Machine:
         return annotations.get(names.RESERVED_MINORS)
 
     def wait(self, minors: dict[str, str], *, reserved: str | None = None) -> None:
-        try:
-            self._arena.wait(
-                lambda: (self.minors(), self.reserved()) == (minors, reserved), deadline=START, what="the minors"
-            )
-        except TimeoutError:
-            assert (self.minors(), self.reserved()) == (minors, reserved)
-            raise
+        self._arena.wait(
+            lambda: (self.minors(), self.reserved()) == (minors, reserved),
+            deadline=START,
+            what="the minors",
+            details=lambda: str((self.minors(), self.reserved())),
+        )
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ async def test_an_xid_reaches_kubelet_within_seconds_for_every_slice(
     start_nvml(node, machine, *words, "--cdi-folder", str(tmp_path / "cdi"), "--poll-interval", "60")
     await kubelet.sees(lambda units: GPU in units and len(units[GPU]) == 8)
     machine.xid(1, 79)
-    async with asyncio.timeout(waiting.PATIENCE):
+    async with waiting.limit("an unhealthy card"):
         capacity = await kubelet.sees(lambda units: "Unhealthy" in units[GPU].values())
     ill = {unit for unit, health in capacity[GPU].items() if health == "Unhealthy"}
     assert ill == {f"{machine.gpus[1].uuid}::{number}" for number in range(4)}

@@ -1,6 +1,5 @@
 """An agent next to a kubelet reports on the real API server what pods hold."""
 
-import asyncio
 import re
 import time
 from collections.abc import Callable
@@ -13,7 +12,7 @@ import yaml
 
 from berth_api import names
 from berth_api.objects import gpupod
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests.kubelet import Kubelet
 from tests.nvml.fixture import NvmlFixture, Process, a100
 from tests.pod_resources import PodResourcesServer
@@ -292,6 +291,6 @@ async def test_pods_get_the_devices_of_their_annotations_and_nothing_else(
 
     half = whole.replace("100", "50") % (1, IDS[1])
     arena.create([arena.pod("half", annotations={names.ALLOCATED: half}, nodeName=node)])
-    async with asyncio.timeout(SOON):
+    async with waiting.limit("an unhealthy card", deadline=SOON):
         capacity = await kubelet.sees(lambda units: units[GPU][IDS[1]] == "Unhealthy")
     assert list(capacity[GPU].values()).count("Healthy") == 3

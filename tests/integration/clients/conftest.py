@@ -1,6 +1,5 @@
 """Clients of one arena: as administrator, as the operator's account, and through a faulty network."""
 
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import yaml
 from berth_client.errors import ApiError
 from berth_client.objects import Object
 from berth_operator.clients import kube
-from devcluster import Arena, Cluster
+from devcluster import Arena, Cluster, waiting
 from tests import fence
 from tests.proxy import FaultProxy
 
@@ -78,9 +77,11 @@ class Fenced:
 
     async def until_active(self, *, term: object, label: str | None) -> None:
         """Wait until the API server has compiled the policies, which takes a second, or more on a busy machine."""
-        deadline = time.monotonic() + ACTIVE_SECONDS
-        while await self.bind(term=term, label=label) == 201:
-            assert time.monotonic() < deadline
+
+        async def is_refused() -> bool:
+            return await self.bind(term=term, label=label) != 201
+
+        await waiting.until_async(is_refused, deadline=ACTIVE_SECONDS, what="the policies to be in force")
 
 
 @pytest.fixture

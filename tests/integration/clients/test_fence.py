@@ -34,9 +34,10 @@ async def set_term(admin: kube.KubeClient, arena: Arena, term: int) -> None:
 
 
 async def until_seen(fenced: Fenced, term: int) -> None:
-    async with asyncio.timeout(waiting.PATIENCE):
-        while await fenced.bind(term=term, label=fenced.arena.lease_name) != 201:
-            pass
+    async def is_bound() -> bool:
+        return await fenced.bind(term=term, label=fenced.arena.lease_name) == 201
+
+    await waiting.until_async(is_bound, what=f"term {term} to be in force")
 
 
 async def test_only_the_present_term_binds(fenced: Fenced, admin: kube.KubeClient) -> None:

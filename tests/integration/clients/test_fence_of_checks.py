@@ -1,7 +1,5 @@
 """What the real API server accepts of the operator's account in Kueue's kinds, and in which term."""
 
-import asyncio
-import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +10,7 @@ import pytest
 from berth_client.client import JSON_PATCH
 from berth_client.errors import ApiError
 from berth_operator.clients import kube
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests import fence, kueue_by_hand, kueue_objects
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
 from tests.integration.clients.test_fence import set_term
@@ -55,10 +53,11 @@ class Checks:
 
         Each try has a Workload of its own: one that was accepted has changed what the next could change.
         """
-        deadline = time.monotonic() + ACTIVE_SECONDS
-        while why not in await self.refusal(self.create(), *operations, term=term):
-            assert time.monotonic() < deadline
-            await asyncio.sleep(POLL_SECONDS)
+
+        async def is_refused() -> bool:
+            return why in await self.refusal(self.create(), *operations, term=term)
+
+        await waiting.until_async(is_refused, deadline=ACTIVE_SECONDS, what=f"the refusal {why!r}")
 
     def ready(self, index: int = 0, **fields: Any) -> Raw:
         """Return the operation that makes an entry Ready."""

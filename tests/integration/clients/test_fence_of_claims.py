@@ -12,7 +12,7 @@ from berth_client.errors import ApiError
 from berth_operator.binding.prebind import claim_objects
 from berth_operator.clients import kube
 from berth_operator.core.claims import status
-from devcluster import Arena
+from devcluster import Arena, waiting
 from tests import fence
 from tests.integration.clients.conftest import ACCOUNT, ACTIVE_SECONDS
 from tests.integration.clients.test_fence import leases, set_term
@@ -71,9 +71,12 @@ class Claims:
 
     async def until_refused(self, why: str, *, term: int, protected: bool = True) -> None:
         """Wait until the API server has loaded a policy, or a term."""
-        deadline = time.monotonic() + ACTIVE_SECONDS
-        while why not in await self.refusal(await self.create(protected=protected), status=self.allocated, term=term):
-            assert time.monotonic() < deadline
+
+        async def is_refused() -> bool:
+            claim = await self.create(protected=protected)
+            return why in await self.refusal(claim, status=self.allocated, term=term)
+
+        await waiting.until_async(is_refused, deadline=ACTIVE_SECONDS, what=f"the refusal {why!r}")
 
 
 @pytest.fixture

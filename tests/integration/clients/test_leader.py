@@ -32,8 +32,9 @@ def candidate(client: kube.KubeClient, arena: Arena, identity: str) -> leader.Le
 async def running(election: leader.LeaderElection) -> AsyncIterator[int]:
     task = asyncio.create_task(election.run())
     try:
-        async with asyncio.timeout(waiting.PATIENCE):
-            yield await election.acquired()
+        async with waiting.limit("the term"):
+            term = await election.acquired()
+        yield term
     finally:
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

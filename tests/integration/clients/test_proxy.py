@@ -1,6 +1,5 @@
 """The faulty network applies the faults that it is given, and nothing else."""
 
-import asyncio
 import contextlib
 import time
 
@@ -29,7 +28,7 @@ async def test_everything_else_passes_with_its_identity(
 async def test_a_watch_streams(proxied: kube.KubeClient, arena: Arena) -> None:
     path = f"/api/v1/namespaces/{arena.namespace}/configmaps"
     stream = proxied.stream(path, {"watch": "true", "labelSelector": "a=b"})
-    async with contextlib.aclosing(stream), asyncio.timeout(waiting.PATIENCE):
+    async with contextlib.aclosing(stream), waiting.limit("the stream"):
         assert await anext(stream) == b""
         await proxied.request("POST", path, body={"metadata": {"name": "c", "labels": {"a": "b"}}})
         assert b'"ADDED"' in await anext(stream)
@@ -41,7 +40,7 @@ async def test_a_watch_is_cut_within_a_line(proxied: kube.KubeClient, proxy: Fau
         await proxied.request("POST", path, body={"metadata": {"name": name}})
     proxy.cut("GET", r"watch=true", count=1)
     stream = proxied.stream(path, {"watch": "true", "resourceVersion": "0"})
-    async with contextlib.aclosing(stream), asyncio.timeout(waiting.PATIENCE):
+    async with contextlib.aclosing(stream), waiting.limit("the stream"):
         assert [line async for line in stream if line] == []
 
 
@@ -79,7 +78,7 @@ async def test_a_held_request_arrives_although_its_sender_has_gone(
 def test_it_ends_at_once_whatever_is_held(cluster: Cluster, proxy: FaultProxy) -> None:
     assert proxy.url.startswith("http://127.0.0.1:")
     rule = proxy.hold("GET", "/never")
-    with pytest.raises(TimeoutError, match="0 of 1"):
+    with pytest.raises(waiting.WaitError, match="1 requests GET /never"):
         rule.wait(timeout=0.01)
     began = time.monotonic()
     with contextlib.ExitStack() as stack:

@@ -43,9 +43,10 @@ class Snapshot:
 
 
 async def until(true: Callable[[], bool]) -> None:
-    async with asyncio.timeout(waiting.PATIENCE):
-        while not true():  # noqa: ASYNC110 - what is looked at is the sink's, which awaits nothing
-            await asyncio.sleep(0.01)
+    async def is_true() -> bool:
+        return true()
+
+    await waiting.until_async(is_true, what="the reflector", poll=0.01)
 
 
 @contextlib.asynccontextmanager
@@ -55,7 +56,7 @@ async def reflecting(client: kube.KubeClient, arena: Arena) -> AsyncIterator[Sna
     running = reflector.Reflector(api=client, source=source, sink=snapshot)
     task = asyncio.create_task(running.run())
     try:
-        async with asyncio.timeout(waiting.PATIENCE):
+        async with waiting.limit("the first list"):
             await running.synced.wait()
         yield snapshot
     finally:

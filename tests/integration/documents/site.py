@@ -70,10 +70,7 @@ class Site:
                 chosen += alike[:1]
             return chosen if len(chosen) == len(names) else None
 
-        try:
-            pods = waiting.until(look, what=f"{', '.join(names)} to be bound")
-        except TimeoutError as error:
-            raise AssertionError(f"{error}: {self.messages()}") from None
+        pods = waiting.until(look, what=f"{', '.join(names)} to be bound", details=lambda: str(self.messages()))
         assert pods is not None
         return pods
 

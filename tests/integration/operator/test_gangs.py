@@ -54,12 +54,9 @@ def wait_status(world: World, name: str, **expected: Any) -> Manifest:
         status: Manifest = world.arena.get("podgroups", name).get("status") or {}
         return status if all(status.get(key, 0) == value for key, value in expected.items()) else None
 
-    try:
-        shown = world.wait(look, what="a status")
-    except TimeoutError:
-        raise AssertionError(
-            f"the status is not {expected}; it is {world.arena.get('podgroups', name).get('status')}"
-        ) from None
+    shown = world.arena.wait(
+        look, what=f"the status {expected}", details=lambda: str(world.arena.get("podgroups", name).get("status"))
+    )
     assert shown is not None
     return shown
 

@@ -136,7 +136,7 @@ class World:
 
     def wait(self, predicate: Callable[[], T], *, deadline: float = waiting.PATIENCE, what: str = "a condition") -> T:
         """Wait for a condition, with a short poll interval."""
-        return waiting.until(predicate, deadline=deadline, what=what, poll=POLL)
+        return self.arena.wait(predicate, deadline=deadline, what=what, poll=POLL)
 
     def bound(self, name: str, *, deadline: float = waiting.PATIENCE) -> Manifest:
         """Wait until a pod is bound; return it."""
@@ -166,14 +166,7 @@ class World:
         return self.message(name).partition(" preemption: ")[0]
 
     def _wait_for_pod(self, name: str, predicate: Callable[[], T], *, deadline: float, what: str) -> T:
-        """Wait; if that fails, report the pod's message."""
-        try:
-            return self.wait(predicate, deadline=deadline, what=what)
-        except TimeoutError:
-            node = self.arena.get("pods", name)["spec"].get("nodeName")
-            raise AssertionError(
-                f"pod {name} was {what} in {deadline:g} s; its message is {self.message(name)!r}, its node {node}"
-            ) from None
+        return self.wait(predicate, deadline=deadline, what=f"pod {name} {what}")
 
     def events(self, name: str, reason: str = "") -> list[Manifest]:
         """Return the Events of an existing pod, of one reason or all, oldest first."""

@@ -370,7 +370,4 @@ def assert_is_said(stage: Stage, case: str, message: str) -> None:
         said[:] = stage.messages(case)
         return any(each.startswith(wanted) for each in said)
 
-    try:
-        waiting.until(is_said, what=wanted, deadline=STATE, poll=POLL)
-    except TimeoutError:
-        raise AssertionError(f"{case}: {wanted!r} is not in {said}") from None
+    waiting.until(is_said, what=f"{case}: {wanted!r}", deadline=STATE, poll=POLL, details=lambda: str(said))

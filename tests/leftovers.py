@@ -1,0 +1,118 @@
+"""Fail the test that leaves something to the next one: sockets, tasks, processes, or objects that all tests share.
+
+What fixtures of a module or a session hold is theirs: they are set up before the test's own.
+"""
+
+import asyncio
+import gc
+import os
+from asyncio import iscoroutinefunction
+from collections.abc import AsyncIterator, Callable, Collection, Generator, Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from devcluster import Cluster, waiting
+from tests import layers
+
+FIXTURE_OF_TASKS: Final = "_no_task_left"
+NAMESPACES: Final = "/api/v1/namespaces/"
+"""Their end takes seconds, and no test looks into that of another: a session waits for them once, at its end."""
+ENDED_SECONDS: Final = 60.0
+"""Seconds within which what was told to end must have ended."""
+FAILED: Final = pytest.StashKey[bool]()
+"""Whether a test has failed already: then what it left tells nothing more."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Remember that a test has failed."""
+    report = yield
+    if report.failed:
+        item.stash[FAILED] = True
+    return report
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Watch the tasks of tests that talk to real programs, from before their own fixtures; the others talk to none."""
+    for item in items:
+        if isinstance(item, pytest.Function) and not layers.is_first(item.path) and iscoroutinefunction(item.function):
+            item.fixturenames.insert(0, FIXTURE_OF_TASKS)
+
+
+@pytest.fixture
+async def _no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left and FAILED not in request.node.stash:
+        pytest.fail(f"tasks were left: {left}")
+
+
+@pytest.fixture(autouse=True)
+def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
+    cluster: Cluster | None = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
+    shared = set(cluster.api.shared) if cluster else set()
+    sockets, children = _sockets(), _children()
+    yield
+    if FAILED in request.node.stash:
+        return
+    if cluster:
+        expect_gone(cluster, {path for path in cluster.api.shared - shared if not path.startswith(NAMESPACES)})
+        cluster.api.close()
+    _expect_none(lambda: _children() - children, "processes")
+    if _sockets() - sockets:
+        gc.collect()  # reports an abandoned socket here, and not in the test in which it would be found by chance
+        _expect_none(lambda: (_sockets() - sockets) & _connections(), "connections")
+
+
+def expect_gone(cluster: Cluster, paths: Collection[str]) -> None:
+    """Wait until objects of the whole cluster are gone."""
+    _expect_none(lambda: set(filter(cluster.api.exists, paths)), "objects")
+    cluster.api.shared.difference_update(paths)
+
+
+def _expect_none(left: Callable[[], set[str]], what: str) -> None:
+    """Wait until nothing is left.
+
+    Raises:
+        pytest.fail.Exception: something stays.
+    """
+    if not waiting.within(lambda: not left(), seconds=ENDED_SECONDS):
+        pytest.fail(f"{what} were left: {sorted(left())}")
+
+
+def _sockets() -> set[str]:
+    """Return the inodes of this process' sockets."""
+    found = set()
+    for descriptor in os.listdir("/proc/self/fd"):  # noqa: PTH208 -- the fastest way, after each test
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")  # noqa: PTH115
+        except FileNotFoundError:  # that of the folder itself
+            continue
+        if target.startswith("socket:"):
+            found.add(target.removeprefix("socket:[").removesuffix("]"))
+    return found
+
+
+def _connections() -> set[str]:
+    """Return the inodes of all TCP sockets; gRPC keeps others of its own."""
+    lines = [line for name in ("tcp", "tcp6") for line in Path("/proc/self/net", name).read_text().splitlines()[1:]]
+    return {line.split()[9] for line in lines}
+
+
+def _children() -> set[str]:
+    """Return the running children of this process, with their command lines."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:  # there are none
+        return set()
+    found = set()
+    for folder in Path("/proc").iterdir():
+        try:
+            state, parent = (folder / "stat").read_text().rpartition(")")[2].split()[:2]
+            if int(parent) == os.getpid() and state != "Z":
+                found.add(f"{folder.name} {(folder / 'cmdline').read_text().replace(chr(0), ' ')[:200]}")
+        except (OSError, ValueError):  # no process, or one that has just ended
+            continue
+    return found
