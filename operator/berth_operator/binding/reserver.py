@@ -3,12 +3,14 @@
 `follow` is called by the scheduling loop before it takes pods from the queue. It adapts the reservations whose nodes'
 pods have changed, and once a second reviews which pods should have one. The decision that reserves a node is
 `core.decision.reservation`. Nothing is written but the pod's condition, from which the next leader restores the
-reservation: since when the pod waits, and the node.
+reservation: since when the pod waits, the node, since when nothing has been freed, and what was in vain.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from itertools import islice
+from dataclasses import replace
+from itertools import chain, islice
 from typing import Final
 
 import structlog
@@ -20,6 +22,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
+from berth_operator.core.decision.reservation_backoff import Backoffs, ends_at, freed
 from berth_operator.core.decision.reservation_note import note, recorded_node
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
@@ -64,6 +67,7 @@ class Reserver:
         self._refused: dict[Hashable, float] = {}
         """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
         and UIDs of pods that had their room and were not bound."""
+        self._backoffs = Backoffs()
         self._next_review, self._version = cluster.clock(), cluster.version
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -77,15 +81,18 @@ class Reserver:
         return reservation_note.explained(self._cluster.fleet, pod, failure, policy, self._by_uid)
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
-        """Return a pod's failure with a sentence about its reservation, if it has one."""
-        return reservation_note.annotated(pod, failure, self._by_uid)
+        """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
+        return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(pod))
 
     # --- keeping reservations up to date ----------------------------------------------------------------------
 
     def restore(self) -> None:
         """Restore the last leader's reservations, before smaller pods are decided."""
-        pending = self._cluster.pending.values()
-        for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, self._wall()):
+        pending, now = self._cluster.pending.values(), self._wall()
+        for pod in pending:
+            if (backoff := reservation_note.recorded_backoff(pod.last_message)) is not None:
+                self._backoffs.restore(pod, backoff, now)
+        for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, now):
             self._reserve(pod)
 
     def follow(self) -> None:
@@ -94,7 +101,7 @@ class Reserver:
             self._follow_pods()
         if (now := self._cluster.clock()) >= self._next_review:
             self._review()
-            counters.NODE_RESERVATIONS.set(len(self._by_uid))
+            self._count()
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _follow_pods(self) -> None:
@@ -110,6 +117,7 @@ class Reserver:
         """Reserve a node for at most one further pod, and end reservations that pods should no longer have."""
         self._renew_longest_unchecked()
         self._forget_refusals()
+        self._end_those_in_vain()
         for pod in [pod for uid in self._by_uid if not self._may_have(pod := self._cluster.pending[uid])]:
             self._end(pod)
         waiting = [*map(self._cluster.pending.__getitem__, self._by_uid), *self._candidates()]
@@ -147,7 +155,7 @@ class Reserver:
 
     def _is_refused(self, pod: PendingPod) -> bool:
         keys = pod.uid, pod.class_key, (_OF_NAMESPACE, pod.namespace)
-        return any(key in self._refused for key in keys)
+        return any(key in self._refused for key in keys) or not self._backoffs.is_over(pod, self._wall())
 
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
@@ -160,7 +168,26 @@ class Reserver:
         for uid, kept in list(self._by_uid.items())[:RENEWALS]:
             self._renew(self._cluster.pending[uid], kept)
 
+    def _end_those_in_vain(self) -> None:
+        """End reservations for which nothing was freed for too long."""
+        now = self._wall()
+        for uid in [uid for uid, kept in self._by_uid.items() if ends_at(kept, now) <= now]:
+            pod = self._cluster.pending[uid]
+            self._backoffs.add(pod, now)
+            counters.VAIN_RESERVATIONS.inc()
+            log.info("node reservation in vain", pod=pod.key, node=pod.reserved_node, since=self._by_uid[uid].since)
+            self._end(pod)
+
+    def _count(self) -> None:
+        counters.NODE_RESERVATIONS.set(len(self._by_uid))
+        free = Counter[str]()
+        for each in chain.from_iterable(kept.devices for kept in self._by_uid.values()):
+            free[each.type] += each.free
+        for device_type in self._cluster.fleet.cards:
+            counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
+
     def _forget_refusals(self) -> None:
+        self._backoffs.forget_others(self._cluster.pending.values())
         now = self._cluster.clock()
         self._refused = {key: until for key, until in self._refused.items() if until > now}
 
@@ -175,6 +202,7 @@ class Reserver:
         kept = self._search(pod, recorded_node(pod.last_message))
         if kept is None:
             return False
+        kept = replace(kept, since=reservation_note.recorded_since(pod.last_message, kept, self._wall()))
         log.info("reserving a node", pod=pod.key, node=kept.node, waits_for=len(kept.awaited))
         pod = self._cluster.nominator.reserve(pod, kept.nominee)
         self._by_uid[pod.uid] = kept
@@ -191,13 +219,13 @@ class Reserver:
         if new is None:
             self._end(pod)
             return
-        self._by_uid[pod.uid] = new
+        self._by_uid[pod.uid] = new = replace(new, since=int(self._wall()) if freed(kept, new) else kept.since)
         if new.nominee != kept.nominee:
             self._cluster.nominator.reserve(pod, new.nominee)
         if new.node != kept.node:
             log.info("reserving another node", pod=pod.key, node=new.node, before=kept.node)
         failure = self._cluster.queue.parked_failure(self._cluster.pending[pod.uid])
-        if failure is not None and note(new) != note(kept):
+        if failure is not None and (note(new), new.since) != (note(kept), kept.since):
             self._reporter.unschedulable(pod, self.annotated(pod, failure))
 
     def _search(self, pod: PendingPod, node: str = "") -> NodeReservation | None:

@@ -36,6 +36,7 @@ from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 
@@ -81,6 +82,8 @@ class NodeReservation:
     """What is free of each part of the request."""
     missing: tuple[tuple[str, int], ...] = ()
     """(resource of the Node, amount) that the node has too little of."""
+    since: int = 0
+    """When something was freed for it last, or when it began, in seconds since 1970; 0 if that is not known."""
 
     @property
     def node(self) -> str:
@@ -232,7 +235,7 @@ class _Search:
         self._on_nodes = on_nodes
         self._placed = PlacedPods.of(fleet, [each for charges in on_nodes for each in charges])
         self._places = np.repeat(np.arange(len(rows)), [len(charges) for charges in on_nodes])
-        self._ends = np.array([_expected_end(fleet, each, now) for each in self._placed.charges], np.int64)
+        self._ends = np.array([_expected_end(fleet, pod, each, now) for each in self._placed.charges], np.int64)
         self._fits, self._awaited = self._wait()
 
     def _wait(self) -> tuple[Mask, Indices]:
@@ -322,8 +325,13 @@ def lacking_resources(fleet: Fleet, row: int, request: PodRequest) -> tuple[tupl
     return tuple((name, amount) for name, amount in missing if amount > 0)
 
 
-def _expected_end(fleet: Fleet, charge: Charge, now: float) -> int:
-    """Return when a pod is expected to end, as in `core.values.ending`; what is beyond the horizon is unknown."""
+def _expected_end(fleet: Fleet, pod: PendingPod, charge: Charge, now: float) -> int:
+    """Return when a placed pod is expected to end, as in `core.values.ending`; what is beyond the horizon is unknown.
+
+    A placed pod whose end depends on the waiting one never ends for it.
+    """
     if fleet.is_leaving(charge):
         return min(charge.ends, int(now))
-    return ending.UNKNOWN if now + HORIZON < charge.ends < ending.UNKNOWN else charge.ends
+    if charge.ends <= now + HORIZON:
+        return charge.ends
+    return ending.NEVER if depends_on(charge, pod) else max(charge.ends, ending.UNKNOWN)

@@ -39,27 +39,23 @@ def may_fit(fleet: Fleet, request: PodRequest, filters: Iterable[Filter]) -> Mas
         elif filter_.NAME in _ONCE_STARTED:
             now = now | (~fleet.was_used & _ONCE_STARTED[filter_.NAME](fleet, request))
         rows = rows & now
-    rows &= ~takes_now
-    return rows
+    starting: Mask = rows & ~takes_now
+    return starting
 
 
 def most_pods(fleet: Fleet, request: PodRequest, rows: Mask) -> int:
     """Return how many such pods some rows of starting nodes can take at most; `capacity.UNLIMITED` if not known."""
-    if (rows & ~_is_reported(fleet, request)).any():
+    if (rows & _not_reported(fleet, request)).any():
         return capacity.UNLIMITED
     # What device plugins offer is still coming.
     others = tuple(each for each in request.resources if not is_device(each[0], fleet.kinds))
     return int(capacity.of_class(fleet, replace(request, resources=others), rows).sum())
 
 
-def _is_reported(fleet: Fleet, request: PodRequest) -> Mask:
-    """Return the rows whose devices are reported; without a driver a Device lists no GPU yet."""
-    requests_gpus = any(part.type == GPU for part in request.devices.parts)
-    return fleet.cards[GPU].present.any(axis=1) if requests_gpus else fleet.has_device
-
-
 def _not_reported(fleet: Fleet, request: PodRequest) -> Mask:
-    return ~_is_reported(fleet, request)
+    """Return the rows whose devices are not reported yet; without a driver a Device lists no GPU."""
+    requests_gpus = any(part.type == GPU for part in request.devices.parts)
+    return fleet.present & ~(fleet.cards[GPU].present.any(axis=1) if requests_gpus else fleet.has_device)
 
 
 def _any(fleet: Fleet, _request: PodRequest) -> Mask:

@@ -1,0 +1,87 @@
+"""When a node reservation for which nothing is freed ends, and when the next one of its pod may begin.
+
+    ends_at(reservation, now)  ->  when it ends, unless something is freed before
+    freed(before, after)       ->  whether something was freed
+
+Pods that a reservation waits for may never end. So it ends `PATIENCE` seconds after something was freed last, or after
+the last end that is known. The pod may have the next one half an hour later; the pauses double, so that the cards of a
+node are idle in vain for 15 minutes in six hours at most.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from berth_operator.core.decision.reservation import HORIZON, NodeReservation
+from berth_operator.core.values.request import PendingPod
+
+PATIENCE: Final = 900
+"""Seconds for which nothing is freed until a reservation ends."""
+FIRST_PAUSE: Final = 1800
+"""Seconds until the next one may begin; doubled with each that was in vain."""
+MAX_PAUSE: Final = 21_600
+MAX_KEPT: Final = 1024
+"""Back-offs that are kept before those of pods that no longer wait are forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How many node reservations were in vain."""
+
+    count: int
+    until: int = 0
+    """When the next one may begin, in seconds since 1970."""
+
+
+class Backoffs:
+    """The back-offs of pods that wait; pods of one controller share theirs, because they wait for the same."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[tuple[str, str], Backoff] = {}
+
+    def of(self, pod: PendingPod) -> Backoff | None:
+        """Return a pod's back-off; None if none of its reservations was in vain."""
+        return self._by_key.get(_key(pod))
+
+    def is_over(self, pod: PendingPod, now: float) -> bool:
+        """Return whether a pod may have a reservation now."""
+        backoff = self.of(pod)
+        return backoff is None or backoff.until <= now
+
+    def add(self, pod: PendingPod, now: float) -> None:
+        """Record that a pod's reservation was in vain."""
+        known = self.of(pod)
+        count = 1 if known is None else known.count + 1
+        pause = min(FIRST_PAUSE * 2 ** min(count - 1, 16), MAX_PAUSE)
+        self._by_key[_key(pod)] = Backoff(count=count, until=int(now) + pause)
+
+    def restore(self, pod: PendingPod, recorded: Backoff, now: float) -> None:
+        """Take over what the last leader recorded on a pod; of several pods of a controller the most."""
+        known = self.of(pod) or Backoff(count=0)
+        until = min(recorded.until, int(now) + MAX_PAUSE)
+        self._by_key[_key(pod)] = Backoff(count=max(known.count, recorded.count), until=max(known.until, until))
+
+    def forget_others(self, waiting: Iterable[PendingPod]) -> None:
+        """Forget the pods that no longer wait, once there are many."""
+        if len(self._by_key) > MAX_KEPT:
+            keys = set(map(_key, waiting))
+            self._by_key = {key: backoff for key, backoff in self._by_key.items() if key in keys}
+
+
+def _key(pod: PendingPod) -> tuple[str, str]:
+    # A pod may name any UID as its owner's, also one of another namespace.
+    return pod.namespace, pod.owner.uid or pod.uid
+
+
+def ends_at(reservation: NodeReservation, now: float) -> float:
+    """Return when a reservation ends unless something is freed before, in seconds since 1970."""
+    last_end = reservation.ends if reservation.ends <= now + HORIZON else 0
+    return max(reservation.since, last_end) + PATIENCE
+
+
+def freed(before: NodeReservation, after: NodeReservation) -> bool:
+    """Return whether something was freed for a reservation: a pod that it waited for has left, or a card is back."""
+    if before.node != after.node:
+        return False
+    left = {each.uid for each in before.awaited} - {each.uid for each in after.placed}
+    return bool(left) or sum(each.free for each in after.devices) > sum(each.free for each in before.devices)
