@@ -546,6 +546,18 @@ async def test_a_reservation_for_which_nothing_is_freed_ends() -> None:
         assert api.messages("big")[-1].endswith(("T00:30:20Z.", "T00:30:21Z.", "T00:30:22Z."))
 
 
+async def test_no_other_reservation_waits_for_a_pod_that_did_not_end() -> None:
+    world = Crowded()
+    world.nodes("a", "b")
+    world.hold(held("service", 0), held("x", 0, on="b"), held("y", 1, on="b"))
+    world.submit(in_vain(PATIENCE - 20), big("next"))
+    async with world.running():
+        await asyncio.sleep(20 + REVIEW)
+        assert not world.reserved()
+        await asyncio.sleep(AFTER - 20 + REVIEW)
+        assert world.reserved() == {"next": "b"}
+
+
 async def test_what_is_freed_prolongs_a_reservation() -> None:
     world = Crowded()
     world.nodes("a", cards=3)

@@ -22,7 +22,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
-from berth_operator.core.decision.reservation_backoff import Backoffs, ends_at, freed
+from berth_operator.core.decision.reservation_backoff import Backoffs, ends_at, freed, key_of
 from berth_operator.core.decision.reservation_note import note, recorded_node
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
@@ -67,7 +67,8 @@ class Reserver:
         self._refused: dict[Hashable, float] = {}
         """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
         and UIDs of pods that had their room and were not bound."""
-        self._backoffs = Backoffs()
+        self._backoffs, self._awaited_in_vain = Backoffs(), Backoffs()
+        """Of pods that wait, and of placed pods that reservations waited for."""
         self._next_review, self._version = cluster.clock(), cluster.version
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -82,7 +83,7 @@ class Reserver:
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
         """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
-        return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(pod))
+        return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(key_of(pod)))
 
     # --- keeping reservations up to date ----------------------------------------------------------------------
 
@@ -91,7 +92,7 @@ class Reserver:
         pending, now = self._cluster.pending.values(), self._wall()
         for pod in pending:
             if (backoff := reservation_note.recorded_backoff(pod.last_message)) is not None:
-                self._backoffs.restore(pod, backoff, now)
+                self._backoffs.restore(key_of(pod), backoff, now)
         for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, now):
             self._reserve(pod)
 
@@ -147,15 +148,15 @@ class Reserver:
                 self._end(pod)
 
     def _candidates(self) -> Iterator[PendingPod]:
-        """Yield of each parked class the pod that has waited longest, if it may have a reservation."""
+        """Yield of each parked class the pod that has waited longest and may have a reservation."""
+        in_vain = self._backoffs.in_vain(self._wall())
         for parked in self._cluster.queue.parked():
-            pod = _first(parked)
+            pod = _first(parked, lambda pod: pod.uid in self._refused or key_of(pod) in in_vain)
             if pod is not None and not self._is_refused(pod) and pod.uid not in self._by_uid and self._may_have(pod):
                 yield pod
 
     def _is_refused(self, pod: PendingPod) -> bool:
-        keys = pod.uid, pod.class_key, (_OF_NAMESPACE, pod.namespace)
-        return any(key in self._refused for key in keys) or not self._backoffs.is_over(pod, self._wall())
+        return pod.class_key in self._refused or (_OF_NAMESPACE, pod.namespace) in self._refused
 
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
@@ -173,7 +174,9 @@ class Reserver:
         now = self._wall()
         for uid in [uid for uid, kept in self._by_uid.items() if ends_at(kept, now) <= now]:
             pod = self._cluster.pending[uid]
-            self._backoffs.add(pod, now)
+            self._backoffs.add(key_of(pod), now)
+            for each in self._by_uid[uid].awaited:
+                self._awaited_in_vain.add(each.uid, now)
             counters.VAIN_RESERVATIONS.inc()
             log.info("node reservation in vain", pod=pod.key, node=pod.reserved_node, since=self._by_uid[uid].since)
             self._end(pod)
@@ -187,7 +190,8 @@ class Reserver:
             counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
 
     def _forget_refusals(self) -> None:
-        self._backoffs.forget_others(self._cluster.pending.values())
+        self._backoffs.keep(lambda: set(map(key_of, self._cluster.pending.values())))
+        self._awaited_in_vain.keep(self._cluster.fleet.charges.keys)
         now = self._cluster.clock()
         self._refused = {key: until for key, until in self._refused.items() if until > now}
 
@@ -230,7 +234,9 @@ class Reserver:
 
     def _search(self, pod: PendingPod, node: str = "") -> NodeReservation | None:
         try:
-            return reserve(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall(), node=node)
+            policy, now = self._policy(pod.scheduler), self._wall()
+            in_vain = self._awaited_in_vain.in_vain(now)
+            return reserve(self._cluster.fleet, pod, policy, now, node=node, in_vain=in_vain)
         except PluginFailedError:
             # The pod's decision reports the error.
             return None
@@ -256,10 +262,14 @@ class Reserver:
             self._cluster.waker.put(pod)
 
 
-def _first(parked: Parked[PendingPod | Gang]) -> PendingPod | None:
-    """Return the pod of a class that has waited longest; None for gangs and pods that lack something else."""
+def _first(parked: Parked[PendingPod | Gang], is_refused: Callable[[PendingPod], bool]) -> PendingPod | None:
+    """Return the pod of a class that has waited longest, of those that are not refused.
+
+    Return None for gangs and pods that lack something else.
+    """
     if isinstance(parked.unit, Gang) or parked.failure.condition != UNSCHEDULABLE or not parked.unit.request.devices:
         return None
     units = islice(parked.units.values(), MAX_OF_CLASS)
     pods = (each for each in units if not isinstance(each, Gang) and each.unschedulable_since)
+    pods = (each for each in pods if not is_refused(each))
     return min(pods, key=lambda pod: (pod.unschedulable_since, pod.created, pod.uid), default=None)

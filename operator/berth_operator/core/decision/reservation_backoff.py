@@ -4,11 +4,11 @@
     freed(before, after)       ->  whether something was freed
 
 Pods that a reservation waits for may never end. So it ends `PATIENCE` seconds after something was freed last, or after
-the last end that is known. The pod may have the next one half an hour later; the pauses double, so that the cards of a
-node are idle in vain for 15 minutes in six hours at most.
+the last end that is known. The pod may have the next one half an hour later, and meanwhile no other reservation waits
+for the pods that did not end. The pauses double: the cards of a node are idle in vain for 15 minutes in six hours.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,7 +21,7 @@ FIRST_PAUSE: Final = 1800
 """Seconds until the next one may begin; doubled with each that was in vain."""
 MAX_PAUSE: Final = 21_600
 MAX_KEPT: Final = 1024
-"""Back-offs that are kept before those of pods that no longer wait are forgotten."""
+"""Back-offs that are kept before those of pods that are gone are forgotten."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,41 +34,41 @@ class Backoff:
 
 
 class Backoffs:
-    """The back-offs of pods that wait; pods of one controller share theirs, because they wait for the same."""
+    """The back-offs of pods that wait, by `key_of`, or of placed pods that reservations waited for, by UID."""
 
     def __init__(self) -> None:
-        self._by_key: dict[tuple[str, str], Backoff] = {}
+        self._by_key: dict[Hashable, Backoff] = {}
 
-    def of(self, pod: PendingPod) -> Backoff | None:
-        """Return a pod's back-off; None if none of its reservations was in vain."""
-        return self._by_key.get(_key(pod))
+    def of(self, key: Hashable) -> Backoff | None:
+        """Return a back-off; None if no reservation was in vain."""
+        return self._by_key.get(key)
 
-    def is_over(self, pod: PendingPod, now: float) -> bool:
-        """Return whether a pod may have a reservation now."""
-        backoff = self.of(pod)
-        return backoff is None or backoff.until <= now
+    def in_vain(self, now: float) -> frozenset[Hashable]:
+        """Return the keys whose back-offs are not over."""
+        return frozenset(key for key, backoff in self._by_key.items() if backoff.until > now)
 
-    def add(self, pod: PendingPod, now: float) -> None:
-        """Record that a pod's reservation was in vain."""
-        known = self.of(pod)
+    def add(self, key: Hashable, now: float) -> None:
+        """Record that a reservation was in vain."""
+        known = self.of(key)
         count = 1 if known is None else known.count + 1
         pause = min(FIRST_PAUSE * 2 ** min(count - 1, 16), MAX_PAUSE)
-        self._by_key[_key(pod)] = Backoff(count=count, until=int(now) + pause)
+        self._by_key[key] = Backoff(count=count, until=int(now) + pause)
 
-    def restore(self, pod: PendingPod, recorded: Backoff, now: float) -> None:
+    def restore(self, key: Hashable, recorded: Backoff, now: float) -> None:
         """Take over what the last leader recorded on a pod; of several pods of a controller the most."""
-        known = self.of(pod) or Backoff(count=0)
+        known = self.of(key) or Backoff(count=0)
         until = min(recorded.until, int(now) + MAX_PAUSE)
-        self._by_key[_key(pod)] = Backoff(count=max(known.count, recorded.count), until=max(known.until, until))
+        self._by_key[key] = Backoff(count=max(known.count, recorded.count), until=max(known.until, until))
 
-    def forget_others(self, waiting: Iterable[PendingPod]) -> None:
-        """Forget the pods that no longer wait, once there are many."""
+    def keep(self, keys: Callable[[], Collection[Hashable]]) -> None:
+        """Forget all others than these keys, once there are many."""
         if len(self._by_key) > MAX_KEPT:
-            keys = set(map(_key, waiting))
-            self._by_key = {key: backoff for key, backoff in self._by_key.items() if key in keys}
+            kept = keys()
+            self._by_key = {key: backoff for key, backoff in self._by_key.items() if key in kept}
 
 
-def _key(pod: PendingPod) -> tuple[str, str]:
+def key_of(pod: PendingPod) -> Hashable:
+    """Return what the pods of one controller have in common: they wait for the same."""
     # A pod may name any UID as its owner's, also one of another namespace.
     return pod.namespace, pod.owner.uid or pod.uid
 

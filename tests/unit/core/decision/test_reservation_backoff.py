@@ -17,6 +17,7 @@ from berth_operator.core.decision.reservation_backoff import (
     Backoffs,
     ends_at,
     freed,
+    key_of,
 )
 from berth_operator.core.decision.reservation_note import annotated, recorded_backoff, recorded_since
 from berth_operator.core.values import ending
@@ -79,26 +80,26 @@ def test_the_pauses_double_for_all_pods_of_a_controller() -> None:
     first, second = (replace(POD, uid=name, owner=owner) for name in "ab")
     pauses = []
     for _ in range(6):
-        backoffs.add(first, NOW)
-        backoff = backoffs.of(second)
+        backoffs.add(key_of(first), NOW)
+        backoff = backoffs.of(key_of(second))
         assert backoff is not None
         pauses.append(backoff.until - NOW)
     assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 8 * FIRST_PAUSE, MAX_PAUSE, MAX_PAUSE]
-    assert not backoffs.is_over(second, NOW + MAX_PAUSE - 1)
-    assert backoffs.is_over(second, NOW + MAX_PAUSE)
-    assert backoffs.is_over(replace(second, namespace="other"), NOW)
+    assert backoffs.in_vain(NOW + MAX_PAUSE - 1) == {key_of(second)}
+    assert not backoffs.in_vain(NOW + MAX_PAUSE)
+    assert backoffs.of(key_of(replace(second, namespace="other"))) is None
 
 
 def test_what_is_recorded_is_restored() -> None:
-    backoffs = Backoffs()
-    backoffs.add(POD, NOW)
+    backoffs, key = Backoffs(), key_of(POD)
+    backoffs.add(key, NOW)
     for reservations in ({}, {POD.uid: kept()}):
-        message = annotated(POD, FAILURE, reservations, backoffs.of(POD)).message
+        message = annotated(POD, FAILURE, reservations, backoffs.of(key)).message
         recorded = recorded_backoff(message)
         assert recorded == Backoff(count=1, until=0 if reservations else NOW + FIRST_PAUSE)
         following = Backoffs()
-        following.restore(POD, recorded, NOW)
-        assert following.of(POD) == recorded
+        following.restore(key, recorded, NOW)
+        assert following.of(key) == recorded
         assert recorded_since(message, kept(), NOW + 60) == (NOW if reservations else NOW + 60)
     assert recorded_backoff(FAILURE.message) is None
 
@@ -109,17 +110,15 @@ def test_a_record_that_makes_no_sense_does_no_harm(time: str) -> None:
     text = f"x 9999 node reservations were in vain: y; the next one may begin at {time}."
     recorded = recorded_backoff(text)
     assert recorded is not None
-    backoffs.restore(POD, recorded, NOW)
-    assert backoffs.is_over(POD, NOW + MAX_PAUSE)
+    backoffs.restore("key", recorded, NOW)
+    assert not backoffs.in_vain(NOW + MAX_PAUSE)
     since = f"x nothing has been freed since {time}; reserved on a: 1 of 2 GPUs"
     assert recorded_since(since, kept(), NOW) in (0, NOW)
 
 
 def test_what_is_kept_is_bounded() -> None:
     backoffs = Backoffs()
-    pods = [replace(POD, uid=str(number)) for number in range(MAX_KEPT + 1)]
-    for pod in pods:
-        backoffs.add(pod, NOW)
-    backoffs.forget_others(pods[:1])
-    assert backoffs.of(pods[0]) is not None
-    assert backoffs.of(pods[1]) is None
+    for number in range(MAX_KEPT + 1):
+        backoffs.add(number, NOW)
+    backoffs.keep(lambda: [0])
+    assert backoffs.in_vain(NOW) == {0}
