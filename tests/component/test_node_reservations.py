@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from berth_api import names
 from berth_client import times
@@ -569,6 +570,7 @@ async def test_what_is_freed_prolongs_a_reservation() -> None:
         await asyncio.sleep(10 + REPORT)
         assert world.reserved() == {"big": "a"}
         assert f" nothing has been freed since {wall(10)}; reserved on a: 1 of 2 GPUs" in api.messages("big")[-1]
+    assert REGISTRY.get_sample_value("berth_node_reservations_free_devices", {"type": "gpu"}) == 1
 
 
 async def test_a_reservation_waits_for_an_end_that_is_known() -> None:
