@@ -6,10 +6,9 @@ from typing import Any
 import pytest
 
 from berth_operator.core.decision.cycle import Failure
-from berth_operator.core.decision.reservation import FreeDevices, NodeReservation
+from berth_operator.core.decision.reservation import HORIZON, FreeDevices, NodeReservation
 from berth_operator.core.decision.reservation_backoff import (
     FIRST_PAUSE,
-    HORIZON,
     MAX_KEPT,
     MAX_PAUSE,
     PATIENCE,
