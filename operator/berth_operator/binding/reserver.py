@@ -9,7 +9,6 @@ reservation: since when the pod waits, the node, since when nothing has been fre
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice
 from typing import Final
 
@@ -22,7 +21,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
-from berth_operator.core.decision.reservation_backoff import Backoffs, ends_at, freed, key_of
+from berth_operator.core.decision.reservation_backoff import Backoffs, begun, ends_at, key_of, renewed
 from berth_operator.core.decision.reservation_note import note, recorded_node
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
@@ -206,7 +205,7 @@ class Reserver:
         kept = self._search(pod, recorded_node(pod.last_message))
         if kept is None:
             return False
-        kept = replace(kept, since=reservation_note.recorded_since(pod.last_message, kept, self._wall()))
+        kept = begun(kept, reservation_note.recorded_since(pod.last_message, kept, self._wall()))
         log.info("reserving a node", pod=pod.key, node=kept.node, waits_for=len(kept.awaited))
         pod = self._cluster.nominator.reserve(pod, kept.nominee)
         self._by_uid[pod.uid] = kept
@@ -223,7 +222,7 @@ class Reserver:
         if new is None:
             self._end(pod)
             return
-        self._by_uid[pod.uid] = new = replace(new, since=int(self._wall()) if freed(kept, new) else kept.since)
+        self._by_uid[pod.uid] = new = renewed(kept, new, self._wall())
         if new.nominee != kept.nominee:
             self._cluster.nominator.reserve(pod, new.nominee)
         if new.node != kept.node:

@@ -84,11 +84,18 @@ class NodeReservation:
     """(resource of the Node, amount) that the node has too little of."""
     since: int = 0
     """When something was freed for it last, or when it began, in seconds since 1970; 0 if that is not known."""
+    least: tuple[int, int] = (0, 0)
+    """The least that it has lacked on its node, as in `lacking`."""
 
     @property
     def node(self) -> str:
         """Return the reserved node."""
         return self.nominee.node
+
+    @property
+    def lacking(self) -> tuple[int, int]:
+        """Return how many devices are not free yet, and how many pods have to end."""
+        return sum(each.requested - each.free for each in self.devices), len(self.awaited)
 
     def is_open_to(self, lifetime: int, now: float) -> bool:
         """Return whether a pod that ends within its lifetime (seconds) may use the node until it is needed."""

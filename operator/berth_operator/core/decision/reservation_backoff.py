@@ -1,7 +1,7 @@
 """When a node reservation for which nothing is freed ends, and when the next one of its pod may begin.
 
-    ends_at(reservation, now)  ->  when it ends, unless something is freed before
-    freed(before, after)       ->  whether something was freed
+    ends_at(reservation, now)     ->  when it ends, unless something is freed before
+    renewed(before, after, now)   ->  the reservation with the time when something was freed last
 
 Pods that a reservation waits for may never end. So it ends `PATIENCE` seconds after something was freed last, or after
 the last end that is known. The pod may have the next one half an hour later, and meanwhile no other reservation waits
@@ -9,7 +9,7 @@ for the pods that did not end. The pauses double: the cards of a node are idle i
 """
 
 from collections.abc import Callable, Collection, Hashable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from berth_operator.core.decision.reservation import HORIZON, NodeReservation
@@ -79,9 +79,18 @@ def ends_at(reservation: NodeReservation, now: float) -> float:
     return max(reservation.since, last_end) + PATIENCE
 
 
-def freed(before: NodeReservation, after: NodeReservation) -> bool:
-    """Return whether something was freed for a reservation: a pod that it waited for has left, or a card is back."""
+def begun(reservation: NodeReservation, since: int) -> NodeReservation:
+    """Return a reservation for which nothing has been freed since a time, in seconds since 1970."""
+    return replace(reservation, since=since, least=reservation.lacking)
+
+
+def renewed(before: NodeReservation, after: NodeReservation, now: float) -> NodeReservation:
+    """Return a reservation that was searched again, with the time when something was freed for it last.
+
+    Only less than ever before counts: pods of higher priority may come and go on the node without end.
+    """
     if before.node != after.node:
-        return False
-    left = {each.uid for each in before.awaited} - {each.uid for each in after.placed}
-    return bool(left) or sum(each.free for each in after.devices) > sum(each.free for each in before.devices)
+        return begun(after, before.since)
+    if after.lacking < before.least:
+        return begun(after, int(now))
+    return replace(after, since=before.since, least=before.least)

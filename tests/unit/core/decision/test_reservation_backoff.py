@@ -14,9 +14,10 @@ from berth_operator.core.decision.reservation_backoff import (
     PATIENCE,
     Backoff,
     Backoffs,
+    begun,
     ends_at,
-    freed,
     key_of,
+    renewed,
 )
 from berth_operator.core.decision.reservation_note import annotated, recorded_backoff, recorded_since
 from berth_operator.core.values import ending
@@ -30,6 +31,11 @@ OLD = charge("old")
 FAILURE = Failure(message="0/1 nodes are available: 1 x.", wakes_on=Change(0))
 
 
+def free(number: int) -> tuple[FreeDevices, ...]:
+    """Return that of two GPUs a number are free."""
+    return (FreeDevices(type="gpu", free=number, requested=2),)
+
+
 def kept(**fields: Any) -> NodeReservation:
     """Return a reservation of a node with one free GPU of two."""
     return NodeReservation(
@@ -39,7 +45,7 @@ def kept(**fields: Any) -> NodeReservation:
             "awaited": (OLD,),
             "ends": ending.UNKNOWN,
             "placed": (OLD,),
-            "devices": (FreeDevices(type="gpu", free=1, requested=2),),
+            "devices": free(1),
             "since": NOW,
             **fields,
         }
@@ -60,18 +66,29 @@ def test_when_a_reservation_ends(ends: int, expected: float) -> None:
     assert ends_at(kept(ends=ends), NOW) == expected
 
 
+HIGH = charge("high")
+
+
 @pytest.mark.parametrize(
-    ("after", "expected"),
+    ("after", "since", "least"),
     [
-        pytest.param(kept(), False, id="nothing"),
-        pytest.param(kept(placed=(), awaited=()), True, id="a pod has left"),
-        pytest.param(kept(placed=(OLD, charge("new"))), False, id="a pod came"),
-        pytest.param(kept(devices=(FreeDevices(type="gpu", free=2, requested=2),)), True, id="a card is back"),
-        pytest.param(kept(nominee=charge("big", node="b"), placed=()), False, id="another node"),
+        pytest.param(kept(), NOW, (1, 1), id="nothing"),
+        pytest.param(kept(awaited=()), NOW + 60, (1, 0), id="a pod has left"),
+        pytest.param(kept(devices=free(2)), NOW + 60, (0, 1), id="a card is back"),
+        pytest.param(kept(awaited=(OLD, HIGH), devices=free(0)), NOW, (1, 1), id="a pod of higher priority came"),
+        pytest.param(kept(nominee=charge("big", node="b"), awaited=()), NOW, (1, 0), id="another node"),
     ],
 )
-def test_what_counts_as_freed(after: NodeReservation, *, expected: bool) -> None:
-    assert freed(kept(), after) is expected
+def test_when_something_was_freed_last(after: NodeReservation, since: int, least: tuple[int, int]) -> None:
+    new = renewed(begun(kept(), NOW), after, NOW + 60)
+    assert (new.since, new.least) == (since, least)
+
+
+def test_a_pod_that_came_and_went_has_freed_nothing() -> None:
+    reservation = begun(kept(), NOW)
+    for after in (kept(awaited=(OLD, HIGH), devices=free(0)), kept()):
+        reservation = renewed(reservation, after, NOW + 60)
+    assert reservation.since == NOW
 
 
 def test_the_pauses_double_for_all_pods_of_a_controller() -> None:
