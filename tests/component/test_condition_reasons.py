@@ -151,6 +151,23 @@ async def test_a_pod_is_not_unschedulable_while_a_node_for_it_starts() -> None:
     assert changed - appeared < 1
 
 
+async def test_a_gang_does_not_wait_for_new_nodes_that_its_own_members_would_take() -> None:
+    world = World()
+    for name in ("x", "y"):
+        world.add_node(name, cards=1)
+        world.cluster.put_node(node(name) | {"metadata": new_node()["metadata"] | {"name": name}})
+    world.submit(pod("before", {NVIDIA: "1"}))
+    world.groups.apply("ADDED", pod_group(minimum=3))
+    async with world.running() as api:
+        await asyncio.sleep(2)
+        world.cluster.node_cache.end_startups()
+        world.delete("before")
+        await asyncio.sleep(1)
+        world.submit(*(member(name, requests={NVIDIA: "1"}) for name in "abc"))
+        await asyncio.sleep(20)
+    assert {patch["reason"] for _, name, patch in api.patches if name != "before"} == {"Unschedulable"}
+
+
 async def test_the_device_of_the_node_ends_the_wait() -> None:
     world = World()
     world.cluster.put_node(new_node())

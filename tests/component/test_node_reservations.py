@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from prometheus_client import REGISTRY
 
 from berth_api import names
 from berth_client import times
@@ -148,7 +149,8 @@ async def test_the_condition_shows_the_reservation_and_its_progress() -> None:
         await asyncio.sleep(REVIEW + REPORT)
         assert world.reserved() == {"big": "a"}
         assert api.messages("big")[-1].endswith(
-            " reserved on a: 0 of 3 GPUs are free, the rest is held by pods x, z and 1 pod of another namespace."
+            " nothing has been freed since 2026-01-01T00:00:30Z; reserved on a: 0 of 3 GPUs are free, the rest is held "
+            "by pods x, z and 1 pod of another namespace."
         )
         world.delete("x")
         await asyncio.sleep(REPORT)
@@ -486,3 +488,136 @@ async def test_a_reserved_node_that_anti_affinity_rules_out_is_given_up() -> Non
         world.delete("x")
         await asyncio.sleep(REVIEW)
         assert world.reserved() == {"big": "b"}
+
+
+# --- what cannot happen -------------------------------------------------------------------------------------------
+
+PATIENCE = 900.0
+"""Seconds for which nothing is freed until a reservation ends."""
+
+
+def of_rollout(template_hash: str) -> Raw:
+    """Return what pods of one revision of a Deployment have."""
+    return {"labels": {"app": "llm", "pod-template-hash": template_hash}}
+
+
+async def test_no_reservation_waits_for_a_pod_of_the_same_rollout() -> None:
+    world = Crowded()
+    world.nodes("a", cards=8)
+    world.hold(held("llm-old", 0, 1, 2, 3, **of_rollout("5f")))
+    world.submit(big("llm-new", cards=6, **of_rollout("6c")))
+    async with world.running() as api:
+        await asyncio.sleep(AFTER + REVIEW)
+        assert not world.reserved()
+        world.submit(small())
+        await asyncio.sleep(REVIEW)
+        assert api.bound()["small"] == "a"
+
+
+def shown(name: str, since: float, text: str, **fields: Any) -> Raw:
+    """Return a pod with two cards whose condition a leader wrote that has gone."""
+    message = f"0/1 nodes are available. {text}"
+    fields_of = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": message}
+    return big(name, status={"conditions": [{**fields_of, "lastTransitionTime": wall(since)}]}, **fields)
+
+
+def in_vain(silent: float, free: int = 1) -> Raw:
+    """Return such a pod with a reservation for which nothing has been freed for some seconds."""
+    text = f"nothing has been freed since {wall(-silent)}; reserved on a: {free} of 2 GPUs are free, the rest is held"
+    return shown("big", -7200, text)
+
+
+async def test_a_reservation_for_which_nothing_is_freed_ends() -> None:
+    world = Crowded()
+    world.nodes("a")
+    world.hold(held("service", 0))
+    world.submit(in_vain(PATIENCE - 20), small())
+    async with world.running() as api:
+        await asyncio.sleep(18)
+        assert world.reserved() == {"big": "a"}
+        assert "small" not in api.bound()
+        await asyncio.sleep(2 * REVIEW)
+        assert not world.reserved()
+        assert api.bound()["small"] == "a"
+        await asyncio.sleep(REPORT)
+        assert (
+            " 1 node reservation was in vain: nothing was freed for 15 minutes; the next one may begin at "
+            in (api.messages("big")[-1])
+        )
+        assert api.messages("big")[-1].endswith(("T00:30:20Z.", "T00:30:21Z.", "T00:30:22Z."))
+
+
+async def test_no_other_reservation_waits_for_a_pod_that_did_not_end() -> None:
+    world = Crowded()
+    world.nodes("a", "b")
+    world.hold(held("service", 0), held("x", 0, on="b"), held("y", 1, on="b"))
+    world.submit(in_vain(PATIENCE - 20), big("next"))
+    async with world.running():
+        await asyncio.sleep(20 + REVIEW)
+        assert not world.reserved()
+        await asyncio.sleep(AFTER - 20 + REVIEW)
+        assert world.reserved() == {"next": "b"}
+
+
+async def test_what_is_freed_prolongs_a_reservation() -> None:
+    world = Crowded()
+    world.nodes("a", cards=3)
+    world.hold(held("service", 0), held("x", 1), held("y", 2))
+    world.submit(in_vain(PATIENCE - 20, free=0))
+    async with world.running() as api:
+        await asyncio.sleep(10)
+        world.delete("x")
+        await asyncio.sleep(10 + REPORT)
+        assert world.reserved() == {"big": "a"}
+        assert f" nothing has been freed since {wall(10)}; reserved on a: 1 of 2 GPUs" in api.messages("big")[-1]
+    assert REGISTRY.get_sample_value("berth_node_reservations_free_devices", {"type": "gpu"}) == 1
+
+
+async def test_a_reservation_waits_for_an_end_that_is_known() -> None:
+    world = Crowded()
+    world.nodes("a")
+    world.hold(ending("x", 0, at=60))
+    world.submit(in_vain(PATIENCE - 20))
+    async with world.running() as api:
+        await asyncio.sleep(60)
+        assert world.reserved() == {"big": "a"}
+        world.delete("x")
+        await asyncio.sleep(REVIEW)
+        assert api.bound()["big"] == "a"
+
+
+@pytest.mark.parametrize(
+    ("silent", "free", "kept"),
+    [
+        pytest.param(PATIENCE - 60, 1, True, id="for less than 15 minutes"),
+        pytest.param(PATIENCE, 1, False, id="for 15 minutes"),
+        pytest.param(PATIENCE, 0, True, id="until the leader changed"),
+    ],
+)
+async def test_the_next_leader_keeps_no_reservation_for_which_nothing_was_freed(
+    silent: float, free: int, *, kept: bool
+) -> None:
+    world = Crowded()
+    world.nodes("a")
+    world.hold(held("service", 0))
+    world.submit(in_vain(silent, free), small())
+    async with world.running() as api:
+        await asyncio.sleep(REVIEW)
+        assert world.reserved() == ({"big": "a"} if kept else {})
+        assert ("small" in api.bound()) is not kept
+
+
+async def test_the_next_leader_continues_the_pause() -> None:
+    world = Crowded()
+    world.nodes("a")
+    world.hold(held("service", 0))
+    text = f"2 node reservations were in vain: nothing was freed for 15 minutes; the next one may begin at {wall(90)}."
+    owner = {"ownerReferences": [{"controller": True, "kind": "ReplicaSet", "name": "r", "uid": "r"}]}
+    world.submit(shown("first", -7200, text, metadata=owner), shown("second", -7200, "", metadata=owner))
+    async with world.running() as api:
+        await asyncio.sleep(85)
+        assert not world.reserved()
+        await asyncio.sleep(5 + REVIEW)
+        assert world.reserved() == {"first": "a"}
+        await asyncio.sleep(REPORT)
+        assert " 2 node reservations were in vain; nothing has been freed since " in api.messages("first")[-1]

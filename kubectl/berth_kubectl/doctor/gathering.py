@@ -28,6 +28,7 @@ from berth_kubectl.reading.resources import (
     SERVICES,
 )
 from berth_kubectl.reading.session import Api, Source
+from berth_kubectl.reading.views import WAITING
 from berth_kubectl.transport.proxy import server_time
 from berth_kubectl.transport.request import Request
 
@@ -43,6 +44,7 @@ def sources(place: Installation) -> dict[str, Source]:
         "leases": Source(resource=LEASES, namespace=place.lease_namespace),
         "deployments": Source(resource=DEPLOYMENTS, namespace=place.namespace),
         "services": Source(resource=SERVICES, namespace=place.namespace),
+        "waiting": Source(resource=PODS, fields=WAITING),
         "endpointslices": Source(resource=ENDPOINT_SLICES, namespace=place.namespace),
         **{
             resource.plural: Source(resource=resource)

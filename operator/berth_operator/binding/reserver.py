@@ -3,12 +3,13 @@
 `follow` is called by the scheduling loop before it takes pods from the queue. It adapts the reservations whose nodes'
 pods have changed, and once a second reviews which pods should have one. The decision that reserves a node is
 `core.decision.reservation`. Nothing is written but the pod's condition, from which the next leader restores the
-reservation: since when the pod waits, and the node.
+reservation: since when the pod waits, the node, since when nothing has been freed, and what was in vain.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Collection, Hashable, Iterator, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Final
 
 import structlog
@@ -20,6 +21,7 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import SCHEDULER_ERROR, UNSCHEDULABLE
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, reserve
+from berth_operator.core.decision.reservation_backoff import Backoffs, begun, ends_at, key_of, renewed
 from berth_operator.core.decision.reservation_note import note, recorded_node
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.queue.queue import Parked
@@ -64,6 +66,8 @@ class Reserver:
         self._refused: dict[Hashable, float] = {}
         """What was refused -> when to try again: classes that no node could take, (_OF_NAMESPACE, namespace) of these,
         and UIDs of pods that had their room and were not bound."""
+        self._backoffs, self._awaited_in_vain = Backoffs(), Backoffs()
+        """Of pods that wait, and of placed pods that reservations waited for."""
         self._next_review, self._version = cluster.clock(), cluster.version
 
     # --- decisions --------------------------------------------------------------------------------------------
@@ -77,15 +81,18 @@ class Reserver:
         return reservation_note.explained(self._cluster.fleet, pod, failure, policy, self._by_uid)
 
     def annotated(self, pod: PendingPod, failure: Failure) -> Failure:
-        """Return a pod's failure with a sentence about its reservation, if it has one."""
-        return reservation_note.annotated(pod, failure, self._by_uid)
+        """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
+        return reservation_note.annotated(pod, failure, self._by_uid, self._backoffs.of(key_of(pod)))
 
     # --- keeping reservations up to date ----------------------------------------------------------------------
 
     def restore(self) -> None:
         """Restore the last leader's reservations, before smaller pods are decided."""
-        pending = self._cluster.pending.values()
-        for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, self._wall()):
+        pending, now = self._cluster.pending.values(), self._wall()
+        for pod in pending:
+            if (backoff := reservation_note.recorded_backoff(pod.last_message)) is not None:
+                self._backoffs.restore(key_of(pod), backoff, now)
+        for pod in reservation_note.recorded(self._cluster.fleet, pending, self._policy, now):
             self._reserve(pod)
 
     def follow(self) -> None:
@@ -94,7 +101,7 @@ class Reserver:
             self._follow_pods()
         if (now := self._cluster.clock()) >= self._next_review:
             self._review()
-            counters.NODE_RESERVATIONS.set(len(self._by_uid))
+            self._count()
             self._next_review = now + max(PERIOD, SHARE * (self._cluster.clock() - now))
 
     def _follow_pods(self) -> None:
@@ -110,6 +117,7 @@ class Reserver:
         """Reserve a node for at most one further pod, and end reservations that pods should no longer have."""
         self._renew_longest_unchecked()
         self._forget_refusals()
+        self._end_those_in_vain()
         for pod in [pod for uid in self._by_uid if not self._may_have(pod := self._cluster.pending[uid])]:
             self._end(pod)
         waiting = [*map(self._cluster.pending.__getitem__, self._by_uid), *self._candidates()]
@@ -139,15 +147,15 @@ class Reserver:
                 self._end(pod)
 
     def _candidates(self) -> Iterator[PendingPod]:
-        """Yield of each parked class the pod that has waited longest, if it may have a reservation."""
+        """Yield of each parked class the pod that has waited longest and may have a reservation."""
+        in_vain = self._backoffs.in_vain(self._wall())
         for parked in self._cluster.queue.parked():
-            pod = _first(parked)
+            pod = _first(parked, lambda pod: pod.uid in self._refused or key_of(pod) in in_vain)
             if pod is not None and not self._is_refused(pod) and pod.uid not in self._by_uid and self._may_have(pod):
                 yield pod
 
     def _is_refused(self, pod: PendingPod) -> bool:
-        keys = pod.uid, pod.class_key, (_OF_NAMESPACE, pod.namespace)
-        return any(key in self._refused for key in keys)
+        return pod.class_key in self._refused or (_OF_NAMESPACE, pod.namespace) in self._refused
 
     def _may_have(self, pod: PendingPod) -> bool:
         """Return whether a waiting pod may have a reservation: it requests devices and has waited long enough."""
@@ -160,7 +168,29 @@ class Reserver:
         for uid, kept in list(self._by_uid.items())[:RENEWALS]:
             self._renew(self._cluster.pending[uid], kept)
 
+    def _end_those_in_vain(self) -> None:
+        """End reservations for which nothing was freed for too long."""
+        now = self._wall()
+        for uid in [uid for uid, kept in self._by_uid.items() if ends_at(kept, now) <= now]:
+            pod = self._cluster.pending[uid]
+            self._backoffs.add(key_of(pod), now)
+            for each in self._by_uid[uid].awaited:
+                self._awaited_in_vain.add(each.uid, now)
+            counters.VAIN_RESERVATIONS.inc()
+            log.info("node reservation in vain", pod=pod.key, node=pod.reserved_node, since=self._by_uid[uid].since)
+            self._end(pod)
+
+    def _count(self) -> None:
+        counters.NODE_RESERVATIONS.set(len(self._by_uid))
+        free = Counter[str]()
+        for each in chain.from_iterable(kept.devices for kept in self._by_uid.values()):
+            free[each.type] += each.free
+        for device_type in self._cluster.fleet.cards:
+            counters.RESERVED_FREE_DEVICES.labels(device_type).set(free[device_type])
+
     def _forget_refusals(self) -> None:
+        self._backoffs.keep(lambda: set(map(key_of, self._cluster.pending.values())))
+        self._awaited_in_vain.keep(self._cluster.fleet.charges.keys)
         now = self._cluster.clock()
         self._refused = {key: until for key, until in self._refused.items() if until > now}
 
@@ -175,6 +205,7 @@ class Reserver:
         kept = self._search(pod, recorded_node(pod.last_message))
         if kept is None:
             return False
+        kept = begun(kept, reservation_note.recorded_since(pod.last_message, kept, self._wall()))
         log.info("reserving a node", pod=pod.key, node=kept.node, waits_for=len(kept.awaited))
         pod = self._cluster.nominator.reserve(pod, kept.nominee)
         self._by_uid[pod.uid] = kept
@@ -191,18 +222,20 @@ class Reserver:
         if new is None:
             self._end(pod)
             return
-        self._by_uid[pod.uid] = new
+        self._by_uid[pod.uid] = new = renewed(kept, new, self._wall())
         if new.nominee != kept.nominee:
             self._cluster.nominator.reserve(pod, new.nominee)
         if new.node != kept.node:
             log.info("reserving another node", pod=pod.key, node=new.node, before=kept.node)
         failure = self._cluster.queue.parked_failure(self._cluster.pending[pod.uid])
-        if failure is not None and note(new) != note(kept):
+        if failure is not None and (note(new), new.since) != (note(kept), kept.since):
             self._reporter.unschedulable(pod, self.annotated(pod, failure))
 
     def _search(self, pod: PendingPod, node: str = "") -> NodeReservation | None:
         try:
-            return reserve(self._cluster.fleet, pod, self._policy(pod.scheduler), self._wall(), node=node)
+            policy, now = self._policy(pod.scheduler), self._wall()
+            in_vain = self._awaited_in_vain.in_vain(now)
+            return reserve(self._cluster.fleet, pod, policy, now, node=node, in_vain=in_vain)
         except PluginFailedError:
             # The pod's decision reports the error.
             return None
@@ -228,10 +261,14 @@ class Reserver:
             self._cluster.waker.put(pod)
 
 
-def _first(parked: Parked[PendingPod | Gang]) -> PendingPod | None:
-    """Return the pod of a class that has waited longest; None for gangs and pods that lack something else."""
+def _first(parked: Parked[PendingPod | Gang], is_refused: Callable[[PendingPod], bool]) -> PendingPod | None:
+    """Return the pod of a class that has waited longest, of those that are not refused.
+
+    Return None for gangs and pods that lack something else.
+    """
     if isinstance(parked.unit, Gang) or parked.failure.condition != UNSCHEDULABLE or not parked.unit.request.devices:
         return None
     units = islice(parked.units.values(), MAX_OF_CLASS)
     pods = (each for each in units if not isinstance(each, Gang) and each.unschedulable_since)
+    pods = (each for each in pods if not is_refused(each))
     return min(pods, key=lambda pod: (pod.unschedulable_since, pod.created, pod.uid), default=None)

@@ -18,6 +18,12 @@ PLUGIN_FAILURES: Final = Counter(
     "berth_plugin_failures_total", "Decisions in which a plug-in failed, by device type", ["type"]
 )
 NODE_RESERVATIONS: Final = Gauge("berth_node_reservations", "Node reservations of pods that have waited long")
+RESERVED_FREE_DEVICES: Final = Gauge(
+    "berth_node_reservations_free_devices", "Free devices that are kept for node reservations, by type", ["type"]
+)
+VAIN_RESERVATIONS: Final = Counter(
+    "berth_node_reservations_in_vain_total", "Node reservations that ended because nothing was freed for 15 minutes"
+)
 PROMISED_PLACES: Final = Gauge("berth_promised_places", "Places that are promised to pods of admitted workloads")
 CHECK_ANSWERS: Final = Counter(
     "berth_admission_check_answers_total", "Answers of the AdmissionCheck, by state", ["state"]

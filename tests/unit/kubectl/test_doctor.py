@@ -67,6 +67,12 @@ def plugin_pod(image: str, name: str = "plugin") -> Raw:
     }
 
 
+def waits(text: str) -> Raw:
+    """Return a pod whose condition says why it waits."""
+    scheduled = condition("PodScheduled", "False", message=f"0/1 nodes are available: 1 x. {text}")
+    return {"metadata": {"namespace": "ns", "name": "big"}, "status": {"conditions": [scheduled]}}
+
+
 def webhook() -> Raw:
     service = {"namespace": "berth-system", "name": "berth-webhook"}
     return named("berth-injection", webhooks=[{"clientConfig": {"service": service, "caBundle": "Q0E="}}])
@@ -91,6 +97,7 @@ def healthy() -> Facts:
         "devices": [raw_device("n", raw_card())],
         "nodes": [raw_node("n"), raw_node("plain", capacity={})],
         "pods": [],
+        "waiting": [],
         "customresourcedefinitions": definitions.wanted(),
         "validatingadmissionpolicies": [named(name) for name in cluster.DENYING],
         "validatingadmissionpolicybindings": [
@@ -373,6 +380,20 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its agent offers no berth.dev/mps",
         ),
         (
+            put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 6 of 8 GPUs are free, x.")),
+            "IdleReservation",
+            "node/n",
+            "reserved for pod ns/big, and nothing has been freed for 10m: 6 of 8 GPUs are free, x",
+        ),
+        (
+            put(
+                "waiting", waits("2 node reservations were in vain: x; the next one may begin at 2026-01-01T01:00:00Z.")
+            ),
+            "IdleReservation",
+            "pod/ns/big",
+            "2 node reservations were in vain, because pods that hold the rest of a node do not end; the next one may",
+        ),
+        (
             put("daemonsets", workload("berth-agent", "1.1.0")),
             "VersionSkew",
             "daemonset/berth-agent",
@@ -417,6 +438,8 @@ def test_what_is_wrong_is_found(change: Callable[[Lists], object], check: str, s
         lambda lists: (edit("services", 0, "spec", to={"type": "ExternalName"})(lists), drop("endpointslices")(lists)),
         put("leaderleases", renewed_by_another()),
         put("devices", raw_device("n", raw_card(health=False))),
+        put("waiting", waits(f"nothing has been freed since {TIME}; reserved on n: 6 of 8 GPUs are free, the rest x.")),
+        put("waiting", waits(f"nothing has been freed since {LONG_AGO}; reserved on n: 0 of 8 GPUs are free, the x.")),
         put("devices", raw_device("n", raw_card(mig={"enabled": True, "instances": []}))),
         put(
             "devices", raw_device("n", raw_card(), raw_card(1), uses=[{"type": "gpu", "minor": 1, "barred": "listed"}])

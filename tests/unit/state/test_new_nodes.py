@@ -10,7 +10,7 @@ from berth_operator.core.decision.cycle import Failure, decide
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.values.request import PendingPod
 from berth_operator.state.cache.cluster import Cluster
-from tests.builders import NVIDIA, bare_node, device, entry, waiting
+from tests.builders import NVIDIA, bare_node, condition, device, entry, pod, waiting, whole
 
 Raw = dict[str, Any]
 
@@ -130,3 +130,35 @@ def test_a_time_that_cannot_be_read_is_not_new() -> None:
     world = World()
     world.cluster.put_node(bare_node(labels=GPU_LABEL, offered={}))
     assert world.condition() == "Unschedulable"
+
+
+@pytest.mark.parametrize(
+    ("gone", "expected"),
+    [pytest.param(False, "Unschedulable", id="holds one"), pytest.param(True, "Unschedulable", id="has held one")],
+)
+def test_a_pod_that_holds_a_device_there_shows_that_the_node_has_started(*, gone: bool, expected: str) -> None:
+    world = World()
+    world.created(0, offered={NVIDIA: 2})
+    world.cluster.put_device(device("node", entry(0), entry(1)))
+    world.cluster.put_bound(pod("b", {NVIDIA: "1"}, on="node", allocated=whole(0)))
+    world.pass_time(1)
+    if gone:
+        world.cluster.remove_bound("uid-b")
+        world.pass_time(1)
+    version = world.cluster.version
+    world.created(10, offered={NVIDIA: 2}, conditions=[condition("Ready", "False")])
+    world.pass_time(1)
+    assert world.condition() == expected
+    assert world.cluster.version > version
+
+
+def test_a_node_whose_name_was_another_ones_is_starting_again() -> None:
+    world = World()
+    world.created(0, offered={NVIDIA: 1}, uid="old")
+    world.cluster.put_device(device("node", entry(0)))
+    world.cluster.put_bound(pod("b", {NVIDIA: "1"}, on="node", allocated=whole(0)))
+    world.pass_time(1)
+    world.cluster.remove_bound("uid-b")
+    world.created(0, uid="new", conditions=[condition("Ready", "False")])
+    world.pass_time(1)
+    assert world.condition() == "NodeStarting"

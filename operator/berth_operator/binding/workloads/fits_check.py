@@ -22,10 +22,12 @@ from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.messages import with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.promise import FoundPlaces
+from berth_operator.core.decision.reservation_backoff import PATIENCE, Backoffs
 from berth_operator.core.decision.workload_unit import unit_of
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.quota_workload import CheckAnswer, CheckSettings, CheckState, QuotaWorkload
 from berth_operator.metrics import counters
 from berth_operator.state.cache.cluster import Cluster
@@ -68,6 +70,8 @@ class Examined:
     """When it has waited, or its places are kept, for too long."""
     may_fit: bool = False
     """Whether some node could take each of its pods."""
+    gathered: int | None = None
+    """How many places it had when places began to be gathered for it."""
     has_pods: bool = False
     """Whether it is an elastic job that grows: Kueue would end the pods that it has with its quota."""
 
@@ -93,6 +97,10 @@ class FitsCheck:
         """The workload for which places are gathered."""
         self._refused: dict[Hashable, float] = {}
         """Requests of a workload that could not fit in the empty cluster -> when to look again."""
+        self._vain = Counter[Hashable]()
+        """Requests of a workload -> seconds in which places were gathered for such ones, and none became free."""
+        self._backoffs = Backoffs()
+        """Of such requests, by the wall clock."""
         self._arrivals = itertools.count()
         self._next_review = cluster.clock()
 
@@ -287,10 +295,10 @@ class FitsCheck:
             return False
         if other is not None and other.unit.priority >= unit.priority:
             return False
-        key = frozenset(Counter(unit.requests).items())
-        if self._refused.get(key, now) > now:
+        key = _class_of(unit)
+        if self._refused.get(key, now) > now or key in self._backoffs.in_vain(self._cluster.wall()):
             return False
-        gone = self._ending(ending.NEVER - 1)
+        gone = [each for each in self._ending(ending.NEVER - 1) if not self._waits_for(each, unit)]
         with self._promises.without_lower(unit.priority):
             if promise.has_capacity(self._cluster.fleet, unit.members, self._policy, gone):
                 return True
@@ -298,6 +306,14 @@ class FitsCheck:
         if len(self._refused) < MAX_REFUSED:
             self._refused[key] = now + AGAIN
         return False
+
+    def _waits_for(self, charge: Charge, unit: Gang) -> bool:
+        """Return whether the end of a placed pod is not known, and depends on a workload's pods."""
+        # Most pods are of another namespace.
+        if charge.ends < ending.UNKNOWN or not charge.pod.startswith(f"{unit.members[0].namespace}/"):
+            return False
+        is_waiting = any(depends_on(charge, each) for each in {each.request: each for each in unit.members}.values())
+        return is_waiting and not self._cluster.fleet.is_leaving(charge)
 
     def _begin_to_gather(self, examined: Examined) -> None:
         if (other := self._gathering) is not None:
@@ -312,6 +328,7 @@ class FitsCheck:
         self._promises.keep(examined.workload.key, found.placed)
         self._places.reserve(examined.workload.key, examined.unit.members)
         kept, pods = len(self._promises.of(examined.workload.key)), len(examined.unit.members)
+        examined.gathered = kept if examined.gathered is None else examined.gathered
         self._wait(examined, why, f"Places are gathered: {kept} of {pods} pod(s) have one.")
 
     # --- answers ------------------------------------------------------------------------------------------------
@@ -378,6 +395,8 @@ class FitsCheck:
     def _out_of_time(self, examined: Examined) -> None:
         workload, settings = examined.workload, self._settings()
         if examined.answer is None or examined.answer.state is not CheckState.READY:
+            if examined is self._gathering:
+                self._gathered_for(examined, settings.gather)
             self._retry(examined, _message(examined))
         elif workload.admitted:
             if places := len(self._promises.of(workload.key)):
@@ -385,6 +404,23 @@ class FitsCheck:
             self._end(examined)
         else:
             self._retry(examined, f"its places were kept for {settings.promise:.0f} s, but it was not admitted")
+
+    def _gathered_for(self, examined: Examined, seconds: float) -> None:
+        """Count the time for which places were gathered in vain; after a while such workloads wait for the next time.
+
+        A new leader counts from the beginning.
+        """
+        key = _class_of(examined.unit)
+        if len(self._promises.of(examined.workload.key)) > (examined.gathered or 0):
+            del self._vain[key]
+            return
+        self._vain[key] += max(1, int(seconds))
+        if self._vain[key] >= PATIENCE:
+            del self._vain[key]
+            self._backoffs.add(key, self._cluster.wall())
+        if len(self._vain) > MAX_REFUSED:
+            self._vain.clear()
+        self._backoffs.keep(lambda: {_class_of(each.unit) for each in self._examined.values()})
 
     def _search_again(self, examined: Examined, uids: Collection[str]) -> None:
         """Search places again that may be lost."""
@@ -416,6 +452,10 @@ def _is_same_reservation(before: QuotaWorkload, after: QuotaWorkload | None) -> 
     if after is None or not after.has_quota or after.finished:
         return False
     return (before.uid, before.since) == (after.uid, after.since)
+
+
+def _class_of(unit: Gang) -> Hashable:
+    return frozenset(Counter(unit.requests).items())
 
 
 def _message(examined: Examined) -> str:

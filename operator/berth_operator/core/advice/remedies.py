@@ -40,6 +40,7 @@ from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.nodes.cards import Mask
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.mounts import Mounts, Use
 from berth_operator.core.values.request import PendingPod
 from berth_operator.core.values.verdict import Verdict
@@ -366,7 +367,8 @@ class _Search:
             if gone := (yield from self._necessary(pods)):
                 who = holders(gone, self._pod.namespace)
                 assumes = Gone(uids=tuple(each.uid for each in gone))
-                what = f"the end of {who}{where}"
+                first = ", which may wait for this pod," if any(depends_on(each, self._pod) for each in gone) else ""
+                what = f"the end of {who}{where}{first}"
                 yield Remedy(kind=RemedyKind.END, ends=True, what=what, node=gone[0].node, assumes=assumes)
 
     def _crowds(self) -> Iterator[tuple[list[Charge], str]]:

@@ -13,12 +13,13 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values.request import PodRequest
 
 
-def condition(fleet: Fleet, request: PodRequest, filters: Sequence[Filter]) -> tuple[str, str]:
-    """Return the reason, and a sentence for the end of the message."""
+def condition(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], pods: int) -> tuple[str, str]:
+    """Return the reason, and a sentence for the end of the message; `pods` is how many such pods need a node."""
     if namespace_limits.is_exhausted(fleet, request):
         return messages.NAMESPACE_LIMIT, ""
-    if nodes := int(starting.may_fit(fleet, request, filters).sum()):
-        return messages.NODE_STARTING, messages.starting(nodes)
+    rows = starting.may_fit(fleet, request, filters)
+    if rows.any() and starting.most_pods(fleet, request, rows) >= pods:
+        return messages.NODE_STARTING, messages.starting(int(rows.sum()))
     if _is_unknown_model(fleet, request):
         return messages.UNKNOWN_MODEL, ""
     return messages.UNSCHEDULABLE, ""

@@ -323,8 +323,11 @@ def in_order(request: PodRequest, filters: Sequence[Filter]) -> list[tuple[Filte
     return steps
 
 
-def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others: str = "") -> Failure:
-    """Explain why a pod fits nowhere; `others` is the reason for rows that pass every filter."""
+def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others: str = "", pods: int = 1) -> Failure:
+    """Explain why a pod fits nowhere; `others` is the reason for rows that pass every filter.
+
+    `pods` is how many such pods of a gang need a node.
+    """
     counts: Counter[str] = Counter()
     rejected_by: list[Filter] = []
     # Whatever the filter, a new node may pass.
@@ -345,7 +348,7 @@ def failure(fleet: Fleet, request: PodRequest, filters: Sequence[Filter], others
         [(of_pod, _)] = refusing_filter.reasons(fleet, request, fleet.present)
         condition, note = refusing_filter.TRAITS.refusal, ""
     else:
-        condition, note = autoscaling.condition(fleet, request, filters)
+        condition, note = autoscaling.condition(fleet, request, filters, pods)
     return Failure(
         reasons=reasons,
         condition=condition,

@@ -209,7 +209,7 @@ def place_each(
     with fleet.without(fleet.lower_priority_nominees("", min(each.priority for each in pods))):
         classes = _classes(fleet, ordered, policy)
         if not partly and sum(each.possible for each in classes.values()) < len(ordered):
-            return [], _why_too_few(fleet, ordered, classes, policy)[0]
+            return [], _why_too_few(fleet, ordered, classes, policy, len(ordered))[0]
         attempt = _Attempt(fleet, Gang(membership=_ALONE, minimum=0, members=tuple(ordered)), policy, fleet.present, ())
         placed, why, _ = attempt.place([(each, classes[each.request]) for each in ordered])
     if len(placed) == len(ordered):
@@ -352,7 +352,7 @@ def _place(fleet: Fleet, gang: Gang, choice: alike.Choice, members: Sequence[Pen
     classes = _classes(fleet, pods, policy)
     possible = sum(each.possible for each in classes.values())
     if possible < gang.needed:
-        why, member = _why_too_few(fleet, pods, classes, policy)
+        why, member = _why_too_few(fleet, pods, classes, policy, gang.needed)
         return _Outcome(choice=choice, possible=possible, why=why, member=member)
     pairs = [(each, classes[each.request]) for each in pods]
     if gang.topology_key:
@@ -429,15 +429,16 @@ def not_ready(problem: str) -> Failure:
 
 
 def _why_too_few(
-    fleet: Fleet, pods: Sequence[PendingPod], classes: Mapping[PodRequest, Class], policy: Policy
+    fleet: Fleet, pods: Sequence[PendingPod], classes: Mapping[PodRequest, Class], policy: Policy, needed: int
 ) -> tuple[Failure, str]:
-    """Explain why too few members fit, without placing any; and name the first that does not, in their order."""
+    """Explain why fewer members fit than needed, without placing any; and name the first other one, in their order."""
     scarce = min(
         (each for each in classes.values() if each.possible < each.count),
         # A member that no new node could take either decides whether autoscalers may add nodes.
         key=lambda each: refusing(fleet, each.request, policy.filters_of(each.request)) is None,
     )
-    why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS)
+    lacking = min(scarce.count - scarce.possible, needed - sum(each.possible for each in classes.values()))
+    why = failure(fleet, scarce.request, policy.filters_of(scarce.request), others=OTHERS, pods=lacking)
     alike_members = [each for each in pods if each.request == scarce.request]
     return replace(why, wakes_on=why.wakes_on | _FREES), alike_members[scarce.possible].name
 

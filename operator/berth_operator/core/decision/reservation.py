@@ -12,7 +12,7 @@ fewest missing cards are examined, so that the cost does not grow with the clust
 (docs/decisions/0028-node-reservations.md).
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Final
@@ -36,6 +36,7 @@ from berth_operator.core.fleet.nodes.cards import Column, Indices, Mask
 from berth_operator.core.fleet.pods.placed_pods import PlacedPods
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.dependence import depends_on
 from berth_operator.core.values.request import PendingPod, PodRequest
 from berth_operator.core.values.verdict import Verdict
 
@@ -81,11 +82,20 @@ class NodeReservation:
     """What is free of each part of the request."""
     missing: tuple[tuple[str, int], ...] = ()
     """(resource of the Node, amount) that the node has too little of."""
+    since: int = 0
+    """When something was freed for it last, or when it began, in seconds since 1970; 0 if that is not known."""
+    least: tuple[int, int] = (0, 0)
+    """The least that it has lacked on its node, as in `lacking`."""
 
     @property
     def node(self) -> str:
         """Return the reserved node."""
         return self.nominee.node
+
+    @property
+    def lacking(self) -> tuple[int, int]:
+        """Return how many devices are not free yet, and how many pods have to end."""
+        return sum(each.requested - each.free for each in self.devices), len(self.awaited)
 
     def is_open_to(self, lifetime: int, now: float) -> bool:
         """Return whether a pod that ends within its lifetime (seconds) may use the node until it is needed."""
@@ -152,22 +162,33 @@ def backfill(
         return cycle.place(fleet, replace(pod, ends=int(now) + pod.lifetime + START_SECONDS), policy)
 
 
-def reserve(fleet: Fleet, pod: PendingPod, policy: Policy, now: float, *, node: str = "") -> NodeReservation | None:
+def reserve(
+    fleet: Fleet,
+    pod: PendingPod,
+    policy: Policy,
+    now: float,
+    *,
+    node: str = "",
+    in_vain: Collection[Hashable] = (),
+) -> NodeReservation | None:
     """Return the node reservation of a pod; None if no node could take the pod.
 
-    It is on `node` if that could take the pod, whichever is best. `now` is in seconds since 1970.
+    It is on `node` if that could take the pod, whichever is best. `now` is in seconds since 1970, and `in_vain` has the
+    UIDs of placed pods that are not waited for unless their end is known.
     """
     lower = fleet.lower_priority_nominees(pod.uid, pod.priority)
     with fleet.without(lower):
         row = fleet.rows.get(node)
         if row is not None and settled(fleet, pod.request, policy, forever=True)[row]:
-            kept = _Search(fleet, pod, policy, np.array([row]), now=now).best()
+            kept = _Search(fleet, pod, policy, np.array([row]), now=now, in_vain=in_vain).best()
             # Once it has the amounts, nothing else may keep the pod from its node.
             if kept is not None and (kept.awaited or settled(fleet, pod.request, policy, forever=False)[row]):
                 return kept
         rows = _rows_to_examine(fleet, pod.request, policy)
         displaced = {each.node for each in lower if each.uid != pod.uid}
-        return _Search(fleet, pod, policy, rows, now=now, reserved=displaced).best() if rows.size else None
+        if not rows.size:
+            return None
+        return _Search(fleet, pod, policy, rows, now=now, in_vain=in_vain, reserved=displaced).best()
 
 
 def settled(fleet: Fleet, request: PodRequest, policy: Policy, *, forever: bool) -> Mask:
@@ -223,6 +244,7 @@ class _Search:
         rows: Indices,
         *,
         now: float,
+        in_vain: Collection[Hashable],
         reserved: Collection[str] = (),
     ) -> None:
         """Create a search; nodes that are reserved for others are taken only if no equal one is left."""
@@ -232,7 +254,8 @@ class _Search:
         self._on_nodes = on_nodes
         self._placed = PlacedPods.of(fleet, [each for charges in on_nodes for each in charges])
         self._places = np.repeat(np.arange(len(rows)), [len(charges) for charges in on_nodes])
-        self._ends = np.array([_expected_end(fleet, each, now) for each in self._placed.charges], np.int64)
+        ends = (_expected_end(fleet, pod, each, now, in_vain) for each in self._placed.charges)
+        self._ends = np.fromiter(ends, np.int64)
         self._fits, self._awaited = self._wait()
 
     def _wait(self) -> tuple[Mask, Indices]:
@@ -322,8 +345,14 @@ def lacking_resources(fleet: Fleet, row: int, request: PodRequest) -> tuple[tupl
     return tuple((name, amount) for name, amount in missing if amount > 0)
 
 
-def _expected_end(fleet: Fleet, charge: Charge, now: float) -> int:
-    """Return when a pod is expected to end, as in `core.values.ending`; what is beyond the horizon is unknown."""
+def _expected_end(fleet: Fleet, pod: PendingPod, charge: Charge, now: float, in_vain: Collection[Hashable]) -> int:
+    """Return when a placed pod is expected to end, as in `core.values.ending`; what is beyond the horizon is unknown.
+
+    A placed pod whose end depends on the waiting one never ends for it.
+    """
     if fleet.is_leaving(charge):
         return min(charge.ends, int(now))
-    return ending.UNKNOWN if now + HORIZON < charge.ends < ending.UNKNOWN else charge.ends
+    if charge.ends <= now + HORIZON:
+        return charge.ends
+    is_awaited = charge.uid not in in_vain and not depends_on(charge, pod)
+    return max(charge.ends, ending.UNKNOWN) if is_awaited else ending.NEVER

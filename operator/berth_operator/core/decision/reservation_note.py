@@ -3,7 +3,11 @@
     reserved on node-7: 6 of 8 GPUs are free, the rest is held by pod a and 1 pod of another namespace.
     reserved on node-7: 1 of 1 GPUs are free, 1 cpu is missing and held by pod a.
 
-The next leader reads the node from this sentence, so that the pod keeps it.
+The next leader reads the node from this sentence, so that the pod keeps it. Other sentences record since when nothing
+has been freed, how many reservations were in vain, and when the next one may begin:
+
+    1 node reservation was in vain; nothing has been freed since 2026-01-01T00:05:00Z; reserved on node-7: 6 of 8 ...
+    1 node reservation was in vain: nothing was freed for 15 minutes; the next one may begin at 2026-01-01T00:50:00Z.
 """
 
 import re
@@ -21,14 +25,22 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.messages import UNSCHEDULABLE, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.reservation import NodeReservation, entitled, may_have, most_nodes
+from berth_operator.core.decision.reservation_backoff import PATIENCE, Backoff
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import PendingPod
 
+_FORMAT: Final = "%Y-%m-%dT%H:%M:%SZ"
 NAMED: Final = 3
 """Pods that are named; the others are counted."""
 _NODE: Final = re.compile(r" reserved on ([a-z0-9.-]{1,253}): \d+ of \d+ ")
+_TIME: Final = r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ)"
+_SINCE: Final = re.compile(
+    rf" nothing has been freed since {_TIME}; reserved on ([a-z0-9.-]{{1,253}}): (\d{{1,4}}) of "
+)
+_IN_VAIN: Final = re.compile(r" (\d{1,4}) node reservations? (?:was|were) in vain[;:]")
+_NEXT: Final = re.compile(rf"; the next one may begin at {_TIME}\.")
 
 
 def note(reservation: NodeReservation) -> str:
@@ -86,10 +98,54 @@ def explained(
     return replace(failure, message=with_note(failure.message, reserved_nodes(nodes))) if nodes else failure
 
 
-def annotated(pod: PendingPod, failure: Failure, kept: Mapping[str, NodeReservation]) -> Failure:
-    """Return a pod's failure with a sentence about its reservation, if it has one."""
+def annotated(
+    pod: PendingPod, failure: Failure, kept: Mapping[str, NodeReservation], backoff: Backoff | None = None
+) -> Failure:
+    """Return a pod's failure with a sentence about its reservation, or about those that were in vain, if any."""
     own = kept.get(pod.uid)
-    return failure if own is None else replace(failure, message=with_note(failure.message, note(own)))
+    if own is None and backoff is None:
+        return failure
+    parts = [] if backoff is None else [_in_vain(backoff.count)]
+    if own is not None:
+        parts += [f"nothing has been freed since {_text(own.since)}"] if own.since else []
+        return replace(failure, message=with_note(failure.message, "; ".join([*parts, note(own)])))
+    begins = "" if backoff is None else f"; the next one may begin at {_text(backoff.until)}."
+    return replace(
+        failure,
+        message=with_note(failure.message, f"{parts[0]}: nothing was freed for {PATIENCE // 60} minutes{begins}"),
+    )
+
+
+def _in_vain(count: int) -> str:
+    return f"{count} node reservation{'s were' if count > 1 else ' was'} in vain"
+
+
+def recorded_backoff(message: str) -> Backoff | None:
+    """Return the back-off that a condition's message records; None if no reservation was in vain."""
+    if (match := _IN_VAIN.search(message)) is None:
+        return None
+    begins = _NEXT.search(message)
+    return Backoff(count=int(match[1]), until=0 if begins is None else _seconds(begins[1]))
+
+
+def recorded_since(message: str, kept: NodeReservation, now: float) -> int:
+    """Return since when nothing has been freed for a restored reservation; now if its node or what is free differs."""
+    match = _SINCE.search(message)
+    if match is None or match[2] != kept.node or kept.devices[0].free > int(match[3]):
+        return int(now)
+    return min(_seconds(match[1]), int(now))
+
+
+def _text(seconds: int) -> str:
+    return datetime.fromtimestamp(seconds, UTC).strftime(_FORMAT)
+
+
+def _seconds(text: str) -> int:
+    """Return a time in seconds since 1970; 0 if there is none such."""
+    try:
+        return int(datetime.strptime(text, _FORMAT).replace(tzinfo=UTC).timestamp())
+    except ValueError:
+        return 0
 
 
 def recorded_node(message: str) -> str:
@@ -122,4 +178,4 @@ def _parts(named: list[str], others: Counter[str]) -> Iterator[str]:
 def _deadline(reservation: NodeReservation) -> str:
     if reservation.ends >= ending.UNKNOWN:
         return ""
-    return datetime.fromtimestamp(reservation.ends, UTC).strftime(" until %Y-%m-%dT%H:%M:%SZ at the latest")
+    return f" until {_text(reservation.ends)} at the latest"

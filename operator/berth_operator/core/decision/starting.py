@@ -1,16 +1,20 @@
 """Whether a pod may fit on a node that is starting: its Node exists, but its agent has not reported all devices yet.
 
 Such a pod is not `Unschedulable`, so that autoscalers do not add another node for it. The filters are those of a
-decision, except that what the node will still report or lose counts as passed.
+decision, except that what the node will still report or lose counts as passed. This needs evidence: a node that takes
+the pod now has started, however young it is, and so has one whose devices pods have held. A gang that lacks places
+waits for no node that its own members would take.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Final
 
 import numpy as np
 
 from berth_api.names import GPU
 from berth_api.request import is_device
+from berth_operator.core.decision import capacity
 from berth_operator.core.filters import Filter, measured_memory, node_ready, resources, taints
 from berth_operator.core.filters.devices import DeviceFilter
 from berth_operator.core.fleet.fleet import Fleet
@@ -24,29 +28,41 @@ def may_fit(fleet: Fleet, request: PodRequest, filters: Iterable[Filter]) -> Mas
     rows: Mask = fleet.starting & fleet.present
     if not request.devices:
         return np.zeros_like(rows)
+    takes_now = rows.copy()
     for filter_ in filters:
         if not rows.any():
             break
-        rows = rows & _ONCE_STARTED.get(filter_.NAME, _as_now)(filter_, fleet, request)
-    return rows
+        now = filter_.passes(fleet, request)
+        takes_now &= now
+        if filter_.NAME == resources.NAME:
+            now = _enough_resources(fleet, request)
+        elif filter_.NAME in _ONCE_STARTED:
+            now = now | (~fleet.was_used & _ONCE_STARTED[filter_.NAME](fleet, request))
+        rows = rows & now
+    starting: Mask = rows & ~takes_now
+    return starting
 
 
-def _as_now(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
-    return filter_.passes(fleet, request)
+def most_pods(fleet: Fleet, request: PodRequest, rows: Mask) -> int:
+    """Return how many such pods some rows of starting nodes can take at most; `capacity.UNLIMITED` if not known."""
+    if (rows & _not_reported(fleet, request)).any():
+        return capacity.UNLIMITED
+    # What device plugins offer is still coming.
+    others = tuple(each for each in request.resources if not is_device(each[0], fleet.kinds))
+    return int(capacity.of_class(fleet, replace(request, resources=others), rows).sum())
 
 
-def _with_devices(filter_: Filter, fleet: Fleet, request: PodRequest) -> Mask:
-    """Apply a filter to the rows whose devices are reported; without a driver a Device lists no GPU yet."""
+def _not_reported(fleet: Fleet, request: PodRequest) -> Mask:
+    """Return the rows whose devices are not reported yet; without a driver a Device lists no GPU."""
     requests_gpus = any(part.type == GPU for part in request.devices.parts)
-    reported = fleet.cards[GPU].present.any(axis=1) if requests_gpus else fleet.has_device
-    return ~reported | filter_.passes(fleet, request)
+    return fleet.present & ~(fleet.cards[GPU].present.any(axis=1) if requests_gpus else fleet.has_device)
 
 
-def _any(_filter: Filter, fleet: Fleet, _request: PodRequest) -> Mask:
+def _any(fleet: Fleet, _request: PodRequest) -> Mask:
     return fleet.present
 
 
-def _without_startup_taints(_filter: Filter, fleet: Fleet, request: PodRequest) -> Mask:
+def _without_startup_taints(fleet: Fleet, request: PodRequest) -> Mask:
     mask = fleet.present
     for taint, rows in fleet.taints().items():
         if taints.repels(taint, request) and not is_startup_taint(taint):
@@ -54,23 +70,24 @@ def _without_startup_taints(_filter: Filter, fleet: Fleet, request: PodRequest) 
     return mask
 
 
-def _enough_resources(_filter: Filter, fleet: Fleet, request: PodRequest) -> Mask:
+def _enough_resources(fleet: Fleet, request: PodRequest) -> Mask:
     """Return the rows with enough of every resource, except of those that no device plugin has registered yet.
 
-    Those that a policy refuses do not come by themselves.
+    Those that pods use have been registered, and those that a policy refuses do not come by themselves.
     """
     mask = fleet.present
     for name, amount in request.resources:
-        enough = fleet.left(name) >= amount
-        coming = (fleet.total(name) == 0) & ~resources.lacks_refused(fleet, name)
+        left = fleet.left(name)
+        enough = left >= amount
+        coming = (fleet.total(name) == 0) & (left == 0) & ~resources.lacks_refused(fleet, name)
         mask = mask & (enough | coming if is_device(name, fleet.kinds) else enough)
     return mask
 
 
-_ONCE_STARTED: Final[Mapping[str, Callable[[Filter, Fleet, PodRequest], Mask]]] = {
-    DeviceFilter.NAME: _with_devices,
-    measured_memory.NAME: _with_devices,
-    resources.NAME: _enough_resources,
+_ONCE_STARTED: Final[Mapping[str, Callable[[Fleet, PodRequest], Mask]]] = {
+    DeviceFilter.NAME: _not_reported,
+    measured_memory.NAME: _not_reported,
     taints.NAME: _without_startup_taints,
     node_ready.NAME: _any,
 }
+"""Filter -> the rows that it may pass once their nodes have started."""

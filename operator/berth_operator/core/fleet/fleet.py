@@ -154,10 +154,13 @@ class Fleet(NodeColumns):
             self.column_cache.alter(row)
             self._own.fresh[row] = fresh
 
-    def set_starting(self, name: str, *, starting: bool) -> None:
-        """Set whether a node is new and its agent may not have reported all devices yet; ignore unknown nodes."""
+    def set_starting(self, name: str, *, starting: bool, used: bool = False) -> None:
+        """Set whether a node is new and its agent may not have reported all devices yet; ignore unknown nodes.
+
+        `used`: whether pods hold or have held its devices.
+        """
         if (row := self.rows.get(name)) is not None:
-            self._own.starting[row] = starting
+            self._own.starting[row], self._own.was_used[row] = starting, used
 
     def set_heard(self, name: str, heard: int) -> bool:
         """Set when the agent of a known node was last heard, for reasons; return whether that has changed."""
@@ -648,7 +651,7 @@ class Fleet(NodeColumns):
         self.volumes.enter(row, name)
         # Nothing is allocated until the lifecycle controller has seen that the agent is alive.
         self._own.fresh[row], self._own.heard[row] = False, 0
-        self._own.starting[row] = False
+        self._own.starting[row] = self._own.was_used[row] = False
         self.set_refused(name, ())
         return row
 

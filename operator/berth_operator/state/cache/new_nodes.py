@@ -1,6 +1,6 @@
 """Nodes that were created a short time ago."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from berth_client import times
 
@@ -35,6 +35,9 @@ class NewNodes:
         for name in ended:
             del self._ends[name]
         return ended
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ends)
 
     def __contains__(self, name: str) -> bool:
         return name in self._ends

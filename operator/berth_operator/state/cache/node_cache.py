@@ -11,6 +11,7 @@ from berth_api.request import Kinds
 from berth_client import times
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import is_pod
 from berth_operator.core.values.inventory import DeviceInventory
 from berth_operator.core.values.starting import will_have_devices
 from berth_operator.core.values.verdict import Change
@@ -53,6 +54,8 @@ class NodeCache:
         self._waker, self._listener, self._clock, self._confined = waker, listener, clock, confined
         self._heartbeats = Heartbeats(grace=grace)
         self._new = NewNodes(seconds=startup_timeout, clock=clock, wall=wall)
+        self._used: set[str] = set()
+        """New Nodes whose devices pods hold or have held."""
         self.nodes: dict[str, NodeRecord] = {}
         self.devices: dict[str, DeviceRecord] = {}
         """Each with an inventory without what must not be given by name."""
@@ -70,7 +73,7 @@ class NodeCache:
         if before != info:
             self._fleet.put_node(info)
         if known is None or known.uid != record.uid:
-            self._new.remove(info.name)
+            self._forget_start(info.name)
             self._new.put(info.name, raw["metadata"].get("creationTimestamp") or "")
         self._set_starting(info.name)
         self._allocations.put_boot(info.name, nodes.boot_id(raw))
@@ -84,7 +87,7 @@ class NodeCache:
         """Remove a Node that was deleted, or that our node selector no longer matches."""
         known = self.nodes.pop(name, None)
         self._fleet.remove_node(name)
-        self._new.remove(name)
+        self._forget_start(name)
         self._forget_if_gone(name)
         labels = nodes.changed_labels(known.info if known else None, None)
         self._waker.happened(ClusterEvent(change=Change.NODE_REMOVED, node=name, labels=labels))
@@ -190,11 +193,23 @@ class NodeCache:
             self._waker.happened(ClusterEvent(change=Change.DEVICE, node=name))
 
     def end_startups(self) -> None:
-        """Stop counting on nodes that have been starting for too long, by the clock."""
-        for name in self._new.expire():
+        """Stop counting on nodes that have been starting for too long, by the clock, or whose devices pods hold."""
+        expired = self._new.expire()
+        self._used.difference_update(expired)
+        used = [each for each in self._new if each not in self._used and self._is_used(each)]
+        self._used.update(used)
+        for name in (*expired, *used):
             if bool(self._fleet.starting[self._fleet.rows[name]]):
                 self._set_starting(name)
                 self._waker.record_change()
+
+    def _is_used(self, name: str) -> bool:
+        """Return whether pods hold devices of a node; of some it may not be known which."""
+        return any(is_pod(each) and (each.grants or each.unknown) for each in self._fleet.on_node(name))
+
+    def _forget_start(self, name: str) -> None:
+        self._new.remove(name)
+        self._used.discard(name)
 
     def _set_starting(self, name: str) -> None:
         """Set whether a node is starting: it is new, and it has devices or shows that it will have them."""
@@ -203,7 +218,7 @@ class NodeCache:
         device = self.devices.get(name)
         has_devices = device is not None and bool(device.inventory.cards)
         starting = node is not None and (has_devices or will_have_devices(node.info, self._kinds))
-        self._fleet.set_starting(name, starting=starting)
+        self._fleet.set_starting(name, starting=starting, used=name in self._used)
 
     # --- queries ----------------------------------------------------------------------------------------------
 

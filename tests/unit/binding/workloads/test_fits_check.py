@@ -9,6 +9,7 @@ import pytest
 
 from berth_api import names
 from berth_api.request.model import ModelConstraint
+from berth_operator.core.values.affinity import Identity
 from berth_operator.core.values.pod_claims import ClaimUse
 from berth_operator.core.values.quota_workload import CheckSettings, CheckState, PodSet
 from tests.builders import INSTANCES, NVIDIA, asks, device, entry, node, waiting
@@ -321,6 +322,48 @@ def test_gathering_ends_and_the_next_workload_has_its_turn() -> None:
     kueue.requeue("first")
     kueue.turn()
     assert kueue.state("first") is RETRY, "another workload gathers"
+
+
+def test_after_places_were_gathered_in_vain_such_workloads_wait_for_the_next_time() -> None:
+    kueue = Kueue({"a": 4}, of=CheckSettings(gather=450))
+    kueue.hold("x", 0)
+    kueue.submit("first", pods(4))
+    for pause in (1800, 3600):
+        for _ in range(2):
+            kueue.turn()
+            assert kueue.places("first") == {"a": 3}
+            kueue.turn(451)
+            assert (kueue.state("first"), kueue.places("first")) == (RETRY, {})
+            kueue.requeue("first")
+        for seconds in (1, pause - 2):
+            kueue.turn(seconds)
+            assert (kueue.state("first"), kueue.places("first")) == (RETRY, {})
+            kueue.requeue("first")
+        kueue.now += 2
+
+
+def test_places_that_become_free_are_not_gathered_in_vain() -> None:
+    kueue = Kueue({"a": 4}, of=CheckSettings(gather=1000))
+    for minor, name in enumerate("xyz"):
+        kueue.hold(name, minor)
+    kueue.submit("first", pods(4))
+    kueue.turn()
+    kueue.cluster.remove_bound("uid-y")
+    kueue.turn(500)
+    kueue.turn(501)
+    assert kueue.state("first") is RETRY
+    kueue.requeue("first")
+    kueue.turn()
+    assert kueue.places("first") == {"a": 2}
+
+
+def test_no_places_are_gathered_for_what_would_need_the_end_of_pods_of_the_same_rollout() -> None:
+    kueue = Kueue({"a": 4})
+    kueue.hold("old", 0, labels={"app": "llm", "pod-template-hash": "5f"})
+    new = Identity(namespace="ns", labels=(("app", "llm"), ("pod-template-hash", "6c")))
+    kueue.submit("new", PodSet(name="main", pods=(waiting("new", replace(asks({NVIDIA: 4}), identity=new)),)))
+    kueue.turn()
+    assert kueue.state("new") is RETRY
 
 
 def test_places_are_gathered_for_the_highest_priority() -> None:

@@ -18,6 +18,7 @@ from berth_operator.core.fleet.fleet import ROWS, Fleet
 from berth_operator.core.values.affinity import Affinity, Identity, Peers, Term
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.inventory import CardInfo
+from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import NodeTerm, PendingPod, Taint
 from tests import volumes
 from tests.builders import (
@@ -80,6 +81,9 @@ def parts(*cards: CardInfo, **held: Grant) -> Fleet:
 
 def holder(name: str, *minors: int, **fields: Any) -> Charge:
     return charge(name, *(grant(minor, core=100, ratio=100) for minor in minors), node="a", **fields)
+
+
+JOB = Owner(kind="Job", name="j", uid="j")
 
 
 @pytest.mark.parametrize(
@@ -147,6 +151,15 @@ def holder(name: str, *minors: int, **fields: Any) -> Charge:
             one_node(holder("x", 0, 1)), waiting(request=ONE),
             [ANOTHER, "gpu 0 free on a would end the wait", "the end of pod x on a would end the wait"],
             id="cards in use",
+        ),
+        pytest.param(
+            one_node(holder("x", 0, 1, owner=JOB)), waiting(request=ONE, owner=JOB),
+            [
+                ANOTHER,
+                "gpu 0 free on a would end the wait",
+                "the end of pod x on a, which may wait for this pod, would end the wait",
+            ],
+            id="a pod of the same controller",
         ),
         pytest.param(
             one_node(holder("x", 0), replace(holder("y", 1), pod="other/y")), waiting(request={NVIDIA: 2}),

@@ -13,6 +13,7 @@ from berth_operator.core.decision.reservation_note import note, recorded_node
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
+from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.request import PendingPod, Taint
 from tests.builders import (
     A100_BYTES,
@@ -108,6 +109,25 @@ def test_the_node_that_has_room_soonest(placed: Sequence[Charge], node: str, awa
     assert (kept.node, names(kept)) == (node, list(awaited))
     assert kept.ends == max(each.ends for each in kept.awaited)
     assert sorted(each.minor for each in kept.nominee.grants) == [0, 1, 2, 3]
+
+
+JOB = Owner(kind="Job", name="j", uid="j")
+
+
+@pytest.mark.parametrize(
+    ("sibling", "node"),
+    [
+        pytest.param({}, "b", id="it may wait for the pod"),
+        pytest.param({"ends": DISTANT}, "b", id="its end is too distant to be known"),
+        pytest.param({"ends": LATER}, "a", id="its end is known"),
+        pytest.param({"ends": LATER, "terminating": True}, "a", id="it is terminating"),
+    ],
+)
+def test_a_pod_of_the_same_controller_is_awaited_only_if_its_end_is_known(
+    sibling: Mapping[str, Any], node: str
+) -> None:
+    fleet = four_cards(holder("a1", 0, owner=JOB, **sibling), holder("b1", 0, 1, node="b"))
+    assert reserved(fleet, replace(BIG, owner=JOB)).node == node
 
 
 @pytest.mark.parametrize(

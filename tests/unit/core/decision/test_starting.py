@@ -1,6 +1,6 @@
 """A pod that may fit on a starting node is not `Unschedulable`, so that no other node is added for it."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -95,6 +95,55 @@ def test_a_gang_waits_for_a_starting_node(minimum: int, expected: str) -> None:
     fleet = starting()
     add(fleet, node_info("ready"), inventory(*cards(4)))
     assert condition(fleet, unit) == expected
+
+
+UP: Mapping[str, Any] = {"count": 1, "offered": {NVIDIA: 1}}
+
+
+@pytest.mark.parametrize(
+    ("nodes", "members", "expected"),
+    [
+        pytest.param([UP, UP], 3, "Unschedulable", id="its members take both"),
+        pytest.param([{"count": 1}, {"count": 1}], 3, "Unschedulable", id="they will take both"),
+        pytest.param([{"count": 1}] * 3, 3, "NodeStarting", id="enough cards are coming"),
+        pytest.param([UP, UP, {}], 3, "NodeStarting", id="another one is coming"),
+        pytest.param([{}, {}], 3, "NodeStarting", id="number of cards not known yet"),
+        pytest.param([{**UP, "labels": {"zone": each}} for each in "ab"], 2, "Unschedulable", id="in another domain"),
+    ],
+)
+def test_nodes_that_a_gangs_own_members_take_are_no_reason_to_wait(
+    nodes: Sequence[Mapping[str, Any]], members: int, expected: str
+) -> None:
+    fleet = Fleet()
+    for name, fields in zip("xyz", nodes, strict=False):
+        own = {"offered": {}, "count": None, **fields}
+        count = own.pop("count")
+        add(fleet, node_info(name, **own), None if count is None else inventory(*cards(count)))
+        fleet.set_starting(name, starting=True)
+    key = "zone" if "labels" in nodes[0] else ""
+    unit = gang(*(waiting(name, {NVIDIA: 1}) for name in "abc"[:members]), topology_key=key)
+    assert condition(fleet, unit) == expected
+
+
+@pytest.mark.parametrize(
+    ("node", "used", "expected"),
+    [
+        pytest.param({"ready": False}, True, "Unschedulable", id="not ready again"),
+        pytest.param({"taints": [STARTUP]}, True, "Unschedulable", id="tainted again"),
+        pytest.param({"count": 8}, True, "NodeStarting", id="shares are used, no device plugin yet"),
+        pytest.param({"count": 8}, False, "NodeStarting", id="no device plugin yet"),
+    ],
+)
+def test_a_node_whose_devices_pods_have_held_has_started(node: Mapping[str, Any], expected: str, *, used: bool) -> None:
+    fleet = starting(**{"count": 8, **node})
+    fleet.set_starting("node", starting=True, used=used)
+    assert condition(fleet, waiting("a", {NVIDIA: 1})) == expected
+
+
+def test_a_device_plugin_that_pods_have_used_is_not_coming() -> None:
+    fleet = starting(2, offered={NVIDIA: 0})
+    fleet.charge(charge("b", grant(0, core=100, ratio=100), resources=((NVIDIA, 1),)))
+    assert condition(fleet, waiting("a", {NVIDIA: 1})) == "Unschedulable"
 
 
 # --- models that no node has --------------------------------------------------------------------------------------

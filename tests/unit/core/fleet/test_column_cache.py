@@ -344,7 +344,7 @@ def test_nodes_with_equal_cards_differ_for_a_pod_that_names_one() -> None:
 # --- fingerprints -----------------------------------------------------------------------------------------------
 
 METRICS = {"facts", "measured", "measured_at", "unaccounted"}
-DIRECT = {"ready", "unreachable", "cordoned", "heard", "starting", "refused", "mps_pods", "other_gpu_pods"}
+DIRECT = {"ready", "unreachable", "cordoned", "heard", "starting", "was_used", "refused", "mps_pods", "other_gpu_pods"}
 UNREAD = {*DIRECT, "node_partitions_only", "device_decides", *METRICS}
 """Columns that no cached column reads: decisions read the first directly; `partitions_only` includes the next two.
 Columns that are computed from metrics do without fingerprints."""

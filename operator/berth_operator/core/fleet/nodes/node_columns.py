@@ -21,6 +21,8 @@ class NodeColumns:
     """When the agent of a row that is not fresh was last heard, in seconds since 1970; 0 if that is not known."""
     starting: Mask
     """Rows whose Node is new, and has devices or will have them: its agent may not have reported all of them yet."""
+    was_used: Mask
+    """Starting rows whose devices pods hold or have held: what the node loses after this is not a part of its start."""
     vendor: npt.NDArray[np.int32]
     """The number of the Device's vendor."""
     partitions: npt.NDArray[np.int32]
@@ -48,7 +50,7 @@ class NodeColumns:
 def node_columns(rows: int, resources: int) -> NodeColumns:
     """Return columns of zeros."""
     columns = NodeColumns()
-    masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "starting")
+    masks = ("present", "ready", "unreachable", "cordoned", "has_device", "fresh", "starting", "was_used")
     for name in (*masks, "partitions_only", "mig_single", "node_partitions_only", "device_decides"):
         setattr(columns, name, np.zeros(rows, np.bool_))
     columns.heard = np.zeros(rows, np.int64)

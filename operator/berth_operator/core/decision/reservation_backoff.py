@@ -1,0 +1,96 @@
+"""When a node reservation for which nothing is freed ends, and when the next one of its pod may begin.
+
+    ends_at(reservation, now)     ->  when it ends, unless something is freed before
+    renewed(before, after, now)   ->  the reservation with the time when something was freed last
+
+Pods that a reservation waits for may never end. So it ends `PATIENCE` seconds after something was freed last, or after
+the last end that is known. The pod may have the next one half an hour later, and meanwhile no other reservation waits
+for the pods that did not end. The pauses double: the cards of a node are idle in vain for 15 minutes in six hours.
+"""
+
+from collections.abc import Callable, Collection, Hashable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from berth_operator.core.decision.reservation import HORIZON, NodeReservation
+from berth_operator.core.values.request import PendingPod
+
+PATIENCE: Final = 900
+"""Seconds for which nothing is freed until a reservation ends."""
+FIRST_PAUSE: Final = 1800
+"""Seconds until the next one may begin; doubled with each that was in vain."""
+MAX_PAUSE: Final = 21_600
+MAX_KEPT: Final = 1024
+"""Back-offs that are kept before those of pods that are gone are forgotten."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """How many node reservations were in vain."""
+
+    count: int
+    until: int = 0
+    """When the next one may begin, in seconds since 1970."""
+
+
+class Backoffs:
+    """The back-offs of pods that wait, by `key_of`, or of placed pods that reservations waited for, by UID."""
+
+    def __init__(self) -> None:
+        self._by_key: dict[Hashable, Backoff] = {}
+
+    def of(self, key: Hashable) -> Backoff | None:
+        """Return a back-off; None if no reservation was in vain."""
+        return self._by_key.get(key)
+
+    def in_vain(self, now: float) -> frozenset[Hashable]:
+        """Return the keys whose back-offs are not over."""
+        return frozenset(key for key, backoff in self._by_key.items() if backoff.until > now)
+
+    def add(self, key: Hashable, now: float) -> None:
+        """Record that a reservation was in vain."""
+        known = self.of(key)
+        count = 1 if known is None else known.count + 1
+        pause = min(FIRST_PAUSE * 2 ** min(count - 1, 16), MAX_PAUSE)
+        self._by_key[key] = Backoff(count=count, until=int(now) + pause)
+
+    def restore(self, key: Hashable, recorded: Backoff, now: float) -> None:
+        """Take over what the last leader recorded on a pod; of several pods of a controller the most."""
+        known = self.of(key) or Backoff(count=0)
+        until = min(recorded.until, int(now) + MAX_PAUSE)
+        self._by_key[key] = Backoff(count=max(known.count, recorded.count), until=max(known.until, until))
+
+    def keep(self, keys: Callable[[], Collection[Hashable]]) -> None:
+        """Forget all others than these keys, once there are many."""
+        if len(self._by_key) > MAX_KEPT:
+            kept = keys()
+            self._by_key = {key: backoff for key, backoff in self._by_key.items() if key in kept}
+
+
+def key_of(pod: PendingPod) -> Hashable:
+    """Return what the pods of one controller have in common: they wait for the same."""
+    # A pod may name any UID as its owner's, also one of another namespace.
+    return pod.namespace, pod.owner.uid or pod.uid
+
+
+def ends_at(reservation: NodeReservation, now: float) -> float:
+    """Return when a reservation ends unless something is freed before, in seconds since 1970."""
+    last_end = reservation.ends if reservation.ends <= now + HORIZON else 0
+    return max(reservation.since, last_end) + PATIENCE
+
+
+def begun(reservation: NodeReservation, since: int) -> NodeReservation:
+    """Return a reservation for which nothing has been freed since a time, in seconds since 1970."""
+    return replace(reservation, since=since, least=reservation.lacking)
+
+
+def renewed(before: NodeReservation, after: NodeReservation, now: float) -> NodeReservation:
+    """Return a reservation that was searched again, with the time when something was freed for it last.
+
+    Only less than ever before counts: pods of higher priority may come and go on the node without end.
+    """
+    if before.node != after.node:
+        return begun(after, before.since)
+    if after.lacking < before.least:
+        return begun(after, int(now))
+    return replace(after, since=before.since, least=before.least)

@@ -1,0 +1,140 @@
+"""When a node reservation that is in vain ends, when the next one may begin, and what the condition records of that."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from berth_operator.core.decision.cycle import Failure
+from berth_operator.core.decision.reservation import HORIZON, FreeDevices, NodeReservation
+from berth_operator.core.decision.reservation_backoff import (
+    FIRST_PAUSE,
+    MAX_KEPT,
+    MAX_PAUSE,
+    PATIENCE,
+    Backoff,
+    Backoffs,
+    begun,
+    ends_at,
+    key_of,
+    renewed,
+)
+from berth_operator.core.decision.reservation_note import annotated, recorded_backoff, recorded_since
+from berth_operator.core.values import ending
+from berth_operator.core.values.owner import Owner
+from berth_operator.core.values.verdict import Change
+from tests.builders import NVIDIA, charge, waiting
+
+NOW = 1_800_000_000
+POD = waiting("big", {NVIDIA: 2})
+OLD = charge("old")
+FAILURE = Failure(message="0/1 nodes are available: 1 x.", wakes_on=Change(0))
+
+
+def free(number: int) -> tuple[FreeDevices, ...]:
+    """Return that of two GPUs a number are free."""
+    return (FreeDevices(type="gpu", free=number, requested=2),)
+
+
+def kept(**fields: Any) -> NodeReservation:
+    """Return a reservation of a node with one free GPU of two."""
+    return NodeReservation(
+        **{
+            "nominee": charge("big", node="a"),
+            "request": POD.request,
+            "awaited": (OLD,),
+            "ends": ending.UNKNOWN,
+            "placed": (OLD,),
+            "devices": free(1),
+            "since": NOW,
+            **fields,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("ends", "expected"),
+    [
+        pytest.param(ending.UNKNOWN, NOW + PATIENCE, id="not known"),
+        pytest.param(ending.UNTIL_DELETED, NOW + PATIENCE, id="when it is deleted"),
+        pytest.param(NOW + 1000, NOW + 1000 + PATIENCE, id="known"),
+        pytest.param(NOW + HORIZON + 1, NOW + PATIENCE, id="known, but distant"),
+        pytest.param(0, NOW + PATIENCE, id="waits for no pod"),
+    ],
+)
+def test_when_a_reservation_ends(ends: int, expected: float) -> None:
+    assert ends_at(kept(ends=ends), NOW) == expected
+
+
+HIGH = charge("high")
+
+
+@pytest.mark.parametrize(
+    ("after", "since", "least"),
+    [
+        pytest.param(kept(), NOW, (1, 1), id="nothing"),
+        pytest.param(kept(awaited=()), NOW + 60, (1, 0), id="a pod has left"),
+        pytest.param(kept(devices=free(2)), NOW + 60, (0, 1), id="a card is back"),
+        pytest.param(kept(awaited=(OLD, HIGH), devices=free(0)), NOW, (1, 1), id="a pod of higher priority came"),
+        pytest.param(kept(nominee=charge("big", node="b"), awaited=()), NOW, (1, 0), id="another node"),
+    ],
+)
+def test_when_something_was_freed_last(after: NodeReservation, since: int, least: tuple[int, int]) -> None:
+    new = renewed(begun(kept(), NOW), after, NOW + 60)
+    assert (new.since, new.least) == (since, least)
+
+
+def test_a_pod_that_came_and_went_has_freed_nothing() -> None:
+    reservation = begun(kept(), NOW)
+    for after in (kept(awaited=(OLD, HIGH), devices=free(0)), kept()):
+        reservation = renewed(reservation, after, NOW + 60)
+    assert reservation.since == NOW
+
+
+def test_the_pauses_double_for_all_pods_of_a_controller() -> None:
+    backoffs, owner = Backoffs(), Owner(kind="Job", name="j", uid="j")
+    first, second = (replace(POD, uid=name, owner=owner) for name in "ab")
+    pauses = []
+    for _ in range(6):
+        backoffs.add(key_of(first), NOW)
+        backoff = backoffs.of(key_of(second))
+        assert backoff is not None
+        pauses.append(backoff.until - NOW)
+    assert pauses == [FIRST_PAUSE, 2 * FIRST_PAUSE, 4 * FIRST_PAUSE, 8 * FIRST_PAUSE, MAX_PAUSE, MAX_PAUSE]
+    assert backoffs.in_vain(NOW + MAX_PAUSE - 1) == {key_of(second)}
+    assert not backoffs.in_vain(NOW + MAX_PAUSE)
+    assert backoffs.of(key_of(replace(second, namespace="other"))) is None
+
+
+def test_what_is_recorded_is_restored() -> None:
+    backoffs, key = Backoffs(), key_of(POD)
+    backoffs.add(key, NOW)
+    for reservations in ({}, {POD.uid: kept()}):
+        message = annotated(POD, FAILURE, reservations, backoffs.of(key)).message
+        recorded = recorded_backoff(message)
+        assert recorded == Backoff(count=1, until=0 if reservations else NOW + FIRST_PAUSE)
+        following = Backoffs()
+        following.restore(key, recorded, NOW)
+        assert following.of(key) == recorded
+        assert recorded_since(message, kept(), NOW + 60) == (NOW if reservations else NOW + 60)
+    assert recorded_backoff(FAILURE.message) is None
+
+
+@pytest.mark.parametrize("time", ["2026-99-01T00:00:00Z", "9999-12-31T23:59:59Z"])
+def test_a_record_that_makes_no_sense_does_no_harm(time: str) -> None:
+    backoffs = Backoffs()
+    text = f"x 9999 node reservations were in vain: y; the next one may begin at {time}."
+    recorded = recorded_backoff(text)
+    assert recorded is not None
+    backoffs.restore("key", recorded, NOW)
+    assert not backoffs.in_vain(NOW + MAX_PAUSE)
+    since = f"x nothing has been freed since {time}; reserved on a: 1 of 2 GPUs"
+    assert recorded_since(since, kept(), NOW) in (0, NOW)
+
+
+def test_what_is_kept_is_bounded() -> None:
+    backoffs = Backoffs()
+    for number in range(MAX_KEPT + 1):
+        backoffs.add(number, NOW)
+    backoffs.keep(lambda: [0])
+    assert backoffs.in_vain(NOW) == {0}
