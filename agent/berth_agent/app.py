@@ -343,6 +343,8 @@ class Agent:
         else:
             self._numbering.restore(name, earlier.spec, earlier.annotations.get(RESERVED_MINORS, ""))
             self._monitor.restore(name, earlier.spec)
+            if self._usage:
+                self._usage.restore(earlier.unheld)
 
     def _use_changed(self) -> None:
         """Offer kubelet at once what is not withheld, and publish what pods hold."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from berth_agent.conditions import Finding
-from berth_api.device import ClaimedDevice, DeviceSpec, ExceedingUse, ForeignUse, HeldByContainer
+from berth_api.device import ClaimedDevice, DeviceSpec, ExceedingUse, ForeignUse, HeldByContainer, UnheldUse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +62,7 @@ class NodeUse:
     foreign: tuple[ForeignUse, ...] = ()
     claimed: tuple[ClaimedDevice, ...] = ()
     exceeding: tuple[ExceedingUse, ...] = ()
+    unheld: tuple[UnheldUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,7 +95,9 @@ class Reading:
     findings: tuple[Finding, ...]
     labels: Mapping[str, str] = field(default_factory=dict)
     processes: Mapping[int, tuple[Process, ...]] = field(default_factory=dict, compare=False)
-    """Processes that compute on a GPU, by its minor; empty if foreign use is not published."""
+    """Processes that compute on a GPU, by its minor; empty if foreign use is not published.
+
+    Another object each time that the driver has listed them, also if the processes are the same."""
     use: NodeUse | None = None
     """What pods hold; None before kubelet answered: then what is published stays."""
     heartbeat: bool = True

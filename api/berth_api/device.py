@@ -314,8 +314,27 @@ class ExceedingUse(Model):
     """Memory of the card that is the pod's."""
 
 
+class UnheldUse(Model):
+    """A pod that uses a card which it does not hold."""
+
+    type: DeviceType
+    """Type of the card."""
+    minor: Annotated[int, Field(ge=0, le=65535)]
+    """Minor of the card."""
+    id: Annotated[str, Field(min_length=1, max_length=128)]
+    """UUID of the card."""
+    namespace: Name
+    """Namespace of the pod."""
+    pod: Name
+    """Name of the pod."""
+    pod_uid: Annotated[str, Field(alias="podUID", max_length=64)]
+    """UID of the pod."""
+    memory: Quantity
+    """Memory of the card that its processes use, rounded up to 1 GiB."""
+
+
 class DeviceStatus(Model):
-    """Written by the operator; the agent writes its own conditions and the fields from `held` to `exceeding`."""
+    """Written by the operator; the agent writes its own conditions and the fields from `held` to `unheld`."""
 
     observed_generation: Annotated[int, Field(ge=0)] | None = None
     """The `metadata.generation` from which the operator computed the status."""
@@ -351,6 +370,8 @@ class DeviceStatus(Model):
     they are listed here, even if their claim is gone."""
     exceeding: Annotated[list[ExceedingUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
     """Written by the agent: pods that use more memory of a card than their share, by more than 1 GiB."""
+    unheld: Annotated[list[UnheldUse], Field(max_length=MAX_DEVICES)] = Field(default_factory=list)
+    """Written by the agent: pods that use more than 1 GiB of a card which they do not hold."""
     conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
     """`Ready`, `Valid`, `Accounted`, `GivenByName` and `ResourcesWritten.*` by the operator, others by the agent."""
 

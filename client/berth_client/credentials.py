@@ -62,6 +62,14 @@ class Login:
         return f"Bearer {token}" if token else None
 
 
+def own_namespace(pod: Path = SERVICE_ACCOUNT) -> str:
+    """Return the namespace of the pod that this process runs in; empty outside of a pod."""
+    try:
+        return (pod / "namespace").read_text().strip()
+    except FileNotFoundError:
+        return ""
+
+
 def load(kubeconfig: Path | None, *, pod: Path = SERVICE_ACCOUNT) -> Login:
     """Read a kubeconfig, or without one the service account in the folder `pod`.
 

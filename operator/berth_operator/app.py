@@ -303,6 +303,7 @@ def _cluster(settings: Settings, plugins: Mapping[str, DevicePlugin], listener: 
         fleet=Fleet(kinds=kinds),
         tenants=Tenants(kinds=kinds, min_age=settings.defragment_min_age) if settings.defragment else None,
         charges_foreign=settings.charge_foreign,
+        charges_unheld=settings.charge_unheld,
         trusted_schedulers=settings.trusted,
         priorities=settings.priorities,
     )

@@ -263,12 +263,14 @@ async def test_settings_take_the_right_for_explanations_and_those_of_the_cluster
         status, body = await ask(f"{API}/namespaces/ns/pods/-/explanation?settings=true")
         assert (status, body["kind"], body["geniusPriorities"]) == (200, "OperatorSettings", {"ns": 5})
         assert [each["schedulerName"] for each in body["configuration"]["profiles"]] == ["berth-scheduler"]
-        assert not {"trustedSchedulers", "nodeSelector", "agentNamespace", "chargeForeign", "podMix"} & set(body)
+        of_cluster = {"trustedSchedulers", "nodeSelector", "agentNamespace", "chargeForeign", "chargeUnheld", "podMix"}
+        assert not of_cluster & set(body)
         right = {"resource": "pods", "subresource": "explanation", "verb": "get", "namespace": "ns", "name": "-"}
         assert right.items() <= world.api.reviewed[-1]["resourceAttributes"].items()
         status, body = await ask(f"{API}/fleet?settings=true")
         assert (status, body["geniusPriorities"], body["trustedSchedulers"]) == (200, {"ns": 5, "*": 2}, ["kai"])
         assert body["podMix"] == {"weight": 1.0}
+        assert of_cluster <= set(body)
         reviewed = world.api.reviewed[-1]["resourceAttributes"]
         assert {"resource": "fleet", "verb": "list"}.items() <= reviewed.items()
         assert (await ask(f"{API}/namespaces/forbidden/pods/-/explanation?settings=true"))[0] == 403

@@ -1,8 +1,8 @@
 """Pods of another scheduler share a node with ours, and neither takes what the other has."""
 
+import contextlib
 import json
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from devcluster import Arena
@@ -10,7 +10,7 @@ from devcluster.control_plane.api import Manifest
 from devcluster.real_node import RealNode
 from tests.integration.operator.world import ALLOCATED
 from tests.node.stage import GPU, SHARE, Stage
-from tests.nvml.fixture import a100
+from tests.nvml.fixture import Process, a100
 
 CARDS = 8
 HALVES = ("one", "two", "three")
@@ -59,10 +59,40 @@ def test_what_a_foreign_pod_claims_does_not_override_kubelet(arena: Arena, node:
         placed = [name for name in HALVES if not stage.waits(name)]
         stage.hold(*placed)
         assert len(placed) == 2
-        assert own not in {entry["id"] for name in placed for entry in stage.entries(name)}
+        [other] = {entry["id"] for name in placed for entry in stage.entries(name)}
+        assert other != own
+        check_who_uses_cards_of_others(stage, placed, own=own, other=other)
 
 
-@contextmanager
+def check_who_uses_cards_of_others(stage: Stage, placed: list[str], *, own: str, other: str) -> None:
+    """Let each pod use its card, and a foreign pod and one without any request the other one, too; these are named."""
+    stage.submit({}, "without", scheduler_name="default-scheduler", nodeSelector=stage.arena.labels)
+    names = [*placed, "foreign-pod", "without"]
+    pids = {name: stage.wait(lambda name=name: pid_of(stage, name), what=f"a process of {name}") for name in names}
+    users = {own: ["foreign-pod"], other: names}
+    for gpu in stage.machine.gpus:
+        gpu.processes = [Process(pid=pids[name], used=9 * 2**30) for name in users[gpu.uuid]]
+    stage.machine.write()
+    expected = [("foreign-pod", other), ("without", other)]
+    stage.wait(lambda: unheld(stage) == expected, what="the uses of a card by pods that do not hold it")
+    stage.wait(lambda: len(stage.events("CardNotHeld")) == len(expected), what="their Events")
+
+
+def unheld(stage: Stage) -> list[tuple[str, str]]:
+    return [(use["pod"], use["id"]) for use in stage.device()["status"].get("unheld", ())]
+
+
+def pid_of(stage: Stage, name: str) -> int:
+    """Return the id of a process of a pod on this machine; 0 if there is none."""
+    uid = stage.read(name)["metadata"]["uid"]
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if uid in (folder / "cgroup").read_text().replace("_", "-"):
+                return int(folder.name)
+    return 0
+
+
+@contextlib.contextmanager
 def kept(stage: Stage, controller: Manifest) -> Iterator[None]:
     """Create a ReplicaSet, and end it before its pods are deleted: else it makes others."""
     stage.arena.create([controller])

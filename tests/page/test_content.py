@@ -83,10 +83,12 @@ def test_figures_search_for_the_nodes_that_they_count(window: Window, stand_in: 
     window.wait(f"{NODES}.length === argument", len(stand_in.scene.fleet))
 
 
-def test_a_pod_above_its_share_is_marked(window: Window, stand_in: StandIn) -> None:
+def test_a_pod_above_its_share_and_a_card_that_another_pod_uses_are_marked(window: Window, stand_in: StandIn) -> None:
     holder = next(iter(stand_in.scene.holders.values()))
     holder["exceeding"] = [{"type": "gpu", "minor": 0, "memory": 52 * 2**30, "limit": 40 * 2**30}]
     stand_in.rows["holders"].replace(stand_in.scene.holders.values())
+    stand_in.scene.fleet[holder["node"]]["devices"][0]["unheld"] = 1
+    stand_in.rows["fleet"].replace(stand_in.scene.fleet.values())
     pod = f"[data-pod='{holder['metadata']['namespace']}/{holder['metadata']['name']}']"
     text = "uses 52Gi of GPU 0, its share is 40Gi"
     window.open(f"/holders?search={holder['metadata']['name']}")
@@ -94,6 +96,11 @@ def test_a_pod_above_its_share_is_marked(window: Window, stand_in: StandIn) -> N
     assert window.page.locator(f"{pod} .tag").get_attribute("title") == text
     window.open(f"/?node={holder['node']}")
     window.wait(f'document.querySelector(".details {pod}")?.innerText.includes(argument)', text)
+    window.wait(
+        "document.querySelector('.card-table .fault')?.innerText.includes('1 pod uses it and does not hold it')"
+    )
+    window.open("/?search=unheld")
+    window.wait(f"{NODES}.map((node) => node.dataset.node).join() === argument", holder["node"])
 
 
 def test_reasons_in_the_queue_begin_with_what_differs(window: Window) -> None:

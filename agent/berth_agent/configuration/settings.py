@@ -100,8 +100,8 @@ class Settings(Flags, BaseSettings):
     """Seconds after which kubelet is asked again when nothing happened."""
 
     foreign: bool = True
-    """Whether GPUs that processes outside Kubernetes compute on are published as in use. The agent must then see the
-    processes of the host (`hostPID`)."""
+    """Whether GPUs that processes outside Kubernetes compute on are published as in use, and pods that use more than
+    they hold are named. The agent must then see the processes of the host (`hostPID`)."""
 
     checkpoint: Path = Path("/var/lib/berth-agent/checkpoint.json")
     """File with what kubelet was promised and what pods had: it must outlive the agent's container."""

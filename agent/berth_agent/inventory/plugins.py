@@ -139,7 +139,7 @@ class InventoryWithPlugins:
         known, asked = self._merged.get(node), (reading, results)
         merged = known[1] if known is not None and known[0] == asked else self._with(reading, results)
         # Readings that differ in processes alone are equal. The same object is one that the publisher need not compare.
-        is_same = merged.processes == reading.processes
+        is_same = merged.processes is reading.processes
         return asked, merged if is_same else replace(merged, processes=reading.processes)
 
     def _with(self, reading: Reading, results: Iterable[PluginResult]) -> Reading:

@@ -272,6 +272,12 @@ def _of(snapshot: Snapshot) -> tuple[Series, ...]:
             read=lambda card: _shares(card, snapshot),
         ),
         Series(
+            name="berth_gpu_unheld_memory_bytes",
+            help="Memory that the processes of a pod use which does not hold the GPU, rounded up to 1 GiB",
+            labels=POD,
+            read=lambda card: _unheld(card, snapshot),
+        ),
+        Series(
             name="berth_gpu_process_memory_bytes",
             help="Memory that the processes of a container use; of processes of no pod the labels are empty",
             labels=CONTAINER,
@@ -300,6 +306,13 @@ def _shares(card: _Card, snapshot: Snapshot) -> Values:
         (holder.namespace, holder.pod): holder.memory for holder in snapshot.holders if holder.card == card.info.id
     }
     return values.items()
+
+
+def _unheld(card: _Card, snapshot: Snapshot) -> Values:
+    use = snapshot.nodes[card.node].use
+    for pod in use.unheld if use else ():
+        if pod.id == card.info.id:
+            yield (pod.namespace, pod.pod), quantity.parse(pod.memory)
 
 
 def _process_memory(card: _Card, snapshot: Snapshot) -> Values:

@@ -18,7 +18,7 @@ from berth_agent.conditions import keep_card_times, keep_times
 from berth_agent.publishing.node_cache import NodeCache, only
 from berth_agent.readings import NodeUse, Reading
 from berth_api import names
-from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus
+from berth_api.device import Condition, Device, DeviceInfo, DeviceSpec, DeviceStatus, UnheldUse
 from berth_client.client import ApiClient
 from berth_client.errors import CallError
 
@@ -61,6 +61,7 @@ class PublishedDevice(NamedTuple):
 
     spec: DeviceSpec
     annotations: Mapping[str, str]
+    unheld: tuple[UnheldUse, ...]
 
 
 class Publisher:
@@ -98,7 +99,8 @@ class Publisher:
         """
         async with self._gate:
             known = self._known[name] = await self._read_known(name)
-        return PublishedDevice(DeviceSpec(boot_id=known.boot_id, devices=known.cards), known.annotations)
+        spec = DeviceSpec(boot_id=known.boot_id, devices=known.cards)
+        return PublishedDevice(spec, known.annotations, known.use.unheld if known.use else ())
 
     def annotations(self, name: str) -> Mapping[str, str]:
         """Return the annotations of a Device at the last look."""
@@ -232,6 +234,7 @@ def _use_fields(use: NodeUse) -> dict[str, Any]:
         # A definition of the version before does not have these fields, and most nodes do not need them.
         **({"claimed": [each.model_dump(by_alias=True) for each in use.claimed]} if use.claimed else {}),
         **({"exceeding": [each.model_dump(by_alias=True) for each in use.exceeding]} if use.exceeding else {}),
+        **({"unheld": [each.model_dump(by_alias=True) for each in use.unheld]} if use.unheld else {}),
     }
 
 
@@ -246,4 +249,5 @@ def _use(status: DeviceStatus) -> NodeUse | None:
         foreign=tuple(status.foreign),
         claimed=tuple(status.claimed),
         exceeding=tuple(status.exceeding),
+        unheld=tuple(status.unheld),
     )

@@ -23,13 +23,13 @@ def exceeding(
 ) -> tuple[ExceedingUse, ...]:
     """Return the pods whose processes use more memory of a card than their share of it, and the allowance."""
     cards = {card.id: card for card in spec.devices if card.type == GPU}
-    used: dict[int, Counter[str]] = {}
+    used: dict[int, Mapping[str, int]] = {}
     found = []
     for pod in pods:
         for minor, limit in sorted(_shares(pod, cards).items()):
             if minor not in used:
-                used[minor] = _memory_by_pod(by_minor.get(minor, ()), proc)
-            if (memory := used[minor][pod.uid]) > limit + ALLOWANCE:
+                used[minor] = processes.memory_by_pod(by_minor.get(minor, ()), proc)
+            if (memory := used[minor].get(pod.uid, 0)) > limit + ALLOWANCE:
                 found.append(_use(pod, minor, memory, limit))
     return tuple(found[:MAX_DEVICES])
 
@@ -51,13 +51,6 @@ def share(grant: Grant, card: DeviceInfo) -> int | None:
     ratio = amounts.get(GPU_MEMORY_RATIO, CARD)
     limit = amounts.get(GPU_MEMORY, whole * ratio // CARD)
     return limit if not grant.is_subdevice and ratio < CARD and 0 < limit < whole else None
-
-
-def _memory_by_pod(listed: Iterable[Process], proc: Path) -> Counter[str]:
-    memory: Counter[str] = Counter()
-    for (pod, _), used in processes.memory_by_owner(listed, proc).items():
-        memory[pod] += used
-    return memory
 
 
 def _use(pod: Pod, minor: int, memory: int, limit: int) -> ExceedingUse:

@@ -77,10 +77,10 @@ def holders(holdings: Iterable[Holding], pods: Iterable[Pod], spec: DeviceSpec) 
 
 
 def pod_names(holdings: Iterable[Holding], pods: Iterable[Pod]) -> dict[str, PodNames]:
-    """Return the names of the pods that may have processes, by UID; some outlive their objects."""
+    """Return the names of the pods that may have processes, by the UID in their cgroups; some outlive their objects."""
     gone = {holding.uid: PodNames(namespace=holding.namespace, name=holding.pod) for holding in holdings}
     return gone | {
-        pod.uid: PodNames(namespace=pod.namespace, name=pod.name, containers=pod.container_ids) for pod in pods
+        pod.cgroup_uid: PodNames(namespace=pod.namespace, name=pod.name, containers=pod.container_ids) for pod in pods
     }
 
 

@@ -46,6 +46,15 @@ def memory_by_owner(listed: Iterable[Process], proc: Path) -> Mapping[tuple[str,
     return memory
 
 
+def memory_by_pod(listed: Iterable[Process], proc: Path) -> Mapping[str, int]:
+    """Return the bytes that the processes of each pod use of a card, by the UID in their cgroups."""
+    memory: Counter[str] = Counter()
+    for (pod, _), used in memory_by_owner(listed, proc).items():
+        memory[pod] += used
+    del memory[OUTSIDE[0]]
+    return memory
+
+
 def pods_with_processes(proc: Path) -> frozenset[str]:
     """Return the UIDs of all pods that have a process."""
     readings = (_read(entry) for entry in proc.iterdir() if entry.name.isdecimal())

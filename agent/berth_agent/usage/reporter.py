@@ -16,20 +16,23 @@ from berth_agent.boot import boot_id
 from berth_agent.configuration.settings import Settings
 from berth_agent.kubelet.admission.admission import Admission
 from berth_agent.kubelet.admission.checkpoint import Checkpoint
+from berth_agent.kubelet.admission.mirror import Holding
 from berth_agent.kubelet.admission.pods import Pod
 from berth_agent.kubelet.admission.units import Units
 from berth_agent.kubelet.admission.watch import NodePods
 from berth_agent.kubelet.podresources import PodResources
 from berth_agent.publishing.gpupods import GpuPods, Key
-from berth_agent.readings import NodeUse, Process, Reading
+from berth_agent.readings import NodeUse, Reading
 from berth_agent.usage import exceeding as exceeding_module
 from berth_agent.usage import holders, processes, use
 from berth_agent.usage.holders import Holder, PodNames
 from berth_agent.usage.summary import Summaries
-from berth_api.device import DeviceSpec, ExceedingUse, ForeignUse
+from berth_agent.usage.unheld import UnheldUses
+from berth_api.device import DeviceSpec, ExceedingUse, ForeignUse, UnheldUse
 from berth_api.names import GPU
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_client.client import ApiClient
+from berth_client.credentials import own_namespace
 from berth_client.errors import CallError
 
 UNSETTLED_SECONDS: Final = 0.05
@@ -52,13 +55,13 @@ class UsageReporter:
         self.admission = admission
         """The mirror of kubelet's admission, which the device plugin asks."""
         self._gpu_pods = gpu_pods
-        self._processes: Mapping[int, tuple[Process, ...]] = {}
+        self._reading: Reading | None = None
+        """The last reading; None before the first."""
+        self._unheld = UnheldUses(proc=settings.proc_root, own_namespace=own_namespace())
         self._minors: Mapping[str, int] = {}
         """Of the GPUs that the node has now, by their ids."""
-        self._spec = DeviceSpec()
         self._summaries = Summaries()
         self._use: NodeUse | None = None
-        self._has_seen = False
         self._is_due = False
         """Whether something is to be published or checked again, as after each reading."""
         self._resync_at = 0.0
@@ -68,11 +71,14 @@ class UsageReporter:
         """Store the units and processes of a reading."""
         mirror = self.admission.mirror
         mirror.units = mirror.units.joined(Units.of(reading.spec))
-        self._processes = reading.processes
-        self._spec = reading.spec
+        self._reading = reading
         self._minors = {device.id: device.minor for device in reading.spec.devices if device.type == GPU}
         self._summaries = Summaries.of(reading.spec)
-        self._has_seen = self._is_due = True
+        self._is_due = True
+
+    def restore(self, unheld: Iterable[UnheldUse]) -> None:
+        """Restore what an earlier run published of pods that use cards which they do not hold."""
+        self._unheld.restore(unheld)
 
     def with_use(self, reading: Reading) -> Reading:
         """Return the reading with what pods hold."""
@@ -81,7 +87,8 @@ class UsageReporter:
     def holders(self) -> tuple[Holder, ...]:
         """Return who holds the cards of the last reading."""
         mirror = self.admission.mirror
-        return holders.holders(mirror.holdings(), mirror.pods, self._spec)
+        spec = self._reading.spec if self._reading else DeviceSpec()
+        return holders.holders(mirror.holdings(), mirror.pods, spec)
 
     def pod_names(self) -> dict[str, PodNames]:
         """Return the names of the node's pods by UID."""
@@ -97,15 +104,15 @@ class UsageReporter:
         while True:
             await self.admission.refresh()
             self._is_due |= self.admission.has_news
-            if self._is_due and self._has_seen and self.admission.is_ready:
+            if self._is_due and self._reading and self.admission.is_ready:
                 # Reset first: a reading may come while this is published.
                 self._is_due = False
-                await self._publish(publish)
+                await self._publish(publish, self._reading)
             await self._pause()
 
-    async def _publish(self, publish: Publish) -> None:
-        """Publish what pods hold now; what fails is due again."""
-        use = await self._current()
+    async def _publish(self, publish: Publish, reading: Reading) -> None:
+        """Publish what pods hold now, and what processes use of the cards of a reading; what fails is due again."""
+        use = await self._current(reading)
         if use != self._use:
             self._use = use
             publish()
@@ -124,11 +131,10 @@ class UsageReporter:
             _log.warning("GpuPods not published, will try again", error=failure)
         self._failure = failure
 
-    async def _current(self) -> NodeUse:
+    async def _current(self, reading: Reading) -> NodeUse:
         mirror = self.admission.mirror
-        by_minor = self._processes if self._settings.foreign else {}
-        shown = await asyncio.to_thread(self._by_processes, by_minor, mirror.pods) if by_minor else ((), ())
-        foreign, exceeding = shown
+        holdings = mirror.holdings()
+        foreign, exceeding = await asyncio.to_thread(self._by_processes, reading, mirror.pods, holdings, mirror.units)
         return NodeUse(
             held=use.held(mirror.holdings(), mirror.units),
             boot_id=self._boot_id,
@@ -136,14 +142,17 @@ class UsageReporter:
             foreign=foreign,
             claimed=self.admission.claimed,
             exceeding=exceeding,
+            unheld=self._unheld.confirmed,
         )
 
     def _by_processes(
-        self, by_minor: Mapping[int, tuple[Process, ...]], pods: Iterable[Pod]
+        self, reading: Reading, pods: Iterable[Pod], holdings: Iterable[Holding], units: Units
     ) -> tuple[tuple[ForeignUse, ...], tuple[ExceedingUse, ...]]:
-        """Return what the processes of cards show: which are of no pod, and which pods exceed their shares."""
+        """Return what the processes of a reading show: which are of no pod, and which pods exceed their shares."""
         proc = self._settings.proc_root
-        return processes.foreign(by_minor, proc), exceeding_module.exceeding(by_minor, pods, self._spec, proc)
+        self._unheld.observe(reading, pods, holdings, units)
+        exceeding = exceeding_module.exceeding(reading.processes, pods, reading.spec, proc)
+        return processes.foreign(reading.processes, proc), exceeding
 
     def _wanted(self) -> Mapping[Key, GpuPodSpec]:
         mirror = self.admission.mirror

@@ -119,8 +119,13 @@ def _row(card: Card, node: FleetNode, ids: dict[str, str]) -> Row:
         cell(card["pcie"]),
         cell(links),
         cell(node.get("isolation", "")),
-        card["message"] or card.get("barred") or node["blocked"],
+        card["message"] or card.get("barred") or node["blocked"] or _unheld(card),
     )
+
+
+def _unheld(card: Card) -> str:
+    """Return that pods use a card which they do not hold; empty if none does."""
+    return f"{count} pod(s) use it and do not hold it" if (count := card.get("unheld", 0)) else ""
 
 
 def health(card: Card, node: FleetNode) -> str:

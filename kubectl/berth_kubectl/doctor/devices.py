@@ -1,4 +1,4 @@
-"""Checks of the Devices: devices that failed and who holds them, shares that pods exceed, and False conditions."""
+"""Checks of the Devices: devices that failed and who holds them, what pods use beyond that, and False conditions."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -48,6 +48,20 @@ def exceeded_share(facts: Facts) -> Iterator[Finding]:
                 message=f"its processes use {use['memory']} of {card} on {name_of(device)}, its share is "
                 f"{use['limit']}: other pods of the card may lack memory",
                 fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request more",
+            )
+
+
+def card_not_held(facts: Facts) -> Iterator[Finding]:
+    """Yield a finding for each pod and each card that it uses and does not hold."""
+    for device in facts.all_of("devices"):
+        for use in (device.get("status") or {}).get("unheld") or ():
+            card = device_text.of_device(use["type"], use["minor"], "")
+            yield Finding(
+                check="CardNotHeld",
+                object=f"pod/{use['namespace']}/{use['pod']}",
+                message=f"its processes use {use['memory']} of {card} ({use['id']}) on {name_of(device)}, and it does "
+                "not hold the card: pods that hold it may lack memory",
+                fix=f"kubectl delete pod -n {use['namespace']} {use['pod']}   # or ask its owner to request the card",
             )
 
 

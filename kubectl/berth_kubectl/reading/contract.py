@@ -56,6 +56,8 @@ class Card(TypedDict):
     metrics: NotRequired[Metrics]
     barred: NotRequired[str]
     """Why it is not given by name."""
+    unheld: NotRequired[int]
+    """Pods that use it and do not hold it; absent if it is 0."""
 
 
 class Capacity(TypedDict):

@@ -46,10 +46,13 @@ def _row(device: Object, nodes: Mapping[str, Object] | None) -> FleetNode:
 
 def _cards(device: Object) -> Iterator[Card]:
     listed = (device.get("spec") or {}).get("devices") or ()
-    uses = {(use["type"], use["minor"]): use for use in (device.get("status") or {}).get("devices") or ()}
+    status = device.get("status") or {}
+    uses = {(use["type"], use["minor"]): use for use in status.get("devices") or ()}
+    unheld = Counter(use["id"] for use in status.get("unheld") or ())
     ids = {card["minor"]: card["id"] for card in listed if card["type"] == names.GPU}
     for card in listed:
-        yield _card(card, uses.pop((card["type"], card["minor"]), {}), ids)
+        row = _card(card, uses.pop((card["type"], card["minor"]), {}), ids)
+        yield {**row, "unheld": count} if (count := unheld[card["id"]]) else row
     for use in uses.values():  # pods hold these, and the agent no longer lists them
         gone = {"id": use.get("id") or "", "health": False, "type": use["type"], "minor": use["minor"]}
         yield {**_card(gone, use, ids), "message": "no longer there, and pods hold it"}

@@ -73,6 +73,7 @@ class Effective:
     node_selector: str
     agent_namespace: str
     charges_foreign: bool
+    charges_unheld: bool
     memory_units: Mapping[str, int]
     mix: Workload | None = None
     """The mix of pods that the operator has seen; None if it is not known."""
@@ -141,6 +142,7 @@ def combined(given: Given, served: Served) -> Effective:
         node_selector=str(settings.get("nodeSelector", "")) if selector is None else selector,
         agent_namespace=str(settings.get("agentNamespace", names.LEASE_NAMESPACE)) if agents is None else agents,
         charges_foreign=bool(settings.get("chargeForeign", True)),
+        charges_unheld=bool(settings.get("chargeUnheld", False)),
         memory_units=_memory_units(given, settings),
         mix=None if (mix := settings.get(MIX)) is None else workload_document.of_document(mix),
         note=_note(given, served),

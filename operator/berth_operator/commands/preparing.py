@@ -69,6 +69,7 @@ def planner(inputs: Inputs, origin: Origin) -> tuple[Planner, str]:
         trusted_schedulers=settings.trusted_schedulers,
         priorities=settings.priorities,
         charges_foreign=settings.charges_foreign,
+        charges_unheld=settings.charges_unheld,
         min_age=inputs.min_age,
         confined=bool(settings.node_selector),
     )

@@ -145,6 +145,10 @@ class Settings(BaseSettings):
     charge_foreign: bool = True
     """Whether cards that processes outside Kubernetes use, as reported by agents, are kept from pods."""
 
+    charge_unheld: bool = False
+    """Whether cards that pods use which do not hold them, as reported by agents, are kept from other pods. With this,
+    any pod that reaches a card without a request withholds it from all others (docs/containers.md)."""
+
     trusted_schedulers: Annotated[str, Field(pattern=f"^({SCHEDULER_NAME}(,{SCHEDULER_NAME})*)?$")] = ""
     """Other schedulers whose allocation annotations are trusted, such as koord-scheduler, separated by commas; empty
     for none. The policy in manifests/base/protection.yaml must list their accounts (docs/admission.md)."""

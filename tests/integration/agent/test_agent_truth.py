@@ -206,27 +206,32 @@ def test_processes_outside_kubernetes_are_published_unless_switched_off(arena: A
     arena.wait(lambda: status(arena, node).get("foreign") == [], deadline=START, what="no foreign use")
 
 
-def test_a_pod_that_uses_more_than_its_share_stands_in_the_device(arena: Arena, begin: Start, proc: Path) -> None:
+def test_pods_that_use_more_than_they_hold_stand_in_the_device(arena: Arena, begin: Start, proc: Path) -> None:
     (node,) = arena.nodes(1)
     quarter = f'{{"gpu": [{{"minor": 3, "id": "{IDS[3]}", "resources": {{"kubernetes.io/gpu-core": "25"'
     quarter += ', "kubernetes.io/gpu-memory": "20Gi", "kubernetes.io/gpu-memory-ratio": "25"}}]}'
     pods = [arena.pod(name, annotations={names.ALLOCATED: quarter}, nodeName=node) for name in ("greedy", "modest")]
+    pods.append(arena.pod("without", nodeName=node))
     uids = [each["metadata"]["uid"] for each in arena.create(pods)]
     for pid, uid in enumerate(uids, 10):
         process(proc, pid, f"/kubepods/pod{uid}/c")
-    begin(node, processes=(Process(pid=10, used=30 * 2**30), Process(pid=11, used=20 * 2**30)))
-    expected = {
-        "type": "gpu",
-        "minor": 3,
-        "namespace": arena.namespace,
-        "pod": "greedy",
-        "podUID": uids[0],
-        "memory": "30Gi",
-        "limit": "20Gi",
-    }
-    arena.wait(lambda: status(arena, node).get("exceeding") == [expected], deadline=START, what="the exceeded share")
+    used = [Process(pid=10 + place, used=gibibytes * 2**30) for place, gibibytes in enumerate((30, 20, 9))]
+    agent = begin(node, processes=tuple(used))
+    card = {"type": "gpu", "minor": 3, "namespace": arena.namespace}
+    exceeding = {**card, "pod": "greedy", "podUID": uids[0], "memory": "30Gi", "limit": "20Gi"}
+    unheld = {**card, "id": IDS[3], "pod": "without", "podUID": uids[2], "memory": "9Gi"}
+    arena.wait(lambda: status(arena, node).get("exceeding") == [exceeding], deadline=START, what="the exceeded share")
+    arena.wait(lambda: status(arena, node).get("unheld") == [unheld], deadline=SOON, what="the card that is not held")
     arena.delete("pods", "greedy", grace_seconds=0)
     arena.wait(lambda: not status(arena, node).get("exceeding"), deadline=SOON, what="the end of it")
+    # The next run knows from the Device whose process this is: its pod is gone, and the process runs on.
+    assert agent.stop() == 0
+    arena.delete("pods", "without", grace_seconds=0)
+    begin(node, processes=(Process(pid=12, used=12 * 2**30),))
+    more = [{**unheld, "memory": "12Gi"}]
+    arena.wait(lambda: status(arena, node).get("unheld") == more, deadline=START, what="the report of the next run")
+    (proc / "12" / "cgroup").unlink()
+    arena.wait(lambda: not status(arena, node).get("unheld"), deadline=SOON, what="the end of the process")
 
 
 def test_kubelet_s_absence_removes_nothing_and_is_logged_once(

@@ -325,10 +325,20 @@ def test_a_gpu_pod_goes_with_its_pod(shared: World) -> None:
     shared.wait(lambda: f"p.{node}" not in gpu_pods(shared), what="the garbage collector or the operator")
 
 
-def test_foreign_use_may_be_left_to_itself(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_foreign_use_may_be_left_to_itself_and_uses_of_pods_that_hold_nothing_be_charged(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("BERTH_CHARGE_FOREIGN", "false")
+    monkeypatch.setenv("BERTH_CHARGE_UNHELD", "true")
     world.operator()
-    node = node_of(world, 1)
-    report(world, node, foreign=[{"type": "gpu", "minor": 0, "processes": 1}])
+    node = node_of(world, 2)
+    pod = {"namespace": world.arena.namespace, "pod": "without", "podUID": "u"}
+    report(
+        world,
+        node,
+        foreign=[{"type": "gpu", "minor": 0, "processes": 1}],
+        unheld=[{"type": "gpu", "minor": 1, "id": words.gpu(1)["id"], "memory": "60Gi", **pod}],
+    )
+    world.wait(lambda: free_cards(world, node) == [0], what="the card to be charged")
     world.pod("p", NVIDIA)
-    world.bound("p")
+    assert words.minors(world.bound("p")) == [0]

@@ -30,6 +30,7 @@ OF_CLUSTER = {
     "nodeSelector": "pool=a",
     "agentNamespace": "leases",
     "chargeForeign": False,
+    "chargeUnheld": True,
 }
 NO_FLEET = ApiError(403, "Forbidden", "no fleet")
 NO_ML = ApiError(403, "Forbidden", "no pods/explanation")
@@ -68,14 +69,16 @@ def test_the_right_for_the_fleet_shows_all() -> None:
     assert used.configuration.policies == {"mine": PACKING}
     assert (used.priorities.highest("ml"), used.trusted_schedulers) == (2, frozenset({"koord-scheduler"}))
     assert used.memory_units == {"aliyun.com/gpu-mem": 2**30}
-    assert (used.node_selector, used.agent_namespace, used.charges_foreign) == ("pool=a", "leases", False)
+    assert (used.node_selector, used.agent_namespace) == ("pool=a", "leases")
+    assert (used.charges_foreign, used.charges_unheld) == (False, True)
     assert used.note == ""
 
 
 def test_the_right_for_explanations_shows_what_concerns_the_namespace() -> None:
     used = effective.combined(NOTHING, asked({FLEET: NO_FLEET, of("ml"): OF_ML, of("theirs"): NO_ML}, "ml", "theirs"))
     assert used.configuration.policies == {"mine": PACKING}
-    assert (used.priorities.highest("ml"), used.priorities.highest("theirs"), used.charges_foreign) == (5, 0, True)
+    assert (used.priorities.highest("ml"), used.priorities.highest("theirs")) == (5, 0)
+    assert (used.charges_foreign, used.charges_unheld) == (True, False)
     assert used.note == (
         "of the operator's settings only those for pods of ml are known: no fleet; assumed are "
         f"no genius/priority above 0 in other namespaces (--genius-priorities), {ASSUMED}"

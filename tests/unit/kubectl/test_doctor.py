@@ -251,6 +251,30 @@ def test_a_healthy_cluster_gives_no_finding() -> None:
             "its processes use 9Gi of GPU 1 on n, its share is 4Gi",
         ),
         (
+            put(
+                "devices",
+                {
+                    **raw_device("n"),
+                    "status": {
+                        "unheld": [
+                            {
+                                "type": "gpu",
+                                "minor": 1,
+                                "id": "GPU-1",
+                                "namespace": "a",
+                                "pod": "x",
+                                "podUID": "u",
+                                "memory": "60Gi",
+                            }
+                        ]
+                    },
+                },
+            ),
+            "CardNotHeld",
+            "pod/a/x",
+            "its processes use 60Gi of GPU 1 (GPU-1) on n, and it does not hold the card",
+        ),
+        (
             reported("ResourcesWritten.npu", reason="RefusedByPolicy", message="add example.com/npu"),
             "FalseCondition",
             "device/n",

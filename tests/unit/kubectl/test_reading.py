@@ -78,6 +78,12 @@ def test_a_card_that_is_not_given_by_name_says_why() -> None:
     assert shown == [(False, use["barred"], use["barred"]), (True, "", None)]
 
 
+def test_a_card_shows_how_many_pods_use_it_and_do_not_hold_it() -> None:
+    reported = {"status": {"unheld": [{"id": "GPU-1", "pod": name} for name in "pq"]}}
+    [row] = fleet.rows([{**raw_device("n", raw_card(), raw_card(1)), **reported}], None)
+    assert [card.get("unheld") for card in row["devices"]] == [None, 2]
+
+
 def test_a_card_that_is_gone_and_still_held_has_a_row() -> None:
     use = {"type": "gpu", "minor": -1, "id": "GPU-gone", "free": {}, "holders": [{"uid": "a"}]}
     [row] = fleet.rows([raw_device("n", uses=[use])], None)

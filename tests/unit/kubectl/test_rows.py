@@ -47,6 +47,11 @@ def test_a_card_that_is_not_given_by_name_is_withheld() -> None:
     assert cells(report, "HEALTH", "MESSAGE") == [("Withheld", withheld["barred"])]
 
 
+def test_a_card_that_pods_use_and_do_not_hold_says_so() -> None:
+    report = devices.report([fleet_node("n", card(unheld=1))])
+    assert cells(report, "HEALTH", "MESSAGE") == [("Healthy", "1 pod(s) use it and do not hold it")]
+
+
 def test_a_node_without_devices_has_a_row() -> None:
     report = devices.report([fleet_node("n", ready=False, reporting=False, blocked="no agent")])
     assert cells(report, "NODE", "STATE", "MODEL", "MESSAGE") == [("n", "Silent", "-", "no agent")]

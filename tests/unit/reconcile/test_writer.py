@@ -231,34 +231,57 @@ def exceeding(pod_: str, memory: str = "52Gi", minor: int = 0) -> Raw:
     }
 
 
+async def reported(world: "World", *uses: Raw, field: str = "exceeding") -> list[str]:
+    """Let the agent report uses; return the Events that are created."""
+    api = world.api
+    api.calls.clear()
+    api.devices["a"]["status"][field] = list(uses)
+    world.cluster.put_device(api.devices["a"])
+    world.writer.mark(NODE, "a")
+    await asyncio.sleep(1)
+    # The writer's apply leaves the agent's fields out.
+    api.devices["a"]["status"][field] = list(uses)
+    world.cluster.put_device(api.devices["a"])
+    return [what for what in api.order() if what.startswith("event")]
+
+
+async def test_a_pod_without_a_request_that_uses_a_card_gets_one_event_for_each() -> None:
+    world = World()
+    world.api.add("a", entry(0), entry(1))
+    world.cluster.put_bound(pod("p", {"cpu": "1"}, on="a", schedulerName="default-scheduler"))
+
+    def unheld(minor: int, **fields: str) -> Raw:
+        use = {key: value for key, value in exceeding("p", minor=minor).items() if key != "limit"}
+        return {**use, "id": f"GPU-{minor}", **fields}
+
+    async with running(world) as api:
+        forged = unheld(1, namespace="of-others"), unheld(1, podUID="uid-other")
+        assert await reported(world, unheld(0), *forged, field="unheld") == ["event ns/p"]
+        [event] = api.events
+        assert (event["type"], event["reason"]) == ("Warning", "CardNotHeld")
+        assert event["note"].startswith("its processes use 52Gi of GPU 0 (GPU-0), and it does not hold the card")
+        assert await reported(world, unheld(0, memory="60Gi"), field="unheld") == []
+        assert await reported(world, unheld(0), unheld(1), field="unheld") == ["event ns/p"]
+        assert len({event["metadata"]["name"] for event in api.events}) == 2
+
+
 async def test_a_pod_that_exceeds_its_share_gets_one_event_until_it_does_again() -> None:
     world = World()
     world.api.add("a", entry(0))
     world.cluster.put_bound(pod("p", on="a", allocated=half(0)))
 
-    async def reported(api: Api, *uses: Raw) -> list[str]:
-        api.calls.clear()
-        api.devices["a"]["status"]["exceeding"] = list(uses)
-        world.cluster.put_device(api.devices["a"])
-        world.writer.mark(NODE, "a")
-        await asyncio.sleep(1)
-        # The writer's apply leaves the agent's fields out.
-        api.devices["a"]["status"]["exceeding"] = list(uses)
-        world.cluster.put_device(api.devices["a"])
-        return [what for what in api.order() if what.startswith("event")]
-
     async with running(world) as api:
         forged = {**exceeding("p"), "namespace": "of-others"}
-        assert await reported(api, exceeding("p"), exceeding("not-here"), forged) == ["event ns/p"]
+        assert await reported(world, exceeding("p"), exceeding("not-here"), forged) == ["event ns/p"]
         [event] = api.events
         assert (event["type"], event["reason"]) == ("Warning", "ShareExceeded")
         assert event["note"].startswith("its processes use 52Gi of GPU 0, its share is 40Gi")
         assert event["note"].endswith("nothing limits it")
-        assert await reported(api, exceeding("p", memory="60Gi")) == []
-        assert await reported(api) == []
+        assert await reported(world, exceeding("p", memory="60Gi")) == []
+        assert await reported(world) == []
         api.faults["event ns/p"] = [ApiError(409, "AlreadyExists", "it exists")]
-        assert await reported(api, exceeding("p")) == ["event ns/p"]
-        assert await reported(api, exceeding("p", memory="44Gi")) == []
+        assert await reported(world, exceeding("p")) == ["event ns/p"]
+        assert await reported(world, exceeding("p", memory="44Gi")) == []
 
 
 async def test_the_startup_taint_goes_once_the_node_shows_its_sums() -> None:

@@ -40,12 +40,16 @@ Event = Callable[["World"], object]
 class World:
     """A node of four cards, with recording listeners."""
 
-    def __init__(self, *, count: int = 4, charges_foreign: bool = True) -> None:
+    def __init__(self, *, count: int = 4, charges_foreign: bool = True, charges_unheld: bool = False) -> None:
         self.now = 100.0
         self.count = count
         self.recorder = Recorder()
         self.cluster = Cluster(
-            grace=20.0, charges_foreign=charges_foreign, listener=self.recorder, clock=lambda: self.now
+            grace=20.0,
+            charges_foreign=charges_foreign,
+            charges_unheld=charges_unheld,
+            listener=self.recorder,
+            clock=lambda: self.now,
         )
         self.cluster.put_node(node())
         self.status: Raw = {"bootID": "boot-1"}
@@ -393,6 +397,32 @@ def test_foreign_processes_take_their_cards_unless_that_is_switched_off(*, charg
     world.report(foreign=FOREIGN)
     assert world.used() == used
     world.report(foreign=[])
+    assert world.used() == [0, 0, 0, 0]
+
+
+def unheld(minor: int, name: str = "p") -> Raw:
+    pod_ = {"namespace": "ns", "pod": name, "podUID": f"uid-{name}"}
+    return {"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "memory": "60Gi", **pod_}
+
+
+@pytest.mark.parametrize(
+    ("switches", "used"),
+    [
+        pytest.param({}, [0, 100, 0, 0], id="by default"),
+        pytest.param({"charges_unheld": True}, [100, 100, 0, 0], id="each card once"),
+        pytest.param({"charges_unheld": True, "charges_foreign": False}, [100, 100, 0, 0], id="alone"),
+    ],
+)
+def test_cards_that_pods_use_and_do_not_hold_are_kept_only_where_that_is_switched_on(
+    switches: dict[str, bool], used: list[int]
+) -> None:
+    world = World(**switches)
+    world.report(foreign=FOREIGN, unheld=[unheld(0), unheld(1), unheld(1, "q")])
+    assert world.used() == used
+    # The report names minors of the inventory that it came with; a card is its id.
+    world.report(foreign=[], unheld=[{**unheld(3), "id": "GPU-2"}])
+    assert world.used() == ([0, 0, 100, 0] if switches else [0, 0, 0, 0])
+    world.report(unheld=[])
     assert world.used() == [0, 0, 0, 0]
 
 

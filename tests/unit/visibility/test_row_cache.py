@@ -349,6 +349,20 @@ async def test_a_pod_above_its_share_is_marked_from_the_report_of_its_node() -> 
         ]
 
 
+async def test_a_card_shows_how_many_pods_use_it_and_do_not_hold_it() -> None:
+    state = State()
+    state.add_node("n1", cards=2)
+    async with watching(state.fleet) as client:
+        use = {"type": "gpu", "minor": 1, "id": "GPU-1", "namespace": "ns", "memory": "60Gi"}
+        uses = [{**use, "pod": name, "podUID": f"uid-{name}"} for name in "pq"]
+        for status in ({"unheld": uses}, {}):
+            state.cluster.put_device(device("n1", entry(0), entry(1), status=status))
+            await asyncio.sleep(1.1)
+        shown = [[card.get("unheld") for card in frame["object"]["devices"]] for frame in client.frames]
+        assert shown == [[None, None], [None, 2], [None, None]]
+        assert "uid-p" not in str(client.frames)
+
+
 async def test_positions_move_up_as_pods_leave_the_queue() -> None:
     state = State()
     for number, name in enumerate("abc"):

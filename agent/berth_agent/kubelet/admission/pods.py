@@ -14,6 +14,10 @@ Object = Mapping[str, Any]
 WHOLE: Final = "nvidia.com/gpu"
 PLUGIN: Final = frozenset({WHOLE, allocation.REPLICAS})
 """Resources of the device plugin; MIG instances have one for each profile."""
+OF_GPUS: Final = ("nvidia.com/", "gpu", "cuda")
+"""Parts of names of resources by which other device plugins may give cards."""
+CONFIG_HASH: Final = "kubernetes.io/config.hash"
+"""Annotation of a static pod: the UID that kubelet knows it by. Its Pod object has another one."""
 ENDED: Final = frozenset({"Succeeded", "Failed"})
 
 
@@ -53,6 +57,11 @@ class Pod:
     started: bool = False
     """Whether kubelet has written a status, which it does after it admitted the pod."""
     ended: bool = False
+    may_hold_any: bool = False
+    """Whether it may hold cards that neither its allocation nor the plugin's resources show: by ResourceClaims, by
+    resources of other plugins, or, if it requests nothing of the plugin, by an allocation that cannot be read."""
+    static_uid: str = ""
+    """Of a static pod: its UID in the cgroups of its processes."""
     container_ids: Mapping[str, str] = field(default_factory=dict, compare=False)
     """Id of the runtime -> name of the container. Nothing is allocated by it, so a change of it is none of the pod."""
 
@@ -65,9 +74,20 @@ class Pod:
         return tuple(grant.id for grant in self.grants)
 
     @property
+    def cgroup_uid(self) -> str:
+        """Return the UID in the cgroups of its processes."""
+        return self.static_uid or self.uid
+
+    @property
     def uses_plugin(self) -> bool:
         """Return whether kubelet asks for devices for it."""
         return any(container.wants for container in self.containers)
+
+    @property
+    def wanted_of_plugin(self) -> int:
+        """Return how many devices kubelet has given it once it is admitted: init containers hand theirs on."""
+        init = [sum(container.wants.values()) for container in self.containers if container.ends]
+        return max(*init, sum(sum(container.wants.values()) for container in self.containers if not container.ends), 0)
 
     @property
     def key(self) -> str:
@@ -80,19 +100,23 @@ def of_object(raw: Object) -> Pod:
     metadata, spec, status = raw["metadata"], raw["spec"], raw.get("status") or {}
     annotations = metadata.get("annotations") or {}
     first = [_container(container, annotations, init=True) for container in spec.get("initContainers") or ()]
+    last = [_container(container, annotations, init=False) for container in spec.get("containers") or ()]
+    allocated = _allocated(annotations.get(names.ALLOCATED) or "{}")
+    grants = tuple(grant for grant in allocated or () if grant.id)
     return Pod(
         uid=metadata["uid"],
         namespace=metadata["namespace"],
         name=metadata["name"],
         created=metadata.get("creationTimestamp") or "",
         version=int(metadata.get("resourceVersion") or 0),
-        containers=(
-            *first,
-            *(_container(container, annotations, init=False) for container in spec.get("containers") or ()),
-        ),
-        grants=_grants(annotations.get(names.ALLOCATED) or "{}"),
+        containers=(*first, *last),
+        grants=grants,
         started=bool(status.get("startTime")),
         ended=status.get("phase") in ENDED,
+        may_hold_any=_has_claims(spec, status)
+        or (not grants and _uses_other_plugin(spec))
+        or (grants != allocated and not any(container.wants for container in (*first, *last))),
+        static_uid=annotations.get(CONFIG_HASH) or "",
         container_ids=_container_ids(status),
         started_at=_started_at(status),
     )
@@ -134,9 +158,23 @@ def is_of_plugin(resource: str) -> bool:
     return resource in PLUGIN or resource.startswith(mig.PREFIX)
 
 
-def _grants(annotation: str) -> tuple[Grant, ...]:
+def _has_claims(spec: Object, status: Object) -> bool:
+    """Return whether a pod has ResourceClaims, also one for an extended resource that a DeviceClass provides."""
+    return bool(spec.get("resourceClaims") or status.get("extendedResourceClaimStatus"))
+
+
+def _uses_other_plugin(spec: Object) -> bool:
+    """Return whether a container requests a resource by which another device plugin may give cards."""
+    containers = (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
+    requests = [(container.get("resources") or {}).get("limits") or {} for container in containers]
+    wanted = {name for limits in requests for name, amount in limits.items() if quantity.parse(amount)}
+    return any(not is_of_plugin(name) and any(part in name for part in OF_GPUS) for name in wanted)
+
+
+def _allocated(annotation: str) -> tuple[Grant, ...] | None:
+    """Return the GPUs that an annotation names; None if it cannot be read."""
     try:
         grants = allocation.parse(annotation)
     except allocation.AllocationError:
-        return ()
-    return tuple(grant for grant in grants if grant.type == names.GPU and grant.id)
+        return None
+    return tuple(grant for grant in grants if grant.type == names.GPU)

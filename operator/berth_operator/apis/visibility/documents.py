@@ -53,6 +53,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
                 total=_AMOUNTS,
                 free=_AMOUNTS,
                 users=of_number("Number of grants of pods."),
+                unheld=of_number("Number of pods that use it and do not hold it; absent if it is 0."),
                 numaNode=of_number("-1 if it is not known."),
                 pcie=of_text("The PCIe switch; empty if it is not known."),
                 mig=of_list(
@@ -274,6 +275,7 @@ _SCHEMAS: Final[dict[str, Schema]] = {
         nodeSelector=of_text("Label selector of the nodes; empty for all."),
         agentNamespace=of_text("Namespace of the agents' Leases."),
         chargeForeign=of_flag("Whether cards that processes outside Kubernetes use are kept from pods."),
+        chargeUnheld=of_flag("Whether cards that pods use which do not hold them are kept from other pods."),
         podMix={"type": "object", "description": "What the pods that the leader has seen request, for simulations."},
     ),
 }

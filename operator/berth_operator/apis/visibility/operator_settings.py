@@ -44,6 +44,7 @@ class OperatorSettings:
             "nodeSelector": settings.node_selector,
             "agentNamespace": settings.agent_namespace,
             "chargeForeign": settings.charge_foreign,
+            "chargeUnheld": settings.charge_unheld,
             "podMix": self.mix(),
         }
 

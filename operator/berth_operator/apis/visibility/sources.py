@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from typing import Final
@@ -60,7 +61,7 @@ class FleetRows:
         self._find_changes()
         rack_key = self._rack_key()
         for name in sorted(fleet_rows.nodes(self._cluster.fleet)):
-            stamp = self._all, self._changes.get(name, 0), rack_key
+            stamp = self._all, self._changes.get(name, 0), rack_key, self._unheld(name)
             yield Row(("", name), None, stamp, functools.partial(self._render, name, rack_key))
 
     def _render(self, name: str, rack_key: str) -> Fields | None:
@@ -75,7 +76,13 @@ class FleetRows:
             "rack": labels.get(rack_key, ""),
             "isolation": labels.get(ISOLATION_KEY, ""),
         }
-        return {"name": name}, {**fleet_rows.fleet_row(cluster.fleet, name, device.fault_texts), **place}
+        fields = fleet_rows.fleet_row(cluster.fleet, name, device.fault_texts, Counter(self._unheld(name)))
+        return {"name": name}, {**fields, **place}
+
+    def _unheld(self, name: str) -> tuple[str, ...]:
+        """Return the ids of the cards of a node that pods use and do not hold, one for each pod."""
+        device = self._cluster.node_cache.devices.get(name)
+        return () if device is None else tuple(use.id for use in device.agent_report.unheld)
 
     def _find_changes(self) -> None:
         """Count the changes since the last time, by node."""

@@ -32,6 +32,7 @@ BY_AGENT: Final[Mapping[str, Any]] = {
     "foreign": [],
     "claimed": [],
     "exceeding": [],
+    "unheld": [],
 }
 """The fields that the agent writes, with their empty values."""
 MAX_TEXT: Final = 1024
@@ -179,7 +180,7 @@ def _use(
 ) -> DeviceUse:
     device_type, minor = key
     counted, taken = _shown_amounts(device_type, total), Counter[str]()
-    # The agent itself reports what processes outside Kubernetes use, in `foreign`.
+    # The agent itself reports what these processes use, in `foreign` and `unheld`.
     pods = [(charge, grant) for charge, grant in held if charge.pod != FOREIGN]
     for _, grant in held:
         taken.update(dict(grant.amounts))

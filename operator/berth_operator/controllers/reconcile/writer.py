@@ -25,7 +25,16 @@ from berth_api.words import KUBERNETES_GROUPS
 from berth_client import times
 from berth_client.errors import CallError
 from berth_operator.clients.bucket import Bucket
-from berth_operator.controllers.reconcile import exceeding, gpupods, groups, kubernetes_groups, startup, status, sums
+from berth_operator.controllers.reconcile import (
+    exceeding,
+    gpupods,
+    groups,
+    kubernetes_groups,
+    startup,
+    status,
+    sums,
+    unheld,
+)
 from berth_operator.controllers.reconcile.refusals import FIRST_PAUSE, MAX_PAUSE, Refusals
 from berth_operator.metrics import counters
 from berth_operator.state.cache.views import GpuPodView, GroupView, NodeView, StatusKind, View
@@ -104,8 +113,8 @@ class Writer:
         """Recently written status -> when, the longest ago first."""
         self._shown: dict[str, tuple[str, dict[str, Any]]] = {}
         """PodGroup -> its UID and the status that we wrote; another version of its CRD may drop some fields."""
-        self._exceeding: dict[str, frozenset[str]] = {}
-        """Node -> the Events about exceeded shares that exist."""
+        self._misused: dict[str, frozenset[str]] = {}
+        """Node -> the Events that exist about exceeded shares, and about cards that pods use and do not hold."""
         self._marked = asyncio.Event()
         self._refusals = Refusals()
         self._pauses: dict[_Marked, float] = {}
@@ -256,7 +265,7 @@ class Writer:
             case NodeView() as view:
                 await self._write_device(view)
                 self._follow_pods(view)
-                await self._report_exceeding(view)
+                await self._report_misuse(view)
             case GroupView() as view:
                 await self._write_group(view)
             case GpuPodView() as view:
@@ -264,7 +273,7 @@ class Writer:
             case None if kind is StatusKind.POD_GROUP:
                 self._shown.pop(name, None)
             case None if kind is StatusKind.DEVICE:
-                self._exceeding.pop(name, None)
+                self._misused.pop(name, None)
 
     async def _write_device(self, view: NodeView) -> None:
         if view.device is None or not view.ours:
@@ -289,10 +298,10 @@ class Writer:
         patches = (sums.status_patch(view, ours) for ours in (sums.OURS, *(kind.resources for kind in plugins)))
         return [patch for patch in patches if patch is not None]
 
-    async def _report_exceeding(self, view: NodeView) -> None:
-        """Create Events on the pods that exceed their shares since the last look."""
-        found = {event.name: event for event in exceeding.events(view)}
-        for name in found.keys() - self._exceeding.get(view.name, frozenset()):
+    async def _report_misuse(self, view: NodeView) -> None:
+        """Create Events on the pods that exceed their shares, or use cards of others, since the last look."""
+        found = {event.name: event for event in (*exceeding.events(view), *unheld.events(view))}
+        for name in found.keys() - self._misused.get(view.name, frozenset()):
             event = found[name]
             create = functools.partial(self._api.create_event, event.subject.namespace, event.body(self._instance))
             try:
@@ -304,9 +313,9 @@ class Writer:
                 ):  # it exists, or its namespace is gone
                     raise
         if found:
-            self._exceeding[view.name] = frozenset(found)
+            self._misused[view.name] = frozenset(found)
         else:
-            self._exceeding.pop(view.name, None)
+            self._misused.pop(view.name, None)
 
     async def _write_group(self, view: GroupView) -> None:
         name = view.group.name

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from berth_api.allocation import mig, visible
@@ -23,6 +24,7 @@ Row = dict[str, Any]
 Faults = Mapping[tuple[str, str], str]
 """(type, id) of an unhealthy card -> its faults, as text."""
 
+NONE: Final[Mapping[str, int]] = MappingProxyType({})
 _OF_NODE: Final = (CPU, MEMORY, PODS)
 
 
@@ -31,10 +33,13 @@ def nodes(fleet: Fleet) -> list[str]:
     return [name for name, row in fleet.rows.items() if fleet.has_device[row]]
 
 
-def fleet_row(fleet: Fleet, name: str, faults: Faults) -> Row:
-    """Return a known node's row, without its labels."""
+def fleet_row(fleet: Fleet, name: str, faults: Faults, unheld: Mapping[str, int] = NONE) -> Row:
+    """Return a known node's row, without its labels; `unheld`: id of a card -> pods that use it and do not hold it."""
     row = fleet.rows[name]
     devices = [device for cards in fleet.cards.values() for device in _devices(fleet, cards, row, faults)]
+    for device in devices:
+        if count := unheld.get(device["id"]):
+            device["unheld"] = count
     return {
         "ready": bool(fleet.present[row] and fleet.ready[row]),
         "schedulable": bool(fleet.present[row] and not fleet.cordoned[row]),

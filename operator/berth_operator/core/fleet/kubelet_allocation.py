@@ -16,8 +16,8 @@ from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.values import ending
 from berth_operator.core.values.charge import Charge
 
-FOREIGN: Final = "processes outside Kubernetes"
-"""The pod name in charges for processes outside Kubernetes."""
+FOREIGN: Final = "processes that hold no card"
+"""The pod name in charges for processes outside Kubernetes, and for pods that use cards which they do not hold."""
 BEYOND: Final = 2**31 - 1
 """A priority above that of any pod, for charges that are not of existing pods, so that they are never victims."""
 
@@ -154,7 +154,7 @@ def leftover_uid(node: str, uid: str) -> str:
 
 
 def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Charge | None:
-    """Return a charge for the cards, as a whole, that processes outside Kubernetes use; None if there are none."""
+    """Return a charge for the cards, as a whole, that processes use which do not hold them; None if there are none."""
     grants = _grants(fleet, node, (each for each in used if each.type in fleet.cards))
     if not grants:
         return None
@@ -162,7 +162,7 @@ def foreign_charge(fleet: Fleet, node: str, used: Iterable[KubeletDevice]) -> Ch
 
 
 def foreign_uid(node: str) -> str:
-    """Return the UID of the charge for a node's processes outside Kubernetes; no pod has a UID of this form."""
+    """Return the UID of the charge for a node's processes that hold no card; no pod has a UID of this form."""
     return f"{node}//foreign"
 
 

@@ -2,10 +2,11 @@
 
 A pod's *promised* charge is what its allocation names; its *effective* charge also takes the agents' reports into
 account. The Fleet has effective charges, and this tracker keeps the promised charge of each pod for which the two
-differ. It also charges what deleted pods still hold, and what processes outside Kubernetes use.
+differ. It also charges what deleted pods still hold, what processes outside Kubernetes use, and, if that is switched
+on, what pods use which do not hold it.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from berth_api.allocation import Grant
@@ -13,7 +14,7 @@ from berth_operator.core.claims.slices import DeviceID
 from berth_operator.core.fleet import kubelet_allocation
 from berth_operator.core.fleet.events import ClusterEvent
 from berth_operator.core.fleet.fleet import Fleet
-from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Mismatch
+from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, KubeletDevice, Mismatch
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.verdict import Change
 from berth_operator.state.cache import charges
@@ -39,10 +40,20 @@ DRIFTED: Final = "Drifted"
 class AllocationTracker:
     """Keeps the charges of a Fleet in agreement with what agents report."""
 
-    def __init__(self, *, fleet: Fleet, waker: Waker, listener: Listener, charges_foreign: bool) -> None:
-        """Create a tracker; `charges_foreign`: whether cards that processes outside Kubernetes use are charged."""
+    def __init__(
+        self, *, fleet: Fleet, waker: Waker, listener: Listener, charges_foreign: bool, charges_unheld: bool
+    ) -> None:
+        """Create a tracker.
+
+        Args:
+            fleet: where pods are charged.
+            waker: wakes the pods that may fit now.
+            listener: is called when a status may be out of date.
+            charges_foreign: whether cards that processes outside Kubernetes use are charged.
+            charges_unheld: whether cards are charged that pods use which do not hold them.
+        """
         self._fleet, self._waker, self._listener = fleet, waker, listener
-        self._charges_foreign = charges_foreign
+        self._charges_foreign, self._charges_unheld = charges_foreign, charges_unheld
         self._reports = KubeletReports()
         self._promised: dict[str, Charge] = {}
         """UID -> promised charge, for pods whose effective charge differs."""
@@ -73,10 +84,8 @@ class AllocationTracker:
         self._update_node(name)
         if known is None or known.agent_report is not record.agent_report:
             # Its minors refer to the inventory of the report; from here on those cards are identified by their ids.
-            used = self._reports.foreign(name) if self._charges_foreign else ()
-            self.set_charge(
-                kubelet_allocation.foreign_uid(name), kubelet_allocation.foreign_charge(self._fleet, name, used)
-            )
+            used = kubelet_allocation.foreign_charge(self._fleet, name, self._used(name))
+            self.set_charge(kubelet_allocation.foreign_uid(name), used)
         if before or record.agent_report.withheld:
             self._fleet.withhold(name, record.agent_report.withheld)
             self._waker.happened(ClusterEvent(change=Change.CAPACITY_FREED, node=name))
@@ -91,6 +100,12 @@ class AllocationTracker:
         self._reports.forget_node(node)
         self._update_node(node)
         self.set_charge(kubelet_allocation.foreign_uid(node), None)
+
+    def _used(self, node: str) -> Iterable[KubeletDevice]:
+        """Return the cards of a node that are charged because processes use them which do not hold them, each once."""
+        foreign = self._reports.foreign(node) if self._charges_foreign else ()
+        unheld = self._reports.unheld(node) if self._charges_unheld else ()
+        return {(device.type, device.minor): device for device in (*foreign, *unheld)}.values()
 
     # --- pods -------------------------------------------------------------------------------------------------
 

@@ -76,6 +76,7 @@ class Cluster:
     """Whether a node selector leaves Nodes to other instances."""
     fleet: Fleet = field(default_factory=Fleet)
     charges_foreign: bool = True
+    charges_unheld: bool = False
     """Whether cards that processes outside Kubernetes use are charged."""
     trusted_schedulers: Collection[str] = ()
     """Other schedulers whose allocations are trusted."""
@@ -161,7 +162,11 @@ class Cluster:
 
     def _create_nodes(self) -> None:
         self.allocations = AllocationTracker(
-            fleet=self.fleet, waker=self.waker, listener=self.listener, charges_foreign=self.charges_foreign
+            fleet=self.fleet,
+            waker=self.waker,
+            listener=self.listener,
+            charges_foreign=self.charges_foreign,
+            charges_unheld=self.charges_unheld,
         )
         self.claims = ClaimTracker(fleet=self.fleet, allocations=self.allocations)
         self.node_cache = NodeCache(

@@ -90,6 +90,11 @@ class KubeletReports:
         """Return the cards of a node that processes outside Kubernetes use."""
         return self._reports.get(node, NO_REPORT).foreign
 
+    def unheld(self, node: str) -> tuple[KubeletDevice, ...]:
+        """Return the cards of a node that pods use which do not hold them."""
+        uses = self._reports.get(node, NO_REPORT).unheld
+        return tuple(KubeletDevice(type=use.type, minor=use.minor, id=use.id) for use in uses)
+
     def actual(self, promised: Charge) -> ActualAllocation | None:
         """Return what kubelet gave a pod; None if unknown, or if the report names another pod or node."""
         record = self.gpu_pod_of(promised)

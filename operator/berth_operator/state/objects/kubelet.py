@@ -8,7 +8,7 @@ import orjson
 from pydantic import ValidationError
 
 from berth_api.allocation import REPLICA_MARK, device_ids
-from berth_api.device import ClaimedDevice, DeviceStatus, ExceedingUse, HeldByContainer, HeldDevice
+from berth_api.device import ClaimedDevice, DeviceStatus, ExceedingUse, HeldByContainer, HeldDevice, UnheldUse
 from berth_api.objects import gpupod
 from berth_api.objects.gpupod import GpuPodSpec
 from berth_api.values import keys
@@ -18,7 +18,7 @@ from berth_operator.core.fleet.kubelet_allocation import ActualAllocation, Kubel
 
 Object = Mapping[str, Any]
 
-FIELDS: Final = ("held", "bootID", "withheld", "foreign", "claimed", "exceeding")
+FIELDS: Final = ("held", "bootID", "withheld", "foreign", "claimed", "exceeding", "unheld")
 """Fields of a Device's status that its agent writes, in addition to conditions."""
 
 
@@ -37,10 +37,16 @@ class AgentReport:
     """ResourceClaim (namespace/name), also one that is gone -> its devices that containers have."""
     exceeding: tuple[ExceedingUse, ...] = ()
     """Pods that use more memory of a card than their share."""
+    unheld: tuple[UnheldUse, ...] = ()
+    """Pods that use cards which they do not hold."""
 
     def exceeded_by(self, uid: str, pod: str) -> tuple[ExceedingUse, ...]:
         """Return what a pod uses above its shares; `pod` is namespace/name, because a stolen token can forge them."""
         return tuple(use for use in self.exceeding if (use.pod_uid, keys.join(use.namespace, use.pod)) == (uid, pod))
+
+    def unheld_by(self, uid: str, pod: str) -> tuple[UnheldUse, ...]:
+        """Return what a pod uses without holding it; `pod` is namespace/name."""
+        return tuple(use for use in self.unheld if (use.pod_uid, keys.join(use.namespace, use.pod)) == (uid, pod))
 
 
 NO_REPORT: Final = AgentReport(held={})
@@ -110,6 +116,7 @@ def agent_report(node: str, status: Object) -> tuple[AgentReport, tuple[str, ...
         foreign=foreign,
         claimed=_claimed(fields.claimed),
         exceeding=tuple(fields.exceeding),
+        unheld=tuple(fields.unheld),
     ), ()
 
 

@@ -270,6 +270,7 @@ class Snapshot:
         trusted_schedulers: Collection[str] = (),
         priorities: PriorityLimits = UNLIMITED,
         charges_foreign: bool = True,
+        charges_unheld: bool = False,
         min_age: float = 0.0,
         confined: bool = False,
     ) -> None:
@@ -282,6 +283,7 @@ class Snapshot:
             trusted_schedulers=trusted_schedulers,
             priorities=priorities,
             charges_foreign=charges_foreign,
+            charges_unheld=charges_unheld,
             tenants=Tenants(kinds=kinds, min_age=min_age),
             clock=lambda: 0.0,
             wall=lambda: self.now,

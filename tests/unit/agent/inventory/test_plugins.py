@@ -110,9 +110,9 @@ async def test_processes_that_start_and_end_are_in_the_next_reading() -> None:
     """They are no part of the comparison of readings; a real card once kept those of the start."""
     own = Own("n")
     inventory = InventoryWithPlugins(own, {}, timeout=20.0)
-    for processes in ({}, {0: (Process(pid=7, memory=1),)}, {}):
+    for processes in ({}, {0: (Process(pid=7, memory=1),)}, {0: (Process(pid=7, memory=1),)}, {}):
         own.readings = {"n": replace(own.readings["n"], processes=processes)}
-        assert (await inventory.read())["n"].processes == processes
+        assert (await inventory.read())["n"].processes is processes
 
 
 async def test_a_failed_plug_in_keeps_its_last_devices_as_unhealthy_and_starts_again() -> None:

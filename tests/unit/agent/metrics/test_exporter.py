@@ -15,7 +15,9 @@ from prometheus_client.samples import Sample
 from berth_agent.conditions import Finding
 from berth_agent.inventory.simulated.inventory import SimulatedInventory
 from berth_agent.metrics.exporter import Exporter
+from berth_agent.readings import NodeUse
 from berth_agent.usage.holders import Holder, PodNames
+from berth_api.device import UnheldUse
 from tests.nvml.fixture import GPU_IS_LOST, MIB, SW_POWER_CAP, Gpu, MigDevice, NvmlFixture, Process, a100, t4
 from tests.nvml.probe import NODE, Machine, Probe, Start
 
@@ -67,9 +69,12 @@ class Scraped:
         return values[0] if values else None
 
 
+UNHELD: Final = UnheldUse(type="gpu", minor=0, id=a100(0).uuid, namespace="ns", pod="b", pod_uid="uid-b", memory="60Gi")
+
+
 async def exporter(probe: Probe, proc: Path, pods: Pods | None = None) -> Exporter:
     created = Exporter(inventory=probe.inventory, proc_root=proc)
-    created.readings = {NODE: await probe.read()}
+    created.readings = {NODE: replace(await probe.read(), use=NodeUse(unheld=(UNHELD,)))}
     created.usage = pods
     return created
 
@@ -170,6 +175,8 @@ async def test_pods_and_their_processes_are_named(scraped: Scraped) -> None:
     held = {"UUID": a100(0).uuid, "namespace": "ns", "pod": "a", "container": "main"}
     assert scraped.one("berth_gpu_pod_info", **held, share="half", mig_uuid="", GPU_I_ID="") == 0.5
     assert scraped.one("berth_gpu_pod_share_bytes", UUID=a100(0).uuid, namespace="ns", pod="a") == 40 * GI
+    assert scraped.values("berth_gpu_unheld_memory_bytes", UUID=a100(0).uuid, namespace="ns", pod="b") != {}
+    assert list(scraped.values("berth_gpu_unheld_memory_bytes").values()) == [60 * GI]
     memory = "berth_gpu_process_memory_bytes"
     assert scraped.one(memory, **held) == 3 * MIB
     assert scraped.one(memory, UUID=a100(0).uuid, namespace="", pod="", container="") == 4 * MIB

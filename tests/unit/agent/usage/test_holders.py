@@ -101,12 +101,14 @@ def test_what_an_allocation_that_kubelet_does_not_know_gave(given: pods.Pod, exp
     assert all(each.memory == (40 * 2**30 if each.text == "core 50, memory 40Gi" else None) for each in listed)
 
 
-def test_a_pod_is_known_by_its_uid_also_after_its_object_is_gone() -> None:
+def test_a_pod_is_known_by_the_uid_of_its_cgroups_also_after_its_object_is_gone() -> None:
     gone = Holding(uid="gone", namespace="ns", pod="b", container="main", ids=("GPU-0",))
-    named = holders.pod_names([gone], [pod(HALF, "main")])
+    static = replace(pod(HALF, "main"), uid="object", name="c", static_uid="of-kubelet", container_ids={})
+    named = holders.pod_names([gone], [pod(HALF, "main"), static])
     assert {uid: (each.namespace, each.name, dict(each.containers)) for uid, each in named.items()} == {
         "gone": ("ns", "b", {}),
         "u": ("ns", "a", {"1f2e": "main"}),
+        "of-kubelet": ("ns", "c", {}),
     }
 
 

@@ -30,6 +30,7 @@ function textOf(node, models, cards, state) {
   const words = [node.metadata.name, ...models, node.zone, node.rack, state];
   if (state !== "Ready") words.push("unusable");
   if (cards.some((card) => !card.healthy)) words.push("failed");
+  if (cards.some((card) => card.unheld)) words.push("unheld");
   return words.join(" ").toLowerCase();
 }
 
@@ -64,6 +65,7 @@ function toCard(card, before) {
     total: card.total,
     free: card.free,
     users: card.users,
+    unheld: card.unheld ?? 0, // older operators do not say
     numaNode: card.numaNode,
     pcie: shared(card.pcie),
     mig,

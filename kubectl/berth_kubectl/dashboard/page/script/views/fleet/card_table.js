@@ -6,7 +6,7 @@ import { CardPictures } from "../../drawing/card_picture.js";
 import { Glyph } from "../../drawing/glyphs.js";
 import { html } from "../../html.js";
 import { Meter } from "../../parts/meter.js";
-import { bytes, cardName, percent } from "../../text/amounts.js";
+import { bytes, cardName, counted, percent } from "../../text/amounts.js";
 
 /** One row for each card. */
 export function CardTable({ node, mode }) {
@@ -51,6 +51,10 @@ function Row({ node, card, mode }) {
     html`<tr class="fault">
       <td colspan="5"><${Glyph} name="failed" /> ${card.message || "failed; the agent names no cause"}</td>
     </tr>`}
+    ${card.unheld > 0 &&
+    html`<tr class="fault">
+      <td colspan="5"><${Glyph} name="warning" /> ${unheldText(card)}</td>
+    </tr>`}
   `;
 }
 
@@ -61,6 +65,10 @@ function Held({ card }) {
   }
   if (!card.users) return html`<span class="none">free</span>`;
   return percent(card.held);
+}
+
+function unheldText({ unheld }) {
+  return `${counted(unheld, "pod")} ${unheld === 1 ? "uses it and does" : "use it and do"} not hold it: kubectl berth doctor`;
 }
 
 function migText(instances) {

@@ -1,0 +1,126 @@
+"""What the reporter publishes of a machine's processes, next to what kubelet answers."""
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from berth_agent.kubelet.admission import pods
+from berth_agent.kubelet.admission.admission import Admission, UnavailableError
+from berth_agent.kubelet.admission.checkpoint import Checkpoint
+from berth_agent.kubelet.admission.mirror import ContainerReport
+from berth_agent.kubelet.admission.pods import Pod
+from berth_agent.publishing.gpupods import GpuPods
+from berth_agent.usage.reporter import UsageReporter
+from tests.nvml.fixture import NvmlFixture, Process, a100
+from tests.nvml.probe import Machine, Probe, Start
+
+GI = 2**30
+UIDS = {"none": "1f2e3d4c-5b6a-4788-9900-aabbccddeeff", "other": "2f2e3d4c-5b6a-4788-9900-aabbccddeeff"}
+GPU = "nvidia.com/gpu"
+
+
+def pod(name: str, count: int) -> Pod:
+    limits = {GPU: str(count)} if count else {}
+    spec = {"containers": [{"name": "main", "resources": {"limits": limits}}]}
+    return pods.of_object({"metadata": {"uid": UIDS[name], "namespace": "ns", "name": name}, "spec": spec})
+
+
+class Kubelet:
+    """Answers with what it has given."""
+
+    def __init__(self, **given: str) -> None:
+        self.given = given
+        self.is_away = False
+        self.asked = asyncio.Event()
+        self.claimed = ()
+
+    async def list_containers(self) -> tuple[ContainerReport, ...]:
+        self.asked.set()
+        if self.is_away:
+            raise UnavailableError("no such socket")
+        return tuple(
+            ContainerReport(namespace="ns", pod=name, container="main", by_resource={GPU: frozenset({card})})
+            for name, card in self.given.items()
+        )
+
+
+class Server:
+    """An API server with the node's pods, which do not change, and without GpuPods."""
+
+    async def follow(self, admission: Admission) -> None:
+        admission.replace_pods([pod("none", 0), pod("other", 1)], 1)
+
+    async def list(self, *_: Any) -> tuple[list[Any], str]:
+        return [], "1"
+
+    async def apply(self, *_: Any) -> dict[str, Any]:
+        return {"metadata": {"uid": "u"}}
+
+
+class World:
+    """A machine with two cards, of which kubelet gave the second to the pod `other`, and the reporter."""
+
+    def __init__(self, fixture: NvmlFixture, probe: Probe, folder: Path) -> None:
+        for pid, uid in enumerate(UIDS.values(), 10):
+            (folder / f"proc/{pid}").mkdir(parents=True)
+            (folder / f"proc/{pid}/cgroup").write_text(f"0::/kubepods/pod{uid}/c\n")
+        self.fixture, self.probe, self.kubelet = fixture, probe, Kubelet(other=fixture.gpus[1].uuid)
+        server: Any = Server()
+        admission = Admission(
+            kubelet=self.kubelet,
+            server=server,
+            memory=Checkpoint(path=folder / "checkpoint", boot_id="b"),
+            running=frozenset,
+        )
+        settings = probe.settings.model_copy(
+            update={"proc_root": folder / "proc", "pod_resources_interval": 0.001, "resync_interval": 1000.0}
+        )
+        gpu_pods = GpuPods(client=server, node="n")
+        self.reporter = UsageReporter(settings, boot_id="b", pods=server, admission=admission, gpu_pods=gpu_pods)
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            self.reporter.begin(lambda: None, tasks)
+
+    async def unheld(self, *, read: bool = True) -> list[tuple[str, int, str]]:
+        """Return what is published after another reading: the pod, the card and the memory of each use."""
+        reading = await self.probe.read()
+        if read:
+            self.reporter.observe(reading)
+        # The first time may be before the reading; what follows the second one is published before the third.
+        for _ in range(3):
+            self.kubelet.asked.clear()
+            await self.kubelet.asked.wait()
+        use = self.reporter.with_use(reading).use
+        return [(each.pod, each.minor, str(each.memory)) for each in use.unheld] if use else []
+
+
+@pytest.fixture
+async def world(machine: Machine, agent: Start, tmp_path: Path) -> AsyncIterator[World]:
+    fixture = machine(a100(0), a100(1))
+    created = World(fixture, agent(fixture), tmp_path)
+    running = asyncio.create_task(created.run())
+    yield created
+    running.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await running
+
+
+async def test_pods_that_use_cards_of_others_are_published_after_two_readings(world: World) -> None:
+    world.fixture.gpus[0].processes = [Process(pid=10, used=60 * GI), Process(pid=11, used=2 * GI)]
+    world.fixture.gpus[1].processes = [Process(pid=10, used=GI), Process(pid=11, used=70 * GI)]
+    world.fixture.write()
+    assert await world.unheld() == []
+    assert await world.unheld(read=False) == []
+    both = [("none", 0, "60Gi"), ("other", 0, "2Gi")]
+    assert await world.unheld() == both
+    world.fixture.gpus[0].processes = []
+    world.fixture.write()
+    world.kubelet.is_away = True
+    assert await world.unheld() == both
+    world.kubelet.is_away = False
+    assert await world.unheld() == []
