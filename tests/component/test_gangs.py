@@ -798,7 +798,7 @@ async def test_a_restart_leaves_alone_what_had_formed(protocol: str, how: str, r
     assert api.deletions == []
     # Only a member that is gone could tell whether it had been bound.
     (note,) = api.events_of("b", "PodGroupUnknown") or [""]
-    assert ("2 of 3 members are bound, and whether" in note) == reported
+    assert ("2 of 3 members of " in note and "nothing records" in note) == reported
     world = restarted(world, *groups, cards=3)
     world.submit(made("a2"))
     async with world.running() as api:

@@ -188,8 +188,8 @@ class Reporter:
         self._warn(_bound(charge), "PodGroupTimedOut", "Undoing", note)
 
     def unknown_gang(self, charge: Charge, why: str) -> None:
-        """Report that a bound pod is kept, though its gang may never have been complete."""
-        note = f"{why}; this member is kept. If the gang does nothing without the others, delete its pods"
+        """Report that a bound pod is kept, though its gang may never have formed."""
+        note = f"{why}; this member is kept. If the members cannot work without the others, delete them"
         # Named, so that it is reported once and not by each leader.
         self._warn(_bound(charge), "PodGroupUnknown", "Keeping", note, suffix=f"{charge.uid}.unknown")
 

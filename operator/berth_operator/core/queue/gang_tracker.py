@@ -109,7 +109,7 @@ class _Entry:
     formed: bool = False
     is_judged: bool = True
     """False if its first member was bound when this leader first saw it, and whether it has formed is not known yet."""
-    needs: frozenset[str] = frozenset()
+    needs: set[str] = field(default_factory=set)
     """Ids of the members that are bound together, until it has formed; others are placed only in place of them."""
     deadline: float | None = None
     resume_at: float = 0.0
@@ -289,7 +289,7 @@ class GangTracker:
         if before is None and not entry.stays:
             _begin_generation(entry, found=bound)
         if not (bound or entry.formed):
-            entry.needs |= {bound_with.id_of(charge.uid)}
+            entry.needs.add(bound_with.id_of(charge.uid))
         held = entry.held[charge.uid] = _Held(
             charge=charge,
             bound=bound,
@@ -445,10 +445,12 @@ class GangTracker:
         members = [each for each in entry.held.values() if each.stays and each.is_ours]
         records = bound_with.united([each.bound_with for each in members])
         waiting = {bound_with.id_of(pod.uid) for pod in entry.idle}
-        unfinished = [each for each in records if each.is_unfinished(waiting, entry.minimum)]
-        says_formed = any(not each.needed for each in records) or (entry.group is not None and entry.group.formed)
+        was_formed = any(not each.needed for each in records)
+        unfinished = [each for each in records if not was_formed and each.is_unfinished(waiting, entry.minimum)]
+        # A status is no proof: it may be of an earlier generation.
+        says_formed = was_formed or (entry.group is not None and entry.group.formed)
         entry.is_judged = True
-        entry.needs = frozenset(member for each in unfinished for member in each.ids)
+        entry.needs = {member for each in unfinished for member in each.ids}
         entry.formed = not unfinished and (bool(members) or says_formed)
         for member in entry.held.values():
             member.bound_with = ""
@@ -456,8 +458,8 @@ class GangTracker:
         if not members or unfinished or says_formed or len(entry.held) + len(entry.ended) >= entry.minimum:
             return "", []
         message = (
-            f"{entry.key}: {entry.bound} of {entry.minimum} members are bound, and whether all were bound together "
-            "before this operator started is not recorded"
+            f"{entry.bound} of {entry.minimum} members of {entry.key} are bound, and nothing records whether enough of "
+            "them were before the operator restarted"
         )
         return message, [each.charge for each in members]
 
@@ -570,7 +572,7 @@ class GangTracker:
             _begin_generation(entry, found=False)
         elif entry.minimum and entry.bound >= entry.minimum:
             entry.version += not entry.formed  # each waiting member is now decided for itself
-            entry.formed, entry.is_judged, entry.deadline, entry.needs = True, True, None, frozenset()
+            entry.formed, entry.is_judged, entry.deadline, entry.needs = True, True, None, set()
             entry.tries, entry.unscheduled = 0, ("", "")
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None
@@ -585,7 +587,7 @@ class GangTracker:
 
 def _begin_generation(entry: _Entry, *, found: bool) -> None:
     """Forget what was true of the members before; `found`: whether the first of the new ones is bound already."""
-    entry.formed, entry.is_judged, entry.deadline, entry.needs = False, not found, None, frozenset()
+    entry.formed, entry.is_judged, entry.deadline, entry.needs = False, not found, None, set()
 
 
 def _place(pod: PendingPod) -> tuple[object, ...]:

@@ -265,6 +265,7 @@ def found(record: str, *waits_for: str, group: Group | None = GROUP, gang: Membe
         pytest.param("2/3/2 uid-a uid-b uid-c", "c", False, id="enough can have been bound"),
         pytest.param("2/3/2 uid-a uid-b uid-c", "bc", True, id="too few can have been bound"),
         pytest.param("0/2/2 uid-a uid-b", "b", False, id="formed before"),
+        pytest.param("3/3/3 uid-a uid-b uid-c", "bc", True, id="the minimum was lowered, and not enough"),
         pytest.param("3/3/3 uid-a uid-b uid-c", "c", False, id="the minimum was lowered"),
         pytest.param("", "b", False, id="no record"),
         pytest.param("v2:whatever", "b", False, id="a record of another version"),
@@ -310,8 +311,8 @@ def test_what_is_not_known_is_reported(record: str, group: Group | None, *, repo
     made.hold(charge("a", gang=GANG), GANG, bound=True, record=record)
     whys = [(why, [each.uid for each in members]) for _, why, members in made.judge() if why]
     note = (
-        "PodGroup ns/g: 1 of 2 members are bound, and whether all were bound together before this operator started is "
-        "not recorded"
+        "1 of 2 members of PodGroup ns/g are bound, and nothing records whether enough of them were before the "
+        "operator restarted"
     )
     assert whys == ([(note, ["uid-a"])] if reported else [])
     assert made.judge() == []
