@@ -88,6 +88,7 @@ async def test_berths_pod_group_takes_precedence_over_another_of_its_name() -> N
         await asyncio.sleep(5)
         assert api.bound().keys() == {"m0"}
         table.apply("DELETED", pod_group(minimum=1))
+        world.delete("m0")
         world.submit(member("m1"))
         await asyncio.sleep(5)
     assert api.messages("m1")[-1].startswith("PodGroup ns/g does not exist: create it")
@@ -581,10 +582,13 @@ async def test_a_formed_gang_stays_formed_when_it_is_to_have_more_members() -> N
         assert "m2" in api.bound()
         world.groups.apply("DELETED", pod_group(minimum=4))
         world.delete("m0")
-        world.groups.apply("ADDED", pod_group(minimum=4, uid="another"))
         world.submit(member("m0", uid="again"))
+        await asyncio.sleep(0.5)
+        assert "m0" in api.bound()
+        world.groups.apply("ADDED", pod_group(minimum=5, uid="another"))
+        world.submit(member("m3"))
         await asyncio.sleep(3 * TIMEOUT)
-    assert api.bound().keys() == {"m0", "m1", "m2"}
+    assert api.bound().keys() == {"m0", "m1", "m2", "m3"}
     assert api.deletions == []
 
 

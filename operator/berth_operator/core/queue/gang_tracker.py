@@ -185,7 +185,12 @@ class _Entry:
 
     @property
     def problem(self) -> str:
-        """Return why the gang cannot be decided; empty if it can."""
+        """Return why the gang cannot be decided; empty if it can.
+
+        What has formed needs no minimum any more. Kube-scheduler requires a PodGroup of Kubernetes even then.
+        """
+        if self.runs and not self.gang.is_kubernetes:
+            return ""
         if self.group:
             return self.group.problem or self._conflict
         minima = self.minima
@@ -197,7 +202,7 @@ class _Entry:
                 f"{self.key} does not exist: create it in the API group {POD_GROUP_GROUP}, or remove the "
                 f"{self.gang.word} from its pods"
             )
-        if len(minima) > 1 and not self.runs:
+        if len(minima) > 1:
             values = ", ".join(map(str, sorted(minima)))
             return f"{self.key}: annotation {POD_GROUP_MIN_MEMBER} must be the same on all its pods; it is {values}"
         return ""
