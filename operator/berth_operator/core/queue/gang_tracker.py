@@ -450,7 +450,8 @@ class GangTracker:
         members = [each for each in entry.held.values() if each.stays and each.is_ours]
         records = bound_with.united([each.bound_with for each in members])
         waiting = {bound_with.id_of(pod.uid) for pod in entry.idle}
-        was_formed = any(not each.needed for each in records)
+        bound = {bound_with.id_of(uid) for uid in (*entry.held, *entry.ended)}
+        was_formed = any(len(each.ids & bound) >= each.needed for each in records)
         unfinished = [each for each in records if not was_formed and each.is_unfinished(waiting, entry.minimum)]
         # A status is no proof: it may be of an earlier generation.
         says_formed = was_formed or (entry.group is not None and entry.group.formed)
@@ -460,7 +461,7 @@ class GangTracker:
         for member in entry.held.values():
             member.bound_with = ""
         self._changed(entry)
-        if not members or unfinished or says_formed or len(entry.held) + len(entry.ended) >= entry.minimum:
+        if not members or unfinished or says_formed or not entry.minimum:
             return "", []
         message = (
             f"{entry.bound} of {entry.minimum} members of {entry.key} are bound, and nothing records whether enough of "

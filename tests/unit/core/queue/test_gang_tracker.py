@@ -301,6 +301,7 @@ def test_what_was_found_is_judged_whatever_is_read_first() -> None:
         pytest.param("2/2/2 uid-a uid-b", GROUP, True, id="not known"),
         pytest.param("", GROUP, True, id="no record"),
         pytest.param("0/1/2 uid-a", GROUP, False, id="formed before"),
+        pytest.param("2/2/2 uid-a uid-ended", replace(GROUP, minimum=3), False, id="the minimum was raised"),
         pytest.param("", replace(GROUP, formed=True), False, id="by its status"),
         pytest.param("", replace(GROUP, minimum=1), False, id="enough are bound"),
         pytest.param("", None, False, id="the minimum is not known"),
@@ -309,6 +310,7 @@ def test_what_was_found_is_judged_whatever_is_read_first() -> None:
 def test_what_is_not_known_is_reported(record: str, group: Group | None, *, reported: bool) -> None:
     made = gang_tracker(group=group)
     made.hold(charge("a", gang=GANG), GANG, bound=True, record=record)
+    made.end("uid-ended", GANG, succeeded=False)
     whys = [(why, [each.uid for each in members]) for _, why, members in made.judge() if why]
     note = (
         "1 of 2 members of PodGroup ns/g are bound, and nothing records whether enough of them were before the "
