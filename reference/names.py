@@ -52,6 +52,8 @@ WRITTEN: Final[Rows] = {
     "ORIGINAL_RESOURCES": "annotation: what containers requested by resources that "
     "[admission](../admission.md#words-of-other-systems) has renamed, as JSON",
     "EPOCH": "annotation: the leader's term; the pod was bound by Berth",
+    "BOUND_WITH": "annotation: how many members of the pod's gang had to be bound with it, of how many, and the ends "
+    "of their UIDs ([decision 9](../decisions/0009-gangs.md))",
     "WORKLOAD": "annotation: the Workload of Kueue for which the pod's place was promised "
     "([admission check](../kueue.md))",
     "POD_SET": "annotation: the pod set of that Workload",

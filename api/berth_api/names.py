@@ -69,6 +69,9 @@ MPS_MEMORY_SUFFIX: Final = ".devices.berth.dev/mps-memory-limit"
 """`<container>.devices.berth.dev/mps-memory-limit`: MiB of each card, as MPS reads them (`0=4096M,1=…`)."""
 MPS_THREADS_SUFFIX: Final = ".devices.berth.dev/mps-threads"
 """`<container>.devices.berth.dev/mps-threads`: hundredths of each card's multiprocessors, 1 to 100."""
+BOUND_WITH: Final = "gang.devices.berth.dev/bound-with"
+"""Which members of its gang a member was bound with, as `berth_operator.core.values.bound_with` writes it. The policy
+that protects allocations protects names of this form."""
 NODE_LABEL: Final = "berth.dev/node"
 """On GpuPods, so that an agent can list those of its node; truncated to the length of a label."""
 

@@ -33,13 +33,15 @@ class Pods:
 class World:
     """A cluster with two cards on a node, and an evictor."""
 
-    def __init__(self, *held: tuple[str, int], per_minute: float = 60, beats: int = 10**6) -> None:
+    def __init__(self, *held: tuple[str, int], per_minute: float = 60, beats: int = 10**6, heard: bool = True) -> None:
         self.cluster, self.pods = Cluster(grace=0, clock=now), Pods()
         self.reported: list[tuple[str, str]] = []
         self.leads = True
         self.sink = every_pod(self.cluster)
         self.cluster.put_node(node())
         self.cluster.put_lease(lease(duration=beats))
+        if heard:
+            self.cluster.put_lease(lease(renewed="2", duration=beats))
         self.put(entry(0), entry(1))
         for name, minor in held:
             self.sink.apply("ADDED", pod(name, {GPU: "50"}, on="node", allocated=half(minor)))
@@ -174,6 +176,14 @@ async def test_a_replica_that_does_not_lead_evicts_no_pod() -> None:
     world.leads = False
     world.fail()
     assert await world.after(10 * SOON) == []
+
+
+async def test_a_report_that_is_older_than_the_leader_is_not_believed_before_its_agent_is_heard() -> None:
+    world = World(("a", 0), beats=10**6, heard=False)
+    world.fail()
+    assert await world.after(10 * SOON) == []
+    world.cluster.put_lease(lease(renewed="2", duration=10**6))
+    assert await world.after(SOON) == ["a"]
 
 
 async def test_an_agent_that_is_silent_is_not_believed() -> None:

@@ -1,6 +1,7 @@
 """Gangs from their members' arrival to their binding, for every answer of the API server."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -87,6 +88,7 @@ async def test_berths_pod_group_takes_precedence_over_another_of_its_name() -> N
         await asyncio.sleep(5)
         assert api.bound().keys() == {"m0"}
         table.apply("DELETED", pod_group(minimum=1))
+        world.delete("m0")
         world.submit(member("m1"))
         await asyncio.sleep(5)
     assert api.messages("m1")[-1].startswith("PodGroup ns/g does not exist: create it")
@@ -516,18 +518,121 @@ async def test_a_member_that_dies_is_replaced_near_the_others() -> None:
     assert api.deletions == []
 
 
-async def test_two_that_die_are_replaced_together() -> None:
-    world = filled(4)
+KOORDINATOR = {
+    f"{names.GANG_PREFIX}name": "g",
+    f"{names.GANG_PREFIX}min-available": "3",
+    f"{names.GANG_PREFIX}match-policy": "once-satisfied",
+}
+NEEDS_THREE: dict[str, Callable[..., Raw]] = {
+    "annotations": lambda name, **fields: annotated(name, "3", **fields),
+    "PodGroup": member,
+    "Koordinator": lambda name, **fields: pod(name, {NVIDIA: "1"}, annotations=KOORDINATOR, **fields),
+}
+
+
+def lose(world: World, name: str, how: str) -> None:
+    """Let a bound member go."""
+    match how:
+        case "succeeded, deleted":
+            world.end(name)
+            world.ended.apply("DELETED", world.api.pods.pop(name))
+        case "failed":
+            world.end(name, "Failed")
+        case "evicted":
+            world.terminate(name)
+        case _:
+            world.delete(name)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "how"),
+    [*((each, "succeeded, deleted") for each in NEEDS_THREE), ("annotations", "failed"), ("annotations", "evicted")],
+)
+async def test_a_replacement_is_bound_at_once_while_one_member_of_a_formed_gang_runs(protocol: str, how: str) -> None:
+    world, made = World(), NEEDS_THREE[protocol]
+    world.add_node(cards=3)
+    if protocol == "PodGroup":
+        world.groups.apply("ADDED", pod_group(minimum=3))
+    world.submit(*map(made, "abc"))
     async with world.running() as api:
         await asyncio.sleep(1)
-        world.delete("m0")
-        world.delete("m1")
-        world.submit(member("new0"))
-        await asyncio.sleep(5)
-        assert api.messages("new0") == ["PodGroup ns/g: waiting for members: 3 of 4"]
-        world.submit(member("new1"))
+        assert len(api.bound()) == 3
+        lose(world, "a", how)
+        lose(world, "b", "deleted")
+        world.submit(made("b2"))
         await asyncio.sleep(0.5)
-    assert {"new0", "new1"} <= set(api.bound())
+        assert {"b2", "c"} <= api.bound().keys()
+        # Each replacement is decided for itself: one that does not fit keeps no other waiting.
+        world.submit(pod("other", {NVIDIA: "1"}, priority=1))
+        await asyncio.sleep(1)
+        world.delete("c")
+        world.submit(made("a2"), made("c2"))
+        await asyncio.sleep(3 * TIMEOUT)
+        assert len({"a2", "c2"} & api.bound().keys()) == 1
+    assert api.deletions == []
+
+
+async def test_a_formed_gang_stays_formed_when_it_is_to_have_more_members() -> None:
+    world = filled(2)
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.groups.apply("MODIFIED", pod_group(minimum=4))
+        world.submit(member("m2"))
+        await asyncio.sleep(0.5)
+        assert "m2" in api.bound()
+        world.groups.apply("DELETED", pod_group(minimum=4))
+        world.delete("m0")
+        world.submit(member("m0", uid="again"))
+        await asyncio.sleep(0.5)
+        assert "m0" in api.bound()
+        world.groups.apply("ADDED", pod_group(minimum=5, uid="another"))
+        world.submit(member("m3"))
+        await asyncio.sleep(3 * TIMEOUT)
+    assert api.bound().keys() == {"m0", "m1", "m2", "m3"}
+    assert api.deletions == []
+
+
+async def test_a_formed_gang_by_annotations_takes_members_with_another_minimum() -> None:
+    world = World()
+    world.add_node(cards=4)
+    world.submit(annotated("a"), annotated("b"))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        world.submit(annotated("c", "3"))
+        await asyncio.sleep(0.5)
+    assert api.bound().keys() == {"a", "b", "c"}
+
+
+async def test_a_new_generation_that_comes_while_the_last_one_leaves_starts_all_or_none() -> None:
+    world = filled(3, cards=6)
+    world.grace = 20.0
+    async with world.running() as api:
+        await asyncio.sleep(1)
+        for i in range(3):
+            world.terminate(f"m{i}")
+        world.api.always["bind n2"] = REFUSAL
+        world.submit(member("n0"), member("n1"))
+        await asyncio.sleep(5)
+        assert not api.bound().keys() & {"n0", "n1"}
+        world.submit(member("n2"))
+        await asyncio.sleep(TIMEOUT - 2)
+        assert api.bound().keys() == {"n0", "n1"}
+        await asyncio.sleep(5)
+    # The last generation's start is none of this one.
+    assert {name for _, name in api.deletions} == {"n0", "n1"}
+
+
+async def test_members_that_come_while_a_gang_is_bound_wait_until_it_has_formed() -> None:
+    world = filled(3)
+    world.api.faults["bind m2"] = [REFUSAL] * 3
+    async with world.running() as api:
+        await asyncio.sleep(0.5)
+        world.submit(member("late"))
+        await asyncio.sleep(5)
+        assert "late" not in api.bound()
+        assert api.messages("late") == ["PodGroup ns/g: waiting for the members that are being bound"]
+        await asyncio.sleep(5)
+    assert api.bound().keys() == {"m0", "m1", "m2", "late"}
 
 
 async def test_a_member_on_its_way_out_does_not_count() -> None:
@@ -586,20 +691,34 @@ async def test_a_refused_replacement_backs_off_and_costs_the_others_nothing() ->
 # --- after a crash ------------------------------------------------------------------------------------------------
 
 
-def left_behind(*bound: str, phase: str = "", minimum: int = 4, cards: int = 8, **fields: Any) -> World:
-    """Return what a new leader reads: some members are bound, by an earlier leader."""
-    world = World(**fields)
-    world.add_node("node", cards=cards)
-    relist(world.groups, [pod_group(minimum=minimum, status={"phase": phase})])
-    for minor, name in enumerate(bound):
-        world.api.pods[name] = member(name, on="node", allocated=whole(minor))
-    relist(world.pods, [world.api.pods[name] for name in bound])
+def restarted(before: World, *groups: Raw, cards: int = 8) -> World:
+    """Return what a new leader reads after the end of the one before."""
+    before.api.on_bound.clear()
+    before.api.on_deleted.clear()
+    world = World(api=before.api, policies=before.policies)
+    for name in before.fleet.rows:
+        world.add_node(name, cards=cards)
+    relist(world.groups, list(groups))
+    ended = [pod for pod in world.api.pods.values() if pod["status"].get("phase") in ("Succeeded", "Failed")]
+    relist(world.pods, [pod for pod in world.api.pods.values() if pod not in ended])
+    relist(world.ended, ended)
     return world
 
 
+async def killed_while_it_binds(world: World, *unbound: str) -> None:
+    """Run a leader until it has bound all pods but these, and end it."""
+    for name in unbound:
+        world.api.always[f"bind {name}"] = REFUSAL
+    async with world.running():
+        await asyncio.sleep(0.5)
+        world.term = None
+    world.api.always.clear()
+
+
 async def test_a_new_leader_completes_what_was_left() -> None:
-    world = left_behind("m0", "m1")
-    world.submit(member("m2"), member("m3"))
+    world = filled()
+    await killed_while_it_binds(world, "m2", "m3")
+    world = restarted(world, pod_group(minimum=4))
     async with world.running() as api:
         await asyncio.sleep(1)
         assert len(api.bound()) == 4
@@ -626,9 +745,12 @@ async def test_a_new_leader_completes_a_gang_with_cards_of_the_model_that_it_has
         assert "later" not in api.bound()
 
 
-async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:
-    world = left_behind("m0", "m1", cards=3)
-    world.submit(member("m2"), member("m3"))
+@pytest.mark.parametrize("phase", ["", "Running"])
+async def test_a_new_leader_undoes_what_it_cannot_complete(phase: str) -> None:
+    world = filled(4)
+    await killed_while_it_binds(world, "m2", "m3")
+    # A phase may be that of an earlier generation.
+    world = restarted(world, pod_group(minimum=4, status={"phase": phase}), cards=3)
     async with world.running() as api:
         await asyncio.sleep(TIMEOUT - 2)
         assert sorted(api.bound()) == ["m0", "m1"]
@@ -638,65 +760,100 @@ async def test_a_new_leader_undoes_what_it_cannot_complete() -> None:
         assert {name for _, name in api.deletions} == {"m0", "m1"}
 
 
-def left_by_annotations() -> World:
-    """Return what a new leader reads of a gang that formed and lost a member; no object records that it formed."""
+async def test_two_half_bound_gangs_do_not_wait_for_each_other_forever() -> None:
+    world = World()
+    world.add_node(cards=6)
+    world.submit(*(annotated(f"m{i}", "3") for i in range(3)))
+    world.submit(*(annotated(f"n{i}", "3", "h", created="2026-01-02T00:00:00Z") for i in range(3)))
+    await killed_while_it_binds(world, "m2", "n2")
+    world.api.pods["other"] = pod("other", {NVIDIA: "2"}, on="node", allocated=whole(2, 5))
+    world = restarted(world, cards=6)
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT + 5)
+        assert api.bound().keys() == {"other"}
+        world.submit(*(annotated(name, "3", uid=f"new-{name}") for name in ("m0", "m1")))
+        world.submit(*(annotated(name, "3", "h", uid=f"new-{name}") for name in ("n0", "n1")))
+        await asyncio.sleep(15)
+        assert sorted(api.bound()) == ["m0", "m1", "m2", "other"]
+
+
+@pytest.mark.parametrize(
+    ("protocol", "how", "reported"),
+    [
+        ("annotations", "failed", False),
+        ("annotations", "deleted", True),
+        ("Koordinator", "deleted", True),
+        ("PodGroup", "deleted", True),
+    ],
+)
+async def test_a_restart_leaves_alone_what_had_formed(protocol: str, how: str, reported: bool) -> None:
+    world, made = World(), NEEDS_THREE[protocol]
+    groups = [pod_group(minimum=3)] if protocol == "PodGroup" else []
+    world.add_node(cards=3)
+    relist(world.groups, groups)
+    world.submit(*map(made, "abc"))
+    async with world.running():
+        await asyncio.sleep(75)
+        lose(world, "a", how)
+    for _ in range(2):
+        world = restarted(world, *groups, cards=3)
+        async with world.running() as api:
+            await asyncio.sleep(3 * TIMEOUT)
+    assert api.deletions == []
+    # Only a member that is gone could tell whether it had been bound.
+    (note,) = api.events_of("b", "PodGroupUnknown") or [""]
+    assert ("2 of 3 members of " in note and "nothing records" in note) == reported
+    world = restarted(world, *groups, cards=3)
+    world.submit(made("a2"))
+    async with world.running() as api:
+        await asyncio.sleep(1)
+    assert {"a2", "b", "c"} <= api.bound().keys()
+
+
+async def test_what_a_status_says_to_have_formed_is_not_reported() -> None:
+    world = filled(3)
+    async with world.running():
+        await asyncio.sleep(1)
+        world.delete("m0")
+    world = restarted(world, pod_group(minimum=3, status={"phase": "Running"}))
+    async with world.running() as api:
+        await asyncio.sleep(3 * TIMEOUT)
+    assert api.deletions == []
+    assert api.events_of("m1", "PodGroupUnknown") == []
+
+
+async def test_a_gang_that_a_version_without_records_bound_is_kept() -> None:
     world = World()
     world.add_node(cards=2)
     for minor, name in enumerate(("m0", "m1")):
         world.api.pods[name] = annotated(name, "3", on="node", allocated=whole(minor))
     relist(world.pods, list(world.api.pods.values()))
-    return world
-
-
-async def test_a_gang_by_annotations_has_its_whole_time_from_the_leaders_start_on() -> None:
-    await asyncio.sleep(10 * TIMEOUT)
-    world = left_by_annotations()
-    async with world.running() as api:
-        await asyncio.sleep(TIMEOUT / 2)
-        # A member that arrives and does not fit does not shorten it.
-        world.submit(annotated("m2", "3"))
-        await asyncio.sleep(TIMEOUT / 2 - 1)
-        assert api.deletions == []
-        world.add_node("more")
-        await asyncio.sleep(2 * TIMEOUT)
-        assert len(api.bound()) == 3
-    assert api.deletions == []
-
-
-async def test_a_gang_by_annotations_that_is_not_completed_in_that_time_is_undone() -> None:
-    await asyncio.sleep(10 * TIMEOUT)
-    world = left_by_annotations()
-    async with world.running() as api:
-        await asyncio.sleep(TIMEOUT + 5)
-    assert sorted(name for _, name in api.deletions) == ["m0", "m1"]
-    assert min(at for at, _ in api.deletions) >= 11 * TIMEOUT
-
-
-async def test_two_half_placed_gangs_do_not_wait_for_each_other_forever() -> None:
-    world = left_behind("m0", "m1", minimum=3, cards=4)
-    world.groups.apply("ADDED", pod_group("h", 3, created="2026-01-02T00:00:00Z"))
-    for minor, name in ((2, "n0"), (3, "n1")):
-        world.api.pods[name] = member(name, "h", on="node", allocated=whole(minor))
-        world.pods.apply("ADDED", world.api.pods[name])
-    world.submit(member("m2"), member("n2", "h"))
-    async with world.running() as api:
-        await asyncio.sleep(TIMEOUT + 5)
-        assert world.users() == 0
-        world.submit(*(member(name, uid=f"new-{name}") for name in ("m0", "m1")))
-        world.submit(*(member(name, "h", uid=f"new-{name}") for name in ("n0", "n1")))
-        await asyncio.sleep(15)
-        assert sorted(api.bound()) == ["m0", "m1", "m2"]
-
-
-async def test_a_new_leader_leaves_alone_what_had_formed() -> None:
-    world = left_behind("m0", "m1", phase="Running")
+    world.submit(annotated("m2", "3"))
     async with world.running() as api:
         await asyncio.sleep(3 * TIMEOUT)
+        assert api.messages("m2")[-1].startswith("pod group ns/g: 0 of the 1 required members fit")
     assert api.deletions == []
+    assert len(api.events_of("m0", "PodGroupUnknown")) == 1
+
+
+async def test_a_member_that_a_person_put_on_a_node_is_not_deleted_and_forms_no_gang() -> None:
+    world = World()
+    world.add_node(cards=2)
+    of_gang = {names.POD_GROUP: "g", names.POD_GROUP_MIN_MEMBER: "3"}
+    world.submit(pod("launcher", {"cpu": "1"}, annotations=of_gang, on="node"))
+    world.submit(annotated("m0", "3"), annotated("m1", "3"))
+    world.api.always["bind m1"] = REFUSAL
+    async with world.running() as api:
+        await asyncio.sleep(TIMEOUT - 5)
+        assert api.bound().keys() == {"launcher", "m0"}
+        await asyncio.sleep(2 * TIMEOUT)
+    assert {name for _, name in api.deletions} == {"m0"}
 
 
 async def test_the_pods_of_other_schedulers_are_their_own_affair() -> None:
-    world = left_behind(schedulers=["berth"])
+    world = World(schedulers=["berth"])
+    world.add_node(cards=8)
+    relist(world.groups, [pod_group(minimum=4)])
     world.pods.apply("ADDED", member("m0", on="node", allocated=whole(0), schedulerName="other"))
     async with world.running() as api:
         await asyncio.sleep(3 * TIMEOUT)

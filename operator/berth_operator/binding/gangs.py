@@ -4,7 +4,7 @@ A decided gang is assumed as a whole. First the claims of all members are bound;
 bound and all are forgotten. Then the Bindings of all members are sent concurrently. A member whose Binding is refused
 stays assumed, and its Binding is retried until the gang's timeout. Once a second, the keeper deletes the bound members
 of gangs that have not formed within their timeout. It acts on the current state only, so it also deletes members that
-a previous leader left behind.
+a previous leader left behind and that are known to be too few.
 """
 
 import asyncio
@@ -113,9 +113,10 @@ class GangBinder:
     def _bodies(self, gang: Gang, placements: Sequence[Placement], term: int) -> list[dict[str, object]] | None:
         """Return the Bindings; None if one cannot be written, which is reported on its pod."""
         bodies = []
-        for placement in placements:
+        records = gang.records([each.pod.uid for each in placements])
+        for placement, record in zip(placements, records, strict=True):
             try:
-                bodies.append(binding(placement, term, self._lease))
+                bodies.append(binding(placement, term, self._lease, record))
             except RecordError as error:
                 self._attempts.failed(gang.members)
                 self._reporter.refused(placement.pod, str(error))
@@ -188,6 +189,14 @@ class GangBinder:
             await asyncio.sleep(min(pause(tries), max(0.0, until - self._cluster.clock())))
 
 
+def judge_found(cluster: Cluster, reporter: Reporter) -> None:
+    """Judge the gangs that another leader bound, and report those of which nothing is known: they are kept."""
+    for why, members in cluster.gangs.judge():
+        log.warning("whether a gang has formed is not known", why=why, kept=[each.pod for each in members])
+        for charge in members:
+            reporter.unknown_gang(charge, why)
+
+
 class Pods(Protocol):
     """The subset of `kube.KubeClient` that the keeper uses."""
 
@@ -219,6 +228,8 @@ class GangKeeper:
     async def run(self) -> None:
         """Check gangs until cancelled."""
         while True:
+            # Also of scheduler names that the configuration has added.
+            judge_found(self._cluster, self._reporter)
             self._abort_overdue()
             self._requeue_and_report()
             await self._delete_all()

@@ -13,7 +13,7 @@ import structlog
 
 from berth_operator.binding import binder
 from berth_operator.binding.evictions.preemptor import Preemptor
-from berth_operator.binding.gangs import GangBinder
+from berth_operator.binding.gangs import GangBinder, judge_found
 from berth_operator.binding.prebind.changes import GoneError, PreBindError
 from berth_operator.binding.prebind.claims import ClaimBinder
 from berth_operator.binding.prebind.volumes import VolumeBinder
@@ -108,6 +108,7 @@ class Scheduler:
     async def run(self) -> None:
         """Schedule until cancelled, or until the term ends."""
         term = self._term()
+        judge_found(self._cluster, self._reporter)
         self._preemptor.restore()
         if self._fits is not None:
             self._fits.restore()

@@ -119,6 +119,7 @@ class Planner:
         gone = [
             uid for uid, pod in self._snapshot.placed.items() if any(fnmatchcase(_key(pod), each) for each in without)
         ]
+        self._cluster.gangs.judge()
         budgets = self._cluster.budgets
         simulation = simulate(
             self._cluster.fleet, self._units(), self._policies, budgets=budgets, gone=gone, now=self._snapshot.now

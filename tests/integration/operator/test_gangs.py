@@ -192,22 +192,30 @@ def test_refused_member_undoes_its_group(proxy: FaultProxy, world: World, cluste
     assert nodes_of(world, members(3)) == {node}
 
 
-def test_new_leader_completes_what_was_left(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
+def test_new_leader_undoes_only_what_has_not_formed(proxy: FaultProxy, world: World, cluster: Cluster) -> None:
     [node] = world.arena.nodes()
-    world.device(node, [words.gpu(minor) for minor in range(3)])
-    first = world.operator(kubeconfig=proxy.kubeconfig(cluster.token))
-    proxy.answer("POST", "/pods/m1/binding", status=403)
-    pod_group(world, "g", 3, scheduleTimeoutSeconds=60)
-    world.pods(members(3), CARD, labels={LABEL: "g"})
-    for name in ("m0", "m2"):
+    world.device(node, [words.gpu(minor) for minor in range(6)])
+    kubeconfig = proxy.kubeconfig(cluster.token)
+    first = world.operator(kubeconfig=kubeconfig)
+    proxy.answer("POST", "/pods/half1/binding", status=403)
+    for name in ("full", "half"):
+        annotations = {"berth.dev/pod-group": name, "berth.dev/pod-group-min-member": "3"}
+        world.pods(members(3, name), CARD, annotations=annotations)
+    for name in (*members(3, "full"), "half0", "half2"):
         world.bound(name)
-
     first.kill()
     world.free_lease()
-    world.operator()
+    world.remove("full1")
 
-    world.bound("m1")
-    wait_status(world, "g", scheduled=3)
+    world.operator(kubeconfig=kubeconfig, gang_timeout=2)
+
+    remaining = {"full0", "full2", "half1"}
+    world.wait(
+        lambda: {each["metadata"]["name"] for each in world.arena.list("pods")} == remaining,
+        what="the half to be undone",
+    )
+    [event] = world.wait(lambda: world.events("full0", "PodGroupUnknown"), what="the Event")
+    assert "are bound, and nothing records whether enough of them were" in event["message"]
 
 
 def test_cluster_without_the_definition_has_pods_all_the_same(

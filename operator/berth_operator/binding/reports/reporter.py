@@ -187,6 +187,12 @@ class Reporter:
         note = f"{why}; this member is deleted, so that it holds no resources"
         self._warn(_bound(charge), "PodGroupTimedOut", "Undoing", note)
 
+    def unknown_gang(self, charge: Charge, why: str) -> None:
+        """Report that a bound pod is kept, though its gang may never have formed."""
+        note = f"{why}; this member is kept. If the members cannot work without the others, delete them"
+        # Named, so that it is reported once and not by each leader.
+        self._warn(_bound(charge), "PodGroupUnknown", "Keeping", note, suffix=f"{charge.uid}.unknown")
+
     def evicted(self, charge: Charge, device: str) -> None:
         """Report that a pod was evicted because its card needs a reset or a reboot."""
         note = f"{device} failed; only a reset or a reboot repairs it, and this pod would prevent that"

@@ -80,12 +80,15 @@ class Evictor:
         return next((each for each in holding if self._retry_at.get(each[0].uid, now) <= now), None)
 
     def _failed(self) -> set[Card]:
-        """Return the cards that need a reset or a reboot, as reported by agents that are alive."""
+        """Return the cards that need a reset or a reboot, as reported by agents that this leader has heard.
+
+        A Device that the leader finds at its start may be hours old: its agent may have ended while none led.
+        """
         nodes = self._cluster.node_cache
         return {
             (name, *card)
             for name, record in nodes.devices.items()
-            if record.lost and name in nodes.nodes and nodes.is_alive(name)
+            if record.lost and name in nodes.nodes and nodes.is_confirmed(name)
             for card in record.lost
         }
 

@@ -36,7 +36,7 @@ def wanted(view: GroupView) -> dict[str, Any]:
 
 
 def phase(counts: Counts, minimum: int) -> str:
-    """Return the phase; a gang that has formed keeps a formed phase, by which the next leader knows that it has."""
+    """Return the phase; a gang that has formed keeps a formed phase, so that the next leader need not report it."""
     done = counts.succeeded
     if done and done >= minimum:
         return "Finished"

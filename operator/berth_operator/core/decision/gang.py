@@ -37,6 +37,7 @@ from berth_operator.core.fleet.claims.answers import MAX_REQUESTS
 from berth_operator.core.fleet.fleet import Fleet
 from berth_operator.core.fleet.nodes.cards import Column, Mask
 from berth_operator.core.fleet.nodes.labels import ABSENT, Numbers
+from berth_operator.core.values import bound_with
 from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod, PodRequest
@@ -80,6 +81,8 @@ class Gang:
     """Nodes of the members that have one."""
     held: tuple[str, ...] = ()
     """UIDs of these members."""
+    unbound: tuple[str, ...] = ()
+    """UIDs of those among them whose Binding has not succeeded yet."""
     created: str = ""
     arrived: int = 0
     """Arrival number of the member that came first."""
@@ -87,6 +90,8 @@ class Gang:
     """Increased with every change that may alter the decision."""
     topology_key: str = ""
     """The label of nodes that must be the same for all members; empty if they may be anywhere."""
+    formed: bool = False
+    """Whether it has formed, and members of it run: then each waiting member is placed for itself."""
     further_preempt: bool = False
     """Whether pods are evicted for members beyond the minimum, too, for one at a time."""
 
@@ -103,7 +108,14 @@ class Gang:
     @property
     def needed(self) -> int:
         """Return how many of the waiting members must be placed, or none is."""
-        return max(0, self.minimum - self.placed)
+        missing = max(0, self.minimum - self.placed)
+        return min(missing, 1) if self.formed else missing
+
+    def records(self, uids: Sequence[str]) -> list[str]:
+        """Return the records of members that are bound now, as in `bound_with`."""
+        bound = self.placed - len(self.unbound)
+        needed = 0 if self.formed else max(0, self.minimum - bound)
+        return bound_with.records((*self.unbound, *uids), needed, self.minimum)[len(self.unbound) :]
 
     @property
     def priority(self) -> int:

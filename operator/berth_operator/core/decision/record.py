@@ -14,7 +14,8 @@ from berth_operator.core.values import limits
 MAX_OWN: Final = 200 * 1024
 MAX_ALL: Final = 250 * 1024
 """Bytes of annotations: Berth's alone, and all of the pod. The API server does not check the size of a Binding's
-annotations, but rejects every later update of a pod with more than 256 KiB."""
+annotations, but rejects every later update of a pod with more than 256 KiB. The rest is for the term and `BOUND_WITH`,
+which takes at most 2 KiB."""
 
 
 class RecordError(ValueError):
@@ -110,9 +111,13 @@ def _exchanged(grant: Grant, device: Grant) -> Grant:
     return replace(grant, minor=device.minor, id=device.id, parent=device.parent)
 
 
-def binding(placement: Placement, term: int, lease: str) -> dict[str, Any]:
-    """Return the Binding: node, cards and the leader's term in one object, valid only for this pod's UID."""
+def binding(placement: Placement, term: int, lease: str, bound_with: str = "") -> dict[str, Any]:
+    """Return the Binding: node, cards and the leader's term in one object, valid only for this pod's UID.
+
+    `bound_with` is the record of a gang's member.
+    """
     pod = placement.pod
+    of_gang = {names.BOUND_WITH: bound_with} if bound_with else {}
     return {
         "apiVersion": "v1",
         "kind": "Binding",
@@ -121,7 +126,7 @@ def binding(placement: Placement, term: int, lease: str) -> dict[str, Any]:
             "namespace": pod.namespace,
             "uid": pod.uid,
             "labels": {names.FENCED_BY: lease},
-            "annotations": {names.EPOCH: str(term), **annotations(placement)},
+            "annotations": {names.EPOCH: str(term), **of_gang, **annotations(placement)},
         },
         "target": {"apiVersion": "v1", "kind": "Node", "name": placement.node},
     }

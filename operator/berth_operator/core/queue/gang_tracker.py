@@ -8,7 +8,12 @@ formed in time it is aborted.
 Decisions assume all needed members of a gang or none. So a gang holds nodes in part only while Bindings are in flight,
 or because a previous leader ended between Bindings. Both have a deadline, so no two gangs block each other for longer.
 
-A gang that has formed is not aborted when it loses a member; a replacement is decided like any missing member.
+A gang that has formed stays formed while one member has a node and is not terminating. It is never aborted, and each
+further member, a replacement too, is decided for itself. When the last such member leaves, a new *generation* begins
+with the next member that gets a node: it must form again.
+
+What a previous leader bound is judged once, by the records on its members (`core.values.bound_with`): the gang has
+formed unless they prove the contrary. Only then is it given a deadline.
 """
 
 from collections.abc import Iterable, Iterator
@@ -20,6 +25,7 @@ from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.gang import Gang, too_few
 from berth_operator.core.queue import group_rules
 from berth_operator.core.queue.queue import pause
+from berth_operator.core.values import bound_with
 from berth_operator.core.values.charge import Charge
 from berth_operator.core.values.request import Membership, PendingPod
 
@@ -39,7 +45,7 @@ class Group:
     """Seconds; 0 for the default."""
     created: str = ""
     formed: bool = False
-    """Whether its status records that all needed members were bound."""
+    """Whether its status records that all needed members were bound, which may have been others of its name."""
     problem: str = ""
     """Why the object is invalid; empty if it is valid."""
     notes: str = ""
@@ -63,6 +69,10 @@ class _Held:
     running: bool = False
     to_delete: bool = False
     """Whether the operator must delete it."""
+    is_ours: bool = True
+    """Whether a Binding of Berth gave it its node; other members are never deleted."""
+    bound_with: str = ""
+    """The record on a member of a gang that is not judged yet."""
 
     @property
     def stays(self) -> bool:
@@ -97,8 +107,10 @@ class _Entry:
     """UIDs of the members with scheduling gates, which keep the others waiting."""
     version: int = 0
     formed: bool = False
-    found_bound: bool = False
-    """Whether a member was already bound when this leader first saw it."""
+    is_judged: bool = True
+    """False if its first member was bound when this leader first saw it, and whether it has formed is not known yet."""
+    needs: set[str] = field(default_factory=set)
+    """Ids of the members that are bound together, until it has formed; others are placed only in place of them."""
     deadline: float | None = None
     resume_at: float = 0.0
     tries: int = 0
@@ -119,6 +131,36 @@ class _Entry:
         return [pod for uid, pod in self.waiting.items() if uid not in self.held]
 
     @property
+    def stays(self) -> bool:
+        """Return whether a member has a node and is not on its way out."""
+        return any(each.stays for each in self.held.values())
+
+    @property
+    def runs(self) -> bool:
+        """Return whether it has formed, and one of these members is left."""
+        return self.formed and self.stays
+
+    @property
+    def is_bound_in_part(self) -> bool:
+        """Return whether Berth has bound members of it, and it has not formed."""
+        held = self.held.values()
+        return self.is_judged and not self.formed and any(each.stays and each.bound and each.is_ours for each in held)
+
+    @property
+    def candidates(self) -> list[PendingPod]:
+        """Return the waiting members that may be placed now.
+
+        While it forms, these are the members that it was decided with. Others only replace those that are gone. So if
+        one of the former still waits, the next leader knows by that whether the gang has formed.
+        """
+        idle = self.idle
+        if self.formed or not (self.needs and self.stays):
+            return idle
+        needed = [pod for pod in idle if bound_with.id_of(pod.uid) in self.needs]
+        others = [pod for pod in idle if bound_with.id_of(pod.uid) not in self.needs]
+        return [*needed, *others[: max(0, self.minimum - self.placed - len(needed))]]
+
+    @property
     def succeeded(self) -> int:
         return sum(self.ended.values())
 
@@ -129,11 +171,6 @@ class _Entry:
     @property
     def bound(self) -> int:
         return self.succeeded + sum(each.stays and each.bound for each in self.held.values())
-
-    @property
-    def formed_before(self) -> bool:
-        """Return whether an earlier leader recorded that it has formed; always False without a PodGroup object."""
-        return self.group is not None and self.group.formed
 
     @property
     def minima(self) -> set[int]:
@@ -148,7 +185,12 @@ class _Entry:
 
     @property
     def problem(self) -> str:
-        """Return why the gang cannot be decided; empty if it can."""
+        """Return why the gang cannot be decided; empty if it can.
+
+        What has formed needs no minimum any more. Kube-scheduler requires a PodGroup of Kubernetes even then.
+        """
+        if self.runs and not self.gang.is_kubernetes:
+            return ""
         if self.group:
             return self.group.problem or self._conflict
         minima = self.minima
@@ -233,13 +275,34 @@ class GangTracker:
             self._changed(entry)
             self._leave(uid, entry)
 
-    def hold(self, charge: Charge, gang: Membership, *, bound: bool, running: bool = False) -> None:
-        """Record that a member has a node, either assumed or bound."""
+    def hold(
+        self,
+        charge: Charge,
+        gang: Membership,
+        *,
+        bound: bool,
+        running: bool = False,
+        is_ours: bool = True,
+        record: str = "",
+    ) -> None:
+        """Record that a member has a node, either assumed or bound.
+
+        `is_ours`: whether a Binding of Berth gave it; `record`: with which members it was bound.
+        """
         entry = self._join(charge.uid, gang)
         before = entry.held.get(charge.uid)
-        to_delete = before is not None and before.to_delete
-        held = entry.held[charge.uid] = _Held(charge=charge, bound=bound, running=running, to_delete=to_delete)
-        entry.found_bound = entry.found_bound or (bound and before is None)
+        if before is None and not entry.stays:
+            _begin_generation(entry, found=bound)
+        if not (bound or entry.formed):
+            entry.needs.add(bound_with.id_of(charge.uid))
+        held = entry.held[charge.uid] = _Held(
+            charge=charge,
+            bound=bound,
+            running=running,
+            to_delete=before is not None and before.to_delete,
+            is_ours=is_ours or (before is not None and before.is_ours),
+            bound_with="" if entry.is_judged else record,
+        )
         if before is None or before.stays != held.stays:
             self._changed(entry)
         elif before.bound != bound:
@@ -276,9 +339,9 @@ class GangTracker:
     def ready(self, gang: Membership, now: float) -> Gang | None:
         """Return a gang's waiting members as a unit; None if there are too few or the gang backs off."""
         entry = self._entries.get(gang.key)
-        if entry is None or now < entry.resume_at or not (idle := entry.idle) or self._lacks(entry, idle):
+        if entry is None or now < entry.resume_at or not (pods := entry.candidates) or self._lacks(entry, pods):
             return None
-        return self._unit(entry, idle)
+        return self._unit(entry, pods)
 
     def waiting(self, gang: Membership) -> tuple[Gang | None, str]:
         """Return a gang's waiting members as a unit, even if they are too few, and why it cannot be decided otherwise.
@@ -299,17 +362,19 @@ class GangTracker:
             placed=entry.placed,
             nodes=tuple(each.charge.node for each in entry.held.values() if each.stays),
             held=tuple(uid for uid, each in entry.held.items() if each.stays),
+            unbound=tuple(uid for uid, each in entry.held.items() if each.stays and not each.bound),
             created=entry.group.created if entry.group else min(each.created for each in idle),
             arrived=min(each.arrived for each in idle),
             version=entry.version,
             topology_key=entry.group.topology_key if entry.group else "",
+            formed=entry.runs,
             further_preempt=entry.group is not None and entry.group.is_kubernetes,
         )
 
     def unready(self, now: float) -> Iterator[tuple[str, list[PendingPod]]]:
         """Yield what each gang has lacked for at least SETTLE seconds, with the members to report it on."""
         for entry in self._unsettled():
-            problem = self._lacks(entry, idle) if (idle := entry.idle) else ""
+            problem = self._lacks(entry, entry.candidates) if (idle := entry.idle) else ""
             if not problem:
                 entry.unready_since = None
             elif entry.unready_since is None:
@@ -317,11 +382,13 @@ class GangTracker:
             elif now - entry.unready_since >= SETTLE:
                 yield problem, idle
 
-    def _lacks(self, entry: _Entry, idle: list[PendingPod]) -> str:
+    def _lacks(self, entry: _Entry, candidates: list[PendingPod]) -> str:
         if problem := entry.problem or entry.blocked:
             return problem
-        count = entry.placed + len(idle)
-        return too_few(entry.key, count, entry.minimum) if count < entry.minimum else ""
+        if not candidates:
+            return f"{entry.key}: waiting for the members that are being bound"
+        count = entry.placed + len(candidates)
+        return too_few(entry.key, count, entry.minimum) if count < entry.minimum and not entry.runs else ""
 
     def unschedulable(self, gang: Membership, failure: Failure) -> bool:
         """Record why too few members were placed; return whether that has changed."""
@@ -368,16 +435,50 @@ class GangTracker:
             entry.resume_at = 0.0
         return [entry.gang for entry in due]
 
+    # --- gangs that another leader bound ------------------------------------------------------------------------
+
+    def judge(self) -> list[tuple[Membership, str, list[Charge]]]:
+        """Judge the gangs that were found bound, once all their members have been read: has each formed?
+
+        Returns:
+            each of them; and if nothing is known of one that has too few members, a message, and its bound members.
+        """
+        found = [entry for entry in self._unsettled() if not entry.is_judged]
+        return [(entry.gang, *self._judge(entry)) for entry in found]
+
+    def _judge(self, entry: _Entry) -> tuple[str, list[Charge]]:
+        members = [each for each in entry.held.values() if each.stays and each.is_ours]
+        records = bound_with.united([each.bound_with for each in members])
+        waiting = {bound_with.id_of(pod.uid) for pod in entry.idle}
+        bound = {bound_with.id_of(uid) for uid in (*entry.held, *entry.ended)}
+        was_formed = any(len(each.ids & bound) >= each.needed for each in records)
+        unfinished = [each for each in records if not was_formed and each.is_unfinished(waiting, entry.minimum)]
+        # A status is no proof: it may be of an earlier generation.
+        says_formed = was_formed or (entry.group is not None and entry.group.formed)
+        entry.is_judged = True
+        entry.needs = {member for each in unfinished for member in each.ids}
+        entry.formed = not unfinished and (bool(members) or says_formed)
+        for member in entry.held.values():
+            member.bound_with = ""
+        self._changed(entry)
+        if not members or unfinished or says_formed or not entry.minimum:
+            return "", []
+        message = (
+            f"{entry.bound} of {entry.minimum} members of {entry.key} are bound, and nothing records whether enough of "
+            "them were before the operator restarted"
+        )
+        return message, [each.charge for each in members]
+
     # --- gangs that cannot be completed -------------------------------------------------------------------------
 
     def overdue(self, now: float) -> list[Membership]:
         """Return the gangs whose deadline has passed.
 
-        Start the deadline of a gang that this leader found partly bound.
+        Start the deadline of a gang that is bound in part and has none, as another leader left it.
         """
         due = []
         for entry in self._unsettled():
-            if entry.deadline is None and entry.bound > entry.succeeded and not entry.formed and entry.minimum:
+            if entry.deadline is None and entry.is_bound_in_part and entry.minimum:
                 entry.deadline = now + self._time(entry)
             if entry.deadline is not None and entry.deadline <= now:
                 due.append(entry.gang)
@@ -391,7 +492,8 @@ class GangTracker:
             f"{entry.bound} of {entry.minimum} members were bound"
         )
         entry.deadline = None
-        to_delete = [] if keep else [each for each in entry.held.values() if each.bound and each.stays]
+        held = [each for each in entry.held.values() if each.bound and each.stays and each.is_ours]
+        to_delete = [] if keep else held
         for member in to_delete:
             member.to_delete = True
         self.back_off(gang, now)
@@ -473,10 +575,11 @@ class GangTracker:
     def _update_progress(self, entry: _Entry) -> None:
         """Update whether a gang has formed, its deadline, and whether it is still tracked."""
         if not entry.held:
-            entry.formed = entry.found_bound = False
-            entry.deadline = None
-        elif entry.minimum and (entry.bound >= entry.minimum or (entry.found_bound and entry.formed_before)):
-            entry.formed, entry.deadline, entry.tries, entry.unscheduled = True, None, 0, ("", "")
+            _begin_generation(entry, found=False)
+        elif entry.minimum and entry.bound >= entry.minimum:
+            entry.version += not entry.formed  # each waiting member is now decided for itself
+            entry.formed, entry.is_judged, entry.deadline, entry.needs = True, True, None, set()
+            entry.tries, entry.unscheduled = 0, ("", "")
         if entry.waiting or (entry.held and not entry.formed):
             self._open[entry.key] = None
         else:
@@ -486,6 +589,11 @@ class GangTracker:
 
     def _time(self, entry: _Entry) -> float:
         return (entry.group.timeout if entry.group else 0.0) or self._timeout
+
+
+def _begin_generation(entry: _Entry, *, found: bool) -> None:
+    """Forget what was true of the members before; `found`: whether the first of the new ones is bound already."""
+    entry.formed, entry.is_judged, entry.deadline, entry.needs = False, not found, None, set()
 
 
 def _place(pod: PendingPod) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+from berth_api import names
 from berth_api.words import TABLE, PodGroupKind
 from berth_operator.core.decision.cycle import Failure, Placement
 from berth_operator.core.decision.gang import Gang
@@ -14,7 +15,7 @@ from berth_operator.state.cache.listener import Listener
 from berth_operator.state.cache.nominator import Nominator
 from berth_operator.state.cache.views import GroupView, StatusKind
 from berth_operator.state.cache.waker import Waker
-from berth_operator.state.objects import groups
+from berth_operator.state.objects import groups, pods
 
 Object = Mapping[str, Any]
 
@@ -141,10 +142,33 @@ class Gangs:
         """Record that a member is assumed; the caller gathers the gang once all its members are."""
         self._gang_tracker.hold(charge, gang, bound=False)
 
-    def bind(self, charge: Charge, gang: Membership, *, running: bool = False) -> None:
-        """Record that a member is bound."""
-        self._gang_tracker.hold(charge, gang, bound=True, running=running)
+    def bind(self, charge: Charge, gang: Membership) -> None:
+        """Record that our Binding of a member has succeeded."""
+        self._gang_tracker.hold(charge, gang, bound=True)
         self.gather(gang)
+
+    def put_bound(self, raw: Object, charge: Charge, gang: Membership) -> None:
+        """Add or update a member that the API server shows on a node."""
+        annotations = raw["metadata"].get("annotations") or {}
+        self._gang_tracker.hold(
+            charge,
+            gang,
+            bound=True,
+            running=pods.is_running(raw),
+            is_ours=names.EPOCH in annotations,
+            record=annotations.get(names.BOUND_WITH, ""),
+        )
+        self.gather(gang)
+
+    def judge(self) -> list[tuple[str, list[Charge]]]:
+        """Judge whether the gangs that another leader bound have formed; return what is not known, and of which pods.
+
+        Call it when all their members have been read.
+        """
+        judged = self._gang_tracker.judge()
+        for gang, _, _ in judged:
+            self.gather(gang)
+        return [(unknown, members) for _, unknown, members in judged if unknown]
 
     def release(self, uid: str, gang: Membership) -> None:
         """Record that a member no longer has a node."""

@@ -87,6 +87,10 @@ class Heartbeats:
         beat = self._beats.get(node)
         return beat is not None and now <= beat.alive_until
 
+    def is_confirmed(self, node: str, now: float) -> bool:
+        """Return whether the node's agent is alive, and a renewal was observed: what it reports is of our time."""
+        return self.alive(node, now) and self._beats[node].renewed_at is not None
+
     def _update(self, beat: Heartbeat) -> None:
         """Compute `alive_until`."""
         if beat.expected_at is None:

@@ -238,6 +238,10 @@ class NodeCache:
         """Return whether a node's agent is alive now."""
         return self._heartbeats.alive(name, self._clock())
 
+    def is_confirmed(self, name: str) -> bool:
+        """Return whether a node's agent is alive and has been heard since this process watches its Lease."""
+        return self._heartbeats.is_confirmed(name, self._clock())
+
     def view(self, name: str) -> NodeView:
         """Return what is known of a node, even if it has neither Node nor Device."""
         return NodeView(

@@ -126,7 +126,7 @@ class Placements:
             self._gangs.release(uid, known.gang)
         if charge.gang is not None:
             # Before it is removed from the waiting pods, so that its gang never looks smaller in between.
-            self._gangs.bind(charge, charge.gang, running=pods.is_running(raw))
+            self._gangs.put_bound(raw, charge, charge.gang)
         self._count_for_workload(raw, charge)
         self._pending.remove(uid)
         if uid in self._assumed:

@@ -1,12 +1,13 @@
 """The members of each gang, its progress, and its deadline."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from berth_operator.core.queue.gang_tracker import SETTLE, Counts, GangTracker, Group
@@ -203,43 +204,230 @@ def test_a_gang_on_its_way_has_a_deadline_until_it_has_formed() -> None:
     assert made.overdue(1e9) == []  # it has formed, so it is not aborted
 
 
-def test_a_gang_that_is_gone_and_comes_again_has_not_formed() -> None:
-    made = gang_tracker()
+@pytest.mark.parametrize("gone", [True, False])
+def test_a_generation_must_form_again_once_no_member_of_the_last_one_is_left(*, gone: bool) -> None:
+    made = gang_tracker("c", "d", group=replace(GROUP, formed=True))
     for name in "ab":
         holds(made, name)
     for name in "ab":
-        made.release(f"uid-{name}")
-    holds(made, "c")
-    assert made.overdue(0.0) == []
-    assert made.overdue(60.0) == [GANG]
-
-
-@pytest.mark.parametrize("first", ["group", "member"])
-def test_what_an_earlier_leader_saw_formed_has_formed(first: str) -> None:
-    made = GangTracker(timeout=60.0)
-    if first == "member":
-        holds(made, "a")
-    made.put_group(replace(GROUP, formed=True))
-    if first == "group":
-        holds(made, "a")
-    assert made.overdue(0.0) == []
-    assert made.overdue(1e9) == []
-
-
-def test_a_phase_of_an_earlier_run_does_not_count_for_members_that_are_decided_now() -> None:
-    made = gang_tracker("a", "b", group=replace(GROUP, formed=True))
-    for name in "ab":
+        if gone:
+            made.release(f"uid-{name}")
+        else:
+            holds(made, name, terminating=True)
+    gang = made.ready(GANG, 0.0)
+    assert gang is not None
+    assert gang.needed == 2
+    for name in "cd":
         holds(made, name, bound=False)
     made.binding_started(GANG, 0.0)
-    holds(made, "a")
+    holds(made, "c")
     assert made.overdue(60.0) == [GANG]
+
+
+def test_a_gang_that_has_formed_places_each_further_member_for_itself() -> None:
+    made = gang_tracker("c", "d", group=replace(GROUP, minimum=3))
+    for name in "abe":
+        holds(made, name)
+    for name in "ab":
+        made.release(f"uid-{name}")
+    gang = made.ready(GANG, 0.0)
+    assert gang is not None
+    assert (gang.formed, gang.placed, gang.needed) == (True, 1, 1)
 
 
 def test_the_deadline_is_the_groups_own_if_it_names_one() -> None:
-    made = gang_tracker(group=replace(GROUP, timeout=5.0))
-    holds(made, "a")
-    assert made.overdue(0.0) == []
+    made = gang_tracker("a", "b", group=replace(GROUP, timeout=5.0))
+    for name in "ab":
+        holds(made, name, bound=False)
+    made.binding_started(GANG, 0.0)
+    assert made.overdue(4.9) == []
     assert made.overdue(5.0) == [GANG]
+
+
+# --- after another leader -----------------------------------------------------------------------------------------
+
+
+def found(record: str, *waits_for: str, group: Group | None = GROUP, gang: Membership = GANG) -> GangTracker:
+    """Return a tracker that has found member a bound with a record, and judged its gang."""
+    made = gang_tracker(group=group)
+    made.hold(charge("a", gang=gang), gang, bound=True, record=record)
+    for name in waits_for:
+        waits(made, name, gang)
+    made.judge()
+    return made
+
+
+@pytest.mark.parametrize(
+    ("record", "waiting_members", "unfinished"),
+    [
+        pytest.param("2/2/2 uid-a uid-b", "b", True, id="the other waits"),
+        pytest.param("2/2/2 uid-a uid-b", "c", False, id="the other is gone"),
+        pytest.param("2/3/2 uid-a uid-b uid-c", "c", False, id="enough can have been bound"),
+        pytest.param("2/3/2 uid-a uid-b uid-c", "bc", True, id="too few can have been bound"),
+        pytest.param("0/2/2 uid-a uid-b", "b", False, id="formed before"),
+        pytest.param("3/3/3 uid-a uid-b uid-c", "bc", True, id="the minimum was lowered, and not enough"),
+        pytest.param("3/3/3 uid-a uid-b uid-c", "c", False, id="the minimum was lowered"),
+        pytest.param("", "b", False, id="no record"),
+        pytest.param("v2:whatever", "b", False, id="a record of another version"),
+    ],
+)
+def test_a_gang_that_was_found_bound_has_formed_unless_members_that_wait_prove_the_contrary(
+    record: str, waiting_members: str, *, unfinished: bool
+) -> None:
+    made = found(record, *waiting_members)
+    assert made.counts("ns/g").formed == (not unfinished)
+    assert made.overdue(0.0) == []
+    assert made.overdue(60.0) == ([GANG] if unfinished else [])
+
+
+def test_what_was_found_is_judged_whatever_is_read_first() -> None:
+    made = gang_tracker("b", group=None)
+    made.hold(charge("a", gang=GANG), GANG, bound=True, record="2/2/2 uid-a uid-b")
+    assert made.overdue(1e9) == []
+    made.put_group(GROUP)
+    assert made.overdue(1e9) == []
+    made.judge()
+    assert made.overdue(1e9) == []
+    assert made.overdue(1e9 + 60) == [GANG]
+    # It no longer depends on the member that proves it.
+    made.no_longer_waits("uid-b")
+    made.judge()
+    assert made.overdue(1e9 + 60) == [GANG]
+
+
+@pytest.mark.parametrize(
+    ("record", "group", "reported"),
+    [
+        pytest.param("2/2/2 uid-a uid-b", GROUP, True, id="not known"),
+        pytest.param("", GROUP, True, id="no record"),
+        pytest.param("0/1/2 uid-a", GROUP, False, id="formed before"),
+        pytest.param("2/2/2 uid-a uid-ended", replace(GROUP, minimum=3), False, id="the minimum was raised"),
+        pytest.param("", replace(GROUP, formed=True), False, id="by its status"),
+        pytest.param("", replace(GROUP, minimum=1), False, id="enough are bound"),
+        pytest.param("", None, False, id="the minimum is not known"),
+    ],
+)
+def test_what_is_not_known_is_reported(record: str, group: Group | None, *, reported: bool) -> None:
+    made = gang_tracker(group=group)
+    made.hold(charge("a", gang=GANG), GANG, bound=True, record=record)
+    made.end("uid-ended", GANG, succeeded=False)
+    whys = [(why, [each.uid for each in members]) for _, why, members in made.judge() if why]
+    note = (
+        "1 of 2 members of PodGroup ns/g are bound, and nothing records whether enough of them were before the "
+        "operator restarted"
+    )
+    assert whys == ([(note, ["uid-a"])] if reported else [])
+    assert made.judge() == []
+
+
+def test_members_that_berth_has_not_bound_have_no_deadline_and_form_no_gang() -> None:
+    made = gang_tracker("b", group=replace(GROUP, minimum=3))
+    made.hold(charge("a", gang=GANG), GANG, bound=True, is_ours=False)
+    assert [why for _, why, _ in made.judge()] == [""]
+    assert not made.counts("ns/g").formed
+    made.overdue(0.0)
+    assert made.overdue(1e9) == []
+
+
+class Leaders:
+    """A gang under one leader after the other, and whether it has formed in fact."""
+
+    def __init__(self, minimum: int) -> None:
+        self.minimum, self.numbers = minimum, itertools.count()
+        self.waiting: list[str] = []
+        self.assumed: dict[str, str] = {}
+        """Name -> record."""
+        self.bound: dict[str, str] = {}
+        self.formed = self.lost = False
+        self.restart()
+
+    def restart(self) -> None:
+        self.assumed.clear()
+        self.tracker = GangTracker(timeout=60.0)
+        self.tracker.put_group(replace(GROUP, minimum=self.minimum))
+        for name, record in self.bound.items():
+            self.tracker.hold(charge(name, gang=GANG), GANG, bound=True, record=record)
+        for name in self.waiting:
+            waits(self.tracker, name)
+        self.tracker.judge()
+        self.look()
+        assert self.tracker.counts("ns/g").formed or not self.formed, "what has formed is never taken for unfinished"
+        if self.bound and not self.lost:
+            assert self.tracker.counts("ns/g").formed == self.formed, "what is unfinished is known while all are there"
+        self.formed = self.tracker.counts("ns/g").formed
+
+    def look(self) -> None:
+        self.formed = len(self.bound) >= self.minimum or (self.formed and bool(self.bound or self.assumed))
+
+    def act(self, act: str, number: int) -> None:
+        among = {"bind": list(self.assumed), "refuse": list(self.assumed), "delete": self.waiting}.get(
+            act, list(self.bound)
+        )
+        if act in ("create", "decide", "restart"):
+            getattr(self, act)(*([number] if act == "decide" else []))
+        elif among:
+            getattr(self, act)(among[number % len(among)])
+        self.look()
+        assert not self.formed or self.tracker.overdue(1e9) == []
+
+    def create(self) -> None:
+        self.waiting.append(f"m{next(self.numbers)}")
+        waits(self.tracker, self.waiting[-1])
+
+    def decide(self, number: int) -> None:
+        """Place as many as needed, or more, whichever they are."""
+        gang = self.tracker.ready(GANG, 1e9)
+        if gang is None:
+            return
+        count = max(1, gang.needed, number % (len(gang.members) + 1))
+        members = [gang.members[(number + i) % len(gang.members)].name for i in range(count)]
+        for name, record in zip(members, gang.records([f"uid-{name}" for name in members]), strict=True):
+            self.assumed[name] = record
+            holds(self.tracker, name, bound=False)
+        self.tracker.binding_started(GANG, 0.0)
+
+    def bind(self, name: str) -> None:
+        self.bound[name] = self.assumed.pop(name)
+        self.waiting.remove(name)
+        holds(self.tracker, name)
+        self.tracker.no_longer_waits(f"uid-{name}")
+
+    def refuse(self, name: str) -> None:
+        del self.assumed[name]
+        self.tracker.release(f"uid-{name}")
+
+    def delete(self, name: str) -> None:
+        self.lost = True
+        self.assumed.pop(name, None)
+        self.waiting.remove(name)
+        leave(self.tracker, f"uid-{name}")
+
+    def lose(self, name: str) -> None:
+        self.lost = True
+        del self.bound[name]
+        self.tracker.release(f"uid-{name}")
+
+
+@given(
+    st.integers(2, 4),
+    st.lists(
+        st.tuples(
+            st.sampled_from(("create", "create", "decide", "bind", "bind", "refuse", "delete", "lose", "restart")),
+            st.integers(0, 5),
+        ),
+        max_size=16,
+    ),
+)
+# A member that comes while the others are bound would complete the gang in place of one that is refused.
+@example(2, [("create", 0), ("decide", 0), ("decide", 0), ("bind", 0), ("refuse", 0), ("bind", 0), ("lose", 1)])
+# A member that is refused is decided again, while enough others are being bound.
+@example(2, [("create", 0), ("decide", 3), ("refuse", 0), ("decide", 0), ("bind", 2)])
+def test_no_leader_takes_what_had_formed_for_unfinished(minimum: int, steps: list[tuple[str, int]]) -> None:
+    leaders = Leaders(minimum)
+    for _ in range(minimum):
+        leaders.create()
+    for act, number in [*steps, ("restart", 0)]:
+        leaders.act(act, number)
 
 
 def test_undoing_dooms_the_bound_and_backs_off() -> None:
