@@ -127,13 +127,16 @@ def _fixtures(item: pytest.Item) -> set[str]:
 
 
 @pytest.fixture(scope="session")
-def cluster(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Iterator[Cluster]:
+def cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, worker_id: str
+) -> Iterator[Cluster]:
     """Return a real control plane on loopback, with Berth's CRDs; all workers share it, so change nothing global."""
     base = tmp_path_factory.getbasetemp()
     with shared_cluster.opened(base if worker_id == "master" else base.parent, prepare=prepare) as running:
         assert running.server.startswith("https://127.0.0.1:")
+        request.config.stash[leftovers.SHARED] = running
         yield running
-        leftovers.expect_gone(running, {path for path in running.api.shared if running.api.exists(path)})
+        leftovers.expect_gone(running, set(running.api.shared))
 
 
 def prepare(cluster: Cluster) -> None:
@@ -141,6 +144,7 @@ def prepare(cluster: Cluster) -> None:
     cluster.install_crds(CRDS)
     installation.create_namespaces(cluster)
     cluster.play_device_plugins()
+    cluster.api.shared.clear()
 
 
 @pytest.fixture

@@ -22,7 +22,8 @@ _PRESERVED: Final = {"type": "object", "x-kubernetes-preserve-unknown-fields": T
 def install(cluster: Cluster, folder: Path) -> None:
     """Install Kueue's definitions of the pinned version, in v1beta2 alone: nothing converts between versions here.
 
-    Of Workloads the schema of templates is left out: it is that of pods, and takes the API server seconds to load.
+    Of Workloads the schema of templates is left out: it is that of pods, and takes the API server seconds to load. The
+    definitions stay for all tests that share the cluster.
     """
     if cluster.api.exists(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/workloads.{API.partition('/')[0]}"):
         return
@@ -37,7 +38,9 @@ def install(cluster: Cluster, folder: Path) -> None:
             properties = spec["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
             properties["podSets"]["items"]["properties"]["template"] = _PRESERVED
         (folder / f"{kind}.yaml").write_text(yaml.safe_dump(definition))
+    before = set(cluster.api.shared)
     cluster.install_crds(folder)
+    cluster.api.shared.intersection_update(before)
 
 
 class Kueue:

@@ -16,6 +16,8 @@ import pytest
 from devcluster import Cluster, waiting
 from tests import layers
 
+SHARED: Final = pytest.StashKey[Cluster]()
+"""The cluster that the tests of all workers share."""
 FIXTURE_OF_TASKS: Final = "_no_task_left"
 NAMESPACES: Final = "/api/v1/namespaces/"
 """Their end takes seconds, and no test looks into that of another: a session waits for them once, at its end."""
@@ -51,7 +53,7 @@ async def _no_task_left(request: pytest.FixtureRequest) -> AsyncIterator[None]:
 
 @pytest.fixture(autouse=True)
 def _nothing_left(request: pytest.FixtureRequest) -> Iterator[None]:
-    cluster: Cluster | None = request.getfixturevalue("cluster") if "cluster" in request.fixturenames else None
+    cluster = request.config.stash.get(SHARED, None)
     shared = set(cluster.api.shared) if cluster else set()
     sockets, children = _sockets(), _children()
     yield

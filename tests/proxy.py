@@ -56,6 +56,8 @@ class Rule:
     """Requests of that method and path so far, with or without the fault."""
     caught: list[Seen] = field(default_factory=list)
     """Requests that this rule was applied to."""
+    answers: list[int] = field(default_factory=list)
+    """What the server answered to them, whether or not their sender still waited."""
 
     def takes(self, request: Seen) -> bool:
         """Return whether the rule applies to this request."""
@@ -282,6 +284,8 @@ class FaultProxy(Background):
         url = yarl.URL(self._server + request.raw_path, encoded=True)
         headers = {name: value for name, value in request.headers.items() if name.lower() not in HOP_BY_HOP}
         async with self._upstream.request(request.method, url, data=body or None, headers=headers) as answer:
+            if rule is not None:
+                rule.answers.append(answer.status)
             response = web.StreamResponse(status=answer.status, reason=answer.reason)
             if isinstance(rule, Lose):
                 await answer.read()
