@@ -2,7 +2,7 @@
 
     preempt(fleet, pod, policy, budgets, unconfirmed)  ->  Preemption | None
 
-The steps are those of kube-scheduler's DefaultPreemption. A node is a candidate if the first filter that rejects it is
+The steps are those of kube-scheduler's DefaultPreemption. A node is a candidate if every filter that rejects it is
 resolvable. All pods of lower priority are removed there. If the pod then fits, as many as possible are reprieved:
 first those that a PodDisruptionBudget protects, then by priority and age. The rest are the victims, so each of them
 frees something that the pod needs: its cpu, its port, or its cards. Candidates are compared by the number of budget
@@ -321,12 +321,15 @@ def _resolvable(fleet: Fleet, request: PodRequest, pod_filters: Sequence[Filter]
 
 
 def candidate_rows(fleet: Fleet, request: PodRequest, policy: Policy) -> Mask:
-    """Return the rows where evictions may help: the first rejection is of pods, and the empty node would pass."""
-    mask = np.zeros(len(fleet.names), np.bool_)
-    for filter_, rejected in cycle.rejections(fleet, request, policy.filters_of(request)):
-        if filter_.VERDICT is Verdict.UNSCHEDULABLE:
-            mask |= rejected
-    for filter_ in policy.filters_of(request):
-        if (bounded := filters.as_bounded(filter_)) is not None:
+    """Return the rows where evictions may help: a filter whose answer they can change rejects the row, and no other."""
+    passes_all, mask = fleet.present.copy(), fleet.present.copy()
+    only_capacity = is_local(fleet, request)
+    for filter_, passes in cycle.in_order(request, policy.filters_of(request)):
+        passed = passes(fleet, request)
+        passes_all &= passed
+        # A later filter counts as well as the first: whatever it rejects, its node would lose pods in vain.
+        if filter_.VERDICT is Verdict.UNRESOLVABLE or (only_capacity and filter_ not in policy.local):
+            mask &= passed
+        elif (bounded := filters.as_bounded(filter_)) is not None:
             mask &= bounded.could_pass(fleet, request)
-    return mask
+    return mask & ~passes_all
