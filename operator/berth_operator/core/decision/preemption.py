@@ -34,6 +34,7 @@ from berth_operator.core.filters import Filter
 from berth_operator.core.filters.reasons import count_reasons
 from berth_operator.core.fleet import claim_counts
 from berth_operator.core.fleet.fleet import Fleet
+from berth_operator.core.fleet.kubelet_allocation import is_leftover
 from berth_operator.core.fleet.nodes.cards import Indices, Mask
 from berth_operator.core.plugins import PluginFailedError
 from berth_operator.core.values import releases
@@ -157,6 +158,9 @@ def nominated_fit(
 ) -> Charge | None:
     """Return a pod's charge on its nominated node once the leaving pods of lower priority are gone; None if unfit.
 
+    What deleted pods still hold leaves as well: a victim is charged until its node's agent reports that kubelet has
+    released its devices.
+
     `movable` are UIDs of further pods that may leave, if their priority is not higher.
 
     If pods on other nodes matter and some pods are still leaving, only the filters whose answer no eviction can change
@@ -173,6 +177,7 @@ def nominated_fit(
                 each
                 for each in fleet.on_node(node)
                 if (each.priority < pod.priority and fleet.is_leaving(each))
+                or is_leftover(each)
                 or (each.priority <= pod.priority and each.uid in movable)
             ]
             return _fit_without(fleet, row, pod, policy, gone)
