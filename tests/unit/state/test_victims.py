@@ -21,6 +21,7 @@ from tests.differential.draft import Draft, Raw, name_of
 PRIORITY = 10
 SCENARIOS = 8 * len(generate.RULES)
 CARDS = 2
+CREATED = "2026-01-01T00:00:00Z"
 NVIDIA = "nvidia.com/gpu"
 
 
@@ -72,7 +73,11 @@ def state(of: Draft) -> Cluster:
 def with_uid(manifest: Raw) -> Raw:
     """Return an object as the API server stores it."""
     made = copy.deepcopy(manifest)
-    made["metadata"] |= {"namespace": "ns", "uid": f"uid-{name_of(manifest)}", "creationTimestamp": "2026-01-01T00:00:00Z"}
+    made["metadata"] |= {
+        "namespace": "ns",
+        "uid": f"uid-{name_of(manifest)}",
+        "creationTimestamp": "2026-01-01T00:00:00Z",
+    }
     return made
 
 

@@ -26,7 +26,7 @@ from berth_operator.core.decision.budgets import Budgets
 from berth_operator.core.decision.cycle import Failure
 from berth_operator.core.decision.departures import Departures
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.messages import cut, fit_error
+from berth_operator.core.decision.messages import cut, fit_error, with_note
 from berth_operator.core.decision.policy import Policy
 from berth_operator.core.decision.victims import Preemption, VictimSearch, excerpt_without, is_local, nominee_on
 from berth_operator.core.decision.what_if import WhatIf, one_pod_per_place
@@ -44,6 +44,7 @@ from berth_operator.core.values.verdict import Verdict
 
 NEVER: Final = "not eligible due to preemptionPolicy=Never."
 TERMINATING: Final = "not eligible due to a terminating pod on the nominated node."
+BACKING_OFF: Final = "not eligible due to the back-off of its preemption."
 NOT_HELPFUL: Final = "Preemption is not helpful for scheduling"
 NO_VICTIMS: Final = "No preemption victims found for incoming pod"
 
@@ -62,7 +63,7 @@ def preempt(
     `in_flight` are UIDs of pods whose Binding is not confirmed yet; they are not evicted. `within` restricts the
     candidate nodes to a mask.
     """
-    if not policy.preemption or not pod.preempts or not has_lower(fleet, pod.priority):
+    if not policy.preemption or not pod.preempts or pod.backoff.everywhere or not has_lower(fleet, pod.priority):
         return None
     with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):
         lower = _potential_victims(fleet, pod, policy, in_flight, within)
@@ -122,6 +123,7 @@ def _potential_victims(
 ) -> Mask:
     """Return for each placed pod whether it may be a victim on a row where evictions may help."""
     rows = candidate_rows(fleet, pod.request, policy)
+    rows[[fleet.rows[node] for node in pod.backoff.nodes if node in fleet.rows]] = False
     if within is not None:
         rows &= within
     lower = _preemptible_below(fleet, pod.priority, in_flight)
@@ -264,14 +266,16 @@ def not_tried(fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure) -
     """Return the failure, with the reason, of a pod that is not eligible for preemption; None if it is eligible."""
     if not policy.preemption or not fleet.present.any():
         return failure
-    return None if pod.preempts and has_lower(fleet, pod.priority) else not_helpful(fleet, pod, policy, failure)
+    may_help = pod.preempts and not pod.backoff.everywhere and has_lower(fleet, pod.priority)
+    return None if may_help else not_helpful(fleet, pod, policy, failure)
 
 
 def not_helpful(
     fleet: Fleet, pod: PendingPod, policy: Policy, failure: Failure, in_flight: Collection[str] = frozenset()
 ) -> Failure:
-    """Return a failure with the reasons why evictions help on no node."""
-    return add_preemption(failure, why_not(fleet, pod, policy, failure, in_flight))
+    """Return a failure with the reasons why evictions help on no node, or are not tried there now."""
+    failure = add_preemption(failure, why_not(fleet, pod, policy, failure, in_flight))
+    return replace(failure, message=with_note(failure.message, pod.backoff.note)) if pod.backoff else failure
 
 
 def why_not(
@@ -280,6 +284,8 @@ def why_not(
     """Return the reasons why evictions help on no node, counted as in kube-scheduler's dry run."""
     if not pod.preempts:
         return NEVER
+    if pod.backoff.everywhere:
+        return BACKING_OFF
     nodes = int(fleet.present.sum())
     if has_lower(fleet, pod.priority):
         with fleet.without(fleet.lower_priority_nominees(pod.uid, pod.priority)):

@@ -1,0 +1,195 @@
+"""Places that were freed by evictions, and lost to others before the preemptor ran: how often, and what follows.
+
+kube-scheduler sees neither our nominations nor what our cards are charged, and may bind the pod that replaces a victim
+into the freed place at once. Nothing ends that by itself. So lost places are counted for each preemptor, on each node
+and over all nodes, and from a number on no pods are evicted for it there, for one minute, then for two, up to thirty.
+
+Times are seconds since 1970: the record of one leader is read by the next one.
+"""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+
+from berth_api.values import listing
+from berth_operator.core.decision.gang import Gang
+from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
+from berth_operator.core.values.request import PendingPod
+
+ON_NODE: Final = 2
+"""Lost places of a preemptor on one node from which it backs off there."""
+OF_POD: Final = 4
+"""Lost places of a pod's controller, on whatever nodes, from which it backs off everywhere."""
+OF_GANG: Final = 2
+"""The same for gangs, whose places are on many nodes at once."""
+FIRST: Final = 60.0
+"""Seconds of the first back-off; each further lost place doubles it."""
+LONGEST: Final = 1800.0
+REMEMBERED: Final = 1800.0
+"""Seconds after its last back-off, or its last lost place, for which a preemptor is remembered."""
+MAX_PREEMPTORS: Final = 64
+"""Preemptors that are remembered; beyond that the one that may be forgotten first is. With the other bounds, the record
+stays below the 256 KiB that annotations may have."""
+MAX_NODES: Final = 4
+"""Nodes of a preemptor that are remembered; a pod that has lost a place on each backs off everywhere."""
+MAX_TAKERS: Final = 3
+"""Schedulers that are named."""
+MAX_NAME: Final = 320
+"""Characters of a preemptor's key; `namespace/name` has fewer."""
+MAX_SCHEDULER: Final = 63
+"""Characters of a scheduler's name, which any author of a pod may choose."""
+EVERYWHERE: Final = ""
+"""In the place of a node's name."""
+ALL: Final = "*"
+"""In the place of a preemptor's key: all of them, while it is not known what they have lost."""
+_TIMES: Final = {1: "once", 2: "twice"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """What a preemptor has lost on one node, or everywhere, since it last ran there."""
+
+    count: int = 0
+    until: float = 0.0
+    """When pods may be evicted there again; 0 if they may."""
+    last: float = 0.0
+    """When the last place was lost."""
+    takers: tuple[str, ...] = ()
+    """The schedulers whose pods took the places; none if no pod did."""
+
+    @property
+    def forgotten_at(self) -> float:
+        """Return when it no longer counts."""
+        return max(self.until, self.last) + REMEMBERED
+
+
+def preemptor_of(unit: PendingPod | Gang) -> str:
+    """Return what stays the same of a unit if it is created again: its controller's UID, its name, or the gang's key."""
+    key = unit.key if isinstance(unit, Gang) else unit.owner.uid or unit.key
+    return key[:MAX_NAME]
+
+
+class LostPlaces:
+    """The lost places of all preemptors."""
+
+    def __init__(self) -> None:
+        self._lost: dict[str, dict[str, Lost]] = {}
+        """Preemptor -> node, or EVERYWHERE -> what it has lost there."""
+
+    def __len__(self) -> int:
+        return len(self._lost)
+
+    def lose(self, preemptor: str, nodes: Collection[str], takers: Collection[str], now: float, limit: int) -> None:
+        """Count a set of victims whose place was lost.
+
+        Args:
+            preemptor: the key of the controller, pod or gang for which they were evicted.
+            nodes: where they were.
+            takers: the schedulers of the pods that have come to these nodes since.
+            now: seconds since 1970.
+            limit: the lost places from which it backs off everywhere.
+        """
+        by_node = self._lost.setdefault(preemptor, {})
+        for node, allowed in ((EVERYWHERE, limit), *((node, ON_NODE) for node in sorted(nodes))):
+            if node in by_node or len(by_node) <= MAX_NODES:
+                by_node[node] = _counted(by_node.get(node, Lost()), takers, now, allowed)
+        while len(self._lost) > MAX_PREEMPTORS:
+            del self._lost[
+                min(self._lost, key=lambda each: max(lost.forgotten_at for lost in self._lost[each].values()))
+            ]
+
+    def win(self, preemptor: str, nodes: Collection[str]) -> None:
+        """Forget what a preemptor has lost on the nodes where it runs now, and on all nodes together."""
+        by_node = self._lost.get(preemptor, {})
+        for node in (EVERYWHERE, *nodes):
+            by_node.pop(node, None)
+        if not by_node:
+            self._lost.pop(preemptor, None)
+
+    def backoff(self, preemptor: str, now: float) -> PreemptionBackoff:
+        """Return where no pods are evicted for a preemptor now."""
+        barred = {node: lost for node, lost in self._lost.get(preemptor, {}).items() if lost.until > now}
+        if not barred:
+            return NO_BACKOFF if preemptor == ALL or ALL not in self._lost else self.backoff(ALL, now)
+        if EVERYWHERE in barred:
+            return PreemptionBackoff(
+                preemptor=preemptor, everywhere=True, note=_note(barred[EVERYWHERE], "no pods are preempted")
+            )
+        first = min(barred.values(), key=lambda lost: lost.until)
+        where = f"no pods are preempted on {listing.first_of(sorted(barred), MAX_TAKERS)}"
+        return PreemptionBackoff(preemptor=preemptor, nodes=frozenset(barred), note=_note(first, where))
+
+    def back_off_all(self, now: float) -> None:
+        """Let no pods be evicted for the first back-off: it is not known what was lost before."""
+        self._lost[ALL] = {EVERYWHERE: Lost(until=now + FIRST, last=now)}
+
+    def has_lost(self, preemptor: str) -> bool:
+        """Return whether a preemptor has lost a place since it last ran."""
+        return preemptor in self._lost
+
+    def backing_off(self, now: float) -> int:
+        """Return the number of preemptors that back off somewhere."""
+        return sum(any(lost.until > now for lost in by_node.values()) for by_node in self._lost.values())
+
+    def expire(self, now: float) -> None:
+        """Forget what no longer counts."""
+        for preemptor, by_node in list(self._lost.items()):
+            kept = {node: lost for node, lost in by_node.items() if lost.forgotten_at > now}
+            if kept:
+                self._lost[preemptor] = kept
+            else:
+                del self._lost[preemptor]
+
+    # --- the next leader ----------------------------------------------------------------------------------------
+
+    def record(self) -> str:
+        """Return what the next leader reads."""
+        lost = {
+            preemptor: {
+                node: [each.count, round(each.until), round(each.last), *each.takers] for node, each in by_node.items()
+            }
+            for preemptor, by_node in self._lost.items()
+        }
+        return orjson.dumps(lost).decode()
+
+    def restore(self, record: str, now: float) -> None:
+        """Read the record of the last leader; times far ahead, by a clock that is wrong, are cut.
+
+        Raises:
+            ValueError: it cannot be read.
+        """
+        for preemptor, node, lost in _recorded(record):
+            kept = replace(lost, until=min(lost.until, now + LONGEST), last=min(lost.last, now))
+            self._lost.setdefault(preemptor, {})[node] = kept
+        self.expire(now)
+
+
+def _counted(lost: Lost, takers: Collection[str], now: float, allowed: int) -> Lost:
+    """Return what is lost with one more place."""
+    count = lost.count + 1
+    pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
+    names = tuple(sorted({*lost.takers, *(each[:MAX_SCHEDULER] for each in takers)})[:MAX_TAKERS])
+    return Lost(count=count, until=now + pause if pause else 0.0, last=now, takers=names)
+
+
+def _note(lost: Lost, what: str) -> str:
+    until = datetime.fromtimestamp(lost.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    if not lost.count:
+        return f"the last leader has not recorded who took freed capacity; {what} before {until}."
+    times = _TIMES.get(lost.count, f"{lost.count} times")
+    taken = f"taken {times} by pods of {' and '.join(lost.takers)}" if lost.takers else f"lost {times}"
+    return f"freed capacity was {taken}; {what} before {until}."
+
+
+def _recorded(record: str) -> Iterator[tuple[str, str, Lost]]:
+    preemptors: Any = orjson.loads(record)
+    try:
+        for preemptor, by_node in list(preemptors.items())[:MAX_PREEMPTORS]:
+            for node, (count, until, last, *takers) in list(by_node.items())[: MAX_NODES + 1]:
+                names = tuple(str(each) for each in takers[:MAX_TAKERS])
+                yield preemptor, node, Lost(count=int(count), until=float(until), last=float(last), takers=names)
+    except (AttributeError, TypeError) as error:
+        raise ValueError(f"the record of lost places has another form: {error}") from error
