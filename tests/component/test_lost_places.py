@@ -69,7 +69,7 @@ class Contested(World):
     def reject(self, name: str) -> None:
         """Let kubelet reject a pod; its controller creates another one, and the place is taken."""
         raw = self.api.pods[name]
-        self.delete(name)
+        self.end(name, "Failed")
         self.replace(raw["spec"]["nodeName"])
         self.submit(high(f"high-{next(self.numbers)}"))
 
@@ -205,6 +205,21 @@ async def test_pods_that_kubelet_rejects_after_the_bind_count_as_well() -> None:
         assert len(api.deletes) == 2
         await asyncio.sleep(100)
     assert len(api.deletes) == 3
+
+
+async def test_pods_that_are_deleted_after_the_bind_do_not_count() -> None:
+    world = Contested()
+    world.submit(high())
+    async with world.running() as api:
+        for number in range(3):
+            await asyncio.sleep(GRACE + 0.4)
+            name = f"high-{number}" if number else "high"
+            assert api.bound()[name] == "node"
+            world.delete(name)
+            world.replace("node")
+            world.submit(high(f"high-{number + 1}"))
+        await asyncio.sleep(GRACE + 1)
+    assert len(api.deletes) == 4
 
 
 async def test_a_pod_that_runs_clears_the_count() -> None:

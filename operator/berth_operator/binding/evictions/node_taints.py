@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any, Final, Protocol
 
-import numpy as np
 import structlog
 
 from berth_client.errors import CallError
@@ -148,8 +147,7 @@ class NodeTaints:
             elif self._position(node) is None and (not hold.is_tried or now >= (hold.over_at or now) + PATIENCE):
                 # The watch shows a taint that was placed long before that.
                 del self._holds[node]
-        rows = self._cluster.fleet.taints().get(taints.PREEMPTING)
-        tainted = [] if rows is None else [self._cluster.fleet.names[row] for row in np.flatnonzero(rows).tolist()]
+        tainted = self._cluster.fleet.tainted(taints.PREEMPTING)
         self._retry_at = {node: retry for node, retry in self._retry_at.items() if node in tainted}
         yield from (node for node in tainted if node not in kept and self._retry_at.get(node, (0.0, 0.0))[0] <= now)
 

@@ -124,13 +124,15 @@ class Preemptor:
         fleet = self._cluster.fleet
         for pod in waiting:
             nominee = fleet.nominees.get(pod.uid)
-            if pod.gang is None and nominee is not None and leaving(fleet, fleet.on_node(nominee.node), pod.priority):
-                self._progress.began(pod, [nominee])
+            if pod.gang is not None or nominee is None:
+                continue
+            if victims := leaving(fleet, fleet.on_node(nominee.node), pod.priority):
+                self._progress.began(pod, [nominee], len(victims))
                 self._taints.adopt([nominee])
         for gang in {each.gang for each in waiting if each.gang is not None}:
-            if (unit := self._cluster.gangs.unit(gang)) is not None and self._victims_left(unit):
+            if (unit := self._cluster.gangs.unit(gang)) is not None and (left := self._victims_left(unit)):
                 nominees = self._cluster.nominator.of_gang(gang)
-                self._progress.began(unit, nominees)
+                self._progress.began(unit, nominees, left)
                 self._taints.adopt(nominees)
 
     def follow(self) -> None:
@@ -254,10 +256,10 @@ class Preemptor:
         log.info("preempting", pod=pod.key, node=node, victims=[each.pod for each in preemption.victims])
         self._displace(node, pod.priority)
         pod = self._nominate(pod, preemption.nominee)
-        if preemption.victims:
-            self._keep_from_others(pod, [preemption.nominee], preemption.victims)
-            self._progress.began(pod, [preemption.nominee])
-        for victim in self._cluster.gangs.leaving_with(preemption.victims):
+        if victims := self._cluster.gangs.leaving_with(preemption.victims):
+            self._keep_from_others(pod, [preemption.nominee], victims)
+            self._progress.began(pod, [preemption.nominee], len(victims))
+        for victim in victims:
             self._start_eviction(victim, pod)
         return pod
 
@@ -281,10 +283,10 @@ class Preemptor:
         for nominee in preemption.nominees:
             self._displace(nominee.node, gang.lowest)
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
-        if preemption.victims:
-            self._keep_from_others(gang, preemption.nominees, preemption.victims)
-            self._progress.began(gang, preemption.nominees)
-        for victim in self._cluster.gangs.leaving_with(preemption.victims):
+        if victims := self._cluster.gangs.leaving_with(preemption.victims):
+            self._keep_from_others(gang, preemption.nominees, victims)
+            self._progress.began(gang, preemption.nominees, len(victims))
+        for victim in victims:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
         return self._cluster.gangs.unit(gang.membership) or gang
@@ -374,6 +376,7 @@ class Preemptor:
 
     def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
         """Decide the pod again after its back-off, because a victim could not be evicted."""
+        self._progress.refused(pod)
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
         self._cluster.fleet.unmark_leaving(victim.uid)
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:

@@ -1,8 +1,8 @@
 """Whether what evictions freed went to those for which pods were evicted, and the back-off of those who lost it.
 
 A set of victims has helped once the pod runs for which they left. Its place is lost if the pod no longer waits for it
-before: others have taken it, the pod was deleted, or kubelet has rejected the pod. `core.decision.lost_places` says
-what follows; its record passes to the next leader in the LeaderLease.
+before it is bound, because others have taken the place or the pod was deleted, and if kubelet rejects the pod then.
+`core.decision.lost_places` says what follows; its record passes to the next leader in the LeaderLease.
 """
 
 from collections.abc import Callable, Collection, Iterator
@@ -21,11 +21,13 @@ from berth_operator.state.cache.cluster import Cluster
 
 PERIOD: Final = 1.0
 """Seconds between two looks at what evictions have led to."""
+FAILED_SECONDS: Final = 5.0
+"""Seconds after a bound pod is gone in which another watch shows that it has failed."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Attempt:
     """A set of victims, and those who wait for their place; there is one for each unit at most."""
 
@@ -36,6 +38,12 @@ class _Attempt:
     placed: frozenset[str]
     """UIDs of the pods that were on these nodes."""
     limit: int
+    evicted: int
+    """Victims, but for those that the API server would not delete."""
+    is_bound: bool = False
+    """Whether a pod of the unit was assumed."""
+    gone_at: float | None = None
+    """When the bound pods were gone before they were seen to run."""
 
 
 class Progress:
@@ -53,9 +61,12 @@ class Progress:
         self._lost = LostPlaces()
         self._attempts: dict[str, _Attempt] = {}
         """UID of a unit -> its open attempt."""
+        self._of_pod: dict[str, _Attempt] = {}
+        """UID of a pod that a node is nominated for -> the same."""
         self._backing_off: dict[str, Membership | None] = {}
         """UID of a pod, or key of a gang with its membership, whose failure says that its preemption backs off."""
         self._due = 0.0
+        cluster.placements.on_assume = self._assumed
 
     def restore(self) -> None:
         """Read what the last leader recorded; if that is not known, no pods are evicted for a while."""
@@ -71,16 +82,24 @@ class Progress:
 
     # --- what was evicted for whom ------------------------------------------------------------------------------
 
-    def began(self, unit: PendingPod | Gang, nominees: Collection[Charge]) -> None:
-        """Record that pods are evicted for a unit that nodes are nominated for."""
+    def began(self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: int) -> None:
+        """Record that a number of pods are evicted for a unit that nodes are nominated for."""
         nodes = frozenset(each.node for each in nominees)
-        self._attempts[unit.uid] = _Attempt(
+        attempt = self._attempts[unit.uid] = _Attempt(
             preemptor=preemptor_of(unit),
             nodes=nodes,
             pods=frozenset(each.uid for each in nominees),
             placed=frozenset(charge.uid for node in nodes for charge in self._cluster.fleet.on_node(node)),
             limit=OF_GANG if isinstance(unit, Gang) else OF_POD,
+            evicted=victims,
         )
+        self._of_pod |= dict.fromkeys(attempt.pods, attempt)
+
+    def refused(self, pod: PendingPod) -> None:
+        """Record that a victim could not be deleted; a set of which none was deleted does not count."""
+        attempt = self._attempts.get(pod.uid if pod.gang is None else pod.gang.key)
+        if attempt is not None:
+            attempt.evicted -= 1
 
     def has_lost(self, unit: PendingPod | Gang) -> bool:
         """Return whether a unit has lost a place since its controller's pods last ran."""
@@ -104,9 +123,16 @@ class Progress:
 
     def _look_at(self, uid: str) -> None:
         """Look at all attempts before victims are chosen for a unit: its controller may have lost places by others."""
-        if (attempt := self._attempts.pop(uid, None)) is not None:
-            self._lose(attempt)
+        if uid in self._attempts:
+            self._lose(self._close(uid))
         self._settle()
+
+    def _close(self, uid: str) -> _Attempt:
+        """Remove and return an attempt."""
+        attempt = self._attempts.pop(uid)
+        for pod in attempt.pods:
+            self._of_pod.pop(pod, None)
+        return attempt
 
     # --- from time to time --------------------------------------------------------------------------------------
 
@@ -121,27 +147,47 @@ class Progress:
             self._end_backoff(uid)
         counters.PREEMPTION_BACKOFFS.set(self._lost.backing_off(self._cluster.wall()))
 
+    def _assumed(self, uid: str) -> None:
+        """Record that a pod was assumed: it no longer waits for its place."""
+        if uid in self._of_pod:
+            self._of_pod[uid].is_bound = True
+
     def _settle(self) -> None:
         """Close the attempts that have helped, or whose place is lost."""
-        fleet = self._cluster.fleet
         for uid, attempt in [*self._attempts.items()]:
-            charged = [fleet.charges[each] for each in attempt.pods if each in fleet.charges]
-            if len(charged) == len(attempt.pods) and all(each.started != NOT_STARTED for each in charged):
-                self._win(uid, attempt)
-            elif not charged and not any(self._waits(each, attempt) for each in attempt.pods):
-                del self._attempts[uid]
+            if (has_lost := self._has_lost(attempt)) is None:
+                continue
+            self._close(uid)
+            if has_lost:
                 self._lose(attempt)
+            elif attempt.gone_at is None:
+                self._lost.win(attempt.preemptor, attempt.nodes)
+                self._changed()
+
+    def _has_lost(self, attempt: _Attempt) -> bool | None:
+        """Return whether the place of an attempt is lost; None if that is open."""
+        fleet = self._cluster.fleet
+        charged = [fleet.charges[each] for each in attempt.pods if each in fleet.charges]
+        if len(charged) == len(attempt.pods) and all(each.started != NOT_STARTED for each in charged):
+            return False
+        if charged or any(self._waits(each, attempt) for each in attempt.pods):
+            return None
+        if not attempt.is_bound or attempt.pods & self._cluster.pending.keys():
+            return True
+        if not attempt.pods.isdisjoint(self._cluster.failed):
+            return True
+        now = self._cluster.clock()
+        attempt.gone_at = now if attempt.gone_at is None else attempt.gone_at
+        # Deleted, or it has completed within a moment: its place was no one else's.
+        return False if now >= attempt.gone_at + FAILED_SECONDS else None
 
     def _waits(self, uid: str, attempt: _Attempt) -> bool:
         nominee = self._cluster.fleet.nominees.get(uid)
         return nominee is not None and nominee.node in attempt.nodes
 
-    def _win(self, uid: str, attempt: _Attempt) -> None:
-        del self._attempts[uid]
-        self._lost.win(attempt.preemptor, attempt.nodes)
-        self._changed()
-
     def _lose(self, attempt: _Attempt) -> None:
+        if not attempt.evicted:
+            return
         takers = sorted({*self._takers(attempt)})
         log.warning("place lost that was freed", preemptor=attempt.preemptor, nodes=sorted(attempt.nodes), to=takers)
         counters.PREEMPTION_PLACES_LOST.inc()
