@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from berth_api import names
 from berth_client.errors import Unreachable
-from tests.builders import Raw, node, pod
+from tests.builders import Raw, node, pod, pod_group
 from tests.component.world import EPOCH, World, now, refusal
 
 pytestmark = pytest.mark.looptime
@@ -42,7 +43,7 @@ class Contested(World):
             self.cluster.put_node(node(name, allocatable={"cpu": "1"}))
             self.replace(name)
 
-    def taint(self, name: str, is_placed: bool) -> None:  # noqa: FBT001 - as the API reports it
+    def taint(self, name: str, is_placed: bool) -> None:
         (self.tainted.add if is_placed else self.tainted.discard)(name)
         self.cluster.put_node(node(name, allocatable={"cpu": "1"}, taints=[TAINT] if is_placed else []))
 
@@ -165,6 +166,21 @@ async def test_the_next_leader_removes_what_the_last_one_left_and_keeps_what_is_
     assert api.deletes == []
 
 
+async def test_for_a_gang_both_hold_too() -> None:
+    world = Contested(nodes=2, sees_taints=False)
+    world.groups.apply("ADDED", pod_group(minimum=2))
+    for name in ("m0", "m1"):
+        world.submit(pod(name, {"cpu": "1"}, priority=1000, labels={names.POD_GROUP_LABEL: "g"}))
+    async with world.running() as api:
+        await asyncio.sleep(50)
+        assert len(api.deletes) == 4, "two sets of two"
+        assert "freed capacity was taken twice by pods of default-scheduler" in api.messages("m0")[-1]
+        world.sees_taints = True
+        await asyncio.sleep(60)
+    assert {api.bound()[name] for name in ("m0", "m1")} == {"node", "node-1"}
+    assert world.tainted == set()
+
+
 # --- an end -------------------------------------------------------------------------------------------------------
 
 
@@ -274,6 +290,6 @@ async def test_a_leader_that_cannot_know_begins_with_a_back_off(record: str | No
     async with world.running() as api:
         await asyncio.sleep(55)
         assert api.deletes == []
-        assert "the last leader has not recorded who took freed capacity" in api.messages("high")[-1]
+        assert "it is not known who took freed capacity before" in api.messages("high")[-1]
         await asyncio.sleep(15)
     assert api.bound()["high"] == "node"

@@ -7,7 +7,8 @@ import pytest
 
 from berth_client.errors import Unreachable
 from berth_operator.binding.review import CALM
-from tests.builders import NVIDIA, Raw, charge, device, entry, held as still_held, node, pod, waiting, whole
+from tests.builders import NVIDIA, Raw, charge, device, entry, node, pod, waiting, whole
+from tests.builders import held as still_held
 from tests.component.world import World, refusal
 
 pytestmark = pytest.mark.looptime

@@ -174,7 +174,7 @@ def test_victims_have_their_grace_period_and_are_chosen_once(scenario: Scenario)
 
 
 def test_the_place_goes_to_the_preemptor_and_not_to_kube_schedulers_replacements(scenario: Scenario) -> None:
-    """kube-scheduler binds each pod that replaces a victim as soon as the victim has left, unless the node is tainted."""
+    """kube-scheduler binds the pods that replace victims as soon as these have left, unless the node is tainted."""
     world, arena = scenario.world, scenario.world.arena
     [node] = arena.nodes(capacity={"cpu": str(CORES)})
     low = arena.pod(

@@ -97,7 +97,9 @@ class Preemptor:
     ) -> None:
         """Create a preemptor; `moves` is what is kept while pods are moved, None if no pods are."""
         self._cluster, self._pods, self._reporter = cluster, pods, reporter
-        self._progress, self._taints, self._moves = progress, taints, moves
+        self._taints, self._moves = taints, moves
+        self.progress = progress
+        """What evictions have led to, for all that evict pods for others."""
         self._policy, self._term = policy, term
         self._jobs: asyncio.Queue[tuple[PendingPod, Charge]] = asyncio.Queue()
 
@@ -105,7 +107,7 @@ class Preemptor:
 
     def restore(self) -> None:
         """Restore what the last leader recorded, and its nominations from the pods' status; of a gang all or none."""
-        self._progress.restore()
+        self.progress.restore()
         waiting = nominated_pods(self._cluster.pending.values())
         for pod in waiting:
             if (nominee := self._nominated_fit(pod)) is not None:
@@ -127,17 +129,17 @@ class Preemptor:
             if pod.gang is not None or nominee is None:
                 continue
             if victims := leaving(fleet, fleet.on_node(nominee.node), pod.priority):
-                self._progress.began(pod, [nominee], len(victims))
+                self.progress.began(pod, [nominee], len(victims))
                 self._taints.adopt([nominee])
         for gang in {each.gang for each in waiting if each.gang is not None}:
             if (unit := self._cluster.gangs.unit(gang)) is not None and (left := self._victims_left(unit)):
                 nominees = self._cluster.nominator.of_gang(gang)
-                self._progress.began(unit, nominees, left)
+                self.progress.began(unit, nominees, left)
                 self._taints.adopt(nominees)
 
     def follow(self) -> None:
         """Follow what evictions have led to; called by the scheduling loop at each turn."""
-        self._progress.follow()
+        self.progress.follow()
 
     def preempt_for(self, pod: PendingPod, failure: Failure) -> tuple[PendingPod, Failure]:
         """Try preemption for a pod that fits nowhere; return the pod and its updated failure."""
@@ -151,7 +153,7 @@ class Preemptor:
             return self._keep(pod, kept, failure)
         if pod.nominated_node and (nominee := self._nominated_fit(pod)) is not None:
             return self._cluster.nominator.nominate(pod, nominee), self._awaiting(failure)
-        pod = self._progress.of_pod(pod)
+        pod = self.progress.of_pod(pod)
         if (why := not_tried(fleet, pod, policy, failure)) is not None:
             return self._keep_or_withdraw(pod, why)
         in_flight = self._cluster.placements.in_flight()
@@ -174,14 +176,8 @@ class Preemptor:
             return gang, failure
         if self._victims_left(gang):
             return gang, self._awaiting_gang(gang, failure)
-        if not may_preempt(fleet, gang, policy):
-            return self._withdraw_nominations(gang), failure
-        if not all(each.preempts for each in gang.members):
-            return self._withdraw_nominations(gang), add_preemption(failure, NEVER)
-        if backoff := self._progress.of_gang(gang):
-            failure = add_preemption(failure, BACKING_OFF)
-            failure = replace(failure, message=with_note(failure.message, backoff.note))
-            return self._withdraw_nominations(gang), failure
+        if (why := self._not_tried_for(gang, policy, failure)) is not None:
+            return self._withdraw_nominations(gang), why
         in_flight = self._cluster.placements.in_flight()
         preemption = preempt_gang(fleet, gang, policy, self._cluster.budgets, in_flight)
         if preemption is None:
@@ -189,6 +185,17 @@ class Preemptor:
             return self._withdraw_nominations(gang), _until_evictable(why, in_flight)
         gang = self._carry_out_gang(gang, preemption)
         return gang, self._awaiting_gang(gang, failure)
+
+    def _not_tried_for(self, gang: Gang, policy: Policy, failure: Failure) -> Failure | None:
+        """Return the failure, with the reason, of a gang that may not preempt pods now; None if it may."""
+        if not may_preempt(self._cluster.fleet, gang, policy):
+            return failure
+        if not all(each.preempts for each in gang.members):
+            return add_preemption(failure, NEVER)
+        if not (backoff := self.progress.of_gang(gang)):
+            return None
+        failure = add_preemption(failure, BACKING_OFF)
+        return replace(failure, message=with_note(failure.message, backoff.note))
 
     def _lacks_work(self, pod: PendingPod) -> bool:
         """Return whether the devices for a pod's claims cannot be counted before the next turn of the loop."""
@@ -258,7 +265,7 @@ class Preemptor:
         pod = self._nominate(pod, preemption.nominee)
         if victims := self._cluster.gangs.leaving_with(preemption.victims):
             self._keep_from_others(pod, [preemption.nominee], victims)
-            self._progress.began(pod, [preemption.nominee], len(victims))
+            self.progress.began(pod, [preemption.nominee], len(victims))
         for victim in victims:
             self._start_eviction(victim, pod)
         return pod
@@ -273,7 +280,7 @@ class Preemptor:
         contested = {
             each.node for each in victims if each.owner.uid and not self._cluster.gangs.schedules(each.scheduler)
         }
-        has_lost = self._progress.has_lost(unit)
+        has_lost = self.progress.has_lost(unit)
         self._taints.keep([each for each in nominees if has_lost or each.node in contested])
 
     def _carry_out_gang(self, gang: Gang, preemption: GangPreemption) -> Gang:
@@ -285,7 +292,7 @@ class Preemptor:
             nominees_by_node[nominee.node] = self._nominate(members[nominee.uid], nominee)
         if victims := self._cluster.gangs.leaving_with(preemption.victims):
             self._keep_from_others(gang, preemption.nominees, victims)
-            self._progress.began(gang, preemption.nominees, len(victims))
+            self.progress.began(gang, preemption.nominees, len(victims))
         for victim in victims:
             # A member of the victim's group may be on a node that is nominated for none.
             self._start_eviction(victim, nominees_by_node.get(victim.node) or next(iter(nominees_by_node.values())))
@@ -376,7 +383,7 @@ class Preemptor:
 
     def _failed(self, pod: PendingPod, victim: Charge, error: Exception) -> None:
         """Decide the pod again after its back-off, because a victim could not be evicted."""
-        self._progress.refused(pod)
+        self.progress.refused(pod)
         log.error("eviction failed", pod=pod.key, victim=victim.pod, node=victim.node, error=str(error))
         self._cluster.fleet.unmark_leaving(victim.uid)
         if (waiting := self._cluster.pending.get(pod.uid)) is None or pod.uid in self._cluster.fleet.charges:

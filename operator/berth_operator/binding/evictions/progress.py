@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from berth_operator.core.decision.gang import Gang
-from berth_operator.core.decision.lost_places import OF_GANG, OF_POD, LostPlaces, preemptor_of
+from berth_operator.core.decision.lost_places import OF_GANG, OF_POD, LostPlaces, preemptor_of, preemptor_of_pod
 from berth_operator.core.values.charge import NOT_STARTED, Charge
 from berth_operator.core.values.preemption_backoff import PreemptionBackoff
 from berth_operator.core.values.request import Membership, PendingPod
@@ -100,6 +100,10 @@ class Progress:
         attempt = self._attempts.get(pod.uid if pod.gang is None else pod.gang.key)
         if attempt is not None:
             attempt.evicted -= 1
+
+    def backs_off(self, pod: PendingPod) -> bool:
+        """Return whether no pods are evicted for a pod somewhere now."""
+        return bool(self._lost.backoff(preemptor_of(pod), self._cluster.wall()))
 
     def has_lost(self, unit: PendingPod | Gang) -> bool:
         """Return whether a unit has lost a place since its controller's pods last ran."""
@@ -201,7 +205,7 @@ class Progress:
         for node in attempt.nodes:
             for charge in self._cluster.fleet.on_node(node):
                 gang = charge.gang.key if charge.gang is not None else ""
-                own = attempt.preemptor in (charge.owner.uid, charge.pod, gang)
+                own = attempt.preemptor in (gang, preemptor_of_pod(charge.owner, charge.pod))
                 if charge.scheduler and charge.uid not in attempt.placed and not own:
                     yield charge.scheduler
 

@@ -7,15 +7,16 @@ and over all nodes, and from a number on no pods are evicted for it there, for o
 Times are seconds since 1970: the record of one leader is read by the next one.
 """
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Collection
+from dataclasses import replace
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Final
 
-import orjson
-
-from berth_api.values import listing
+from berth_api.objects import lost_places
+from berth_api.objects.lost_places import LostPlace
+from berth_api.values import keys, listing
 from berth_operator.core.decision.gang import Gang
+from berth_operator.core.values.owner import Owner
 from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
 from berth_operator.core.values.request import PendingPod
 
@@ -31,8 +32,8 @@ LONGEST: Final = 1800.0
 REMEMBERED: Final = 1800.0
 """Seconds after its last back-off, or its last lost place, for which a preemptor is remembered."""
 MAX_PREEMPTORS: Final = 64
-"""Preemptors that are remembered; beyond that the one that may be forgotten first is. With the other bounds, the record
-stays below the 256 KiB that annotations may have."""
+"""Preemptors that are remembered, in addition to `ALL`. With the other bounds, the record stays below the 256 KiB that
+annotations may have."""
 MAX_NODES: Final = 4
 """Nodes of a preemptor that are remembered; a pod that has lost a place on each backs off everywhere."""
 MAX_TAKERS: Final = 3
@@ -44,39 +45,26 @@ MAX_SCHEDULER: Final = 63
 EVERYWHERE: Final = ""
 """In the place of a node's name."""
 ALL: Final = "*"
-"""In the place of a preemptor's key: all of them, while it is not known what they have lost."""
+"""In the place of a preemptor's key: all that are not remembered, while it is not known what they have lost."""
 _TIMES: Final = {1: "once", 2: "twice"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Lost:
-    """What a preemptor has lost on one node, or everywhere, since it last ran there."""
-
-    count: int = 0
-    until: float = 0.0
-    """When pods may be evicted there again; 0 if they may."""
-    last: float = 0.0
-    """When the last place was lost."""
-    takers: tuple[str, ...] = ()
-    """The schedulers whose pods took the places; none if no pod did."""
-
-    @property
-    def forgotten_at(self) -> float:
-        """Return when it no longer counts."""
-        return max(self.until, self.last) + REMEMBERED
-
-
 def preemptor_of(unit: PendingPod | Gang) -> str:
-    """Return what stays the same of a unit if it is created again: its controller's UID, its name, or the gang's key."""
-    key = unit.key if isinstance(unit, Gang) else unit.owner.uid or unit.key
-    return key[:MAX_NAME]
+    """Return what stays the same of a unit if it is created again: its controller, or the name of the pod or gang."""
+    return unit.key[:MAX_NAME] if isinstance(unit, Gang) else preemptor_of_pod(unit.owner, unit.key)
+
+
+def preemptor_of_pod(owner: Owner, pod: str) -> str:
+    """Return the same of a pod (namespace/name): `UID/namespace/kind/name` of its controller, or its name."""
+    namespace, _ = keys.split(pod)
+    return f"{owner.uid}/{namespace}/{owner.kind}/{owner.name}"[:MAX_NAME] if owner.uid else pod[:MAX_NAME]
 
 
 class LostPlaces:
     """The lost places of all preemptors."""
 
     def __init__(self) -> None:
-        self._lost: dict[str, dict[str, Lost]] = {}
+        self._lost: dict[str, dict[str, LostPlace]] = {}
         """Preemptor -> node, or EVERYWHERE -> what it has lost there."""
 
     def __len__(self) -> int:
@@ -95,11 +83,21 @@ class LostPlaces:
         by_node = self._lost.setdefault(preemptor, {})
         for node, allowed in ((EVERYWHERE, limit), *((node, ON_NODE) for node in sorted(nodes))):
             if node in by_node or len(by_node) <= MAX_NODES:
-                by_node[node] = _counted(by_node.get(node, Lost()), takers, now, allowed)
-        while len(self._lost) > MAX_PREEMPTORS:
-            del self._lost[
-                min(self._lost, key=lambda each: max(lost.forgotten_at for lost in self._lost[each].values()))
-            ]
+                known = by_node.get(node) or LostPlace(preemptor=preemptor, node=node)
+                by_node[node] = _counted(known, takers, now, allowed)
+        if len(self._lost) > MAX_PREEMPTORS:
+            self._forget_one(preemptor, now)
+
+    def _forget_one(self, but: str, now: float) -> None:
+        """Forget the preemptor that may be forgotten first, but not the one that has just lost a place.
+
+        If it still backs off, so must all that are not remembered.
+        """
+        others = (key for key in self._lost if key not in (but, ALL))
+        first = min(others, key=lambda key: max(map(_forgotten_at, self._lost[key].values())))
+        forgotten = self._lost.pop(first)
+        if any(lost.until > now for lost in forgotten.values()):
+            self.back_off_all(now)
 
     def win(self, preemptor: str, nodes: Collection[str]) -> None:
         """Forget what a preemptor has lost on the nodes where it runs now, and on all nodes together."""
@@ -124,7 +122,7 @@ class LostPlaces:
 
     def back_off_all(self, now: float) -> None:
         """Let no pods be evicted for the first back-off: it is not known what was lost before."""
-        self._lost[ALL] = {EVERYWHERE: Lost(until=now + FIRST, last=now)}
+        self._lost[ALL] = {EVERYWHERE: LostPlace(preemptor=ALL, node=EVERYWHERE, until=now + FIRST, last=now)}
 
     def has_lost(self, preemptor: str) -> bool:
         """Return whether a preemptor has lost a place since it last ran."""
@@ -137,7 +135,7 @@ class LostPlaces:
     def expire(self, now: float) -> None:
         """Forget what no longer counts."""
         for preemptor, by_node in list(self._lost.items()):
-            kept = {node: lost for node, lost in by_node.items() if lost.forgotten_at > now}
+            kept = {node: lost for node, lost in by_node.items() if _forgotten_at(lost) > now}
             if kept:
                 self._lost[preemptor] = kept
             else:
@@ -147,13 +145,7 @@ class LostPlaces:
 
     def record(self) -> str:
         """Return what the next leader reads."""
-        lost = {
-            preemptor: {
-                node: [each.count, round(each.until), round(each.last), *each.takers] for node, each in by_node.items()
-            }
-            for preemptor, by_node in self._lost.items()
-        }
-        return orjson.dumps(lost).decode()
+        return lost_places.text(lost for by_node in self._lost.values() for lost in by_node.values())
 
     def restore(self, record: str, now: float) -> None:
         """Read the record of the last leader; times far ahead, by a clock that is wrong, are cut.
@@ -161,35 +153,29 @@ class LostPlaces:
         Raises:
             ValueError: it cannot be read.
         """
-        for preemptor, node, lost in _recorded(record):
+        for lost in lost_places.read(record):
             kept = replace(lost, until=min(lost.until, now + LONGEST), last=min(lost.last, now))
-            self._lost.setdefault(preemptor, {})[node] = kept
+            self._lost.setdefault(lost.preemptor, {})[lost.node] = kept
         self.expire(now)
 
 
-def _counted(lost: Lost, takers: Collection[str], now: float, allowed: int) -> Lost:
+def _forgotten_at(lost: LostPlace) -> float:
+    """Return when a lost place no longer counts."""
+    return max(lost.until, lost.last) + REMEMBERED
+
+
+def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int) -> LostPlace:
     """Return what is lost with one more place."""
     count = lost.count + 1
     pause = min(LONGEST, FIRST * 2.0 ** min(count - allowed, 10)) if count >= allowed else 0.0
     names = tuple(sorted({*lost.takers, *(each[:MAX_SCHEDULER] for each in takers)})[:MAX_TAKERS])
-    return Lost(count=count, until=now + pause if pause else 0.0, last=now, takers=names)
+    return replace(lost, count=count, until=now + pause if pause else 0.0, last=now, takers=names)
 
 
-def _note(lost: Lost, what: str) -> str:
+def _note(lost: LostPlace, what: str) -> str:
     until = datetime.fromtimestamp(lost.until, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     if not lost.count:
-        return f"the last leader has not recorded who took freed capacity; {what} before {until}."
+        return f"it is not known who took freed capacity before; {what} before {until}."
     times = _TIMES.get(lost.count, f"{lost.count} times")
     taken = f"taken {times} by pods of {' and '.join(lost.takers)}" if lost.takers else f"lost {times}"
     return f"freed capacity was {taken}; {what} before {until}."
-
-
-def _recorded(record: str) -> Iterator[tuple[str, str, Lost]]:
-    preemptors: Any = orjson.loads(record)
-    try:
-        for preemptor, by_node in list(preemptors.items())[:MAX_PREEMPTORS]:
-            for node, (count, until, last, *takers) in list(by_node.items())[: MAX_NODES + 1]:
-                names = tuple(str(each) for each in takers[:MAX_TAKERS])
-                yield preemptor, node, Lost(count=int(count), until=float(until), last=float(last), takers=names)
-    except (AttributeError, TypeError) as error:
-        raise ValueError(f"the record of lost places has another form: {error}") from error

@@ -1,4 +1,4 @@
-"""The pod tolerates every NoSchedule and NoExecute taint of the node, but for the one that Berth places for preemptors."""
+"""The pod tolerates every NoSchedule and NoExecute taint of the node, except Berth's own taint for preemptors."""
 
 from collections.abc import Iterator
 from typing import Final

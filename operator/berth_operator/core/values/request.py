@@ -18,8 +18,8 @@ from berth_operator.core.values.affinity import NO_AFFINITY, NO_IDENTITY, Affini
 from berth_operator.core.values.limits import Limit
 from berth_operator.core.values.mounts import NO_MOUNTS, Mounts
 from berth_operator.core.values.owner import NO_OWNER, Owner
-from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
 from berth_operator.core.values.pod_claims import ClaimUse
+from berth_operator.core.values.preemption_backoff import NO_BACKOFF, PreemptionBackoff
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
