@@ -1,4 +1,4 @@
-"""Preemption next to another scheduler, which binds the pods that replace victims: who gets the place, and an end."""
+"""Preemption next to another scheduler, which binds the pods that replace victims: the place, and an end."""
 
 import asyncio
 import copy
@@ -106,7 +106,7 @@ async def test_the_taint_keeps_the_place_and_is_removed_after_the_bind() -> None
     ("scheduler", "owner"),
     [
         pytest.param("berth-scheduler", "low", id="our nominations keep the place from our own pods"),
-        pytest.param(OTHER, "", id="nobody creates the pod again"),
+        pytest.param(OTHER, "", id="no controller creates the pod again"),
     ],
 )
 async def test_preemption_among_pods_that_do_not_take_the_place_writes_no_node(scheduler: str, owner: str) -> None:

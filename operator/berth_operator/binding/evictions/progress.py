@@ -1,4 +1,4 @@
-"""Whether what evictions freed went to those for which pods were evicted, and the back-off of those who lost it.
+"""Whether what evictions freed went to the pods for which others were evicted, and the back-off of those that lost it.
 
 A set of victims has helped once the pod runs for which they left. Its place is lost if the pod no longer waits for it
 before it is bound, because others have taken the place or the pod was deleted, and if kubelet rejects the pod then.
@@ -80,7 +80,7 @@ class Progress:
             self._lost.back_off_all(now)
         self._changed()
 
-    # --- what was evicted for whom ------------------------------------------------------------------------------
+    # --- attempts -------------------------------------------------------------------------------------------------
 
     def began(self, unit: PendingPod | Gang, nominees: Collection[Charge], victims: int) -> None:
         """Record that a number of pods are evicted for a unit that nodes are nominated for."""

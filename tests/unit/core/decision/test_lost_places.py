@@ -44,15 +44,15 @@ def test_places_on_many_nodes_count_together(times: int, limit: int, everywhere:
     assert places.backoff("p", NOW).everywhere is everywhere
 
 
-def test_the_note_names_what_was_lost_to_whom_where_and_for_how_long() -> None:
+def test_the_note_names_what_was_lost_where_and_for_how_long() -> None:
     assert lost(2).backoff("p", NOW).note == (
         "freed capacity was taken twice by pods of default-scheduler; no pods are preempted on n before "
         "2026-01-01T00:01:00Z."
     )
-    nobody = LostPlaces()
+    unknown = LostPlaces()
     for _ in range(3):
-        nobody.lose("p", ["n"], (), NOW, OF_POD)
-    assert nobody.backoff("p", NOW).note.startswith("freed capacity was lost 3 times; ")
+        unknown.lose("p", ["n"], (), NOW, OF_POD)
+    assert unknown.backoff("p", NOW).note.startswith("freed capacity was lost 3 times; ")
 
 
 def test_who_runs_has_lost_nothing_there_nor_on_all_nodes_together() -> None:
