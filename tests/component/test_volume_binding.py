@@ -2,7 +2,7 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -52,6 +52,9 @@ class Server:
         self.version = 100
 
     # --- calls of the operator --------------------------------------------------------------------------------
+
+    async def json_patch(self, path: str, operations: Sequence[Mapping[str, Any]]) -> None:
+        raise AssertionError(f"no pod is evicted, so {path} needs no {operations}")
 
     async def merge_patch(self, path: str, body: Raw) -> Raw:
         self.calls.append((now(), f"patch {path.rpartition('/')[2]}"))
