@@ -255,6 +255,18 @@ async def test_a_pod_that_runs_clears_the_count() -> None:
     assert len(api.deletes) == 4
 
 
+async def test_a_pod_that_runs_on_a_free_node_clears_the_count_too() -> None:
+    world = Contested(sees_taints=False)
+    world.submit(high())
+    async with world.running():
+        await asyncio.sleep(20)
+        assert "high/ns/ReplicaSet/high" in (world.record or "")
+        world.delete(next(name for name, pod_ in world.api.pods.items() if pod_["spec"].get("nodeName")))
+        await asyncio.sleep(5)
+        assert world.api.bound()["high"] == "node"
+    assert world.record == "{}"
+
+
 async def test_over_many_nodes_a_preemptor_backs_off_as_a_whole() -> None:
     world = Contested(nodes=20, sees_taints=False)
     world.submit(high())

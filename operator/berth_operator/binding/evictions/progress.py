@@ -11,6 +11,7 @@ from typing import Final
 
 import structlog
 
+from berth_operator.core.decision.cycle import Placement
 from berth_operator.core.decision.gang import Gang
 from berth_operator.core.decision.lost_places import OF_GANG, OF_POD, LostPlaces, preemptor_of, preemptor_of_pod
 from berth_operator.core.values.charge import NOT_STARTED, Charge
@@ -151,10 +152,14 @@ class Progress:
             self._end_backoff(uid)
         counters.PREEMPTION_BACKOFFS.set(self._lost.backing_off(self._cluster.wall()))
 
-    def _assumed(self, uid: str) -> None:
-        """Record that a pod was assumed: it no longer waits for its place."""
-        if uid in self._of_pod:
-            self._of_pod[uid].is_bound = True
+    def _assumed(self, placement: Placement) -> None:
+        """Record that a pod no longer waits for its place; one that runs without evictions has lost nothing, too."""
+        pod = placement.pod
+        if pod.uid in self._of_pod:
+            self._of_pod[pod.uid].is_bound = True
+        elif pod.gang is None and self.has_lost(pod):
+            self.began(pod, [placement.charge], 0)
+            self._of_pod[pod.uid].is_bound = True
 
     def _settle(self) -> None:
         """Close the attempts that have helped, or whose place is lost."""

@@ -7,7 +7,7 @@ and over all nodes, and from a number on no pods are evicted for it there, for o
 Times are seconds since 1970: the record of one leader is read by the next one.
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Final
@@ -35,7 +35,7 @@ MAX_PREEMPTORS: Final = 64
 """Preemptors that are remembered, in addition to `ALL`. With the other bounds, the record stays below the 256 KiB that
 annotations may have."""
 MAX_NODES: Final = 4
-"""Nodes of a preemptor that are remembered; a pod that has lost a place on each backs off everywhere."""
+"""Nodes of a preemptor that are remembered; one that loses a place on a further node backs off everywhere."""
 MAX_TAKERS: Final = 3
 """Schedulers that are named."""
 MAX_NAME: Final = 320
@@ -81,10 +81,15 @@ class LostPlaces:
             limit: the lost places from which it backs off everywhere.
         """
         by_node = self._lost.setdefault(preemptor, {})
-        for node, allowed in ((EVERYWHERE, limit), *((node, ON_NODE) for node in sorted(nodes))):
-            if node in by_node or len(by_node) <= MAX_NODES:
-                known = by_node.get(node) or LostPlace(preemptor=preemptor, node=node)
-                by_node[node] = _counted(known, takers, now, allowed)
+        remembered = [node for node in sorted(nodes) if node in by_node][:MAX_NODES]
+        remembered += [node for node in sorted(nodes) if node not in by_node][: MAX_NODES - _nodes(by_node)]
+        for node in remembered:
+            by_node[node] = _counted(_known(by_node, preemptor, node), takers, now, ON_NODE)
+        everywhere = _known(by_node, preemptor, EVERYWHERE)
+        if len(remembered) < len(nodes):
+            # What is not remembered there counts as much as all that could be.
+            everywhere = replace(everywhere, count=max(everywhere.count, limit - 1))
+        by_node[EVERYWHERE] = _counted(everywhere, takers, now, limit)
         if len(self._lost) > MAX_PREEMPTORS:
             self._forget_one(preemptor, now)
 
@@ -162,6 +167,14 @@ class LostPlaces:
 def _forgotten_at(lost: LostPlace) -> float:
     """Return when a lost place no longer counts."""
     return max(lost.until, lost.last) + REMEMBERED
+
+
+def _nodes(by_node: Mapping[str, LostPlace]) -> int:
+    return len(by_node.keys() - {EVERYWHERE})
+
+
+def _known(by_node: Mapping[str, LostPlace], preemptor: str, node: str) -> LostPlace:
+    return by_node.get(node) or LostPlace(preemptor=preemptor, node=node)
 
 
 def _counted(lost: LostPlace, takers: Collection[str], now: float, allowed: int) -> LostPlace:

@@ -64,6 +64,15 @@ def test_who_runs_has_lost_nothing_there_nor_on_all_nodes_together() -> None:
     assert places.backoff("p", NOW).nodes == {"m"}
 
 
+def test_who_loses_on_many_nodes_and_runs_on_others_backs_off_as_well() -> None:
+    places = LostPlaces()
+    for number in range(100):
+        places.lose("p", [f"n{number}"], OTHER, NOW + number, OF_POD)
+        places.win("p", ["elsewhere"])
+    places.lose("p", ["n100"], OTHER, NOW + 100, OF_POD)
+    assert places.backoff("p", NOW + 100).everywhere
+
+
 def test_what_was_lost_long_ago_does_not_count() -> None:
     places = lost(2)
     places.expire(NOW + FIRST + REMEMBERED - 1)
